@@ -1,0 +1,5 @@
+"""`python -m hpctrain`."""
+
+from hpctrain.cli import main
+
+main()

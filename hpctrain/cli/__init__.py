@@ -1,0 +1,134 @@
+"""The command line: one file per verb, and the only place that prints or exits.
+
+This module stays light, because every call pays for it: a verb's module is imported when that verb is called.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import shlex
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from hpctrain import __version__
+from hpctrain.errors import HpctrainError
+
+#: Verb → first line of its help, in the order of the everyday path. The function is `command` in hpctrain/cli/VERB.py.
+VERBS = {
+    "prepare": "Make model and data ready; --demo makes both from what Python installs.",
+    "render": "Write the sbatch script.",
+    "submit": "Submit the script to Slurm, or run it on this machine.",
+    "ps": "List my jobs, on Slurm and on this machine.",
+    "logs": "Show the log of a job; -f follows it.",
+    "cancel": "Cancel jobs.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a verb's module only when the verb is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of the everyday path."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb; while the group's own help is shown, a stand-in that knows the help line alone."""
+        if cmd_name not in VERBS:
+            return None
+        if ctx.resilient_parsing or ctx.meta.get("hpctrain.listing"):
+            return click.Command(cmd_name, short_help=VERBS[cmd_name])
+        command: click.Command = importlib.import_module(f"hpctrain.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs without importing them."""
+        ctx.meta["hpctrain.listing"] = True
+        try:
+            super().format_commands(ctx, formatter)
+        finally:
+            ctx.meta.pop("hpctrain.listing")
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or name the nearest one."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(name, VERBS, n=1)
+            hint = f"hpctrain {close[0]}" if close else "hpctrain --help"
+            raise HpctrainUsage(f"there is no verb {name!r}", hint)
+        return super().resolve_command(ctx, args)
+
+
+class HpctrainUsage(click.UsageError):
+    """A usage error that knows what to type instead."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="hpctrain %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Correct, monitored, restartable training jobs on Slurm clusters.
+
+    The everyday path: hpctrain prepare, render, submit, logs -f.
+    """
+    ctx.meta["hpctrain.debug"] = debug
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 ok, 1 failed, 2 usage or config error, 3 scheduler unreachable, 130 interrupted."""
+    # A short-lived process that imports a lot: collecting while it does takes a tenth of the time, and finds nothing.
+    gc.set_threshold(100_000)
+    words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
+    try:
+        result: Any = cli.main(words, prog_name="hpctrain", standalone_mode=False)
+        sys.stdout.flush()
+        code = result if isinstance(result, int) else 0
+    except HpctrainError as error:
+        if debug:
+            raise
+        code = _say(error.render(), error.exit_code)
+    except click.UsageError as error:
+        verb = error.ctx.command_path if error.ctx is not None else "hpctrain"
+        fix = error.fix if isinstance(error, HpctrainUsage) else f"{verb} --help"
+        code = _say(HpctrainError(_lower(error.format_message()), fix=fix).render(), 2)
+    except click.ClickException as error:
+        code = _say(HpctrainError(_lower(error.format_message()), fix="hpctrain --help").render(), 1)
+    except (click.Abort, KeyboardInterrupt):
+        code = _say("interrupted", 130)
+    except BrokenPipeError:
+        # The reader went away (`| head`): nobody is left to tell, and Python's own flush at exit must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        if debug:
+            raise
+        place = (str(error.filename),) if error.filename else ()
+        code = _say(HpctrainError(_lower(error.strerror or str(error)), details=place, fix="df -h . && ls -ld .").render(), 1)
+    except Exception as error:
+        if debug:
+            raise
+        what = f"this is a mistake in hpctrain: {type(error).__name__}: {error}"
+        code = _say(HpctrainError(what, fix=f"report it with the output of: hpctrain --debug {shlex.join(words)}").render(), 1)
+    sys.exit(code)
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(message + "\n")
+    return code
+
+
+def _lower(message: str) -> str:
+    first = message.rstrip(".")
+    return first[:1].lower() + first[1:]

@@ -1,0 +1,103 @@
+"""Following a job: its log as it grows, and its state, asked for politely."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from hpctrain.scheduler.base import LogFiles, Scheduler
+from hpctrain.scheduler.parse.records import JobRecord
+
+#: Seconds between looks at a file, and between questions to Slurm, which grow from the first to the last.
+_LOOK_S = 0.3
+_ASK_FIRST_S, _ASK_LAST_S = 15.0, 60.0
+#: The rendered script's last words: the moment to ask whether the job has ended.
+_LAST_WORDS = re.compile(r"^hpctrain: job \S+ ended with exit code \d+$", re.MULTILINE)
+
+
+class Tail:
+    """A file that is copied to a stream as it grows, from its beginning; it may not exist yet, and may be replaced."""
+
+    def __init__(self, path: Path, target: TextIO) -> None:
+        self.path = path
+        self.target = target
+        self._position = 0
+
+    def copy(self) -> str:
+        """Copy what is new and return it. Reads by position: inotify does not see what another node writes over NFS."""
+        try:
+            with self.path.open("rb") as stream:
+                if stream.seek(0, 2) < self._position:
+                    self._position = 0
+                stream.seek(self._position)
+                new = stream.read()
+        except OSError:
+            return ""
+        self._position += len(new)
+        text = new.decode("utf-8", "replace")
+        self.target.write(text)
+        self.target.flush()
+        return text
+
+
+def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Callable[[str], None]) -> JobRecord | None:
+    """Copy the logs until the job has ended and return its record; None where the scheduler has forgotten the job.
+
+    Args:
+        scheduler: of the job.
+        job_id: the job.
+        tails: its logs; empty for waiting in silence.
+        say: gets one line for each change of state.
+    """
+    local = scheduler.name == "local"
+    pause, next_question, last_state = (_LOOK_S, 0.0, "") if local else (_ASK_FIRST_S, 0.0, "")
+    while True:
+        ended = any(_LAST_WORDS.search(tail.copy()) for tail in tails)
+        now = time.monotonic()
+        if now >= next_question or ended:
+            records = scheduler.status([job_id])
+            record = records[0] if records else None
+            if record is None or record.is_final:
+                for tail in tails:
+                    tail.copy()
+                return record
+            if record.state != last_state:
+                last_state = record.state
+                say(describe(record))
+            # Once the script has said its last words, the scheduler needs a few seconds to close the job.
+            next_question = now + (2.0 if ended and not local else pause)
+            if not local and not ended:
+                pause = min(pause * 1.5, _ASK_LAST_S)
+        time.sleep(_LOOK_S)
+
+
+def tails_of(logs: LogFiles | None) -> list[Tail]:
+    """Return the job's output on stdout and its errors on stderr."""
+    if logs is None:
+        return []
+    if logs.output == logs.error:
+        return [Tail(logs.output, sys.stdout)]
+    return [Tail(logs.output, sys.stdout), Tail(logs.error, sys.stderr)]
+
+
+def describe(record: JobRecord) -> str:
+    """Return one line on the job's state."""
+    words = f"job {record.job_id} is {record.state}"
+    if record.reason not in (None, "None"):
+        words += f" ({record.reason})"
+    if record.is_final and record.exit_code is not None:
+        words += f", exit code {record.exit_code}" + (f", signal {record.signal}" if record.signal else "")
+    return words
+
+
+def exit_status(record: JobRecord) -> int:
+    """Return the exit status that stands for how the job ended: its own, and never 0 for a job that did not complete."""
+    if record.state == "COMPLETED":
+        return record.exit_code or 0
+    if record.exit_code:
+        return record.exit_code
+    return 128 + record.signal if record.signal and record.signal < 65 else 1

@@ -1,0 +1,192 @@
+"""The options that describe a job, for every verb that makes a script, and the script that they make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain import __version__, data
+from hpctrain.config import accelerate_config, files, layers, yaml12
+from hpctrain.config.fields import FIELDS
+from hpctrain.config.to_spec import to_spec
+from hpctrain.errors import UsageError
+from hpctrain.jobs import render
+from hpctrain.jobs.spec import JobSpec
+
+ARGUMENTS = "hpctrain.arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was typed: options by path, --sbatch words, --config, --to, and what came after `--`."""
+
+    options: dict[tuple[str, ...], str]
+    sbatch: tuple[str, ...] = ()
+    config: str | None = None
+    to: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing was typed at all."""
+        return not (self.options or self.sbatch or self.config or self.to or self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A rendered script and where it goes (None: stdout)."""
+
+    spec: JobSpec
+    text: str
+    path: Path | None
+
+
+class JobCommand(click.Command):
+    """A verb whose words after `--` go to the training script untouched."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words after the first `--` away from click."""
+        ctx.meta[ARGUMENTS] = ()
+        if "--" in args:
+            split = args.index("--")
+            ctx.meta[ARGUMENTS] = tuple(args[split + 1 :])
+            args = args[:split]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Name the training arguments in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- TRAINING_ARGUMENTS]"]
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `config.fields`, --sbatch, --config and --to."""
+    decorators = [
+        click.option(entry.option, *entry.aliases, _parameter(entry.option), metavar=entry.metavar, help=entry.help) for entry in FIELDS
+    ]
+    decorators += [
+        click.option("--sbatch", multiple=True, metavar="KEY=VALUE", help="Any further sbatch option; again for several."),
+        click.option("--config", metavar="FILE", help="Job config. Default: ./config.yaml, if there is one."),
+        click.option("--to", metavar="FILE", help="Where to write the script; - is stdout. Default: JOB_NAME.sbatch."),
+    ]
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+def request(ctx: click.Context, parameters: dict[str, Any]) -> Request:
+    """Return what was typed, from click's parameters."""
+    return Request(
+        options={entry.path: parameters[_parameter(entry.option)] for entry in FIELDS if parameters[_parameter(entry.option)] is not None},
+        sbatch=tuple(parameters["sbatch"]), config=parameters["config"], to=parameters["to"], arguments=ctx.meta[ARGUMENTS],
+    )  # fmt: skip
+
+
+def parse_request(words: tuple[str, ...]) -> Request:
+    """Return the request in the words of a script's header."""
+    from hpctrain.cli.render import command
+
+    with command.make_context("render", list(words)) as ctx:
+        return request(ctx, ctx.params)
+
+
+def spec_of(asked: Request) -> JobSpec:
+    """Return the job of a request, every layer resolved.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    found = files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
+    return to_spec(layers.resolve(found), directory=str(Path.cwd()), arguments=asked.arguments)
+
+
+def script_of(asked: Request) -> Script:
+    """Return the script of a request; nothing is written.
+
+    Raises:
+        UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
+    """
+    spec = spec_of(asked)
+    _check_training_script(spec)
+    _check_accelerate_config(spec)
+    templates, template = _templates(spec)
+    text = render.render(spec, templates, template=template, version=__version__, directory=str(Path.cwd()), arguments=_words(asked))
+    to = asked.to or f"{spec.job_name}.sbatch"
+    return Script(spec, text, None if to == "-" else Path(to))
+
+
+def _parameter(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _words(asked: Request) -> tuple[str, ...]:
+    """Return the words behind `hpctrain render` that ask for the same again; HPCTRAIN_* variables become options."""
+    words: list[str] = []
+    for entry in FIELDS:
+        value = asked.options.get(entry.path) or os.environ.get(entry.variable)
+        if value:
+            words += [f"{entry.option}={value}"] if value.startswith("-") else [entry.option, value]
+    for option in asked.sbatch:
+        words += ["--sbatch", option]
+    words += ["--config", asked.config] if asked.config else []
+    words += ["--to", asked.to] if asked.to else []
+    return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)
+
+
+def _templates(spec: JobSpec) -> tuple[dict[str, str], str]:
+    """Return name to text of all templates, a file of ./templates in place of the shipped one of that name, and the one to render."""
+    found = data.templates()
+    for file in sorted(Path("templates").glob("*.j2")):
+        found[file.name] = _read_template(file)
+    if spec.template is None:
+        return found, render.template_name(spec)
+    if spec.template in found:
+        return found, spec.template
+    file = Path(spec.template)
+    if not file.is_file():
+        raise UsageError(
+            f"there is no template {spec.template!r}", details=(f"known are {', '.join(name for name in sorted(found) if not name.startswith('_'))}",),
+            fix=f"hpctrain render --template {render.template_name(spec)}",
+        )  # fmt: skip
+    return {**found, spec.template: _read_template(file)}, spec.template
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the template {file}: {error}", fix=f"ls -l {file}") from error
+
+
+def _check_training_script(spec: JobSpec) -> None:
+    if spec.script is None or not Path(spec.chdir).is_dir():
+        return
+    if not (Path(spec.chdir) / spec.script).is_file():
+        raise UsageError(
+            f"there is no script {spec.script!r} in {spec.chdir}",
+            fix="hpctrain render --script FILE, or without --script for the SFT training",
+        )
+
+
+def _check_accelerate_config(spec: JobSpec) -> None:
+    file = Path(spec.chdir) / spec.accelerate_config
+    if spec.launcher != "accelerate" or not Path(spec.chdir).is_dir():
+        return
+    if not file.exists():
+        if spec.accelerate_config == "multi_gpu.yaml":
+            return  # written beside the script
+        raise UsageError(
+            f"there is no accelerate config {spec.accelerate_config!r} in {spec.chdir}",
+            fix="hpctrain render --accelerate-config multi_gpu.yaml",
+        )
+    found = accelerate_config.problems(yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config), spec.accelerate_config)
+    if found:
+        raise UsageError(
+            yaml12.problems_in(len(found), spec.accelerate_config),
+            details=tuple(found),
+            fix=f"edit {spec.accelerate_config}, then run: hpctrain render",
+        )

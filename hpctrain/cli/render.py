@@ -1,0 +1,37 @@
+"""`hpctrain render`: write the sbatch script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpctrain.cli import script_file
+from hpctrain.cli.job_options import JobCommand, job_options, request, script_of
+from hpctrain.jobs import shell
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--force", is_flag=True, help="Replace the file even if hpctrain did not write it, or somebody edited it.")
+@click.pass_context
+def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
+    """Write the sbatch script.
+
+    The values come from these options, else from HPCTRAIN_* variables, else from ./config.yaml, else from your user config. stdout
+    is the path of the script, or the script itself with --to -.
+
+    \b
+    hpctrain render --nodes 2 --gpus 4 --partition boost_usr_prod --account EUHPC_A06_067
+    hpctrain render --script train.py -- --learning_rate 1e-5
+    """
+    script = script_of(request(ctx, parameters))
+    if script.path is None:
+        click.echo(script.text, nl=False)
+        return
+    notes = script_file.write(script, force=force)
+    click.echo(str(script.path))
+    for note in [*notes, script.spec.layout]:
+        click.echo(note, err=True)
+    path = shell.quote(script.path)
+    click.echo(f"next: sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}", err=True)

@@ -1,0 +1,108 @@
+"""The keys of a job config: each once, with its option, its environment variable and an example.
+
+Command line, environment, config file and the command in a script's header are all derived from this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One scalar key.
+
+    Attributes:
+        path: where it stands in config.yaml.
+        option: its long option; further spellings follow in `aliases`.
+        example: a value that works, for the `fix:` line.
+        help: one line for --help.
+    """
+
+    path: tuple[str, ...]
+    option: str
+    example: str
+    help: str
+    metavar: str = "TEXT"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The key itself, such as `gpus_per_node`."""
+        return self.path[-1]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, such as `HPCTRAIN_GPUS`."""
+        return "HPCTRAIN_" + self.option.removeprefix("--").replace("-", "_").upper()
+
+
+def _resource(name: str, option: str, example: str, help_: str, metavar: str = "TEXT", *aliases: str) -> Field:
+    return Field(("resources", name), option, example, help_, metavar, aliases)
+
+
+FIELDS: tuple[Field, ...] = (
+    _resource("nodes", "--nodes", "2", "Nodes of the job.", "N", "-N"),
+    _resource(
+        "gpus_per_node",
+        "--gpus",
+        "4",
+        "GPUs of each node, and training processes of each node.",
+        "N",
+        "--gpus-per-node",
+    ),
+    _resource("partition", "--partition", "boost_usr_prod", "Slurm partition.", "NAME", "-p"),
+    _resource("account", "--account", "my_project", "Slurm account that is charged.", "NAME", "-A"),
+    _resource("qos", "--qos", "normal", "Slurm QOS.", "NAME", "-q"),
+    _resource("time", "--time", "01:00:00", "Time limit, in Slurm's forms: MM, HH:MM:SS, D-HH:MM:SS.", "TIME", "-t"),
+    _resource("mem", "--mem", "64G", "Memory of each node; 0 is all of it.", "SIZE"),
+    _resource("mem_per_cpu", "--mem-per-cpu", "4G", "Memory for each core; not together with --mem.", "SIZE"),
+    _resource(
+        "cpus_per_task",
+        "--cpus-per-task",
+        "32",
+        "Cores of each task (of the launcher: of the whole node). Default: 8 for each GPU.",
+        "N",
+        "-c",
+    ),
+    _resource("constraint", "--constraint", "a100", "Node features that the job needs.", "LIST", "-C"),
+    _resource("reservation", "--reservation", "course", "Slurm reservation.", "NAME"),
+    _resource("gpu_type", "--gpu-type", "a100", "GPU type, where the site wants it in the request.", "NAME"),
+    _resource("gpu_directive", "--gpu-directive", "gres", "How GPUs are asked for: gres, gpus-per-node, gpus or none.", "WORD"),
+    Field(("job_name",), "--job-name", "sft", "Name of the job, its script and its logs.", "NAME", ("-J",)),
+    Field(("launcher",), "--launcher", "accelerate", "accelerate, torchrun or srun.", "WORD"),
+    Field(
+        ("script",),
+        "--script",
+        "train.py",
+        "Your own training script; without it, the SFT training of hpctrain runs.",
+        "FILE",
+    ),
+    Field(
+        ("template",),
+        "--template",
+        "multi_node.sbatch.j2",
+        "A template of your own, or the name of one in templates/.",
+        "FILE",
+    ),
+    Field(("chdir",), "--chdir", "/path/to/project", "Directory in which the job runs. Default: this one.", "DIR", ("-D",)),
+    Field(("accelerate_config",), "--accelerate-config", "multi_gpu.yaml", "Config file of accelerate.", "FILE"),
+    Field(
+        ("offline",),
+        "--offline",
+        "true",
+        "true sets the offline switches of Hugging Face and W&B; false leaves the network on.",
+        "BOOL",
+    ),
+    Field(("environment", "conda"), "--conda", "base", "conda environment to activate.", "NAME"),
+    Field(("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"),
+)
+
+BY_PATH = {field.path: field for field in FIELDS}
+#: Keys that people also write, and the key that they mean.
+ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {("resources", "gpus"): ("resources", "gpus_per_node")}
+#: Keys of which a job may have only one, and why; they stand in the same section.
+RIVALS: dict[frozenset[tuple[str, ...]], str] = {
+    frozenset({("resources", "mem"), ("resources", "mem_per_cpu")}): "Slurm refuses a job with both",
+    frozenset({("environment", "conda"), ("environment", "venv")}): "the second would hide the first",
+}

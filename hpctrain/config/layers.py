@@ -1,0 +1,212 @@
+"""The layers of a job config, the strongest first: option, HPCTRAIN_* variable, ./config.yaml, user config, default.
+
+Files and the environment are handed in as values; `resolve` only computes. Every error is found in one pass, and each names the
+layer, and the place in it, that the value came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS
+from hpctrain.config.yaml12 import Document, Plain, problems_in
+from hpctrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from hpctrain.config.schema import Config
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One source of values.
+
+    Attributes:
+        kind: `option`, `environment` or `file`.
+        title: how messages call it: a file name, `the options`, `the environment`.
+        data: nested like config.yaml.
+        origins: for each path, the words that tell where it was written.
+    """
+
+    kind: str
+    title: str
+    data: Mapping[str, Any]
+    origins: Mapping[KeyPath, str] = field(default_factory=dict)
+
+
+def from_document(document: Document, title: str) -> Layer:
+    """Return the layer of a config file."""
+    origins = {tuple(str(part) for part in path): str(place) for path, place in document.places.items()}
+    return Layer("file", title, document.data, origins)
+
+
+def from_environment(environment: Mapping[str, str]) -> Layer:
+    """Return the layer of the HPCTRAIN_* variables that name a key; empty ones count as not set."""
+    data: dict[str, Any] = {}
+    origins: dict[KeyPath, str] = {}
+    for entry in FIELDS:
+        value = environment.get(entry.variable, "")
+        if value:
+            _put(data, entry.path, Plain(value))
+            origins[entry.path] = entry.variable
+    return Layer("environment", "the environment", data, origins)
+
+
+def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer:
+    """Return the layer of the command line; `sbatch` holds the `key=value` words of --sbatch."""
+    data: dict[str, Any] = {}
+    origins: dict[KeyPath, str] = {}
+    for path, value in options.items():
+        _put(data, path, Plain(value))
+        origins[path] = BY_PATH[path].option
+    for word in sbatch:
+        key, equals, value = word.partition("=")
+        _put(data, ("sbatch", key.removeprefix("--")), value if equals else None)
+        origins["sbatch",] = origins["sbatch", key] = "--sbatch"
+    return Layer("option", "the options", data, origins)
+
+
+def resolve(layers: Sequence[Layer]) -> Config:
+    """Return the validated config of `layers`, the strongest first.
+
+    Raises:
+        UsageError: every problem of every layer at once.
+    """
+    from pydantic import ValidationError
+
+    from hpctrain.config.schema import Config
+
+    merged = _Merged()
+    for layer in reversed(layers):
+        merged.lay(layer)
+    problems = merged.problems
+    try:
+        config = Config.model_validate(merged.data)
+    except ValidationError as error:
+        problems = problems + [_problem(details, merged) for details in error.errors()]
+    if problems:
+        raise _usage_error(problems)
+    return config
+
+
+def _put(data: dict[str, Any], path: KeyPath, value: Any) -> None:
+    for part in path[:-1]:
+        data = data.setdefault(part, {})
+    data[path[-1]] = value
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    layer: Layer
+    where: str
+
+
+class _Merged:
+    """The layers, laid over one another from the weakest to the strongest, and the origin of what is on top."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.origins: dict[KeyPath, _Origin] = {}
+        self.problems: list[tuple[Layer | None, str]] = []
+
+    def lay(self, layer: Layer) -> None:
+        self._section(self.data, layer.data, (), layer)
+
+    def origin(self, path: KeyPath) -> _Origin | None:
+        """Return where `path`, or the nearest section around it, was written."""
+        return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
+
+    def _section(self, target: dict[str, Any], source: Mapping[str, Any], prefix: KeyPath, layer: Layer) -> None:
+        # Arguments of the training script, and sbatch options, mean something with no value too.
+        free_form = prefix[:1] in (("training",), ("sbatch",))
+        for written, value in source.items():
+            path = ALIASES.get((*prefix, written), (*prefix, written))
+            key, where = path[-1], _where(layer, (*prefix, written))
+            if key != written and key in source:
+                self.problems.append((layer, f"{where}: {written} and {key} are the same key"))
+            elif isinstance(value, dict) and not free_form:
+                self.origins[path] = _Origin(layer, where)
+                if not isinstance(target.get(key), dict):
+                    target[key] = {}
+                self._section(target[key], value, path, layer)
+            elif value is not None or free_form:  # `partition:` with nothing behind it leaves the weaker layer's value
+                self.origins[path] = _Origin(layer, where)
+                target[key] = value
+                self._drop_rivals(target, path, layer)
+
+    def _drop_rivals(self, target: dict[str, Any], path: KeyPath, layer: Layer) -> None:
+        """Let `--mem-per-cpu` on the command line replace `mem:` of a weaker layer; within one layer, the two contradict each other."""
+        for group, reason in RIVALS.items():
+            for rival in group - {path} if path in group else ():
+                if rival not in self.origins:
+                    continue
+                if self.origins[rival].layer is layer:
+                    where = self.origins[path].where
+                    self.problems.append((layer, f"{where}: {path[-1]} and {rival[-1]} exclude each other: {reason}"))
+                else:
+                    del target[rival[-1]], self.origins[rival]
+
+
+def _where(layer: Layer, path: KeyPath) -> str:
+    while path and path not in layer.origins:
+        path = path[:-1]
+    return layer.origins.get(path, layer.title)
+
+
+def _problem(details: ErrorDetails, merged: _Merged) -> tuple[Layer | None, str]:
+    path = tuple(str(part) for part in details["loc"])
+    origin = merged.origin(path)
+    layer, where = (origin.layer, origin.where) if origin is not None else (None, "config")
+    if details["type"] == "extra_forbidden":
+        return layer, f"{where}: {_unknown_key(path)}"
+    if layer is not None and layer.kind == "option" and path in BY_PATH:
+        return layer, f"{where} {details['msg']}"
+    return layer, f"{where}: {path[-1] if path else 'config'} {details['msg']}"
+
+
+def _unknown_key(path: KeyPath) -> str:
+    known = _known_keys(path[:-1])
+    import difflib
+
+    close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
+    section = f" in {'.'.join(path[:-1])}" if path[:-1] else ""
+    if close:
+        return f"unknown key {path[-1]!r}{section}; did you mean {close[0]!r}?"
+    elsewhere = [entry.path for entry in FIELDS if entry.name == path[-1]]
+    if elsewhere:
+        return f"unknown key {path[-1]!r}{section}; it belongs in {'.'.join(elsewhere[0][:-1]) or 'the top level'}"
+    return f"unknown key {path[-1]!r}{section}; known are {', '.join(known)}"
+
+
+def _known_keys(section: KeyPath) -> list[str]:
+    from hpctrain.config import schema
+
+    models: dict[KeyPath, type[schema.Section]] = {
+        (): schema.Config,
+        ("resources",): schema.Resources,
+        ("environment",): schema.Environment,
+    }
+    return sorted(models[section].model_fields) if section in models else []
+
+
+def _usage_error(problems: Sequence[tuple[Layer | None, str]]) -> UsageError:
+    titles = list(dict.fromkeys(layer.title for layer, _ in problems if layer is not None)) or ["the config"]
+    lines = tuple(line for _, line in problems)
+    files = [layer.title for layer, _ in problems if layer is not None and layer.kind == "file"]
+    if files:
+        fix = f"edit {files[0]}, then run: hpctrain render"
+    else:
+        examples = [
+            f"{entry.option} {entry.example}" for entry in FIELDS if any(_blames(line, entry.option, entry.variable) for line in lines)
+        ]
+        fix = " ".join(["hpctrain render", *examples]) if examples else "hpctrain render --help"
+    return UsageError(problems_in(len(problems), " and ".join(titles)), details=lines, fix=fix)
+
+
+def _blames(line: str, option: str, variable: str) -> bool:
+    return line.startswith((f"{option} ", f"{option}:", f"{variable}:"))

@@ -1,0 +1,74 @@
+"""Config → job spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from hpctrain.config.yaml12 import Plain, to_json_value
+from hpctrain.jobs.spec import GpuDirective, JobSpec, Launcher
+
+if TYPE_CHECKING:
+    from hpctrain.config.schema import Config
+
+
+def to_spec(config: Config, *, directory: str, arguments: Sequence[str] = ()) -> JobSpec:
+    """Return the job of `config`.
+
+    Args:
+        config: validated.
+        directory: absolute; where the job runs unless `chdir` says otherwise.
+        arguments: what came after `--`; they follow the config's own `training` arguments, so they win where a script takes the last.
+    """
+    resources, environment = config.resources, config.environment
+    return JobSpec(
+        job_name=config.job_name,
+        chdir=config.chdir or directory,
+        launcher=cast("Launcher", config.launcher),
+        nodes=resources.nodes,
+        gpus_per_node=resources.gpus_per_node,
+        gpu_type=resources.gpu_type,
+        gpu_directive=cast("GpuDirective", resources.gpu_directive),
+        partition=resources.partition,
+        account=resources.account,
+        qos=resources.qos,
+        time_s=resources.time,
+        mem_bytes=resources.mem,
+        mem_per_cpu_bytes=resources.mem_per_cpu,
+        cpus_per_task=resources.cpus_per_task,
+        constraint=resources.constraint,
+        reservation=resources.reservation,
+        sbatch=tuple(config.sbatch.items()),
+        modules=tuple(environment.modules),
+        conda=environment.conda,
+        venv=environment.venv,
+        offline=config.offline,
+        accelerate_config=config.accelerate_config,
+        script=config.script,
+        template=config.template,
+        arguments=(*_words(config.training), *arguments),
+    )
+
+
+def _words(training: dict[str, Any]) -> list[str]:
+    """Return `--key value` words as HfArgumentParser reads them: lists as several words, mappings as JSON; null leaves the key out."""
+    words: list[str] = []
+    for key, value in training.items():
+        if value is None:
+            continue
+        words.append(f"--{key}")
+        if isinstance(value, list):
+            words.extend(_word(item) for item in value)
+        else:
+            words.append(_word(value))
+    return words
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(to_json_value(value), ensure_ascii=False)
+    # YAML's own spellings of truth, in the one that every argument parser takes.
+    if isinstance(value, Plain) and value in ("True", "TRUE", "False", "FALSE"):
+        return value.lower()
+    return str(value)

@@ -1,0 +1,24 @@
+"""The files that come with hpctrain, wherever they lie: inside an installed wheel, else at the root of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def path(name: str) -> Path:
+    """Return the path of `templates`, `examples`, `config.yaml` or `multi_gpu.yaml`.
+
+    Raises:
+        FileNotFoundError: the installation is incomplete.
+    """
+    for root in (_PACKAGE / "_data", _PACKAGE.parent):
+        if (root / name).exists():
+            return root / name
+    raise FileNotFoundError(f"{name} is missing from this installation of hpctrain")
+
+
+def templates() -> dict[str, str]:
+    """Return name and text of the shipped templates and their macros."""
+    return {file.name: file.read_text(encoding="utf-8") for file in sorted(path("templates").glob("*.j2"))}

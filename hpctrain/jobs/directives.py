@@ -1,0 +1,63 @@
+"""The `#SBATCH` lines of a job: exactly one GPU dialect, one memory rule, one task layout."""
+
+from __future__ import annotations
+
+from hpctrain.jobs.spec import JobSpec
+from hpctrain.scheduler.parse import directives as sbatch
+from hpctrain.scheduler.parse import duration, log_pattern, memory_size
+
+#: Directives that hpctrain writes itself, and what to use in their place.
+MODELLED = {
+    "job-name": "--job-name", "nodes": "--nodes", "partition": "--partition", "account": "--account", "qos": "--qos", "time": "--time",
+    "mem": "--mem", "mem-per-cpu": "--mem-per-cpu", "cpus-per-task": "--cpus-per-task", "constraint": "--constraint",
+    "reservation": "--reservation", "chdir": "--chdir", "gpus": "--gpus", "gpus-per-node": "--gpus", "gpus-per-task": "--gpus",
+    "gpus-per-socket": "--gpus", "ntasks": "--nodes and --gpus", "ntasks-per-node": "--nodes and --gpus", "ntasks-per-gpu": "--gpus",
+    "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)", "error": "--job-name (logs/error_NAME.log follows it)",
+    "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
+}  # fmt: skip
+
+
+def lines(spec: JobSpec) -> list[str]:
+    """Return the `#SBATCH` lines of `spec`, in the order in which a reader asks: what, where, how much, how long, what is logged."""
+    return [_line(name, value) for name, value in values(spec)]
+
+
+def values(spec: JobSpec) -> list[tuple[str, str | None]]:
+    """Return directive name and value (None for a flag) in order; options of the user's own come last."""
+    extra = dict(spec.sbatch)
+    gres = [item for item in (_gpu_gres(spec), extra.pop("gres", None)) if item]
+    logs = f"{log_pattern.escape(spec.chdir)}/logs"
+    rows: list[tuple[str, str | None]] = [
+        ("job-name", spec.job_name),
+        ("chdir", spec.chdir),
+        ("account", spec.account),
+        ("partition", spec.partition),
+        ("qos", spec.qos),
+        ("reservation", spec.reservation),
+        ("constraint", spec.constraint),
+        ("nodes", str(spec.nodes)),
+        ("ntasks-per-node", str(spec.tasks_per_node)),
+        ("cpus-per-task", str(spec.cores_per_task)),
+        ("gres", ",".join(gres) or None),
+        ("gpus-per-node", _gpu_count(spec, spec.gpus_per_node) if spec.gpu_directive == "gpus-per-node" else None),
+        ("gpus", _gpu_count(spec, spec.processes) if spec.gpu_directive == "gpus" else None),
+        ("mem", None if spec.mem_bytes is None else memory_size.format(spec.mem_bytes)),
+        ("mem-per-cpu", None if spec.mem_per_cpu_bytes is None else memory_size.format(spec.mem_per_cpu_bytes)),
+        ("time", None if spec.time_s is None else duration.format(spec.time_s)),
+        ("output", f"{logs}/output_{spec.job_name}_%j.log"),
+        ("error", f"{logs}/error_{spec.job_name}_%j.log"),
+        ("open-mode", "append"),
+    ]
+    return [row for row in rows if row[1] is not None] + list(extra.items())
+
+
+def _line(name: str, value: str | None) -> str:
+    return f"{sbatch.MAGIC} --{name}" if value is None else f"{sbatch.MAGIC} --{name}={sbatch.quote(value)}"
+
+
+def _gpu_gres(spec: JobSpec) -> str | None:
+    return f"gpu:{_gpu_count(spec, spec.gpus_per_node)}" if spec.gpu_directive == "gres" else None
+
+
+def _gpu_count(spec: JobSpec, count: int) -> str:
+    return f"{spec.gpu_type}:{count}" if spec.gpu_type else str(count)

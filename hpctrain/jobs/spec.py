@@ -1,0 +1,93 @@
+"""What a job is, once every layer of configuration has had its say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Launcher = Literal["accelerate", "torchrun", "srun"]
+GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
+
+#: Cores for each GPU where nobody said otherwise: what most GPU nodes have (32 cores and 4 GPUs on Leonardo, 64 and 8 elsewhere).
+DEFAULT_CPUS_PER_GPU = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job, resolved. Sizes are bytes, durations seconds; None means that the script says nothing and the site's default holds.
+
+    Attributes:
+        gpus_per_node: GPUs of each node, and processes of each node: always one process to a GPU.
+        gpu_directive: the one dialect in which GPUs are asked for.
+        cpus_per_task: as asked; `cores_per_task` is what the script says.
+        chdir: absolute directory in which the job runs; logs/ and runs/ lie in it.
+        script: the user's training script, relative to `chdir` or absolute; None is the SFT training that hpctrain ships.
+        arguments: of the training script, in order, as argv words.
+        sbatch: further directives, name to value (None for a flag).
+    """
+
+    job_name: str
+    chdir: str
+    launcher: Launcher = "accelerate"
+    nodes: int = 1
+    gpus_per_node: int = 1
+    gpu_type: str | None = None
+    gpu_directive: GpuDirective = "gres"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_s: int | None = 3600
+    mem_bytes: int | None = None
+    mem_per_cpu_bytes: int | None = None
+    cpus_per_task: int | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    sbatch: tuple[tuple[str, str | None], ...] = ()
+    modules: tuple[str, ...] = ()
+    conda: str | None = None
+    venv: str | None = None
+    offline: bool = True
+    accelerate_config: str = "multi_gpu.yaml"
+    script: str | None = None
+    template: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        """The total number of training processes: one for each GPU of each node (accelerate's `num_processes`)."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Slurm tasks on each node: the launcher alone, or every training process where srun starts them."""
+        return self.gpus_per_node if self.launcher == "srun" else 1
+
+    @property
+    def processes_per_task(self) -> int:
+        """Training processes that share one task's cores."""
+        return self.gpus_per_node // self.tasks_per_node
+
+    @property
+    def cores_per_task(self) -> int:
+        """Cores of each task: as asked, else `DEFAULT_CPUS_PER_GPU` for each of its processes."""
+        return self.cpus_per_task or DEFAULT_CPUS_PER_GPU * self.processes_per_task
+
+    @property
+    def layout(self) -> str:
+        """The product, said aloud: `2 nodes x 4 GPUs = 8 processes`."""
+        return f"{_count(self.nodes, 'node')} x {_count(self.gpus_per_node, 'GPU')} = {_count(self.processes, 'process', 'es')}"
+
+    def digest(self) -> str:
+        """Return twelve hex digits that are equal for equal specs."""
+        return short_digest(json.dumps(asdict(self), sort_keys=True, ensure_ascii=True))
+
+
+def short_digest(text: str) -> str:
+    """Return the first twelve hex digits of the SHA-256 of `text`."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

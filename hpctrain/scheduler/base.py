@@ -1,0 +1,50 @@
+"""The protocol of a scheduler. Its two implementations know nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpctrain.scheduler.parse.records import JobRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job that a scheduler has taken.
+
+    Attributes:
+        cluster: on a multi-cluster site, else None.
+        notes: sentences for the user: what was left out, what the scheduler warned of.
+    """
+
+    job_id: str
+    cluster: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """Where a job writes; a file may not exist yet."""
+
+    output: Path
+    error: Path
+
+
+class Scheduler(Protocol):
+    """Submit, ask, stop, read."""
+
+    name: str
+
+    def submit(self, script: Path) -> Submission:
+        """Submit `script` from the current directory."""
+
+    def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
+        """Return the records of these jobs, or of all my recent ones; one query for all. Unknown ids are left out."""
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Stop these jobs."""
+
+    def logs(self, job_id: str) -> LogFiles | None:
+        """Return where `job_id` writes, or None for a job that this scheduler does not know."""

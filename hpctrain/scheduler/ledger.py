@@ -1,0 +1,95 @@
+"""What was sent to Slurm: one file for each submission, written before sbatch is asked, so that an answer that never came is known.
+
+Each submission carries a token in the job's comment. Slurm keeps comments, so a job can be found by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hpctrain.scheduler.state_dir import read_json, state_dir, write_json
+
+PREFIX = "hpctrain:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One submission. `job_id` is None until Slurm has named one; `at` is seconds since the epoch."""
+
+    token: str
+    script: str
+    digest: str
+    directory: str
+    output: str | None
+    error: str | None
+    at: float
+    name: str | None = None
+    job_id: str | None = None
+    cluster: str | None = None
+
+    @property
+    def comment(self) -> str:
+        """The word in the job's comment."""
+        return PREFIX + self.token
+
+
+def new(script: Path, text: str, *, name: str | None, output: str | None, error: str | None) -> Entry:
+    """Record that `script` is about to be submitted."""
+    entry = Entry(
+        token=uuid.uuid4().hex[:16], script=str(script.resolve()), digest=digest(text),
+        directory=str(Path.cwd()), output=output, error=error, at=time.time(), name=name,
+    )  # fmt: skip
+    _write(entry)
+    return entry
+
+
+def digest(text: str) -> str:
+    """Return what tells scripts apart: the SHA-256 of the text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def found(entry: Entry, job_id: str, cluster: str | None) -> Entry:
+    """Record the job id of a submission."""
+    known = replace(entry, job_id=job_id, cluster=cluster)
+    _write(known)
+    return known
+
+
+def forget(entry: Entry) -> None:
+    """Drop a submission that Slurm refused."""
+    _path(entry.token).unlink(missing_ok=True)
+
+
+def entries() -> list[Entry]:
+    """Return all submissions, the oldest first."""
+    values = [read_json(path) for path in _directory().glob("*.json")]
+    return sorted((Entry(**value) for value in values if value is not None), key=lambda entry: entry.at)
+
+
+def unanswered() -> list[Entry]:
+    """Return the submissions that sbatch never answered and that no job has been found for."""
+    return [entry for entry in entries() if entry.job_id is None]
+
+
+def by_job_id(job_id: str) -> Entry | None:
+    """Return the newest submission with this job id."""
+    matching = [entry for entry in entries() if entry.job_id == job_id]
+    return matching[-1] if matching else None
+
+
+def _write(entry: Entry) -> None:
+    write_json(_path(entry.token), asdict(entry))
+
+
+def _path(token: str) -> Path:
+    return _directory() / f"{token}.json"
+
+
+def _directory() -> Path:
+    directory = state_dir() / "submissions"
+    directory.mkdir(exist_ok=True)
+    return directory

@@ -1,0 +1,176 @@
+"""What squeue, sacct and scontrol print, as job records.
+
+The queries ask for the unit separator (U+001F) between fields, because job names, comments and constraints may hold any
+printable character, `|` included.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hpctrain.scheduler.parse import duration, states
+
+SEPARATOR = "\x1f"
+
+#: squeue -o: id, name, state, reason, elapsed, limit, nodes, partition, expected or real start, comment.
+SQUEUE_FORMAT = SEPARATOR.join(("%i", "%j", "%T", "%r", "%M", "%l", "%D", "%P", "%S", "%k"))
+#: sacct -o, with -P and --delimiter. All of these exist since Slurm 17.11.
+SACCT_FIELDS = (
+    "JobID",
+    "JobName",
+    "State",
+    "ExitCode",
+    "DerivedExitCode",
+    "ElapsedRaw",
+    "Timelimit",
+    "NNodes",
+    "Partition",
+    "Start",
+    "Comment",
+)
+
+_BLANK_TIMES = {"", "N/A", "Unknown", "None", "NONE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What a scheduler knows of one job. What it does not know is None.
+
+    Attributes:
+        job_id: Slurm's id, `123` or `123_4`, without a cluster.
+        scheduler: `slurm` or `local`.
+        state: one of `states`, or `states.UNKNOWN`.
+        reason: Slurm's word for why the job is in that state.
+        elapsed_s, time_limit_s: seconds of wall clock; no limit is None too.
+        exit_code: of the batch script, 0 to 255.
+        signal: that ended it, or None.
+        start: when it started or is expected to, as the scheduler wrote it.
+    """
+
+    job_id: str
+    scheduler: str
+    state: str
+    name: str | None = None
+    reason: str | None = None
+    elapsed_s: int | None = None
+    time_limit_s: int | None = None
+    nodes: int | None = None
+    partition: str | None = None
+    start: str | None = None
+    comment: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the state never changes again."""
+        return states.is_final(self.state)
+
+
+def parse_submission(output: str) -> tuple[str, str | None]:
+    """Return job id and cluster (None on a single-cluster site) from what `sbatch --parsable` printed.
+
+    Raises:
+        ValueError: no line is a job id. Sites let their submit plugins print greetings in front, so the last one counts.
+    """
+    for line in reversed(output.splitlines()):
+        match = re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip())
+        if match:
+            return match[1], match[2]
+    raise ValueError(f"no job id in {output!r}")
+
+
+def parse_squeue(output: str) -> list[JobRecord]:
+    """Return one record for each line of `squeue -h -o SQUEUE_FORMAT`; lines of another shape are warnings and are passed over."""
+    found = []
+    for line in output.splitlines():
+        fields = line.split(SEPARATOR)
+        if len(fields) != 10:
+            continue
+        job_id, name, state, reason, elapsed, limit, nodes, partition, start, comment = (field.strip() for field in fields)
+        found.append(
+            JobRecord(
+                job_id=job_id, scheduler="slurm", state=states.normalise(state), name=name, reason=_known(reason),
+                elapsed_s=duration.parse_reported(elapsed), time_limit_s=duration.parse_reported(limit), nodes=_integer(nodes),
+                partition=_known(partition), start=_known(start), comment=_known(comment.replace("(null)", "")),
+            )
+        )  # fmt: skip
+    return found
+
+
+def parse_sacct(output: str) -> list[JobRecord]:
+    """Return one record for each job of `sacct -n -P --delimiter=SEPARATOR -o SACCT_FIELDS`, its steps folded in.
+
+    Slurm up to 22.05 calls a job FAILED whose step the kernel killed for memory; the step alone is OUT_OF_MEMORY
+    (exit code 0:125). The job's record then says OUT_OF_MEMORY, which is what happened.
+    """
+    jobs: dict[str, JobRecord] = {}
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split(SEPARATOR)]
+        if len(fields) != len(SACCT_FIELDS):
+            continue
+        row = dict(zip(SACCT_FIELDS, fields, strict=True))
+        job_id, _, step = row["JobID"].partition(".")
+        state = states.normalise(row["State"])
+        if not step:
+            jobs[job_id] = _from_sacct_row(job_id, state, row)
+        elif state == "OUT_OF_MEMORY" and job_id in jobs and jobs[job_id].state == "FAILED":
+            jobs[job_id] = replace(jobs[job_id], state="OUT_OF_MEMORY")
+    return list(jobs.values())
+
+
+def parse_scontrol_jobs(output: str) -> list[dict[str, str]]:
+    """Return the fields of each line of `scontrol show job -o`.
+
+    A value runs up to the next ` Name=`, because names, comments and paths may hold blanks.
+    """
+    found = []
+    for line in output.splitlines():
+        if not line.startswith("JobId="):
+            continue
+        starts = list(re.finditer(r"(?:^| )([A-Z][A-Za-z/:_]*)=", line))
+        ends = [match.start() for match in starts[1:]] + [len(line)]
+        found.append({match[1]: line[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)})
+    return found
+
+
+def from_scontrol(fields: dict[str, str]) -> JobRecord:
+    """Return the record in one job's fields of `scontrol show job -o`."""
+    exit_code, signal = _exit(fields.get("ExitCode", ""))
+    array = fields.get("ArrayJobId")
+    job_id = f"{array}_{fields['ArrayTaskId']}" if array and fields.get("ArrayTaskId", "").isdigit() else fields["JobId"]
+    return JobRecord(
+        job_id=job_id, scheduler="slurm", state=states.normalise(fields.get("JobState", "")), name=fields.get("JobName"),
+        reason=_known(fields.get("Reason", "")), elapsed_s=duration.parse_reported(fields.get("RunTime", "")),
+        time_limit_s=duration.parse_reported(fields.get("TimeLimit", "")), nodes=_integer(fields.get("NumNodes", "").split("-")[0]),
+        partition=_known(fields.get("Partition", "")), start=_known(fields.get("StartTime", "")),
+        comment=_known(fields.get("Comment", "")), exit_code=exit_code, signal=signal,
+    )  # fmt: skip
+
+
+def _from_sacct_row(job_id: str, state: str, row: dict[str, str]) -> JobRecord:
+    exit_code, signal = _exit(row["ExitCode"])
+    derived = _exit(row["DerivedExitCode"])
+    if state == "FAILED" and derived == (0, 125):
+        state = "OUT_OF_MEMORY"
+    return JobRecord(
+        job_id=job_id, scheduler="slurm", state=state, name=row["JobName"], elapsed_s=_integer(row["ElapsedRaw"]),
+        time_limit_s=duration.parse_reported(row["Timelimit"]), nodes=_integer(row["NNodes"]), partition=_known(row["Partition"]),
+        start=_known(row["Start"]), comment=_known(row["Comment"]), exit_code=exit_code, signal=signal,
+    )  # fmt: skip
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None:
+        return None, None
+    return int(match[1]), int(match[2]) or None
+
+
+def _known(text: str) -> str | None:
+    return None if text in _BLANK_TIMES else text
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,287 @@
+"""Slurm's side of the protocol: argv lists, time limits, a clean environment, and text output for the pure parsers."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.scheduler import ledger, process
+from hpctrain.scheduler.base import LogFiles, Submission
+from hpctrain.scheduler.parse import directives, log_pattern, records, states
+from hpctrain.scheduler.parse.records import JobRecord
+
+#: Seconds to wait for one answer of Slurm. slurmctld itself gives up after MessageTimeout, 10 s by default, and clients try again.
+TIMEOUT_S = 60.0
+#: An unanswered sbatch may still be on its way; after this many seconds without a trace of the job, it is taken as lost.
+LOST_AFTER_S = 300.0
+#: What sbatch says when the request went out and no answer came back: the job may exist.
+_NO_ANSWER = re.compile(
+    r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
+)
+_UNREACHABLE = re.compile(
+    r"unable to contact slurm controller|connection refused|slurmctld is not responding|unable to establish c", re.IGNORECASE
+)
+
+
+class SlurmScheduler:
+    """The cluster that sbatch on PATH talks to.
+
+    Args:
+        timeout: seconds for each answer.
+        sleep: waits between looks for a job that may have been submitted.
+    """
+
+    name = "slurm"
+
+    def __init__(self, *, timeout: float | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.timeout = timeout if timeout is not None else float(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", TIMEOUT_S))
+        self._sleep = sleep
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether sbatch is on PATH."""
+        return shutil.which("sbatch") is not None
+
+    def submit(self, script: Path) -> Submission:
+        """Hand `script` to sbatch and return the job's id.
+
+        Raises:
+            UsageError: the script is no batch script.
+            HpctrainError: Slurm refused it.
+            SchedulerError: no answer; the job is then looked up by its comment, here and at the next call, and never sent twice.
+        """
+        text, values = _read(script)
+        already = self._resolve_unanswered(text)
+        if already is not None:
+            return already
+        entry = ledger.new(
+            script,
+            text,
+            name=values.get("job-name"),
+            output=_absolute(values.get("output"), values),
+            error=_absolute(values.get("error"), values),
+        )
+        argv = self.sbatch_argv(script, entry, values)
+        try:
+            done = process.run(argv, timeout=self.timeout)
+        except process.TimedOut as error:
+            return self._look_for(entry, error.details)
+        except SchedulerError:
+            ledger.forget(entry)
+            raise
+        if done.returncode != 0:
+            if _NO_ANSWER.search(done.stderr):
+                return self._look_for(entry, _words(done))
+            ledger.forget(entry)
+            raise _refusal(done, str(script))
+        job_id, cluster = records.parse_submission(done.stdout)
+        ledger.found(entry, job_id, cluster)
+        notes = [line for line in done.stderr.splitlines() if line.strip()]
+        dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
+        if dropped:
+            notes.append(f"not passed on, because they would override the script: {', '.join(dropped)}")
+        return Submission(job_id=job_id, cluster=cluster, notes=tuple(notes))
+
+    def sbatch_argv(self, script: Path, entry: ledger.Entry | None = None, values: dict[str, str | None] | None = None) -> list[str]:
+        """Return the argv that submits `script`; without an entry, with a placeholder for the token."""
+        own = (values or {}).get("comment")
+        comment = " ".join(word for word in (entry.comment if entry else f"{ledger.PREFIX}TOKEN", own) if word)
+        return ["sbatch", "--parsable", f"--comment={comment}", str(script)]
+
+    def test_only(self, script: Path) -> str:
+        """Return Slurm's own word on `script`, with its estimate of the start; nothing is submitted.
+
+        Raises:
+            HpctrainError: Slurm would refuse the script.
+        """
+        done = process.run(["sbatch", "--test-only", str(script)], timeout=self.timeout)
+        if done.returncode != 0:
+            raise _refusal(done, str(script))
+        return (done.stderr + done.stdout).strip()
+
+    def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
+        """Return the records of these jobs, or of all mine that Slurm still shows or that ended within a day.
+
+        One squeue for all; sacct (or scontrol, where there is no accounting) only for jobs that squeue no longer shows, and for the exit
+        codes of those that ended.
+        """
+        queue = self._ask(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT])
+        known = {record.job_id: record for record in records.parse_squeue(queue)}
+        ended = [job_id for job_id in (job_ids or known) if job_id not in known or known[job_id].is_final]
+        if job_ids is None or ended:
+            known.update(self._ended(ended if job_ids is not None else None, known))
+        if job_ids is None:
+            known.update({record.job_id: record for record in self._unanswered(known)})
+        chosen = known if job_ids is None else {job_id: known[job_id] for job_id in job_ids if job_id in known}
+        return sorted(chosen.values(), key=lambda record: [int(part) for part in re.findall(r"\d+", record.job_id.partition("?")[0])])
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Stop these jobs.
+
+        Raises:
+            HpctrainError: scancel refused.
+        """
+        done = process.run(["scancel", *job_ids], timeout=self.timeout)
+        if done.returncode != 0:
+            raise HpctrainError("Slurm did not cancel", details=_words(done), fix="hpctrain ps")
+
+    def logs(self, job_id: str) -> LogFiles | None:
+        """Return where the job writes: from our own record, else from Slurm while it remembers the job."""
+        entry = ledger.by_job_id(job_id)
+        if entry is not None and entry.output is not None:
+            name = entry.name or ""
+            values = {"j": job_id, "A": job_id, "x": name, "u": getpass.getuser()}
+            output = log_pattern.expand(entry.output, values)
+            return LogFiles(Path(output), Path(log_pattern.expand(entry.error, values)) if entry.error else Path(output))
+        done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
+        for fields in records.parse_scontrol_jobs(done.stdout) if done.returncode == 0 else []:
+            if fields.get("StdOut"):
+                return LogFiles(Path(fields["StdOut"]), Path(fields.get("StdErr") or fields["StdOut"]))
+        return None
+
+    def _unanswered(self, known: dict[str, JobRecord]) -> list[JobRecord]:
+        """Return a record for each submission that sbatch did not answer and that no job of `known` belongs to."""
+        missing = []
+        for entry in ledger.unanswered():
+            job = next((record for record in known.values() if entry.comment in (record.comment or "").split()), None)
+            if job is not None:
+                ledger.found(entry, job.job_id, None)
+            elif time.time() - entry.at > 86_400:
+                ledger.forget(entry)
+            else:
+                reason = f"sbatch did not answer; no job with the comment {entry.comment} so far"
+                missing.append(JobRecord(job_id=f"?{entry.token}", scheduler="slurm", state=states.UNKNOWN, name=entry.name, reason=reason))
+        return missing
+
+    def _ask(self, argv: list[str]) -> str:
+        done = process.run(argv, timeout=self.timeout)
+        if done.returncode != 0:
+            raise SchedulerError("Slurm did not answer", details=_words(done), fix="sinfo")
+        return done.stdout
+
+    def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> dict[str, JobRecord]:
+        which = ["-S", "now-1days", "-u", getpass.getuser()] if job_ids is None else ["-j", ",".join(job_ids)]
+        done = process.run(
+            ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which], timeout=self.timeout
+        )
+        if done.returncode == 0:
+            found = {record.job_id: record for record in records.parse_sacct(done.stdout)}
+            # Accounting lags: what squeue shows as running, or has ended by now, is newer than what sacct still calls running.
+            return {
+                job_id: record for job_id, record in found.items() if job_id not in queue or (queue[job_id].is_final and record.is_final)
+            }
+        shown: dict[str, JobRecord] = {}
+        for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
+            answer = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
+            for fields in records.parse_scontrol_jobs(answer.stdout):
+                shown[job_id] = records.from_scontrol(fields)
+        return shown
+
+    def _find(self, entry: ledger.Entry) -> JobRecord | None:
+        """Return the job whose comment carries the token: in the queue, else in the accounting."""
+        queue = self._ask(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT])
+        candidates = records.parse_squeue(queue)
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(entry.at - 60))
+        argv = [
+            "sacct",
+            "-n",
+            "-X",
+            "-P",
+            f"--delimiter={records.SEPARATOR}",
+            "-o",
+            ",".join(records.SACCT_FIELDS),
+            "-S",
+            since,
+            "-u",
+            getpass.getuser(),
+        ]
+        accounting = process.run(argv, timeout=self.timeout)
+        candidates += records.parse_sacct(accounting.stdout) if accounting.returncode == 0 else []
+        return next((record for record in candidates if entry.comment in (record.comment or "").split()), None)
+
+    def _look_for(self, entry: ledger.Entry, said: tuple[str, ...]) -> Submission:
+        for pause in (0.0, 5.0, 15.0):
+            self._sleep(pause)
+            try:
+                record = self._find(entry)
+            except SchedulerError:
+                continue
+            if record is not None:
+                ledger.found(entry, record.job_id, None)
+                return Submission(job_id=record.job_id, notes=("sbatch did not answer, but the job is there: found by its comment",))
+        raise SchedulerError(
+            "sbatch did not answer, and whether the job exists is unknown",
+            details=(*said, f"its comment is {entry.comment}; the next `hpctrain submit` looks for it before it submits anything"), fix="hpctrain ps",
+        )  # fmt: skip
+
+    def _resolve_unanswered(self, text: str) -> Submission | None:
+        """Return the job of an earlier, unanswered submission of the same script, if there is one.
+
+        Raises:
+            SchedulerError: it is too early to say that there is none.
+        """
+        for entry in ledger.unanswered():
+            if entry.digest != ledger.digest(text) or entry.directory != str(Path.cwd()):
+                continue
+            record = self._find(entry)
+            if record is not None:
+                ledger.found(entry, record.job_id, None)
+                return Submission(
+                    job_id=record.job_id,
+                    notes=("this is the job of the earlier call that sbatch did not answer; nothing new was submitted",),
+                )
+            if time.time() - entry.at < LOST_AFTER_S:
+                raise SchedulerError(
+                    "an earlier submission of this script has not been answered, and may still arrive",
+                    details=(f"sent {int(time.time() - entry.at)} s ago with the comment {entry.comment}; Slurm shows no such job yet",),
+                    fix=f"hpctrain submit again in {int(LOST_AFTER_S - (time.time() - entry.at)) + 1} s",
+                )
+            ledger.forget(entry)
+        return None
+
+
+def _read(script: Path) -> tuple[str, dict[str, str | None]]:
+    text = script.read_text(encoding="utf-8", errors="surrogateescape")
+    try:
+        return text, directives.last_values(directives.read(text))
+    except ValueError as error:
+        raise UsageError(f"{script} is not a batch script", details=(str(error),), fix="hpctrain render") from error
+
+
+def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:
+    if pattern is None or pattern.startswith("/"):
+        return pattern
+    return f"{log_pattern.escape(values.get('chdir') or str(Path.cwd()))}/{pattern}"
+
+
+def _words(done: process.Finished) -> tuple[str, ...]:
+    said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return (f"  ran: {' '.join(done.argv)}", *(f"  {done.argv[0]} said: {line.removeprefix(f'{done.argv[0]}: error: ')}" for line in said))
+
+
+def _refusal(done: process.Finished, script: str) -> HpctrainError:
+    if _UNREACHABLE.search(done.stderr):
+        return SchedulerError("Slurm cannot be reached", details=_words(done), fix="sinfo, or on this machine: hpctrain submit --local")
+    return HpctrainError("Slurm refused the job", details=_words(done), fix=_remedy(done.stderr, script))
+
+
+def _remedy(said: str, script: str) -> str:
+    """Return what to type after Slurm's words; the names it lists for this user come from sacctmgr and sinfo."""
+    lowered = said.lower()
+    if "account" in lowered:
+        return "sacctmgr -nP show associations user=$USER format=account,partition,qos, then: hpctrain render --account NAME"
+    if "partition" in lowered:
+        return "sinfo -o '%P %l %D', then: hpctrain render --partition NAME"
+    if "qos" in lowered:
+        return "sacctmgr -nP show associations user=$USER format=account,qos, then: hpctrain render --qos NAME"
+    if "time limit" in lowered:
+        return "sinfo -o '%P %l', then: hpctrain render --time LIMIT"
+    if "node configuration" in lowered or "memory" in lowered or "node count" in lowered:
+        return "sinfo -o '%P %D %c %m %G', then: hpctrain render with --nodes, --gpus, --cpus-per-task or --mem that a node has"
+    return f"hpctrain submit --test-only {script}"

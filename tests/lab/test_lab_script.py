@@ -1,0 +1,149 @@
+"""What `lab` does before any daemon: refuse in one line, install what is missing, edit /etc/hosts. No Slurm needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+HERE = Path(__file__).parent
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="the lab itself needs root")
+HOSTS = "127.0.0.1 localhost\n"
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("lab_host")
+
+
+def executable(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code that may import the lab's modules in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import os, sys; sys.path.insert(0, {str(HERE)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def refuses(done: subprocess.CompletedProcess[str], words: str) -> bool:
+    """Say whether it refused as the README says: status 3, one line, nothing to eval."""
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert done.stderr.startswith("error: the lab cannot run here: ")
+    assert done.stderr.count("\n") == 1
+    return words in done.stderr
+
+
+@pytest.mark.parametrize("before", [HOSTS, HOSTS.rstrip("\n"), ""])
+def test_hosts_line_comes_and_goes(host: ModuleType, before: str) -> None:
+    after = host.hosts_with(before)
+    assert host.hosts_known(after)
+    assert host.hosts_with(after) == after
+    assert host.hosts_without(after).rstrip("\n") == before.rstrip("\n")
+
+
+def test_hosts_of_the_user_are_left_alone(host: ModuleType) -> None:
+    own = f"{HOSTS}10.0.0.1 node1\n10.0.0.2 node2 # mine\n"
+    assert host.hosts_with(own) == host.hosts_without(own) == own
+    assert not host.hosts_known(f"{HOSTS}10.0.0.1 node1 # node2\n")
+
+
+@as_root
+def test_not_root(tmp_path: Path) -> None:
+    target = tmp_path / "lab"
+    done = run(f"import lab_cli; os.setuid(65534); sys.exit(lab_cli.main(['up', '--dir', {str(target)!r}]))")
+    assert refuses(done, "it needs root (device files, cgroups, munge), this is uid 65534")
+    assert not target.exists()
+
+
+def test_a_directory_with_other_files(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for verb, status in (("up", 3), ("down", 0)):
+        done = subprocess.run([HERE / "lab", verb, "--dir", tmp_path], capture_output=True, text=True)
+        assert done.returncode == status
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@as_root
+@pytest.mark.parametrize("name", ["with space", "x" * 90, "quo'te"])
+def test_a_path_that_slurm_cannot_take(tmp_path: Path, name: str) -> None:
+    done = subprocess.run([HERE / "lab", "up", "--dir", tmp_path / name], capture_output=True, text=True)
+    assert refuses(done, "must have at most 80 characters")
+    assert not list(tmp_path.iterdir())
+
+
+@as_root
+def test_no_install_names_the_missing_packages(tmp_path: Path) -> None:
+    # Half-removed packages are listed by dpkg-query too, with another status.
+    listing = "slurmctld installed\\nslurmd installed\\nmunge config-files\\nslurmdbd installed\\n"
+    executable(tmp_path, "dpkg-query", f"printf '{listing}'; exit 1")
+    target = tmp_path / "lab"
+    code = f"import lab_cli; sys.exit(lab_cli.main(['up', '--no-install', '--dir', {str(target)!r}]))"
+    done = run(code, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert refuses(done, "not installed: slurm-client munge mariadb-server slurm-wlm-mysql-plugin")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(("works_after", "calls"), [(0, "install"), (1, "install update install")])
+def test_install_updates_the_lists_only_when_needed(tmp_path: Path, works_after: int, calls: str) -> None:
+    log = tmp_path / "calls"
+    body = f'echo "$1" >> {log}; echo noise; echo "$DEBIAN_FRONTEND $*" >> {log}.full\n'
+    body += f'[ "$1" = update ] || [ "$(grep -c install {log})" -gt {works_after} ]'
+    executable(tmp_path, "apt-get", body)
+    executable(tmp_path, "dpkg-query", "exit 1")
+    done = run("import lab_host; lab_host.install(['slurmdbd'])", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert log.read_text().split() == calls.split()
+    first = Path(f"{log}.full").read_text().splitlines()[0]
+    assert first == "noninteractive install --yes --quiet --no-install-recommends slurmdbd"
+
+
+def test_install_that_fails_is_a_refusal(tmp_path: Path, host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(tmp_path, "apt-get", "exit 100")
+    executable(tmp_path, "dpkg-query", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(host.Refusal, match=r"apt-get could not install slurmdbd \(exit status 100\)"):
+        host.install(["slurmdbd"])
+
+
+def test_no_cgroup_v1_hierarchy(tmp_path: Path, host: ModuleType) -> None:
+    with pytest.raises(host.Refusal, match=f"no cgroup v1 hierarchy at {tmp_path}"):
+        host.require_hierarchy(tmp_path)
+
+
+@as_root
+def test_a_hierarchy_that_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "cgroup.procs").touch()
+        # Root can write everywhere, so the question is asked as nobody.
+        done = run(
+            "from pathlib import Path; import lab_host; os.setuid(65534)\n"
+            f"try: lab_host.require_hierarchy(Path({folder!r}))\n"
+            "except lab_host.Refusal as refusal: print(refusal)"
+        )
+    assert done.stdout == f"the cgroup v1 hierarchy at {folder} cannot be written: Permission denied\n", done.stderr
+
+
+def test_a_port_that_is_taken(host: ModuleType) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(host.Refusal, match=f"port {other.getsockname()[1]} is taken"):
+            host.require_ports([other.getsockname()[1]])
