@@ -116,7 +116,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: Path) -> Any:
         self.places.setdefault(path, self._place(node))
         if isinstance(node, yaml.ScalarNode):
-            if node.style is not None:
+            if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
                 return str(node.value)
             return None if node.value in _NULLS else Plain(node.value)
         if any(node is parent for parent in self._open):

@@ -1,0 +1,60 @@
+# The two commands of the README are `make demo` and `make test`; both set up what they need, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# One worker for each core, but no more than four: training tests start processes of their own.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format bench lab-up lab-down clean
+
+help: ## What there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+# torch first, by its plain pin: where pip knows a CPU build of that version, the range in pyproject.toml is then satisfied and
+# nothing pulls CUDA packages.
+$(VENV)/full: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing torch, transformers, trl and the test tools into $(VENV) (a minute or two, 1.5 GB)"
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --editable '.[train,dev]'
+	@touch $@
+
+$(VENV)/light: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/full ## Train a small model here, two played nodes, with the script that a cluster would run
+	@examples/demo.sh $(BIN)/hpctrain demo
+
+test: $(VENV)/full ## Everything that can run here, a real two-node Slurm included where it can be started
+	@tests/with_lab.sh $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slurm and not torch and not slow' -q
+
+lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck tests/golden/*/script.sbatch tests/*.sh examples/*.sh .ci/run
+
+format: $(VENV)/light ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/full ## Measure start-up, rendering and the cost of a memory sample
+	$(BIN)/python tests/bench/bench_cli.py
+	$(BIN)/python tests/bench/bench_memory.py
+
+lab-up: ## Start the two-node Slurm on this machine (root; installs Debian's packages)
+	@tests/lab/lab up
+
+lab-down: ## Stop it
+	@tests/lab/lab down
+
+clean: ## Remove what the targets above made
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

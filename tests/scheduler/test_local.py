@@ -1,0 +1,248 @@
+"""The local scheduler: real scripts, real processes, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpctrain.scheduler.local.plan import FIRST_JOB_ID
+from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.scheduler.parse.records import JobRecord
+
+DIRECTIVES = "#SBATCH --job-name=try\n#SBATCH --output=logs/out_%j.log\n#SBATCH --error=logs/err_%j.log\n"
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def submit(body: str, directives: str = "") -> str:
+    Path("job.sbatch").write_text(f"#!/bin/bash\n{DIRECTIVES}{directives}\n{body}\n")
+    return LocalScheduler().submit(Path("job.sbatch")).job_id
+
+
+def wait(job_id: str, timeout: float = 60.0) -> JobRecord:
+    deadline = time.monotonic() + timeout
+    while True:
+        (record,) = LocalScheduler().status([job_id])
+        if record.is_final:
+            return record
+        assert time.monotonic() < deadline, record
+        time.sleep(0.05)
+
+
+def output(job_id: str, stream: str = "out") -> str:
+    return Path(f"logs/{stream}_{job_id}.log").read_text()
+
+
+def processes_of(job_id: str) -> list[psutil.Process]:
+    directory = str(Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HPCTRAIN_LOCAL_JOB") == directory and process.status() != psutil.STATUS_ZOMBIE:
+                if "hpctrain.scheduler.local.supervisor" not in process.cmdline():  # it ends when it has written the state
+                    found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(condition: object, timeout: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (7, "FAILED")])
+def test_exit_code_and_state_are_the_scripts_own(code: int, state: str) -> None:
+    record = wait(submit(f"echo out; echo err >&2; exit {code}"))
+    assert (record.state, record.exit_code, record.signal) == (state, code, None)
+    assert (output(record.job_id), output(record.job_id, "err")) == ("out\n", "err\n")
+
+
+def test_a_script_that_dies_of_a_signal_says_so() -> None:
+    record = wait(submit("kill -SEGV $$"))
+    assert (record.state, record.exit_code, record.signal) == ("FAILED", 0, signal.SIGSEGV)
+
+
+def test_ids_never_meet_slurms_and_no_two_jobs_share_a_log() -> None:
+    first, second = submit("echo first"), submit("echo second")
+    assert [wait(first).state, wait(second).state] == ["COMPLETED", "COMPLETED"]
+    assert FIRST_JOB_ID <= int(first) < int(second)
+    assert (output(first), output(second)) == ("first\n", "second\n")
+
+
+def test_two_played_nodes_see_what_slurms_would() -> None:
+    body = """scontrol show hostnames "$SLURM_JOB_NODELIST"
+srun --kill-on-bad-exit=1 bash -c 'echo "$SLURM_NODEID $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS $SLURM_NNODES $SLURMD_NODENAME $1"' _ "a  b"
+echo "$SLURM_NODEID $SLURM_PROCID $SLURM_JOB_NUM_NODES $SLURM_NTASKS_PER_NODE $SLURM_TASKS_PER_NODE"
+"""
+    record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"))
+    assert record.state == "COMPLETED", output(record.job_id, "err")
+    lines = output(record.job_id).splitlines()
+    assert lines[:2] == ["127.0.0.1", "127.0.0.2"]
+    assert sorted(lines[2:6]) == [
+        "0 0 0 4 2 127.0.0.1 a  b", "0 1 1 4 2 127.0.0.1 a  b", "1 2 0 4 2 127.0.0.2 a  b", "1 3 1 4 2 127.0.0.2 a  b"
+    ]  # fmt: skip
+    assert lines[6] == "0 0 2 2 2(x2)"
+
+
+def test_the_nodes_reach_each_other_over_tcp() -> None:
+    program = (
+        "import os, socket\n"
+        "if os.environ['SLURM_NODEID'] == '0':\n"
+        "    server = socket.create_server((os.environ['HOST'], int(os.environ['PORT'])))\n"
+        "    print(server.accept()[0].recv(99).decode())\n"
+        "else:\n"
+        "    import time\n"
+        "    for _ in range(200):\n"
+        "        try:\n"
+        "            socket.create_connection((os.environ['HOST'], int(os.environ['PORT']))).send(b'met'); break\n"
+        "        except OSError: time.sleep(0.05)\n"
+    )
+    Path("meet.py").write_text(program)
+    body = 'hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST"); export HOST=${hosts%%$\'\\n\'*} PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun python3 meet.py'
+    record = wait(submit(body, "#SBATCH --nodes=2\n"))
+    assert (record.state, output(record.job_id)) == ("COMPLETED", "met\n")
+
+
+def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
+    started = time.monotonic()
+    record = wait(submit("srun -K1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 100'", "#SBATCH --nodes=2\n"))
+    assert record.state == "FAILED"
+    assert record.exit_code == 128 + signal.SIGTERM  # the worst of 3 and of the killed task's, as with the real srun
+    assert time.monotonic() - started < 30
+    assert "srun: error: 127.0.0.2: task 1: Exited with exit code 3" in output(record.job_id, "err")
+
+
+def test_srun_without_kill_on_bad_exit_waits_for_the_others() -> None:
+    record = wait(submit("srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 1; echo done'", "#SBATCH --nodes=2\n"))
+    assert (record.exit_code, output(record.job_id)) == (3, "done\n")
+
+
+def test_an_unknown_option_of_srun_is_an_error() -> None:
+    record = wait(submit("srun --no-such-thing=3 true"))
+    assert record.state == "FAILED"
+    assert "unrecognized option '--no-such-thing=3'" in output(record.job_id, "err")
+
+
+def test_time_limit() -> None:
+    record = wait(submit("sleep 100", "#SBATCH --time=0:01\n"))
+    assert (record.state, record.reason) == ("TIMEOUT", "TimeLimit")
+    assert "DUE TO TIME LIMIT" in output(record.job_id, "err")
+    assert processes_of(record.job_id) == []
+
+
+DETACHED = """
+setsid sleep 300 &
+srun bash -c 'setsid nohup sleep 301 >/dev/null 2>&1 & (trap "" TERM; sleep 302) & touch started; wait'
+"""
+
+
+@pytest.mark.slow
+def test_cancel_leaves_no_process_behind_not_even_a_detached_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = submit(DETACHED)
+    wait_for(lambda: Path("started").exists() and len(processes_of(job_id)) >= 5)
+    LocalScheduler().cancel([job_id])
+    assert processes_of(job_id) == []
+    (record,) = LocalScheduler().status([job_id])
+    assert (record.state, record.signal) == ("CANCELLED", signal.SIGTERM)
+
+
+def test_cancel_lets_the_training_save() -> None:
+    job_id = submit("srun bash -c 'trap \"echo saved; exit 0\" TERM; touch started; while true; do sleep 0.1; done'")
+    wait_for(lambda: Path("started").exists())
+    LocalScheduler().cancel([job_id])
+    assert output(job_id) == "saved\n"
+
+
+def test_cancel_at_once() -> None:
+    job_id = submit("sleep 100")
+    LocalScheduler().cancel([job_id])
+    assert wait(job_id).state == "CANCELLED"
+    assert processes_of(job_id) == []
+
+
+def test_what_a_finished_script_left_running_is_ended() -> None:
+    record = wait(submit("setsid sleep 300 & disown; exit 0"))
+    assert record.state == "COMPLETED"
+    assert processes_of(record.job_id) == []
+
+
+def test_a_supervisor_that_was_killed_is_noticed_and_cancel_cleans_up() -> None:
+    job_id = submit("touch started; sleep 100")
+    wait_for(lambda: Path("started").exists())
+    state = json.loads((Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text())
+    os.kill(state["supervisor"], signal.SIGKILL)
+    wait_for(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
+    LocalScheduler().cancel([job_id])
+    assert processes_of(job_id) == []
+
+
+def test_the_outer_jobs_variables_do_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "5")
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "7")
+    monkeypatch.setenv("SECRET_TOKEN", "kept")
+    record = wait(submit('echo "${SLURM_MEM_PER_NODE:-none} ${PET_NPROC_PER_NODE:-none} $SECRET_TOKEN"'))
+    assert output(record.job_id) == "none none kept\n"
+    directory = Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / record.job_id
+    assert not any(b"kept" in path.read_bytes() for path in directory.rglob("*") if path.is_file()), "the environment is never written down"
+
+
+def test_the_script_of_the_moment_of_submission_runs() -> None:
+    job_id = submit("sleep 0.5; echo old\nexit 0")
+    Path("job.sbatch").write_text("#!/bin/bash\necho new\n")
+    assert wait(job_id).state == "COMPLETED"
+    assert output(job_id) == "old\n"
+
+
+def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    body = "srun bash -c 'echo $SLURM_NODEID $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE ${ACCELERATE_USE_CPU:-gpu}'"
+    record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:2\n"))
+    assert sorted(output(record.job_id).splitlines()) == ["0 4,5 2 gpu", "1 6,7 2 gpu"]
+    with pytest.raises(Exception, match="the job wants 6 GPUs and this machine has 4"):
+        submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:3\n")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:3\n"))
+    assert sorted(output(record.job_id).splitlines()) == ["0 4,5,6,7 true", "1 4,5,6,7 true"]
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_the_everyday_path_on_a_machine_without_slurm(hpctrain: str) -> None:
+    """Render, submit, ps, logs, cancel: the same script, byte for byte, and the job's own exit code."""
+    Path("train.py").write_text("import sys\nprint('training', sys.argv[1:])\nsys.exit(5)\n")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([hpctrain, *words], capture_output=True, text=True, timeout=120)
+
+    assert run("render", "--launcher", "srun", "--script", "train.py", "--", "--x", "a b").stdout == "sft.sbatch\n"
+    before = Path("sft.sbatch").read_bytes()
+    done = run("submit", "--local", "--wait")
+    assert done.returncode == 5, done.stderr
+    assert "training ['--x', 'a b']" in done.stdout
+    assert Path("sft.sbatch").read_bytes() == before
+    assert "FAILED" in run("ps").stdout
+    listed = json.loads(run("ps", "--json").stdout)
+    assert listed["schema"] == 1
+    job = listed["jobs"][0]
+    assert (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job["job_id"] / "script").read_bytes() == before
+    assert "training" in run("logs").stdout
+    assert "training" in Path("logs/output_sft.log").read_text()
+    assert run("logs", job["job_id"]).stdout == Path(f"logs/output_sft_{job['job_id']}.log").read_text()
+    assert run("submit").returncode == 0  # no sbatch: says so, and runs here
+    assert "sbatch is not on PATH" in run("submit", "--dry-run").stderr
+    run("cancel", "--yes")
+    assert all(record.is_final for record in LocalScheduler().status())
+    assert run("cancel", "4711").returncode in (2, 3)
