@@ -18,7 +18,13 @@ from hpctrain.errors import UsageError
 Path = tuple[str | int, ...]
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = {"", "~", "null", "Null", "NULL"}
+#: YAML 1.2, chapter 5.1: everything that is not c-printable.
+_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+#: Deeper than any config: beyond some thousands, composing overflows the stack of the C library, and Python with it.
+_MAX_DEPTH = 100
+#: More values than any config; a few lines of aliases of aliases could stand for billions.
+_MAX_VALUES = 100_000
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 
@@ -57,31 +63,26 @@ def load(text: str, file: str) -> Document:
     Raises:
         UsageError: no YAML, not a mapping at the top, or duplicate keys (all of them at once).
     """
+    text = text.removeprefix("\ufeff")  # some editors put a byte order mark in front
+    fix = f"edit {file}, then run the command again"
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        too_deep = _too_deep(text, file)
+        node = None if too_deep else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise UsageError(
-            f"{file} is not valid YAML",
-            details=(_describe(error, file),),
-            fix=f"edit {file}, then run the command again",
-        ) from error
-    except RecursionError as error:
-        raise UsageError(f"{file} is nested too deeply", fix=f"edit {file}, then run the command again") from error
+        raise UsageError(f"{file} is not valid YAML", details=(_describe(error, file, text),), fix=fix) from error
+    if too_deep:
+        raise UsageError(f"{file} is nested too deeply", details=(f"{too_deep}: more than {_MAX_DEPTH} levels",), fix=fix)
     if node is None:
         return Document({})
     if not isinstance(node, yaml.MappingNode):
-        raise UsageError(
-            f"{file} must hold keys and values at its top, such as `job_name: sft`",
-            fix=f"edit {file}, then run the command again",
-        )
+        raise UsageError(f"{file} must hold keys and values at its top, such as `job_name: sft`", fix=fix)
     builder = _Builder(file)
-    data = builder.build(node, ())
+    try:
+        data = builder.build(node, ())
+    except _TooLarge as error:
+        raise UsageError(f"{file} holds more than {_MAX_VALUES} values, its aliases written out", details=(str(error),), fix=fix) from error
     if builder.problems:
-        raise UsageError(
-            problems_in(len(builder.problems), file),
-            details=tuple(builder.problems),
-            fix=f"edit {file}, then run the command again",
-        )
+        raise UsageError(problems_in(len(builder.problems), file), details=tuple(builder.problems), fix=fix)
     return Document(data, builder.places)
 
 
@@ -106,15 +107,23 @@ def to_json_value(value: Any) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
+class _TooLarge(Exception):
+    """Aliases of aliases have grown past `_MAX_VALUES`."""
+
+
 class _Builder:
     def __init__(self, file: str) -> None:
         self.file = file
+        self.count = 0
         self.places: dict[Path, Place] = {}
         self.problems: list[str] = []
         self._open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, path: Path) -> Any:
         self.places.setdefault(path, self._place(node))
+        self.count += 1
+        if self.count > _MAX_VALUES:
+            raise _TooLarge(f"{self._place(node)}: this one was written out too often")
         if isinstance(node, yaml.ScalarNode):
             if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
                 return str(node.value)
@@ -151,8 +160,28 @@ class _Builder:
         return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _describe(error: yaml.YAMLError, file: str) -> str:
+def _too_deep(text: str, file: str) -> Place | None:
+    """Return where `text` is nested deeper than `_MAX_DEPTH`, if it is."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                return Place(file, event.start_mark.line + 1, event.start_mark.column + 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
+
+
+def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None else file
-    return f"{where}: {problem}"
+    if mark is not None:
+        return f"{Place(file, mark.line + 1, mark.column + 1)}: {problem}"
+    # The reader below the parser gives no place for a character that YAML does not allow.
+    odd = _NOT_YAML.search(text)
+    if odd is None:
+        return f"{file}: {problem}"
+    before = text[: odd.start()]
+    place = Place(file, before.count("\n") + 1, odd.start() - before.rfind("\n"))
+    return f"{place}: the character {odd[0]!r} is not allowed in YAML"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpctrain.errors import UsageError
 from hpctrain.jobs.spec import JobSpec
 from hpctrain.scheduler.parse import directives as sbatch
 from hpctrain.scheduler.parse import duration, log_pattern, memory_size
@@ -14,11 +15,28 @@ MODELLED = {
     "gpus-per-socket": "--gpus", "ntasks": "--nodes and --gpus", "ntasks-per-node": "--nodes and --gpus", "ntasks-per-gpu": "--gpus",
     "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)", "error": "--job-name (logs/error_NAME.log follows it)",
     "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
+    # Older names that sbatch still takes.
+    "tasks": "--nodes and --gpus", "tasks-per-node": "--nodes and --gpus", "workdir": "--chdir",
+}  # fmt: skip
+#: Options that make sbatch do something else than take the script, and what to type for that.
+NOT_A_JOB = {
+    "help": "sbatch --help", "usage": "sbatch --usage", "version": "sbatch --version", "test-only": "hpctrain submit --test-only",
+    "wait": "hpctrain submit --wait", "wrap": "--script",
 }  # fmt: skip
 
 
 def lines(spec: JobSpec) -> list[str]:
-    """Return the `#SBATCH` lines of `spec`, in the order in which a reader asks: what, where, how much, how long, what is logged."""
+    """Return the `#SBATCH` lines of `spec`, in the order in which a reader asks: what, where, how much, how long, what is logged.
+
+    Raises:
+        UsageError: the directory's name holds what a directive cannot carry.
+    """
+    if "\\" in spec.chdir or any(ord(character) < 32 or ord(character) == 127 for character in spec.chdir):
+        # Slurm takes a backslash in a log's path as "leave %j alone" and then drops it: the job ends at once, FAILED 0:53, with no log.
+        raise UsageError(
+            f"a job cannot run in {spec.chdir!r}: a #SBATCH line cannot carry line breaks, other control characters or backslashes",
+            fix="rename the directory, or: hpctrain render --chdir DIRECTORY",
+        )
     return [_line(name, value) for name, value in values(spec)]
 
 

@@ -9,20 +9,26 @@ _TOKEN = re.compile(
     r"""\$'(?P<ansi>(?:[^'\\]|\\.)*)' | '(?P<single>[^']*)' | "(?P<double>[^"]*)" | (?P<bare>[^\s'"$\\`]+)""",
     re.VERBOSE,
 )
+#: What stands for a byte that is no UTF-8 (PEP 383), and surrogates that stand for nothing.
+_RAW_BYTE = re.compile("[\udc80-\udcff]")
+_NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", "'": "\\'"}
 
 
 def quote(value: object) -> str:
     r"""Return `value` as one bash word: bare where it is safe, single-quoted, or `$'…'` where it holds control characters.
 
-    A line break never stays one: it would end a comment, and make the script unreadable.
+    A line break never stays one: it would end a comment, and make the script unreadable. Bytes that are no UTF-8 (a file name of
+    another age; Python carries them as surrogates) become `\xff`, so that a script is always UTF-8 text.
 
     Raises:
-        ValueError: a NUL, which no argv can carry.
+        ValueError: a NUL, which no argv can carry, or half of a surrogate pair, which is no text.
     """
     text = str(value)
     if "\0" in text:
         raise ValueError(f"{text!r} holds a NUL character, which no command line can carry")
+    if _NO_TEXT.search(text):
+        raise ValueError(f"{text!r} holds half of a surrogate pair, which is no character")
     if not any(_is_control(character) for character in text):
         return shlex.quote(text)
     return "$'" + "".join(_escape(character) for character in text) + "'"
@@ -75,7 +81,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 def _is_control(character: str) -> bool:
     # U+0085, U+2028 and U+2029 end no line in bash, but they do in editors and in Python's splitlines.
-    return ord(character) < 32 or 127 <= ord(character) < 160 or character in "\u2028\u2029"
+    return ord(character) < 32 or 127 <= ord(character) < 160 or character in "\u2028\u2029" or _RAW_BYTE.match(character) is not None
 
 
 def _escape(character: str) -> str:
@@ -84,4 +90,4 @@ def _escape(character: str) -> str:
     if not _is_control(character):
         return character
     code = ord(character)
-    return f"\\x{code:02x}" if code < 128 else "".join(f"\\x{byte:02x}" for byte in character.encode())
+    return f"\\x{code:02x}" if code < 128 else "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

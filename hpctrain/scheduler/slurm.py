@@ -166,22 +166,22 @@ class SlurmScheduler:
         return done.stdout
 
     def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> dict[str, JobRecord]:
+        """Return what accounting says of jobs that ended and, where it is silent or still behind, what slurmctld remembers."""
         which = ["-S", "now-1days", "-u", getpass.getuser()] if job_ids is None else ["-j", ",".join(job_ids)]
-        done = process.run(
-            ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which], timeout=self.timeout
-        )
-        if done.returncode == 0:
-            found = {record.job_id: record for record in records.parse_sacct(done.stdout)}
-            # Accounting lags: what squeue shows as running, or has ended by now, is newer than what sacct still calls running.
-            return {
-                job_id: record for job_id, record in found.items() if job_id not in queue or (queue[job_id].is_final and record.is_final)
-            }
-        shown: dict[str, JobRecord] = {}
+        argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
+        done = process.run(argv, timeout=self.timeout)
+        accounted = records.parse_sacct(done.stdout) if done.returncode == 0 else []
+        # Accounting lags by seconds: what squeue shows is newer than what sacct still calls running.
+        found = {
+            record.job_id: record
+            for record in accounted
+            if record.job_id not in queue or (queue[record.job_id].is_final and record.is_final)
+        }
         for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
-            answer = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
-            for fields in records.parse_scontrol_jobs(answer.stdout):
-                shown[job_id] = records.from_scontrol(fields)
-        return shown
+            if job_id not in found:
+                shown = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
+                found.update({job_id: records.from_scontrol(fields) for fields in records.parse_scontrol_jobs(shown.stdout)[:1]})
+        return found
 
     def _find(self, entry: ledger.Entry) -> JobRecord | None:
         """Return the job whose comment carries the token: in the queue, else in the accounting."""

@@ -2,7 +2,8 @@
 
 The grammar is that of `_get_argument` and `next_line` in Slurm's src/sbatch/opt.c: directives start in column 0, in upper case, and
 end at the first line that is neither blank nor a comment; quotes group, a backslash escapes the next character (inside quotes
-too), an unescaped `#` outside quotes starts a comment, nothing is expanded, and a line cannot be continued.
+too, but no white space outside them), an unescaped `#` outside quotes starts a comment, nothing is expanded, and a line cannot
+be continued.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import re
 from dataclasses import dataclass
 
 MAGIC = "#SBATCH"
+#: C's isspace, in every locale that Slurm runs in; Python's also knows U+00A0 and others, which are letters to sbatch.
+_BLANKS = " \t\n\v\f\r"
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./*\[\]()&|!~^{}<>;?-]+\Z")
 
 #: sbatch's short options that take a value, and their long names (src/sbatch/opt.c, sbatch(1)).
 SHORT_WITH_VALUE = {
-    "A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
+    "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
     "F": "nodefile", "G": "gpus", "i": "input", "J": "job-name", "L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes",
     "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
-#: Short options without a value (`-B` and `-k` have optional ones nobody writes in a script).
+#: Short options without a value.
 SHORT_FLAGS = {
     "H": "hold",
     "I": "immediate",
+    "k": "no-kill",
     "O": "overcommit",
     "Q": "quiet",
     "s": "oversubscribe",
@@ -68,7 +72,11 @@ def split(line: str) -> list[str]:
     words: list[str] = []
     word, started, quoting, escaped = "", False, "", False
     for character in line:
-        if escaped:
+        if character in _BLANKS and not quoting:
+            if started:
+                words.append(word)
+            word, started, escaped = "", False, False
+        elif escaped:
             word, escaped = word + character, False
         elif character == "\\":
             escaped = started = True
@@ -81,10 +89,6 @@ def split(line: str) -> list[str]:
             quoting, started = character, True
         elif character == "#":
             break
-        elif character.isspace():
-            if started:
-                words.append(word)
-            word, started = "", False
         else:
             word, started = word + character, True
     if quoting:
@@ -105,11 +109,11 @@ def read(script: str) -> list[Directive]:
         raise ValueError(
             "this does not look like a batch script: the first line must start with #! and name the shell, such as #!/bin/bash"
         )
-    if lines[0].endswith("\r"):
+    if "\r\n" in script:
         raise ValueError("batch script contains DOS line breaks (\\r\\n)")
     found: list[Directive] = []
     for number, line in enumerate(lines, start=1):
-        if line.startswith(MAGIC) and line[len(MAGIC) : len(MAGIC) + 1].isspace():
+        if line.startswith(MAGIC):  # a blank behind it is not needed: `#SBATCH--nodes=2` counts
             found.extend(_options(split(line[len(MAGIC) :]), number))
         elif line.strip() and not line.startswith("#"):
             break
@@ -135,15 +139,24 @@ def _options(words: list[str], line: int) -> list[Directive]:
             else:
                 found.append(Directive(name, rest.pop(0), line))
         elif word.startswith("-") and len(word) > 1:
-            letter, attached = word[1], word[2:]
-            if letter in SHORT_WITH_VALUE:
-                if not attached and not rest:
-                    raise ValueError(f"line {line}: option -{letter} needs a value")
-                found.append(Directive(SHORT_WITH_VALUE[letter], attached or rest.pop(0), line))
-            elif letter in SHORT_FLAGS:
-                found.append(Directive(SHORT_FLAGS[letter], None, line))
-            else:
-                raise ValueError(f"line {line}: unknown option -{letter}")
+            found.extend(_short_options(word, rest, line))
         else:
             raise ValueError(f"line {line}: {word!r} is no option; a directive is written --name=value")
+    return found
+
+
+def _short_options(word: str, rest: list[str], line: int) -> list[Directive]:
+    """Return what a word such as `-N2`, `-N` or `-HJ` says; a value that it lacks is taken from `rest`."""
+    found: list[Directive] = []
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        if letter in SHORT_WITH_VALUE:
+            if not letters and not rest:
+                raise ValueError(f"line {line}: option -{letter} needs a value")
+            found.append(Directive(SHORT_WITH_VALUE[letter], letters or rest.pop(0), line))
+            break
+        if letter not in SHORT_FLAGS:
+            raise ValueError(f"line {line}: unknown option -{letter}")
+        found.append(Directive(SHORT_FLAGS[letter], None, line))
     return found

@@ -14,7 +14,6 @@ _GRAMMAR = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _UNLIMITED = {"unlimited", "infinite"}
-_UNKNOWN = {"", "n/a", "none", "not_set", "partition_limit", "invalid", "unknown"}
 
 DAY = 86_400
 #: A year: Slurm would take more, no site would.
@@ -42,10 +41,12 @@ def parse(text: str) -> int | None:
 
 def parse_reported(text: str) -> int | None:
     """Return the seconds in a time that squeue or sacct printed, None where it says that it does not know or has no limit."""
-    if text.strip().lower() in _UNKNOWN:
-        return None
     # sacct prints fractions of seconds in CPU times: 00:01.234
-    return parse(text.strip().partition(".")[0])
+    try:
+        return parse(text.strip().partition(".")[0])
+    except ValueError:
+        # N/A, Partition_Limit, INVALID, and whatever word the next version has: one odd row must not hide all the others.
+        return None
 
 
 def format(seconds: int) -> str:  # noqa: A001 - read as duration.format

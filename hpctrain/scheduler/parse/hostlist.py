@@ -13,8 +13,8 @@ from collections.abc import Iterable
 MAX_HOSTS = 65536
 
 _PART = re.compile(r"([^\[\],]*)\[([^\[\]]*)\]|([^\[\],]+)")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
-_NUMBERED = re.compile(r"(.*?)(\d+)\Z", re.DOTALL)
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z")
+_NUMBERED = re.compile(r"(.*?)([0-9]+)\Z", re.DOTALL)
 
 
 def expand(hostlist: str) -> list[str]:

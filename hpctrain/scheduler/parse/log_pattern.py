@@ -1,25 +1,32 @@
-"""Slurm's patterns in log file names (`%j`, `%x`, `%A_%a`, `%%`, …). Source: sbatch(1), FILENAME PATTERN."""
+"""Slurm's patterns in log file names (`%j`, `%x`, `%A_%a`, `%%`, …).
+
+Source: sbatch(1), FILENAME PATTERN; what a backslash does was tried on Slurm 22.05 (tests/lab/test_oracles.py).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-_REPLACEMENT = re.compile(r"%(\d*)([A-Za-z%])")
+_REPLACEMENT = re.compile(r"%([0-9]*)([A-Za-z%])")
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 
 
 def escape(path: str) -> str:
-    """Return `path` as a pattern that means itself: `%` starts a replacement, so it is doubled."""
+    """Return `path` as a part of a pattern that means itself: `%` starts a replacement, so it is doubled.
+
+    A path with a backslash cannot stand beside a replacement at all; `hpctrain.jobs.directives` refuses it.
+    """
     return path.replace("%", "%%")
 
 
 def expand(pattern: str, values: Mapping[str, str]) -> str:
     """Return the file name of `pattern`, with one letter such as `j` for each key of `values`.
 
-    `%5j` pads a number with zeros; a backslash in front of the pattern switches replacements off; unknown letters stay.
+    `%5j` pads a number with zeros; unknown letters stay. A backslash anywhere switches all replacements off, and is taken away.
     """
-    if pattern.startswith("\\"):
-        return pattern[1:]
+    if "\\" in pattern:
+        return _ESCAPED.sub(r"\1", pattern)
 
     def replace(match: re.Match[str]) -> str:
         width, letter = match[1], match[2]

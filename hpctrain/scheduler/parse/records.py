@@ -1,12 +1,13 @@
 """What squeue, sacct and scontrol print, as job records.
 
 The queries ask for the unit separator (U+001F) between fields, because job names, comments and constraints may hold any
-printable character, `|` included.
+printable character, `|` included. sbatch also takes line breaks in them (tried on Slurm 22.05), and squeue prints those as they are.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hpctrain.scheduler.parse import duration, states
@@ -82,13 +83,10 @@ def parse_submission(output: str) -> tuple[str, str | None]:
 
 
 def parse_squeue(output: str) -> list[JobRecord]:
-    """Return one record for each line of `squeue -h -o SQUEUE_FORMAT`; lines of another shape are warnings and are passed over."""
+    """Return one record for each job of `squeue -h -o SQUEUE_FORMAT`; lines of another shape are warnings and are passed over."""
     found = []
-    for line in output.splitlines():
-        fields = line.split(SEPARATOR)
-        if len(fields) != 10:
-            continue
-        job_id, name, state, reason, elapsed, limit, nodes, partition, start, comment = (field.strip() for field in fields)
+    for fields in _rows(output, 10):
+        job_id, name, state, reason, elapsed, limit, nodes, partition, start, comment = fields
         found.append(
             JobRecord(
                 job_id=job_id, scheduler="slurm", state=states.normalise(state), name=name, reason=_known(reason),
@@ -106,10 +104,7 @@ def parse_sacct(output: str) -> list[JobRecord]:
     (exit code 0:125). The job's record then says OUT_OF_MEMORY, which is what happened.
     """
     jobs: dict[str, JobRecord] = {}
-    for line in output.splitlines():
-        fields = [field.strip() for field in line.split(SEPARATOR)]
-        if len(fields) != len(SACCT_FIELDS):
-            continue
+    for fields in _rows(output, len(SACCT_FIELDS)):
         row = dict(zip(SACCT_FIELDS, fields, strict=True))
         job_id, _, step = row["JobID"].partition(".")
         state = states.normalise(row["State"])
@@ -121,27 +116,34 @@ def parse_sacct(output: str) -> list[JobRecord]:
 
 
 def parse_scontrol_jobs(output: str) -> list[dict[str, str]]:
-    """Return the fields of each line of `scontrol show job -o`.
+    """Return the fields of each job of `scontrol show job -o`.
 
-    A value runs up to the next ` Name=`, because names, comments and paths may hold blanks.
+    A value runs up to the next ` Name=`, because names, comments and paths may hold blanks. What looks like a field inside a job's
+    name or comment is none: the name ends where `UserId=` begins, and of two equal fields the first counts, as comments come late.
     """
     found = []
-    for line in output.splitlines():
-        if not line.startswith("JobId="):
+    for job in re.split(r"^(?=JobId=)", output, flags=re.MULTILINE):
+        head = re.match(r"(JobId=.*?) JobName=(.*?)(?= UserId=\S*\(\d+\) GroupId=)", job, re.DOTALL)
+        if head is None:
             continue
-        starts = list(re.finditer(r"(?:^| )([A-Z][A-Za-z/:_]*)=", line))
-        ends = [match.start() for match in starts[1:]] + [len(line)]
-        found.append({match[1]: line[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)})
+        fields = {"JobName": head[2].strip()}
+        for text in (head[1], job[head.end() :].rstrip("\n")):
+            starts = list(re.finditer(r"(?:^| )([A-Z][A-Za-z/:_]*)=", text))
+            ends = [match.start() for match in starts[1:]] + [len(text)]
+            for match, end in zip(starts, ends, strict=True):
+                fields.setdefault(match[1], text[match.end() : end].strip())
+        found.append(fields)
     return found
 
 
 def from_scontrol(fields: dict[str, str]) -> JobRecord:
     """Return the record in one job's fields of `scontrol show job -o`."""
     exit_code, signal = _exit(fields.get("ExitCode", ""))
+    state = _with_killed_steps(states.normalise(fields.get("JobState", "")), fields.get("DerivedExitCode", ""))
     array = fields.get("ArrayJobId")
     job_id = f"{array}_{fields['ArrayTaskId']}" if array and fields.get("ArrayTaskId", "").isdigit() else fields["JobId"]
     return JobRecord(
-        job_id=job_id, scheduler="slurm", state=states.normalise(fields.get("JobState", "")), name=fields.get("JobName"),
+        job_id=job_id, scheduler="slurm", state=state, name=fields.get("JobName"),
         reason=_known(fields.get("Reason", "")), elapsed_s=duration.parse_reported(fields.get("RunTime", "")),
         time_limit_s=duration.parse_reported(fields.get("TimeLimit", "")), nodes=_integer(fields.get("NumNodes", "").split("-")[0]),
         partition=_known(fields.get("Partition", "")), start=_known(fields.get("StartTime", "")),
@@ -149,16 +151,34 @@ def from_scontrol(fields: dict[str, str]) -> JobRecord:
     )  # fmt: skip
 
 
+def _rows(output: str, count: int) -> Iterator[list[str]]:
+    """Yield the fields of each job: a job begins at a line whose first field is an id, and goes on until it has all its fields."""
+    fields: list[str] = []
+    for line in output.split("\n"):
+        if re.match(rf"[0-9][^{SEPARATOR}\s]*{SEPARATOR}", line):
+            fields = line.split(SEPARATOR)
+        elif 0 < len(fields) < count:
+            more = line.split(SEPARATOR)
+            fields = [*fields[:-1], f"{fields[-1]}\n{more[0]}", *more[1:]]
+        else:
+            continue
+        if len(fields) == count:
+            yield [field.strip() for field in fields]
+            fields = []
+
+
 def _from_sacct_row(job_id: str, state: str, row: dict[str, str]) -> JobRecord:
     exit_code, signal = _exit(row["ExitCode"])
-    derived = _exit(row["DerivedExitCode"])
-    if state == "FAILED" and derived == (0, 125):
-        state = "OUT_OF_MEMORY"
     return JobRecord(
-        job_id=job_id, scheduler="slurm", state=state, name=row["JobName"], elapsed_s=_integer(row["ElapsedRaw"]),
+        job_id=job_id, scheduler="slurm", state=_with_killed_steps(state, row["DerivedExitCode"]), name=row["JobName"], elapsed_s=_integer(row["ElapsedRaw"]),
         time_limit_s=duration.parse_reported(row["Timelimit"]), nodes=_integer(row["NNodes"]), partition=_known(row["Partition"]),
         start=_known(row["Start"]), comment=_known(row["Comment"]), exit_code=exit_code, signal=signal,
     )  # fmt: skip
+
+
+def _with_killed_steps(state: str, derived_exit_code: str) -> str:
+    """Return OUT_OF_MEMORY for a failed job with a step that the kernel killed for its memory (0:125, Slurm's SIG_OOM less 128)."""
+    return "OUT_OF_MEMORY" if state == "FAILED" and _exit(derived_exit_code) == (0, 125) else state
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:

@@ -1,0 +1,152 @@
+"""A callback that writes down what each rank's training does to GPU and host memory.
+
+    from hpctrain import MemoryCallback
+    trainer = Trainer(..., callbacks=[MemoryCallback(every=10)])
+
+Works in any transformers Trainer. Importing it needs transformers, and neither a GPU nor a GPU driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from hpctrain.memory.limits import near_limits
+from hpctrain.memory.reader import Identity, MemoryReader, node_name
+from hpctrain.memory.sample import MARK, Event, Sample, format_line, to_json
+
+if TYPE_CHECKING:
+    from transformers import TrainerState, TrainingArguments
+
+RUN_DIR_VARIABLE = "HPCTRAIN_RUN_DIR"
+"""The environment variable that names the run directory; generated job scripts set it."""
+
+
+class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not there on the login node
+    """Writes one line per rank to standard output, and the same sample as JSON to RUN_DIR/memory/rank-RANK.jsonl.
+
+    A sample is taken every `every` steps, and when training begins, after the first step, at each evaluation, at each
+    save, and when training ends. `hpctrain.memory` documents the line and parses it (`parse_line`, `from_json`). One
+    warning is written when GPU or host memory passes 95 % of its limit for the first time.
+
+    Nothing that goes wrong in here reaches the training: a value that cannot be read is written as `-`, and the reason
+    goes to standard error, once.
+
+    Args:
+        every: optimizer steps between two samples, at least 1.
+        run_dir: the run directory. Default: the environment's HPCTRAIN_RUN_DIR, else the Trainer's output_dir.
+
+    Raises:
+        ValueError: `every` is below 1.
+    """
+
+    def __init__(self, every: int = 10, run_dir: str | os.PathLike[str] | None = None) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        self.every = every
+        self._run_dir = None if run_dir is None else Path(run_dir)
+        self._reader: MemoryReader | None = None
+        self._file: int | None = None
+        self._first_step = True
+        self._said: set[str] = set()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Open the file and take the first sample."""
+        self._first_step = True
+        self._guard(self._open, args)
+        self._sample("train_begin", state)
+
+    def on_step_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Take a sample after the first step and after every `every`-th one."""
+        if self._first_step:
+            self._first_step = False
+            self._sample("first_step", state)
+        elif state.global_step % self.every == 0:
+            self._sample("step", state)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Take a sample when an evaluation has ended."""
+        if self._reader is None:  # trainer.evaluate() without train()
+            self._guard(self._open, args)
+        self._sample("evaluate", state)
+
+    def on_save(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Take a sample when a checkpoint has been written."""
+        self._sample("save", state)
+
+    def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Take the last sample; the file stays open for an evaluation that follows."""
+        self._sample("train_end", state)
+
+    # -- what the hooks do ---------------------------------------------------------------------------------------------
+
+    def _open(self, args: TrainingArguments) -> None:
+        self._close()
+        identity = _identity(args)
+        self._reader = MemoryReader(identity, note=self._note)
+        run_dir = self._run_dir or Path(os.environ.get(RUN_DIR_VARIABLE) or args.output_dir or ".")
+        path = run_dir / "memory" / f"rank-{identity.rank}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Kept open, and appended to: a requeued job goes on in the same file, and each line is one write.
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            descriptor, self._file = self._file, None
+            os.close(descriptor)
+
+    def _sample(self, event: Event, state: TrainerState) -> None:
+        self._guard(self._take, event, state.global_step)
+
+    def _take(self, event: Event, step: int) -> None:
+        if self._reader is None:
+            return
+        sample = self._reader.read(step, event)
+        _say(sys.stdout, format_line(sample))
+        self._guard(self._append, sample)
+        for kind, sentence in near_limits(sample).items():
+            if kind not in self._said:
+                self._said.add(kind)
+                where = f"rank {sample.rank} on {sample.host}, step {step}"
+                _say(sys.stdout, f"{MARK} warning: {where}: {sentence}")
+
+    def _append(self, sample: Sample) -> None:
+        if self._file is not None:
+            os.write(self._file, to_json(sample).encode() + b"\n")
+
+    def _guard(self, do: Any, *arguments: Any) -> None:
+        """Do something that must not disturb the training, whatever happens in it."""
+        try:
+            do(*arguments)
+        except Exception as error:
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _note(self, text: str) -> None:
+        """Say once on standard error why something is missing; never raises."""
+        if text in self._said:
+            return
+        self._said.add(text)
+        try:
+            _say(sys.stderr, f"{MARK} notice: {' '.join(text.split())}")
+        except Exception:  # noqa: S110 - standard error is closed; there is nobody left to tell
+            pass
+
+
+def _say(stream: Any, line: str) -> None:
+    """Write one line in one piece: `print` makes two writes of it when Python is unbuffered, and ranks share a pipe."""
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def _identity(args: TrainingArguments) -> Identity:
+    """Return which rank this is: as the Trainer knows it, since it is what the training really runs with."""
+    return Identity(
+        host=node_name(),
+        rank=int(args.process_index),
+        world_size=int(args.world_size),
+        local_rank=max(0, int(args.local_process_index)),
+    )

@@ -1,0 +1,137 @@
+"""What one memory sample costs, and which share of training that is.
+
+    python tests/bench/bench_memory.py [--samples 2000] [--children 4] [--threads 64] [--json]
+
+Measures, in one run on one machine, the whole path of MemoryCallback (all sensors, the line, the JSON record, both
+written) and, as alternatives, what one would write first: psutil's scan of all processes for the children, with and
+without starting nvidia-smi. The process has children and threads as a training has data loader workers and torch's
+pools. The target is below 0.1 % of training at every=10 and 100 ms a step: 1 ms a sample.
+
+Exit code 1: the median is above the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+
+EVERY, STEP_MS, TARGET = 10, 100.0, 0.001
+
+
+def timed(do: Callable[[], Any], count: int) -> dict[str, float]:
+    """Return the median and the 95th percentile in µs, and the share of training, of `count` calls."""
+    for _ in range(min(50, count)):
+        do()
+    spent = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        do()
+        spent.append((time.perf_counter_ns() - began) / 1000)
+    median = statistics.median(spent)
+    return {
+        "median_us": round(median, 1),
+        "p95_us": round(statistics.quantiles(spent, n=20)[-1], 1),
+        "share_percent": round(100 * median / 1000 / (EVERY * STEP_MS), 4),
+    }
+
+
+def callback(run_dir: Path, event: str) -> Callable[[], None]:
+    """Return the callback's own hook, writing into a pipe-like file and its JSONL file."""
+    from hpctrain import MemoryCallback
+
+    own = MemoryCallback(every=1, run_dir=run_dir)
+    args = SimpleNamespace(process_index=0, world_size=1, local_process_index=0, output_dir=str(run_dir))
+    state = SimpleNamespace(global_step=1)
+    own.on_train_begin(args, state)
+    own.on_step_end(args, state)
+    return (lambda: own.on_step_end(args, state)) if event == "step" else (lambda: own.on_save(args, state))
+
+
+def skipped() -> Callable[[], None]:
+    """Return the hook at a step without a sample."""
+    from hpctrain import MemoryCallback
+
+    own = MemoryCallback(every=10)
+    own._first_step = False
+    state = SimpleNamespace(global_step=7)
+    return lambda: own.on_step_end(SimpleNamespace(), state)
+
+
+def naive_psutil() -> None:
+    """What a first version does: psutil for everything."""
+    own = psutil.Process()
+    children = sum(child.memory_info().rss for child in own.children(recursive=True))
+    memory = psutil.virtual_memory()
+    print(f"rss={own.memory_info().rss} children={children} used={memory.used}", flush=True)
+
+
+def naive_smi() -> None:
+    """The same, and nvidia-smi started for the GPU (`true` in its place where it is missing: only the start counts)."""
+    program = shutil.which("nvidia-smi") or "true"
+    query = ["--query-gpu=memory.used,memory.total", "--format=csv"]
+    subprocess.run([program, *query], capture_output=True, check=False)
+    naive_psutil()
+
+
+def main() -> int:
+    """Measure, print a table or JSON, and compare with the target."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--children", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=64)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    stop = threading.Event()
+    for _ in range(options.threads):
+        threading.Thread(target=stop.wait, daemon=True).start()
+    sleeper = [sys.executable, "-c", "input()"]
+    children = [subprocess.Popen(sleeper, stdin=subprocess.PIPE) for _ in range(options.children)]
+    results: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "stdout").open("w") as output:
+        few = max(20, options.samples // 20)
+        with contextlib.redirect_stdout(output):
+            results["MemoryCallback, a step without a sample"] = timed(skipped(), options.samples)
+            results["MemoryCallback, one sample"] = timed(callback(Path(folder), "step"), options.samples)
+            results["MemoryCallback, at a save (all threads)"] = timed(callback(Path(folder), "save"), few)
+            results["psutil for all of it"] = timed(naive_psutil, few)
+            results["psutil, and nvidia-smi started"] = timed(naive_smi, few)
+    stop.set()
+    for child in children:
+        child.communicate(b"\n")
+    setting = {
+        "every": EVERY,
+        "step_ms": STEP_MS,
+        "children": options.children,
+        "threads": options.threads + 1,
+        "processes_of_the_node": len(psutil.pids()),
+        "gpu": Path("/dev/nvidiactl").exists(),
+        "nvidia_smi": shutil.which("nvidia-smi") is not None,
+        "cpus": os.cpu_count(),
+    }
+    if options.json:
+        print(json.dumps({"schema": 1, "setting": setting, "results": results}))
+    else:
+        print(" ".join(f"{name}={value}" for name, value in setting.items()))
+        print(f"{'':45}{'median µs':>12}{'p95 µs':>12}{'share of training':>20}")
+        for name, row in results.items():
+            print(f"{name:45}{row['median_us']:12.1f}{row['p95_us']:12.1f}{row['share_percent']:19.4f}%")
+    return int(results["MemoryCallback, one sample"]["share_percent"] > 100 * TARGET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

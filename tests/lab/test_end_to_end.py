@@ -1,0 +1,232 @@
+"""The main job on a real Slurm: the rendered scripts train the demo, are watched, are cancelled, and are killed for their memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpctrain.memory.sample import Sample, parse_line
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("lab")]
+
+HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
+#: The lab's GPUs are files that only Slurm counts, so the training is told to use the CPU.
+ON_CPU = {"ACCELERATE_USE_CPU": "true"}
+LOSS = re.compile(r"^\[train\] step=(\d+)/\d+ loss=([\d.]+)", re.MULTILINE)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab") / "demo"
+    subprocess.run([HPCTRAIN, "prepare", "--demo", str(directory)], check=True, capture_output=True)
+    return directory
+
+
+class User:
+    """Somebody at the keyboard in a project directory."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self.environment = {**environment, **ON_CPU, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
+        self.environment["PATH"] = f"{Path(sys.executable).parent}:{self.environment['PATH']}"
+
+    def type(self, *words: str, code: int | None = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            words, cwd=self.directory, env={**self.environment, **more}, capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+        )
+        assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def sbatch(self, *words: str) -> str:
+        return self.type("sbatch", "--parsable", *words).stdout.strip()
+
+    def log(self, name: str = "output_sft.log") -> str:
+        path = self.directory / "logs" / name
+        return path.read_text() if path.exists() else ""
+
+    def state(self, job_id: str) -> str:
+        jobs = json.loads(self.type("hpctrain", "ps", "--json").stdout)["jobs"]
+        return next((str(job["state"]) for job in jobs if job["job_id"] == job_id), "absent")
+
+    def wait(self, job_id: str, timeout_s: float = 180) -> str:
+        return until(lambda: (state := self.state(job_id)) in ("PENDING", "RUNNING", "COMPLETING", "absent") or state, timeout_s)
+
+
+def until(look: Callable[[], object], timeout_s: float) -> str:
+    """Call `look` until it returns a text, and return that."""
+    deadline = time.monotonic() + timeout_s
+    while not isinstance(found := look(), str):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    return found
+
+
+def processes_of(job_id: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SLURM_JOB_ID") == job_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def samples(log: str) -> list[Sample]:
+    return [sample for sample in map(parse_line, log.splitlines()) if sample is not None]
+
+
+@pytest.fixture
+def user(tmp_path: Path, lab_env: dict[str, str]) -> User:
+    return User(tmp_path, lab_env)
+
+
+@pytest.fixture
+def trainer(demo: Path, lab_env: dict[str, str]) -> User:
+    return User(demo, lab_env)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 2), (2, 1)])
+def test_the_rendered_script_trains_the_demo_to_its_end(trainer: User, nodes: int, gpus: int) -> None:
+    trainer.type(
+        "hpctrain", "render", "--nodes", str(nodes), "--gpus", str(gpus), "--partition", "boost_usr_prod", "--account", "EUHPC_A06_067",
+        "--mem", "4G", "--", "--max_steps", "40", "--eval_steps", "20", "--save_steps", "20",
+    )  # fmt: skip
+    job_id = trainer.sbatch("sft.sbatch")
+
+    def lines_of_every_rank_while_it_runs() -> object:
+        log = trainer.log(f"output_sft_{job_id}.log")
+        assert "ended with exit code" not in log, "the memory lines must come while the job runs, not at its end"
+        return "seen" if {sample.rank for sample in samples(log) if sample.event == "first_step"} == {0, 1} else None
+
+    until(lines_of_every_rank_while_it_runs, 120)
+    assert trainer.state(job_id) == "RUNNING"
+    assert samples(trainer.log()), "the stable name shows the job that runs"
+    assert trainer.wait(job_id) == "COMPLETED", trainer.log("error_sft.log")
+
+    log = trainer.log()
+    assert log == trainer.log(f"output_sft_{job_id}.log"), "the stable name still shows it"
+    losses = [float(loss) for _, loss in LOSS.findall(log)]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] - 1
+    seen = samples(log)
+    for rank in (0, 1):
+        mine = [sample for sample in seen if sample.rank == rank]
+        assert {sample.event for sample in mine} == {"train_begin", "first_step", "step", "evaluate", "save", "train_end"}
+        assert all(sample.world_size == 2 and sample.rss_mib and sample.node_total_mib for sample in mine)
+        # The job's own cgroup, four GiB, found although it sits two levels above the task's.
+        assert {sample.cgroup_limit_mib for sample in mine} == {4096}
+        written = (trainer.directory / "runs" / f"sft-{job_id}" / "memory" / f"rank-{rank}.jsonl").read_text().splitlines()
+        assert len(written) == len(mine)
+    assert {sample.host for sample in seen} == {f"node{number}" for number in range(1, nodes + 1)}
+    assert processes_of(job_id) == []
+
+
+@pytest.mark.torch
+def test_scancel_by_name_leaves_no_process(trainer: User) -> None:
+    trainer.type("hpctrain", "render", "--nodes", "2", "--gpus", "1", "--mem", "4G", "--", "--max_steps", "100000")
+    job_id = trainer.sbatch("sft.sbatch")
+    until(lambda: "on" if any(sample.event == "first_step" for sample in samples(trainer.log(f"output_sft_{job_id}.log"))) else None, 120)
+    assert len(processes_of(job_id)) >= 4
+    trainer.type("scancel", "-n", "sft")
+    assert trainer.wait(job_id, 60) == "CANCELLED"
+    until(lambda: None if processes_of(job_id) else "gone", 20)
+
+
+def test_a_job_that_outgrows_its_memory_is_killed_and_read_back_right(user: User) -> None:
+    (user.directory / "hog.py").write_text("hold = []\nwhile True:\n    hold.append(bytearray(20_000_000))\n")
+    user.type("hpctrain", "render", "--launcher", "srun", "--script", "hog.py", "--mem", "200M", "--job-name", "hog")
+    done = user.type("hpctrain", "submit", "hog.sbatch", "--wait", code=None)
+    assert done.returncode != 0
+    job_id = re.search(r"submitted job (\d+)", done.stderr)[1]  # type: ignore[index]
+    assert user.state(job_id) == "OUT_OF_MEMORY"
+    assert f"job {job_id} is OUT_OF_MEMORY" in done.stderr
+
+
+def test_the_exit_code_of_the_training_comes_back(user: User) -> None:
+    (user.directory / "train.py").write_text("import sys\nsys.exit(9)\n")
+    user.type("hpctrain", "render", "--launcher", "srun", "--script", "train.py", "--mem", "200M")
+    assert user.type("hpctrain", "submit", "--wait", code=None).returncode == 9
+
+
+def test_fewer_gpus_than_the_script_was_rendered_for_stop_the_job(user: User) -> None:
+    (user.directory / "train.py").write_text("print('trained')\n")
+    user.type("hpctrain", "render", "--gpus", "4", "--cpus-per-task", "4", "--script", "train.py", "--mem", "1G")
+    job_id = user.sbatch("--gres=gpu:2", "sft.sbatch")
+    assert user.wait(job_id) == "FAILED"
+    assert "error: node1 has 2 of the 4 GPUs that the job was rendered for\nfix: hpctrain render --gpus 2\n" in user.log("error_sft.log")
+    assert "trained" not in user.log()
+
+
+def test_jobs_that_share_nodes_do_not_meet(user: User) -> None:
+    """Three jobs at once, on one node and on two, each with its own rendezvous."""
+    program = "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.full((1,), float(os.environ['SLURM_JOB_ID']))\n"
+    program += "d.all_reduce(t)\nassert t.item() == 2 * float(os.environ['SLURM_JOB_ID']), t\nd.barrier()\nd.destroy_process_group()\n"
+    (user.directory / "meet.py").write_text(program)
+    jobs = []
+    for name, nodes, gpus in (("one", 2, 1), ("two", 2, 1), ("three", 1, 2)):
+        user.type(
+            "hpctrain", "render", "--job-name", name, "--nodes", str(nodes), "--gpus", str(gpus), "--script", "meet.py", "--mem", "1500M",
+            "--cpus-per-task", "2", "--launcher", "torchrun",
+        )  # fmt: skip
+        jobs.append(user.sbatch(f"{name}.sbatch"))
+    assert [user.wait(job_id) for job_id in jobs] == ["COMPLETED"] * 3
+
+
+def test_slurms_own_words_on_a_wrong_account(user: User) -> None:
+    (user.directory / "train.py").write_text("")
+    user.type("hpctrain", "render", "--script", "train.py", "--account", "nobody")
+    for option in ((), ("--test-only",)):
+        done = user.type("hpctrain", "submit", *option, code=1)
+        assert "sbatch said: " in done.stderr
+        assert "Invalid account or account/partition combination specified" in done.stderr
+        assert done.stderr.strip().splitlines()[-1].startswith("fix: sacctmgr")
+    assert user.type("hpctrain", "ps", "--json").stdout.count('"UNKNOWN"') == 0
+
+
+def test_an_estimate_from_slurm_and_nothing_submitted(user: User) -> None:
+    (user.directory / "train.py").write_text("")
+    user.type("hpctrain", "render", "--script", "train.py", "--mem", "1G")
+    before = user.type("squeue", "-h", "-t", "all", "-n", "sft").stdout
+    assert "to start at" in user.type("hpctrain", "submit", "--test-only").stdout
+    assert user.type("squeue", "-h", "-t", "all", "-n", "sft").stdout == before
+
+
+def test_an_sbatch_that_never_answers_is_not_asked_twice(user: User) -> None:
+    """The real sbatch takes the job, and its answer is lost: the job is found by its comment."""
+    shims = user.directory / "shims"
+    shims.mkdir()
+    real = user.type("which", "sbatch").stdout.strip()
+    (shims / "sbatch").write_text(f'#!/bin/sh\n{real} "$@" >/dev/null\nsleep 60\n')
+    (shims / "sbatch").chmod(0o755)
+    (user.directory / "train.py").write_text("")
+    user.type("hpctrain", "render", "--launcher", "srun", "--script", "train.py", "--mem", "200M", "--job-name", "lost")
+    slow = {"PATH": f"{shims}:{user.environment['PATH']}", "HPCTRAIN_SLURM_TIMEOUT": "3"}
+    done = user.type("hpctrain", "submit", "lost.sbatch", "--parsable", **slow)
+    assert "found by its comment" in done.stderr
+    job_id = done.stdout.strip()
+    assert user.wait(job_id) == "COMPLETED"
+    count = len(user.type("squeue", "-h", "-t", "all", "-n", "lost", "-o", "%i").stdout.split())
+    assert count == 1
+
+
+def test_the_verbs_of_the_everyday_path(user: User) -> None:
+    (user.directory / "train.py").write_text("import time\nprint('on my way')\ntime.sleep(600)\n")
+    user.type("hpctrain", "render", "--launcher", "srun", "--script", "train.py", "--mem", "200M", "--job-name", "path")
+    job_id = user.type("hpctrain", "submit", "path.sbatch", "--parsable").stdout.strip()
+    until(lambda: "on" if "on my way" in user.log("output_path.log") else None, 60)
+    assert "on my way" in user.type("hpctrain", "logs", job_id).stdout
+    assert re.search(rf"{job_id} +path +RUNNING +slurm", user.type("hpctrain", "ps").stdout)
+    assert f"cancelled job {job_id} (path)" in user.type("hpctrain", "cancel", "path").stdout
+    assert user.wait(job_id) == "CANCELLED"
+    assert "has ended already" in user.type("hpctrain", "cancel", job_id).stderr

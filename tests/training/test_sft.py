@@ -1,0 +1,240 @@
+"""The SFT script really trains, alone and with two processes, and says what is wrong before it begins."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpctrain.memory import Sample, from_json, parse_line
+from hpctrain.training.demo import DEMO_TRAINING
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SFT = "hpctrain.training.sft"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sft_train.py"
+MULTI_GPU = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_GPU",
+    "machine_rank": 0,
+    "main_training_function": "main",
+    "mixed_precision": "no",
+    "num_machines": 1,
+    "num_processes": 2,
+    "rdzv_backend": "static",
+    "use_cpu": False,
+}
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(environment: dict[str, str], tmp_path: Path) -> Run:
+    def start(*argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, *map(str, argv)]
+        return subprocess.run(command, env=environment | variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    return start
+
+
+def options(values: dict[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+def given(demo: Any, **more: Any) -> list[str]:
+    return options({"model_name_or_path": demo.model, "dataset_name": demo.dataset, **more})
+
+
+def losses(output: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^\[train\] step=\d+/\d+ loss=(\S+)", output, re.MULTILINE)]
+
+
+def samples(output: str) -> list[Sample]:
+    lines = [line for line in output.splitlines() if "[memory]" in line]
+    found = [parse_line(line) for line in lines]
+    assert None not in found, lines
+    return found  # type: ignore[return-value]
+
+
+def content(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def test_one_process_with_a_config_file(demo: Any, run: Run, tmp_path: Path) -> None:
+    before = content(demo.dataset)
+    config = {**DEMO_TRAINING, "max_steps": 20, "eval_steps": 20, "save_steps": 20, "packing": True, "max_length": 128}
+    config |= {"model_name_or_path": str(demo.model), "dataset_name": str(demo.dataset), "memory_every": 5}
+    config |= {"per_device_train_batch_size": 2, "learning_rate": "nonsense: the command line wins"}
+    (tmp_path / "sft.yaml").write_text(yaml.safe_dump(config))
+    done = run("-m", SFT, "--config", "sft.yaml", "--learning_rate", "2e-3", HPCTRAIN_RUN_DIR=str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    first, *_, last = losses(done.stdout)
+    assert last < first - 1
+    assert done.stdout.splitlines()[-1].startswith("[train] finished: 20 of 20 steps, loss ")
+    assert content(demo.dataset) == before, "packing wrote into the dataset's folder"
+    saved = tmp_path / "run" / "checkpoints"
+    assert (saved / "model.safetensors").is_file()
+    assert (saved / "tokenizer.json").is_file()
+    assert (saved / "checkpoint-20" / "trainer_state.json").is_file()
+    assert json.loads((saved / "config.json").read_text())["dtype"] == "float32"
+    events = [(sample.step, sample.event) for sample in samples(done.stdout)]
+    assert events == [
+        (0, "train_begin"),
+        (1, "first_step"),
+        (5, "step"),
+        (10, "step"),
+        (15, "step"),
+        (20, "step"),
+        (20, "evaluate"),
+        (20, "save"),
+        (20, "train_end"),
+    ]
+    assert "it/s" not in done.stdout + done.stderr  # no progress bars in a log
+    assert "Warning" not in done.stderr
+
+
+def test_two_processes_of_accelerate(demo: Any, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "multi_gpu.yaml").write_text(yaml.safe_dump(MULTI_GPU))
+    launch = ["accelerate.commands.launch", "--config_file", "multi_gpu.yaml", "--main_process_port", 0]
+    training = {**DEMO_TRAINING, "max_steps": 20, "eval_strategy": "no", "save_strategy": "no", "logging_steps": 5}
+    training |= {"per_device_train_batch_size": 4, "memory_every": 2}
+    done = run(
+        "-m", *launch, "-m", SFT, *given(demo, **training),
+        HPCTRAIN_RUN_DIR=str(tmp_path / "run"), SLURMD_NODENAME="nid0001", HPCTRAIN_WORLD_SIZE="2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert losses(done.stdout)[-1] < losses(done.stdout)[0] - 1
+    assert done.stdout.count("[train] finished: 20 of 20 steps") == 1
+    seen = samples(done.stdout)
+    steps = [0, 1, *range(2, 21, 2), 20]
+    for rank in (0, 1):
+        own = [sample for sample in seen if sample.rank == rank]
+        assert [sample.step for sample in own] == steps
+        assert {(s.host, s.world_size, s.local_rank) for s in own} == {("nid0001", 2, rank)}
+        assert all(sample.rss_mib and sample.rss_mib > 200 for sample in own)
+        file = tmp_path / "run" / "memory" / f"rank-{rank}.jsonl"
+        assert [from_json(line) for line in file.read_text().splitlines()] == own
+    assert len(seen) == 2 * len(steps)
+
+
+def test_two_processes_of_torchrun_with_lora(demo: Any, run: Run, tmp_path: Path) -> None:
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2]
+    training = {"max_steps": 2, "per_device_train_batch_size": 2, "max_length": 64, "memory_every": 0}
+    done = run("-m", *launch, "-m", SFT, *given(demo, output_dir="out", **training), "--use_peft", "--lora_r", "4")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    assert samples(done.stdout) == []
+    assert "[train] finished: 2 of 2 steps" in done.stdout
+
+
+def test_everything_that_is_missing_is_said_once_by_rank_0(demo: Any, run: Run, tmp_path: Path) -> None:
+    """Both ranks see it; nothing is started, and nobody but rank 0 speaks."""
+    shutil.copytree(demo.model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
+    import datasets
+
+    datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(str(tmp_path / "raw"))
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2]
+    arguments = ["--model_name_or_path", "half", "--dataset_name", "raw", "--max_step_s", "3"]
+    done = run("-m", *launch, "-m", SFT, *arguments, TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_CPP_LOG_LEVEL="INFO")
+    assert done.returncode == 1  # torchrun's own; it hides the 2
+    assert "exitcode  : 2" in done.stderr
+    message = (
+        "error: 3 problems before training\n"
+        "unknown option --max_step_s; did you mean --max_steps?\n"
+        "the model folder 'half' has no weights (*.safetensors or pytorch_model*.bin)\n"
+        "the dataset 'raw' is not tokenised: split 'train' has text, and no input_ids\n"
+        "fix: "
+    )
+    assert done.stderr.count("error: ") == 1
+    assert message in done.stderr
+    assert "hpctrain/training" not in done.stderr.replace("\\", "/")  # no traceback of ours
+    assert "ProcessGroup" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_accelerates_silent_single_process_is_refused(demo: Any, run: Run) -> None:
+    """`accelerate launch --cpu --num_processes 2` starts one process and says nothing."""
+    launch = ["accelerate.commands.launch", "--cpu", "--num_processes", 2, "--num_machines", 1]
+    done = run("-m", *launch, "-m", SFT, *given(demo, max_steps=1, output_dir="out"), HPCTRAIN_WORLD_SIZE="2")
+    assert done.returncode != 0
+    assert "error: the job asked for 2 processes and the launcher started 1\n" in done.stderr
+    assert "[train]" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        ([], {"ACCELERATE_USE_CPU": ""}, "error: no GPU is visible on "),
+        (["--max_steps", "many"], {}, "error: argument --max_steps/--max-steps: invalid int value: 'many'\n"),
+        (["--load_best_model_at_end", "true", "--save_strategy", "no", "--eval_strategy", "steps"], {}, "error: the tr"),
+        (["--config", "nowhere.yaml"], {}, "error: cannot read --config nowhere.yaml\n"),
+    ],
+)
+def test_one_error_and_no_training(demo: Any, run: Run, arguments: list[str], variables: dict[str, str], message: str) -> None:
+    done = run("-m", SFT, *given(demo, output_dir="out"), *arguments, **variables)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(message), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("fix: ")
+
+
+def test_a_training_that_fails_shows_its_traceback_and_exits_with_1(demo: Any, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file where the folder should be")
+    done = run("-m", SFT, *given(demo, output_dir="out", max_steps=1, max_length=32))
+    assert done.returncode == 1
+    assert "FileExistsError" in done.stderr
+    assert "[train] finished" not in done.stdout
+
+
+def test_another_world_than_the_launchers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from hpctrain.errors import UsageError
+    from hpctrain.training.sft import _check_world
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    _check_world(SimpleNamespace(world_size=2))
+    with pytest.raises(UsageError, match="started 2 processes and the Trainer found 1"):
+        _check_world(SimpleNamespace(world_size=1))
+
+
+def test_a_completion_mask_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from hpctrain.training.sft import _defaults
+
+    monkeypatch.setenv("HPCTRAIN_RUN_DIR", "/run")
+    names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
+    asked = SimpleNamespace(fp16=False, gradient_checkpointing=True, **dict.fromkeys(names))
+    chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask"])
+    assert chosen["completion_only_loss"] is True
+    assert (chosen["dtype"], chosen["bf16"], chosen["use_cpu"]) == ("float32", False, True)
+    assert (chosen["output_dir"], chosen["activation_checkpointing"]) == ("/run/checkpoints", True)
+    chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask", "labels"])
+    assert chosen["completion_only_loss"] is None
+    asked = SimpleNamespace(fp16=False, gradient_checkpointing=True, **dict.fromkeys(names, "asked"))
+    assert _defaults(asked, cpu=True, columns=["completion_mask"]) == {"use_cpu": True}
+
+
+def test_the_example_trains(demo: Any, run: Run, tmp_path: Path) -> None:
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2]
+    done = run("-m", *launch, EXAMPLE, demo.model, demo.dataset, MAX_STEPS="3", HPCTRAIN_RUN_DIR=str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert {sample.rank for sample in samples(done.stdout)} == {0, 1}
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert len(EXAMPLE.read_text().splitlines()) <= 50
+
+
+def test_help_lists_all_options_and_trains_nothing(run: Run) -> None:
+    done = run("-m", SFT, "--help")
+    assert done.returncode == 0
+    for option in ("--memory_every", "--learning_rate", "--use_peft", "--dataset_test_split", "--config"):
+        assert option in done.stdout
+    assert os.linesep in done.stdout
