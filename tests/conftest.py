@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_surroundings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_surroundings(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Keep the test away from the user's jobs, config and cluster.
 
     A test that is not marked `slurm` finds programs in front of the real sbatch and scancel that fail it, loudly.
@@ -27,18 +30,19 @@ def _own_surroundings(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
             monkeypatch.delenv(name)
     monkeypatch.setenv("HPCTRAIN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    guards = None
     if request.node.get_closest_marker("slurm") is None:
         guards = tmp_path_factory.mktemp("guards")
         for program in ACTING:
             guard = guards / program
-            guard.write_text(f'#!/bin/sh\necho "a test without the slurm mark called the real {program}" >&2\ntouch "{guards}/called"\nexit 97\n')
+            guard.write_text(
+                f'#!/bin/sh\necho "a test without the slurm mark called the real {program}" >&2\ntouch "{guards}/called"\nexit 97\n'
+            )
             guard.chmod(0o755)
         monkeypatch.setenv("PATH", f"{guards}{os.pathsep}{os.environ['PATH']}")
-        request.addfinalizer(lambda: _no_guard_called(guards))
-
-
-def _no_guard_called(guards: Path) -> None:
-    assert not (guards / "called").exists(), "a test without the slurm mark called a real Slurm program"
+    yield
+    if guards is not None:
+        assert not (guards / "called").exists(), "a test without the slurm mark called a real Slurm program"
 
 
 @pytest.fixture

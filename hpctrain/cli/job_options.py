@@ -149,9 +149,10 @@ def _templates(spec: JobSpec) -> tuple[dict[str, str], str]:
     file = Path(spec.template)
     if not file.is_file():
         raise UsageError(
-            f"there is no template {spec.template!r}", details=(f"known are {', '.join(name for name in sorted(found) if not name.startswith('_'))}",),
+            f"there is no template {spec.template!r}",
+            details=("known are " + ", ".join(name for name in sorted(found) if not name.startswith("_")),),
             fix=f"hpctrain render --template {render.template_name(spec)}",
-        )  # fmt: skip
+        )
     return {**found, spec.template: _read_template(file)}, spec.template
 
 

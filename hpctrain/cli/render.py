@@ -16,7 +16,7 @@ from hpctrain.jobs import shell
 @click.option("--force", is_flag=True, help="Replace the file even if hpctrain did not write it, or somebody edited it.")
 @click.pass_context
 def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
-    """Write the sbatch script.
+    r"""Write the sbatch script.
 
     The values come from these options, else from HPCTRAIN_* variables, else from ./config.yaml, else from your user config. stdout
     is the path of the script, or the script itself with --to -.

@@ -20,7 +20,7 @@ def available() -> list[Scheduler]:
 
 def owner(job_id: str) -> Scheduler:
     """Return the scheduler of a job id: local ids begin where Slurm's end."""
-    first = job_id.split("_")[0]
+    first = job_id.partition("_")[0]
     if first.isdigit() and int(first) >= FIRST_JOB_ID:
         return LocalScheduler()
     return SlurmScheduler()

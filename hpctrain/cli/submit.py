@@ -26,7 +26,7 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 @click.option("--test-only", is_flag=True, help="Ask Slurm whether, and when, the job would start; submit nothing.")
 @click.pass_context
 def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) -> int:
-    """Submit the script to Slurm, or run it on this machine.
+    r"""Submit the script to Slurm, or run it on this machine.
 
     Without SCRIPT and without options, the script that `hpctrain render` wrote is submitted as it is. With options, it is rendered
     first. Slurm is used where sbatch is on PATH; else, or with --local, the same script runs here.

@@ -17,14 +17,13 @@ def problems(document: Document, file: str) -> list[str]:
     found = []
     kind = document.data.get("distributed_type")
     if kind not in DISTRIBUTED:
-        found.append(
-            f"{_where(document, 'distributed_type', file)}: distributed_type must be {', '.join(DISTRIBUTED[:-1])} or {DISTRIBUTED[-1]}, not {kind}: accelerate would start one process"
-        )
+        allowed = f"{', '.join(DISTRIBUTED[:-1])} or {DISTRIBUTED[-1]}"
+        where = _where(document, "distributed_type", file)
+        found.append(f"{where}: distributed_type must be {allowed}, not {kind}: accelerate would start one process")
     gpu_ids = document.data.get("gpu_ids")
     if gpu_ids not in (None, "all"):
-        found.append(
-            f"{_where(document, 'gpu_ids', file)}: gpu_ids must be all, not {gpu_ids}: Slurm chooses the GPUs, and two processes would share one"
-        )
+        reason = "Slurm chooses the GPUs, and two processes would share one"
+        found.append(f"{_where(document, 'gpu_ids', file)}: gpu_ids must be all, not {gpu_ids}: {reason}")
     if document.data.get("compute_environment") not in (None, "LOCAL_MACHINE"):
         found.append(f"{_where(document, 'compute_environment', file)}: compute_environment must be LOCAL_MACHINE")
     return found

@@ -101,6 +101,16 @@ FIELDS: tuple[Field, ...] = (
 BY_PATH = {field.path: field for field in FIELDS}
 #: Keys that people also write, and the key that they mean.
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {("resources", "gpus"): ("resources", "gpus_per_node")}
+#: What other tools call it, for "did you mean"; unlike aliases, these are not taken.
+SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("resources", "cpus"): ("resources", "cpus_per_task"),
+    ("resources", "cores"): ("resources", "cpus_per_task"),
+    ("resources", "queue"): ("resources", "partition"),
+    ("resources", "project"): ("resources", "account"),
+    ("resources", "walltime"): ("resources", "time"),
+    ("resources", "timeout"): ("resources", "time"),
+    ("name",): ("job_name",),
+}
 #: Keys of which a job may have only one, and why; they stand in the same section.
 RIVALS: dict[frozenset[tuple[str, ...]], str] = {
     frozenset({("resources", "mem"), ("resources", "mem_per_cpu")}): "Slurm refuses a job with both",

@@ -8,6 +8,7 @@ from pathlib import Path
 from hpctrain.config import layers, yaml12
 from hpctrain.config.layers import KeyPath, Layer
 from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
 
 
 def gather(
@@ -54,5 +55,5 @@ def _read(path: Path, title: str) -> Layer:
         raise UsageError(f"there is no file {title}", fix="hpctrain render --config FILE, or without --config for ./config.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {title}: {reason}", fix=f"ls -l {title}") from error
+        raise UsageError(f"cannot read {title}: {reason}", fix=f"ls -l {shell.quote(title)}") from error
     return layers.from_document(yaml12.load(text, title), title)

@@ -6,11 +6,12 @@ layer, and the place in it, that the value came from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS
+from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS
 from hpctrain.config.yaml12 import Document, Plain, problems_in
 from hpctrain.errors import UsageError
 
@@ -66,8 +67,9 @@ def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer
         origins[path] = BY_PATH[path].option
     for word in sbatch:
         key, equals, value = word.partition("=")
-        _put(data, ("sbatch", key.removeprefix("--")), value if equals else None)
-        origins["sbatch",] = origins["sbatch", key] = "--sbatch"
+        name = key.removeprefix("--")
+        _put(data, ("sbatch", name), value if equals else None)
+        origins["sbatch",] = origins["sbatch", name] = "--sbatch"
     return Layer("option", "the options", data, origins)
 
 
@@ -88,7 +90,7 @@ def resolve(layers: Sequence[Layer]) -> Config:
     try:
         config = Config.model_validate(merged.data)
     except ValidationError as error:
-        problems = problems + [_problem(details, merged) for details in error.errors()]
+        problems = problems + [line for details in error.errors() for line in _problems(details, merged)]
     if problems:
         raise _usage_error(problems)
     return config
@@ -158,43 +160,69 @@ def _where(layer: Layer, path: KeyPath) -> str:
     return layer.origins.get(path, layer.title)
 
 
-def _problem(details: ErrorDetails, merged: _Merged) -> tuple[Layer | None, str]:
+def _problems(details: ErrorDetails, merged: _Merged) -> list[tuple[Layer | None, str]]:
     path = tuple(str(part) for part in details["loc"])
+    keys: Mapping[str, str] = details.get("ctx", {}).get("keys", {})
+    if keys:  # the free-form sections are validated whole, and tell of several keys at once
+        return [_problem((*path, key), message, merged) for key, message in keys.items()]
+    return [_problem(path, _unknown_key(path) if details["type"] == "extra_forbidden" else details["msg"], merged)]
+
+
+def _problem(path: KeyPath, message: str, merged: _Merged) -> tuple[Layer | None, str]:
     origin = merged.origin(path)
     layer, where = (origin.layer, origin.where) if origin is not None else (None, "config")
-    if details["type"] == "extra_forbidden":
-        return layer, f"{where}: {_unknown_key(path)}"
+    if message.startswith("unknown key"):
+        return layer, f"{where}: {message}"
     if layer is not None and layer.kind == "option" and path in BY_PATH:
-        return layer, f"{where} {details['msg']}"
-    return layer, f"{where}: {path[-1] if path else 'config'} {details['msg']}"
+        return layer, f"{where} {message}"
+    return layer, f"{where}: {_spoken(path)} {message}"
+
+
+def _spoken(path: KeyPath) -> str:
+    """Return how messages call a path: `nodes`, `'mail-type' in sbatch`, `modules: item 2`."""
+    if not path:
+        return "config"
+    if path[-1].isdecimal() and len(path) > 1:
+        return f"{path[-2]}: item {int(path[-1]) + 1}"
+    return f"{path[-1]!r} in {path[0]}" if path[0] in ("sbatch", "training") and len(path) > 1 else path[-1]
 
 
 def _unknown_key(path: KeyPath) -> str:
-    known = _known_keys(path[:-1])
+    """Return the sentence on an unknown key, with the nearest known one: here, else in another section."""
     import difflib
 
-    close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
-    section = f" in {'.'.join(path[:-1])}" if path[:-1] else ""
-    if close:
-        return f"unknown key {path[-1]!r}{section}; did you mean {close[0]!r}?"
-    elsewhere = [entry.path for entry in FIELDS if entry.name == path[-1]]
-    if elsewhere:
-        return f"unknown key {path[-1]!r}{section}; it belongs in {'.'.join(elsewhere[0][:-1]) or 'the top level'}"
-    return f"unknown key {path[-1]!r}{section}; known are {', '.join(known)}"
+    sections = _known_keys()
+    here, word = sections.get(path[:-1], {}), path[-1]
+    others = {
+        written: (key, ".".join(section) or "the top level")
+        for section, keys in sections.items() if keys is not here
+        for written, key in keys.items()
+    }  # fmt: skip
+    what = f"unknown key {word!r}" + (f" in {'.'.join(path[:-1])}" if path[:-1] else "")
+    if word in others and others[word][0] == word:
+        return f"{what}; it belongs in {others[word][1]}"
+    for close in difflib.get_close_matches(word, here, n=1, cutoff=0.6):
+        return f"{what}; did you mean {here[close]!r}?"
+    for close in difflib.get_close_matches(word, others, n=1, cutoff=0.75):
+        return f"{what}; did you mean {others[close][0]!r}, in {others[close][1]}?"
+    return f"{what}; known are {', '.join(sorted(set(here.values())))}"
 
 
-def _known_keys(section: KeyPath) -> list[str]:
+def _known_keys() -> dict[KeyPath, dict[str, str]]:
+    """Return for each section the words that people write, and the key that each stands for."""
     from hpctrain.config import schema
 
     models: dict[KeyPath, type[schema.Section]] = {
-        (): schema.Config,
-        ("resources",): schema.Resources,
-        ("environment",): schema.Environment,
-    }
-    return sorted(models[section].model_fields) if section in models else []
+        (): schema.Config, ("resources",): schema.Resources, ("environment",): schema.Environment,
+    }  # fmt: skip
+    known: dict[KeyPath, dict[str, str]] = {section: {name: name for name in model.model_fields} for section, model in models.items()}
+    for alias, path in (ALIASES | SYNONYMS).items():
+        known[path[:-1]][alias[-1]] = path[-1]
+    return known
 
 
-def _usage_error(problems: Sequence[tuple[Layer | None, str]]) -> UsageError:
+def _usage_error(found: Sequence[tuple[Layer | None, str]]) -> UsageError:
+    problems = sorted(found, key=lambda entry: _line_number(entry[1]))
     titles = list(dict.fromkeys(layer.title for layer, _ in problems if layer is not None)) or ["the config"]
     lines = tuple(line for _, line in problems)
     files = [layer.title for layer, _ in problems if layer is not None and layer.kind == "file"]
@@ -206,6 +234,12 @@ def _usage_error(problems: Sequence[tuple[Layer | None, str]]) -> UsageError:
         ]
         fix = " ".join(["hpctrain render", *examples]) if examples else "hpctrain render --help"
     return UsageError(problems_in(len(problems), " and ".join(titles)), details=lines, fix=fix)
+
+
+def _line_number(problem: str) -> int:
+    """Return the line that a problem of a file is in, so that a person can mend it from top to bottom; 0 for all others."""
+    place = re.match(r"[^:]*:([0-9]+):[0-9]+: ", problem)
+    return int(place[1]) if place is not None else 0
 
 
 def _blames(line: str, option: str, variable: str) -> bool:

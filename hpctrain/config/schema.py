@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, mod
 from pydantic_core import PydanticCustomError
 
 from hpctrain.config.yaml12 import Plain
-from hpctrain.jobs.directives import MODELLED
+from hpctrain.jobs.directives import MODELLED, NOT_A_JOB
 from hpctrain.scheduler.parse import duration, memory_size
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -33,12 +33,18 @@ def problem(message: str) -> PydanticCustomError:
     return PydanticCustomError("hpctrain", "{message}", {"message": message})
 
 
+def problems(messages: dict[str, str]) -> PydanticCustomError:
+    """Return a validation error for several keys of a section at once: key → message, which completes "KEY …"."""
+    text = "; ".join(f"{key} {message}" for key, message in messages.items())
+    return PydanticCustomError("hpctrain", "{message}", {"message": text, "keys": messages})
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool | dict | list) or value is None:
         raise problem(f"must be text, not {_kind(value)}")
     text = str(value)
     if _CONTROL.search(text):
-        raise problem(f"must be one line without control characters, not {text!r}")
+        raise problem(f"must be one line without control characters, not {_short(text)!r}")
     if not text.strip():
         raise problem("must not be empty")
     return text
@@ -47,7 +53,7 @@ def _text(value: Any) -> str:
 def _matching(pattern: re.Pattern[str], allowed: str) -> Any:
     def check(text: str) -> str:
         if not pattern.match(text):
-            raise problem(f"must be {allowed}, not {text!r}")
+            raise problem(f"must be {allowed}, not {_short(text)!r}")
         return text
 
     return AfterValidator(check)
@@ -57,14 +63,10 @@ def _whole(minimum: int, maximum: int) -> Any:
     def check(value: Any) -> int:
         # Quoted or not, "4" is four; True, 4.0 and 4e0 are not whole numbers as people write them.
         text = str(value).strip()
-        if isinstance(value, bool | dict | list) or not re.fullmatch(r"[+-]?[0-9]{1,18}", text, re.ASCII):
-            raise problem(
-                f"must be a whole number, not {text!r}"
-                if not isinstance(value, dict | list)
-                else f"must be a whole number, not {_kind(value)}"
-            )
-        if not minimum <= int(text) <= maximum:
-            raise problem(f"must be between {minimum} and {maximum}, not {text}")
+        if isinstance(value, bool | dict | list) or not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise problem(f"must be a whole number, not {_kind(value) if isinstance(value, dict | list) else repr(_short(text))}")
+        if len(text) > 18 or not minimum <= int(text) <= maximum:
+            raise problem(f"must be between {minimum} and {maximum}, not {_short(text)}")
         return int(text)
 
     return BeforeValidator(check)
@@ -92,11 +94,13 @@ def _seconds(value: Any) -> int:
     try:
         seconds = duration.parse(_text(value))
     except ValueError as error:
-        raise problem(f"must be a time limit of Slurm's forms, such as 30 (minutes), 01:30:00 or 2-00:00:00, not {str(value)!r}") from error
+        raise problem(
+            f"must be a time limit of Slurm's forms, such as 30 (minutes), 01:30:00 or 2-00:00:00, not {_short(str(value))!r}"
+        ) from error
     if seconds is None:
         raise problem("must be a limit; leave the key out for the site's default")
     if not 0 < seconds <= duration.MAX_SECONDS:
-        raise problem(f"must be more than 0 and at most 366 days, not {str(value)!r}")
+        raise problem(f"must be more than 0 and at most 366 days, not {_short(str(value))!r}")
     return seconds
 
 
@@ -104,9 +108,9 @@ def _size(value: Any) -> int:
     try:
         size = memory_size.parse(_text(value))
     except ValueError as error:
-        raise problem(f"must be a whole number with K, M, G or T, such as 64G, not {str(value)!r}") from error
+        raise problem(f"must be a whole number with K, M, G or T, such as 64G, not {_short(str(value))!r}") from error
     if size > memory_size.MAX_BYTES:
-        raise problem(f"must be at most 1024T, not {str(value)!r}")
+        raise problem(f"must be at most 1024T, not {_short(str(value))!r}")
     return size
 
 
@@ -121,6 +125,10 @@ def _absolute(text: str) -> str:
     if not text.startswith("/"):
         raise problem(f"must be an absolute path, not {text!r}")
     return text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _kind(value: Any) -> str:
@@ -174,55 +182,68 @@ class Resources(Section):
     reservation: SlurmName | None = None
 
 
-class Environment(Section):
-    """`environment:` what is loaded and activated, in this order."""
-
-    modules: Annotated[tuple[Module, ...], BeforeValidator(lambda value: _as_list(value))] = ()
-    conda: Text | None = None
-    venv: Path | None = None
-
-
 def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     raise problem("must be a list, such as [cuda/12.2, python/3.11]")
 
 
+class Environment(Section):
+    """`environment:` what is loaded and activated, in this order."""
+
+    modules: Annotated[tuple[Module, ...], BeforeValidator(_as_list)] = ()
+    conda: Text | None = None
+    venv: Path | None = None
+
+
 def _sbatch_options(value: Any) -> dict[str, str | None]:
     if not isinstance(value, dict):
         raise problem("must hold sbatch options, such as `mail-type: END`")
     checked: dict[str, str | None] = {}
-    wrong: list[str] = []
+    wrong: dict[str, str] = {}
     for key, item in value.items():
+        if isinstance(item, Plain) and item == "false":
+            continue  # `requeue: false`: the flag is not given
         try:
             checked[key] = _sbatch_option(key, item)
         except PydanticCustomError as error:
-            wrong.append(error.message())
+            wrong[key] = error.message()
     if wrong:
-        raise problem("; ".join(wrong))
+        raise problems(wrong)
     return checked
 
 
 def _sbatch_option(key: str, item: Any) -> str | None:
     if not _OPTION.match(key):
-        raise problem(f"must hold long option names without dashes, such as mail-type, not {key!r}")
-    if key in MODELLED:
-        raise problem(f"must not hold {key!r}: hpctrain writes that directive itself; use {MODELLED[key]}")
+        raise problem("is no long option name without dashes, such as mail-type")
+    # sbatch takes `--gpus-per-n` for --gpus-per-node, so the beginning of a name counts as the name.
+    modelled = key if key in MODELLED else next((name for name in MODELLED if name.startswith(key)), None)
+    if modelled is not None:
+        meant = "that directive" if modelled == key else f"{modelled!r}, which this begins,"
+        raise problem(f"must not be here: hpctrain writes {meant} itself; use {MODELLED[modelled]}")
+    if key in NOT_A_JOB:
+        raise problem(f"must not be here: with it, sbatch does not just submit the script; use {NOT_A_JOB[key]}")
     if isinstance(item, dict | list):
-        raise problem(f"{key!r} must be one value, not {_kind(item)}")
+        raise problem(f"must be one value, not {_kind(item)}")
     if key == "gres" and "gpu" in str(item).lower():
-        raise problem("must not ask for GPUs in 'gres': a second GPU request makes Slurm refuse the job; use --gpus and --gpu-type")
+        raise problem("must not ask for GPUs: a second GPU request makes Slurm refuse the job; use --gpus and --gpu-type")
     return None if item is None or (isinstance(item, Plain) and item == "true") else _text(item)
 
 
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise problem("must hold arguments of the training script, such as `max_steps: 1000`")
-    wrong = [f"must hold argument names such as learning_rate, not {key!r}" for key in value if not _ARGUMENT.match(key)]
-    wrong += [f"{key!r} holds a NUL character, which no command line can carry" for key, item in value.items() if "\0" in str(item)]
+    wrong = {key: "holds a NUL character, which no command line can carry" for key, item in value.items() if _holds_nul(item)}
+    wrong |= {key: "is no argument name such as learning_rate" for key in value if not _ARGUMENT.match(key)}
     if wrong:
-        raise problem("; ".join(wrong))
+        raise problems(wrong)
     return value
+
+
+def _holds_nul(item: Any) -> bool:
+    if isinstance(item, list):
+        return any(_holds_nul(part) for part in item)
+    return isinstance(item, str) and "\0" in item  # JSON, which mappings become, escapes it
 
 
 class Config(Section):

@@ -79,7 +79,7 @@ def load(text: str, file: str) -> Document:
     builder = _Builder(file)
     try:
         data = builder.build(node, ())
-    except _TooLarge as error:
+    except _TooLargeError as error:
         raise UsageError(f"{file} holds more than {_MAX_VALUES} values, its aliases written out", details=(str(error),), fix=fix) from error
     if builder.problems:
         raise UsageError(problems_in(len(builder.problems), file), details=tuple(builder.problems), fix=fix)
@@ -97,7 +97,7 @@ def to_json_value(value: Any) -> Any:
         return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, list):
         return [to_json_value(item) for item in value]
-    if not isinstance(value, Plain):
+    if not isinstance(value, Plain) or len(value) > 4000:  # Python refuses to read longer numbers
         return value
     text = str(value)
     if text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
@@ -107,7 +107,7 @@ def to_json_value(value: Any) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-class _TooLarge(Exception):
+class _TooLargeError(Exception):
     """Aliases of aliases have grown past `_MAX_VALUES`."""
 
 
@@ -123,7 +123,7 @@ class _Builder:
         self.places.setdefault(path, self._place(node))
         self.count += 1
         if self.count > _MAX_VALUES:
-            raise _TooLarge(f"{self._place(node)}: this one was written out too often")
+            raise _TooLargeError(f"{self._place(node)}: this one was written out too often")
         if isinstance(node, yaml.ScalarNode):
             if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
                 return str(node.value)
@@ -167,7 +167,8 @@ def _too_deep(text: str, file: str) -> Place | None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                return Place(file, event.start_mark.line + 1, event.start_mark.column + 1)
+                mark: Any = event.start_mark
+                return Place(file, mark.line + 1, mark.column + 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return None
@@ -177,7 +178,10 @@ def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if mark is not None:
-        return f"{Place(file, mark.line + 1, mark.column + 1)}: {problem}"
+        context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
+        lines = text.split("\n")
+        tab = mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
+        return f"{Place(file, mark.line + 1, mark.column + 1)}: {context}{problem}" + ("; indent with blanks, not tabs" if tab else "")
     # The reader below the parser gives no place for a character that YAML does not allow.
     odd = _NOT_YAML.search(text)
     if odd is None:

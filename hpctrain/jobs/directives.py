@@ -13,7 +13,8 @@ MODELLED = {
     "mem": "--mem", "mem-per-cpu": "--mem-per-cpu", "cpus-per-task": "--cpus-per-task", "constraint": "--constraint",
     "reservation": "--reservation", "chdir": "--chdir", "gpus": "--gpus", "gpus-per-node": "--gpus", "gpus-per-task": "--gpus",
     "gpus-per-socket": "--gpus", "ntasks": "--nodes and --gpus", "ntasks-per-node": "--nodes and --gpus", "ntasks-per-gpu": "--gpus",
-    "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)", "error": "--job-name (logs/error_NAME.log follows it)",
+    "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)",
+    "error": "--job-name (logs/error_NAME.log follows it)",
     "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
     # Older names that sbatch still takes.
     "tasks": "--nodes and --gpus", "tasks-per-node": "--nodes and --gpus", "workdir": "--chdir",

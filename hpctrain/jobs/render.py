@@ -136,7 +136,7 @@ def _fill(name: str, templates: Mapping[str, str], context: Mapping[str, object]
         f"template {name} cannot be rendered",
         details=(
             f"{place}: {what}",
-            "a template sees `job` (the fields of hpctrain/jobs/spec.py), `directives` (the #SBATCH lines) and `arguments` (of the training)",
+            "a template sees `job` (hpctrain/jobs/spec.py), `directives` (the #SBATCH lines) and `arguments` (of the training)",
         ),
         fix=f"edit {place.partition(':')[0]}, then run the command again",
     )
@@ -147,9 +147,13 @@ def _environment(templates: Mapping[str, str]) -> jinja2.Environment:
         return (templates[name], name, None) if name in templates else None
 
     environment = SandboxedEnvironment(
-        loader=jinja2.FunctionLoader(load), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - bash, not HTML; the `sh` filter is what escapes here
-    )  # fmt: skip
+        loader=jinja2.FunctionLoader(load),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # bash, not HTML: the `sh` filter is what escapes here
+    )
     environment.filters["sh"] = shell.quote
     return environment
 

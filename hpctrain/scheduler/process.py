@@ -27,7 +27,7 @@ class Finished:
     stderr: str
 
 
-class TimedOut(SchedulerError):
+class NoAnswerError(SchedulerError):
     """The program did not answer in time; what it was asked to do may still happen."""
 
 
@@ -41,7 +41,7 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
 
     Raises:
         SchedulerError: the program is not on PATH.
-        TimedOut: no answer within `timeout`.
+        NoAnswerError: no answer within `timeout`.
     """
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
             f"{argv[0]} is not on PATH", fix="load your site's Slurm module, or use this machine: hpctrain submit --local"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(
+        raise NoAnswerError(
             f"{argv[0]} did not answer within {timeout:g} s", details=(f"  ran: {' '.join(argv)}",), fix="run the command again in a minute"
         ) from error
     return Finished(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))

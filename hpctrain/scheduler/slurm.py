@@ -70,7 +70,7 @@ class SlurmScheduler:
         argv = self.sbatch_argv(script, entry, values)
         try:
             done = process.run(argv, timeout=self.timeout)
-        except process.TimedOut as error:
+        except process.NoAnswerError as error:
             return self._look_for(entry, error.details)
         except SchedulerError:
             ledger.forget(entry)
@@ -180,7 +180,8 @@ class SlurmScheduler:
         for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
             if job_id not in found:
                 shown = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
-                found.update({job_id: records.from_scontrol(fields) for fields in records.parse_scontrol_jobs(shown.stdout)[:1]})
+                for fields in records.parse_scontrol_jobs(shown.stdout):
+                    found[job_id] = records.from_scontrol(fields)
         return found
 
     def _find(self, entry: ledger.Entry) -> JobRecord | None:
@@ -217,8 +218,9 @@ class SlurmScheduler:
                 return Submission(job_id=record.job_id, notes=("sbatch did not answer, but the job is there: found by its comment",))
         raise SchedulerError(
             "sbatch did not answer, and whether the job exists is unknown",
-            details=(*said, f"its comment is {entry.comment}; the next `hpctrain submit` looks for it before it submits anything"), fix="hpctrain ps",
-        )  # fmt: skip
+            details=(*said, f"its comment is {entry.comment}; the next `hpctrain submit` looks for it before it submits anything"),
+            fix="hpctrain ps",
+        )
 
     def _resolve_unanswered(self, text: str) -> Submission | None:
         """Return the job of an earlier, unanswered submission of the same script, if there is one.

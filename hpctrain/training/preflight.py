@@ -81,6 +81,9 @@ def _weights_problems(folder: Path) -> list[str]:
 # -- the dataset -------------------------------------------------------------------------------------------------------
 
 
+_HOW_TO_SAVE = "dataset.map(tokenise).save_to_disk('FOLDER') in Python; one to look at: hpctrain prepare --demo demo"
+
+
 def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
     """Return what is wrong with a dataset folder: it must be saved by `save_to_disk`, tokenised, and have the splits.
 
@@ -93,11 +96,11 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
     folder = Path(name)
     if not folder.is_dir():
         what = f"there is no dataset folder '{name}'; datasets are read from local folders only, nothing is downloaded"
-        return [Problem(what, "hpctrain prepare --help")]
+        return [Problem(what, _HOW_TO_SAVE)]
     parts = split_folders(folder)
     if parts is None:
         what = f"'{name}' is not a dataset saved by save_to_disk: it has neither dataset_dict.json nor state.json"
-        return [Problem(what, "hpctrain prepare --help")]
+        return [Problem(what, _HOW_TO_SAVE)]
     problems: list[Problem] = []
     for number, split in enumerate(splits):
         part = parts.get(split, parts.get("") if number == 0 else None)
@@ -134,7 +137,7 @@ def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
         return [Problem(what, f"ls {part}")]
     if "input_ids" not in found:
         what = f"the dataset '{name}' is not tokenised: split '{split}' has {', '.join(found)}, and no input_ids"
-        return [Problem(what, "hpctrain prepare --help")]
+        return [Problem(what, _HOW_TO_SAVE)]
     return []
 
 
@@ -167,7 +170,7 @@ def check_launch(environ: Mapping[str, str]) -> list[Problem]:
     expected = _int(environ, "HPCTRAIN_WORLD_SIZE")
     if expected is not None and expected != (world or 1):
         what = f"the job asked for {expected} processes and the launcher started {world or 1}"
-        problems.append(Problem(what, "hpctrain check"))
+        problems.append(Problem(what, "hpctrain render, which writes both numbers"))
     return problems
 
 

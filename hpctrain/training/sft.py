@@ -9,8 +9,9 @@ FILE.yaml` with the same names. The model is a local folder and the dataset one 
 `input_ids`; no network is touched. What is missing is said once, by rank 0, before a process group is started.
 
 Defaults that differ from TRL's, where it would do something else without a word:
-    dtype                  bfloat16 on a GPU that has it, else float32 (TRL: float32)
-    bf16                   as TRL on such a GPU, off elsewhere
+    dtype                  of LoRA's frozen base: bfloat16 on a GPU that has it. Everything else: float32, as TRL, because small
+                           updates of bfloat16 weights round to nothing
+    bf16                   as TRL on a GPU that has it, off elsewhere
     use_cpu                on when ACCELERATE_USE_CPU says so; without a GPU and without that word nothing is trained
     output_dir             $HPCTRAIN_RUN_DIR/checkpoints when that variable is set
     disable_tqdm           on when standard output is not a terminal
@@ -202,7 +203,7 @@ def _load(name: str, splits: list[str]) -> tuple[Any, Any]:
         raise UsageError(f"cannot read the dataset '{name}'", details=(str(error),), fix=f"ls -lR {name}") from error
     parts = [data[split] if isinstance(data, datasets.DatasetDict) else data for split in splits]
     if len(parts[0]) == 0:
-        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix="hpctrain prepare --help")
+        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix="--dataset_train_split NAME")
     return parts[0], parts[1] if len(parts) > 1 else None
 
 
@@ -213,7 +214,7 @@ def _defaults(asked: Any, *, cpu: bool, columns: list[str]) -> dict[str, Any]:
     bf16 = not cpu and torch.cuda.is_bf16_supported(including_emulation=False)
     ours: dict[str, Any] = {
         "bf16": bf16 and not asked.fp16,
-        "dtype": "bfloat16" if bf16 and not asked.fp16 else "float32",
+        "dtype": "bfloat16" if bf16 and asked.use_peft and not asked.fp16 else "float32",
         "disable_tqdm": not sys.stdout.isatty(),
         "completion_only_loss": True if "completion_mask" in columns and "labels" not in columns else None,
     }

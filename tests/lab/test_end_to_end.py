@@ -41,7 +41,13 @@ class User:
 
     def type(self, *words: str, code: int | None = 0, **more: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            words, cwd=self.directory, env={**self.environment, **more}, capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+            words,
+            cwd=self.directory,
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            stdin=subprocess.DEVNULL,
         )
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -170,7 +176,9 @@ def test_fewer_gpus_than_the_script_was_rendered_for_stop_the_job(user: User) ->
 
 def test_jobs_that_share_nodes_do_not_meet(user: User) -> None:
     """Three jobs at once, on one node and on two, each with its own rendezvous."""
-    program = "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.full((1,), float(os.environ['SLURM_JOB_ID']))\n"
+    program = (
+        "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.full((1,), float(os.environ['SLURM_JOB_ID']))\n"
+    )
     program += "d.all_reduce(t)\nassert t.item() == 2 * float(os.environ['SLURM_JOB_ID']), t\nd.barrier()\nd.destroy_process_group()\n"
     (user.directory / "meet.py").write_text(program)
     jobs = []

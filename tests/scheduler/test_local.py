@@ -49,9 +49,10 @@ def processes_of(job_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("HPCTRAIN_LOCAL_JOB") == directory and process.status() != psutil.STATUS_ZOMBIE:
-                if "hpctrain.scheduler.local.supervisor" not in process.cmdline():  # it ends when it has written the state
-                    found.append(process)
+            ours = process.environ().get("HPCTRAIN_LOCAL_JOB") == directory and process.status() != psutil.STATUS_ZOMBIE
+            # The supervisor itself ends a moment after it has written the state.
+            if ours and "hpctrain.scheduler.local.supervisor" not in process.cmdline():
+                found.append(process)
         except psutil.Error:
             continue
     return found
@@ -85,7 +86,8 @@ def test_ids_never_meet_slurms_and_no_two_jobs_share_a_log() -> None:
 
 def test_two_played_nodes_see_what_slurms_would() -> None:
     body = """scontrol show hostnames "$SLURM_JOB_NODELIST"
-srun --kill-on-bad-exit=1 bash -c 'echo "$SLURM_NODEID $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS $SLURM_NNODES $SLURMD_NODENAME $1"' _ "a  b"
+srun --kill-on-bad-exit=1 \\
+    bash -c 'echo "$SLURM_NODEID $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS $SLURM_NNODES $SLURMD_NODENAME $1"' _ "a  b"
 echo "$SLURM_NODEID $SLURM_PROCID $SLURM_JOB_NUM_NODES $SLURM_NTASKS_PER_NODE $SLURM_TASKS_PER_NODE"
 """
     record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"))
@@ -112,7 +114,10 @@ def test_the_nodes_reach_each_other_over_tcp() -> None:
         "        except OSError: time.sleep(0.05)\n"
     )
     Path("meet.py").write_text(program)
-    body = 'hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST"); export HOST=${hosts%%$\'\\n\'*} PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun python3 meet.py'
+    body = """hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export HOST=${hosts%%$'\\n'*} PORT=$((20000 + SLURM_JOB_ID % 10000))
+srun python3 meet.py
+"""
     record = wait(submit(body, "#SBATCH --nodes=2\n"))
     assert (record.state, output(record.job_id)) == ("COMPLETED", "met\n")
 

@@ -212,15 +212,30 @@ def test_a_completion_mask_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setenv("HPCTRAIN_RUN_DIR", "/run")
     names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
-    asked = SimpleNamespace(fp16=False, gradient_checkpointing=True, **dict.fromkeys(names))
+    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True, **dict.fromkeys(names))
     chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask"])
     assert chosen["completion_only_loss"] is True
     assert (chosen["dtype"], chosen["bf16"], chosen["use_cpu"]) == ("float32", False, True)
     assert (chosen["output_dir"], chosen["activation_checkpointing"]) == ("/run/checkpoints", True)
     chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask", "labels"])
     assert chosen["completion_only_loss"] is None
-    asked = SimpleNamespace(fp16=False, gradient_checkpointing=True, **dict.fromkeys(names, "asked"))
+    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True, **dict.fromkeys(names, "asked"))
     assert _defaults(asked, cpu=True, columns=["completion_mask"]) == {"use_cpu": True}
+
+
+@pytest.mark.parametrize(("lora", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_only_a_frozen_base_is_loaded_in_bfloat16(monkeypatch: pytest.MonkeyPatch, lora: bool, dtype: str) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from hpctrain.training.sft import _defaults
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
+    asked = SimpleNamespace(fp16=False, use_peft=lora, gradient_checkpointing=True, **dict.fromkeys(names))
+    chosen = _defaults(asked, cpu=False, columns=["input_ids"])
+    assert (chosen["dtype"], chosen["bf16"]) == (dtype, True)
 
 
 def test_the_example_trains(demo: Any, run: Run, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ FIRST_JOB_ID = 90_000_001
 KILL_WAIT_S = 30
 #: Directives that shape a local job. The others ask for what only a cluster has.
 _USED = {
-    "job-name", "chdir", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "gpus", "gpus-per-node", "time", "output", "error", "open-mode"
+    "job-name", "chdir", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "gpus", "gpus-per-node", "time", "output", "error",
+    "open-mode",
 }  # fmt: skip
 
 
@@ -114,12 +115,14 @@ def environment(plan: Plan, *, start_s: int, machine: Machine, submit_dir: str) 
     per_node = f"(x{plan.nodes})" if plan.nodes > 1 else ""
     nodelist = hostlist.compress(plan.hosts)
     variables = {
-        "ENVIRONMENT": "BATCH", "SLURM_CLUSTER_NAME": "local", "SLURM_CPUS_ON_NODE": str(cores), "SLURM_CPUS_PER_TASK": str(plan.cpus_per_task),
+        "ENVIRONMENT": "BATCH", "SLURM_CLUSTER_NAME": "local", "SLURM_CPUS_ON_NODE": str(cores),
+        "SLURM_CPUS_PER_TASK": str(plan.cpus_per_task),
         "SLURM_GTIDS": "0", "SLURM_JOBID": plan.job_id, "SLURM_JOB_CPUS_PER_NODE": f"{cores}{per_node}", "SLURM_JOB_ID": plan.job_id,
         "SLURM_JOB_NAME": plan.name, "SLURM_JOB_NODELIST": nodelist, "SLURM_JOB_NUM_NODES": str(plan.nodes), "SLURM_JOB_PARTITION": "local",
         "SLURM_JOB_START_TIME": str(start_s), "SLURM_JOB_USER": machine.user, "SLURM_LOCALID": "0", "SLURM_NNODES": str(plan.nodes),
         "SLURM_NODEID": "0", "SLURM_NODELIST": nodelist, "SLURM_NPROCS": str(tasks), "SLURM_NTASKS": str(tasks),
-        "SLURM_NTASKS_PER_NODE": str(plan.tasks_per_node), "SLURM_PROCID": "0", "SLURM_SUBMIT_DIR": submit_dir, "SLURM_SUBMIT_HOST": machine.host,
+        "SLURM_NTASKS_PER_NODE": str(plan.tasks_per_node), "SLURM_PROCID": "0", "SLURM_SUBMIT_DIR": submit_dir,
+        "SLURM_SUBMIT_HOST": machine.host,
         "SLURM_TASKS_PER_NODE": f"{plan.tasks_per_node}{per_node}", "SLURMD_NODENAME": plan.hosts[0],
     }  # fmt: skip
     if plan.time_limit_s is not None:

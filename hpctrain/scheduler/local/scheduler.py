@@ -166,8 +166,11 @@ def this_machine() -> planning.Machine:
     """Return cores (of this process's affinity), NVIDIA GPUs, host and user."""
     return planning.Machine(
         cores=len(psutil.Process().cpu_affinity() or [0]) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1,
-        gpus=_gpus(), host=socket.gethostname(), user=getpass.getuser(), use_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
-    )  # fmt: skip
+        gpus=_gpus(),
+        host=socket.gethostname(),
+        user=getpass.getuser(),
+        use_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
+    )
 
 
 def _gpus() -> int:
@@ -190,13 +193,25 @@ def _plan(text: str, script: Path, job_id: str, machine: planning.Machine) -> pl
 
 
 def _sweep(directory: Path) -> None:
-    """End what a supervisor that was killed left behind: processes that carry the job in their environment."""
-    for candidate in psutil.process_iter():
-        try:
-            if candidate.environ().get("HPCTRAIN_LOCAL_JOB") == str(directory):
+    """End what a supervisor that was killed left behind: processes that carry the job in their environment.
+
+    Looks again until a look finds none, because a process may have started another in between.
+    """
+    while left := [candidate for candidate in psutil.process_iter() if _belongs_to(candidate, directory)]:
+        for candidate in left:
+            try:
                 candidate.kill()
-        except psutil.Error:
-            continue
+            except psutil.Error:
+                continue
+        psutil.wait_procs(left, timeout=5)
+
+
+def _belongs_to(candidate: psutil.Process, directory: Path) -> bool:
+    try:
+        ours = candidate.environ().get("HPCTRAIN_LOCAL_JOB") == str(directory)
+        return ours and candidate.pid != os.getpid() and bool(candidate.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _ended_long_ago(directory: Path) -> bool:

@@ -35,8 +35,8 @@ _NUMBERS = {"nodes", "ntasks", "ntasks-per-node", "cpus-per-task"}
 _FLAGS = {"kill-on-bad-exit", "label", "unbuffered", "exact", "exclusive", "overlap", "verbose", "quiet", "pty"}
 #: Options with a value that mean nothing on one machine.
 _WITHOUT_EFFECT = {
-    "chdir", "cpu-bind", "distribution", "export", "gpu-bind", "gpus", "gpus-per-node", "gpus-per-task", "gres", "gres-flags", "het-group", "hint",
-    "job-name", "mem", "mem-bind", "mem-per-cpu", "mpi", "open-mode", "threads-per-core", "time", "wait",
+    "chdir", "cpu-bind", "distribution", "export", "gpu-bind", "gpus", "gpus-per-node", "gpus-per-task", "gres", "gres-flags", "het-group",
+    "hint", "job-name", "mem", "mem-bind", "mem-per-cpu", "mpi", "open-mode", "threads-per-core", "time", "wait",
 }  # fmt: skip
 #: Seconds that the other tasks get after one has failed and --kill-on-bad-exit is set.
 _GRACE_S = 5.0

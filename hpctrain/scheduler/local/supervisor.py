@@ -1,7 +1,7 @@
 """The process that holds a local job: `python -m hpctrain.scheduler.local.supervisor JOB_DIRECTORY`.
 
-Its own environment is the job's. Starts the script as slurmd would, enforces the time limit, obeys `cancel` (SIGTERM), writes the job's state, and leaves no process
-behind.
+Its own environment is the job's. Starts the script as slurmd would, enforces the time limit, obeys `cancel` (SIGTERM), writes the
+job's state, and leaves no process behind.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def descendants() -> list[psutil.Process]:
 
 
 def reap() -> None:
-    """Collect the adopted children that have ended. Only for a process that waits for its own children through Popen objects already done."""
+    """Collect the adopted children that have ended; a Popen object whose child goes this way reports 0."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

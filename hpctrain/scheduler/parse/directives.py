@@ -18,9 +18,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./*\[\]()&|!~^{}<>;?-]+\Z")
 
 #: sbatch's short options that take a value, and their long names (src/sbatch/opt.c, sbatch(1)).
 SHORT_WITH_VALUE = {
-    "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
-    "F": "nodefile", "G": "gpus", "i": "input", "J": "job-name", "L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes",
-    "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist", "x": "exclude",
+    "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
+    "d": "dependency", "e": "error", "F": "nodefile", "G": "gpus", "i": "input", "J": "job-name", "L": "licenses", "M": "clusters",
+    "m": "distribution", "N": "nodes", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "t": "time",
+    "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 #: Short options without a value.
 SHORT_FLAGS = {
@@ -70,32 +71,23 @@ def split(line: str) -> list[str]:
         ValueError: a quote is not closed; sbatch refuses such a script.
     """
     words: list[str] = []
-    word, started, quoting, escaped = "", False, "", False
+    word: str | None = None  # None between two words: `""` is a word
+    quoting, escaped = "", False
     for character in line:
         if character in _BLANKS and not quoting:
-            if started:
-                words.append(word)
-            word, started, escaped = "", False, False
-        elif escaped:
-            word, escaped = word + character, False
-        elif character == "\\":
-            escaped = started = True
-        elif quoting:
-            if character == quoting:
-                quoting = ""
-            else:
-                word += character
-        elif character in "\"'":
-            quoting, started = character, True
-        elif character == "#":
+            words += [] if word is None else [word]
+            word, escaped = None, False
+        elif character == "#" and not quoting and not escaped:
             break
+        elif character == "\\" and not escaped:
+            word, escaped = word or "", True
+        elif not escaped and character in (quoting or "\"'"):
+            word, quoting = word or "", "" if quoting else character
         else:
-            word, started = word + character, True
+            word, escaped = (word or "") + character, False
     if quoting:
         raise ValueError(f"unmatched {quoting} in {MAGIC}{line}")
-    if started:
-        words.append(word)
-    return words
+    return words if word is None else [*words, word]
 
 
 def read(script: str) -> list[Directive]:
@@ -115,7 +107,7 @@ def read(script: str) -> list[Directive]:
     for number, line in enumerate(lines, start=1):
         if line.startswith(MAGIC):  # a blank behind it is not needed: `#SBATCH--nodes=2` counts
             found.extend(_options(split(line[len(MAGIC) :]), number))
-        elif line.strip() and not line.startswith("#"):
+        elif line.lstrip(_BLANKS)[:1] not in ("", "#"):
             break
     return found
 

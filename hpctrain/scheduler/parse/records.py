@@ -170,8 +170,9 @@ def _rows(output: str, count: int) -> Iterator[list[str]]:
 def _from_sacct_row(job_id: str, state: str, row: dict[str, str]) -> JobRecord:
     exit_code, signal = _exit(row["ExitCode"])
     return JobRecord(
-        job_id=job_id, scheduler="slurm", state=_with_killed_steps(state, row["DerivedExitCode"]), name=row["JobName"], elapsed_s=_integer(row["ElapsedRaw"]),
-        time_limit_s=duration.parse_reported(row["Timelimit"]), nodes=_integer(row["NNodes"]), partition=_known(row["Partition"]),
+        job_id=job_id, scheduler="slurm", state=_with_killed_steps(state, row["DerivedExitCode"]), name=row["JobName"],
+        elapsed_s=_integer(row["ElapsedRaw"]), time_limit_s=duration.parse_reported(row["Timelimit"]),
+        nodes=_integer(row["NNodes"]), partition=_known(row["Partition"]),
         start=_known(row["Start"]), comment=_known(row["Comment"]), exit_code=exit_code, signal=signal,
     )  # fmt: skip
 

@@ -1,0 +1,44 @@
+"""The login node: what is imported, and what is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "transformers", "trl", "accelerate", "datasets", "numpy", "pandas"}
+
+
+def imported_by(code: str, cwd: Path) -> set[str]:
+    """Return the top-level modules in sys.modules after `code` ran in a fresh interpreter."""
+    program = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nsys.stdout.flush()\nprint('\\nMODULES', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return {name.split(".")[0] for name in done.stdout.rsplit("MODULES", 1)[1].split()}
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import hpctrain", HEAVY | {"click", "pydantic", "jinja2", "yaml", "rich", "psutil"}),
+        ("from hpctrain.cli import main; main(['--help'])", HEAVY | {"pydantic", "jinja2", "yaml", "rich", "psutil"}),
+        ("from hpctrain.cli import main; main(['render'])", HEAVY | {"rich", "psutil"}),
+        ("from hpctrain.cli import main; main(['submit', '--dry-run', '--local'])", HEAVY | {"rich"}),
+        ("from hpctrain.cli import main; main(['ps', '--json'])", HEAVY | {"rich", "pydantic", "jinja2"}),
+        ("import hpctrain.memory", {"torch", "transformers", "pynvml"}),
+    ],
+)
+def test_modules_that_are_not_imported(code: str, absent: set[str], tmp_path: Path) -> None:
+    assert imported_by(code, tmp_path) & absent == set()
+
+
+def test_the_help_lines_of_the_group_are_those_of_the_verbs() -> None:
+    import importlib
+
+    from hpctrain.cli import VERBS
+
+    for verb, line in VERBS.items():
+        command = importlib.import_module(f"hpctrain.cli.{verb}").command
+        assert (command.help or "").partition("\n")[0] == line
