@@ -15,6 +15,7 @@ ACTING = ("sbatch", "scancel", "srun", "salloc", "scontrol")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/script.sbatch instead of comparing")
+    parser.addoption("--update-docs", action="store_true", help="write the help into docs/verbs/*.md instead of comparing")
 
 
 @pytest.fixture(autouse=True)

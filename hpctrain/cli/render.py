@@ -16,7 +16,7 @@ from hpctrain.jobs import shell
 @click.option("--force", is_flag=True, help="Replace the file even if hpctrain did not write it, or somebody edited it.")
 @click.pass_context
 def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
-    r"""Write the sbatch script.
+    """Write the sbatch script.
 
     The values come from these options, else from HPCTRAIN_* variables, else from ./config.yaml, else from your user config. stdout
     is the path of the script, or the script itself with --to -.
@@ -24,7 +24,7 @@ def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
     \b
     hpctrain render --nodes 2 --gpus 4 --partition boost_usr_prod --account EUHPC_A06_067
     hpctrain render --script train.py -- --learning_rate 1e-5
-    """
+    """  # noqa: D301 - \b is click's word for lines that stay as they are
     script = script_of(request(ctx, parameters))
     if script.path is None:
         click.echo(script.text, nl=False)

@@ -26,7 +26,7 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 @click.option("--test-only", is_flag=True, help="Ask Slurm whether, and when, the job would start; submit nothing.")
 @click.pass_context
 def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) -> int:
-    r"""Submit the script to Slurm, or run it on this machine.
+    """Submit the script to Slurm, or run it on this machine.
 
     Without SCRIPT and without options, the script that `hpctrain render` wrote is submitted as it is. With options, it is rendered
     first. Slurm is used where sbatch is on PATH; else, or with --local, the same script runs here.
@@ -34,7 +34,7 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     \b
     hpctrain submit --nodes 2 --gpus 4
     hpctrain submit --local --wait
-    """
+    """  # noqa: D301 - \b is click's word for lines that stay as they are
     asked = request(ctx, parameters)
     scheduler = _scheduler(parameters["local"])
     path = _script(asked, batch_script, force=parameters["force"], dry_run=parameters["dry_run"])

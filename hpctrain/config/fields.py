@@ -110,6 +110,7 @@ SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("resources", "walltime"): ("resources", "time"),
     ("resources", "timeout"): ("resources", "time"),
     ("name",): ("job_name",),
+    ("env",): ("environment",),
 }
 #: Keys of which a job may have only one, and why; they stand in the same section.
 RIVALS: dict[frozenset[tuple[str, ...]], str] = {

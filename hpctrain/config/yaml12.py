@@ -72,7 +72,7 @@ def load(text: str, file: str) -> Document:
         raise UsageError(f"{file} is not valid YAML", details=(_describe(error, file, text),), fix=fix) from error
     if too_deep:
         raise UsageError(f"{file} is nested too deeply", details=(f"{too_deep}: more than {_MAX_DEPTH} levels",), fix=fix)
-    if node is None:
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS):
         return Document({})
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(f"{file} must hold keys and values at its top, such as `job_name: sft`", fix=fix)

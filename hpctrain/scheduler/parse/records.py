@@ -76,7 +76,7 @@ def parse_submission(output: str) -> tuple[str, str | None]:
         ValueError: no line is a job id. Sites let their submit plugins print greetings in front, so the last one counts.
     """
     for line in reversed(output.splitlines()):
-        match = re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip())
+        match = re.fullmatch(r"([0-9]+)(?:;(\S+))?", line.strip())
         if match:
             return match[1], match[2]
     raise ValueError(f"no job id in {output!r}")
@@ -183,7 +183,7 @@ def _with_killed_steps(state: str, derived_exit_code: str) -> str:
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
-    match = re.fullmatch(r"(\d+):(\d+)", text)
+    match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
     if match is None:
         return None, None
     return int(match[1]), int(match[2]) or None
@@ -194,4 +194,4 @@ def _known(text: str) -> str | None:
 
 
 def _integer(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None

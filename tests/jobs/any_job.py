@@ -1,0 +1,74 @@
+"""Strategies for any job config that the schema takes, with everything in it that could end a quote, a comment or a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import strategies as st
+
+from hpctrain import data
+from hpctrain.config import layers, yaml12
+from hpctrain.config.to_spec import to_spec
+from hpctrain.jobs import render
+from hpctrain.jobs.spec import JobSpec
+
+CANARIES = ["$(touch CANARY)", "`touch CANARY`", "; touch CANARY", "'; touch CANARY; '", '"; touch CANARY; "', "' touch CANARY '", "#SBATCH --wrap=x",
+            "x # y", "& touch CANARY &", "| touch CANARY", "> CANARY", "${x:=$(touch CANARY)}", "{{ job }}", "{% raw %}", "%j%x%%", "~", "*", "-n", "()",
+            "!!", "é 😀 \u202e", "\u00a0", "'", '"', "$", "a'b\"c`d"]  # fmt: skip
+LINES = ["\ntouch CANARY\n", "\r\ntouch CANARY", "x\n#SBATCH --nodes=99", "\n'\ntouch CANARY #", "\\\n", "\x1b[2J", "\x85\u2028", "a\\", "\\'; touch CANARY"]
+
+one_line = (st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20) | st.sampled_from(CANARIES)).filter(str.strip)
+#: Of the config: anything that YAML can write.
+argument = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.sampled_from(CANARIES + LINES)
+#: Of the command line: bytes that are no UTF-8 too.
+word = argument | st.sampled_from(["\udcff", "a\udc80\n", "--", "--flag", "--key=a b", "-x", ""])
+file_name = one_line.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", "..") and len(text.encode()) < 100)
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@-]{0,10}", fullmatch=True)
+number = st.integers
+
+
+def optional(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+resources = optional(
+    nodes=number(1, 20), gpus=number(1, 16), gpu_type=st.sampled_from(["a100", "H100-80.GB"]), partition=names, account=names, qos=names,
+    gpu_directive=st.sampled_from(["gres", "gpus-per-node", "gpus", "none"]), time=st.sampled_from(["1:30:00", "5", "2-12", "00:00:01", "365-0"]),
+    cpus_per_task=number(1, 256), constraint=st.sampled_from(["a100", "a100&(nvme|ssd)", "[rack1*2&rack2]"]), reservation=names,
+)  # fmt: skip
+memory = st.sampled_from([{}, {"mem": "0"}, {"mem": "480G"}, {"mem": "1K"}, {"mem_per_cpu": "4000"}])
+sbatch = optional(comment=one_line, requeue=st.none(), gres=st.sampled_from(["nvme:1", "craynetwork:4,shard:2"]), **{"mail-user": one_line, "wckey": one_line})
+training = st.dictionaries(
+    st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True),
+    argument | st.lists(argument, max_size=3) | st.dictionaries(argument, argument | number(), max_size=2) | st.none(), max_size=4,
+)  # fmt: skip
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> dict[str, Any]:
+    """Return the data of a valid config.yaml."""
+    config = draw(
+        optional(
+            job_name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), script=one_line, offline=st.booleans(),
+            accelerate_config=one_line, sbatch=sbatch, training=training,
+        )
+    )  # fmt: skip
+    config["launcher"] = draw(st.sampled_from(["accelerate", "torchrun", "srun"]))
+    config["resources"] = draw(resources) | draw(memory)
+    modules = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@=/-]{0,20}", fullmatch=True), max_size=3)
+    config["environment"] = draw(optional(modules=modules)) | draw(st.just({}) | file_name.map(lambda name: {"venv": name}) | one_line.map(lambda name: {"conda": name}))
+    return config
+
+
+def spec_of(config: dict[str, Any], words: list[str], directory: str) -> JobSpec:
+    """Return the job of `config`, by way of a YAML file."""
+    text = yaml.safe_dump(config, default_style='"', width=10_000)
+    document = yaml12.load(text.replace('!!null "null"', "null").replace("!!int ", "").replace("!!bool ", ""), "config.yaml")
+    return to_spec(layers.resolve([layers.from_document(document, "config.yaml")]), directory=directory, arguments=words)
+
+
+def script_of(spec: JobSpec, words: list[str], directory: str) -> str:
+    """Return the rendered script of `spec`."""
+    arguments = ("--nodes", "2", "--", *words)
+    return render.render(spec, data.templates(), template=render.template_name(spec), version="1.2", directory=directory, arguments=arguments)
