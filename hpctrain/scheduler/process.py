@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctrain.errors import SchedulerError
+from hpctrain.jobs import shell
 
 #: Variables of an outer job, or of a user's profile, that sbatch and the launchers read as orders (sbatch(1), INPUT ENVIRONMENT
 #: VARIABLES; torch.distributed.run for PET_).
@@ -54,7 +55,7 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
         ) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
-            f"{argv[0]} did not answer within {timeout:g} s", details=(f"  ran: {' '.join(argv)}",), fix="run the command again in a minute"
+            f"{argv[0]} did not answer within {timeout:g} s", details=(f"  ran: {shell.join(tuple(argv))}",), fix="run the command again in a minute"
         ) from error
     return Finished(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.jobs import shell
 from hpctrain.scheduler import ledger, process
 from hpctrain.scheduler.base import LogFiles, Submission
 from hpctrain.scheduler.parse import directives, log_pattern, records, states
@@ -24,6 +25,7 @@ LOST_AFTER_S = 300.0
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
 )
+_PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connection refused|slurmctld is not responding|unable to establish c", re.IGNORECASE
 )
@@ -263,8 +265,9 @@ def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:
 
 
 def _words(done: process.Finished) -> tuple[str, ...]:
-    said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    return (f"  ran: {' '.join(done.argv)}", *(f"  {done.argv[0]} said: {line.removeprefix(f'{done.argv[0]}: error: ')}" for line in said))
+    """Return what was run and what the program said, without the program's own `sbatch: error: ` in front of each line."""
+    said = [_PREFIX.sub("", line) for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return (f"  ran: {shell.join(done.argv)}", *(f"  {done.argv[0]} said: {line}" for line in said))
 
 
 def _refusal(done: process.Finished, script: str) -> HpctrainError:

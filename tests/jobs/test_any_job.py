@@ -2,16 +2,171 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import any_job
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import Machine
 
-from hpctrain.jobs import render
+from hpctrain.config.fields import FIELDS
+from hpctrain.jobs import render, shell
+from hpctrain.jobs.spec import JobSpec
 from hpctrain.scheduler.parse import directives
 
+directory = any_job.file_name.filter(lambda name: "\\" not in name).map(lambda name: f"/srv/{name}")
+words = st.lists(any_job.word, max_size=4)
+GPU_DIRECTIVES = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
+
+
+def number_after(script: str, option: str) -> int:
+    found = re.search(rf"^ +{option} ([0-9]+)", script, re.MULTILINE)
+    assert found is not None, option
+    return int(found[1])
+
+
+def check_directives(spec: JobSpec, script: str) -> None:
+    lines = script.split("\n")
+    first_command = next(number for number, line in enumerate(lines) if line.strip() and not line.startswith("#"))
+    assert not [line for line in lines[first_command:] if line.startswith("#SBATCH")]
+    read = directives.read(script)
+    assert len(read) == sum(line.startswith("#SBATCH") for line in lines), "a directive of two options, or of none"
+    values = directives.last_values(read)
+    assert len(values) == len(read), "a directive is given twice"
+    assert values["chdir"] == spec.chdir
+    assert {name: value for name, value in spec.sbatch if name != "gres"}.items() <= values.items()
+    asked = [name for name in values if name in GPU_DIRECTIVES and (name != "gres" or "gpu" in (values["gres"] or ""))]
+    assert len(asked) == (0 if spec.gpu_directive == "none" else 1)
+    assert not {"mem", "mem-per-cpu"} <= set(values)
+    assert not {"ntasks", "tasks"} & set(values)
+    gpus = {"gpus-per-node": spec.gpus_per_node, "gres": spec.gpus_per_node, "gpus": spec.processes}
+    for name in asked:
+        item = next(item for item in (values[name] or "").split(",") if name != "gres" or item.startswith("gpu:"))
+        assert int(item.split(":")[-1]) == gpus[name]
+
+
+def check_layout(spec: JobSpec, script: str) -> None:
+    values = directives.last_values(directives.read(script))
+    tasks = spec.gpus_per_node if spec.launcher == "srun" else 1
+    assert (values["nodes"], values["ntasks-per-node"]) == (str(spec.nodes), str(tasks))
+    assert f"\nsrun --nodes={spec.nodes} --ntasks-per-node={tasks} --cpus-per-task=" in script
+    if spec.launcher == "accelerate":
+        assert (number_after(script, "--num_machines"), number_after(script, "--num_processes")) == (spec.nodes, spec.nodes * spec.gpus_per_node)
+    elif spec.launcher == "torchrun":
+        assert number_after(script, "--nproc_per_node") == spec.gpus_per_node
+        assert spec.nodes == 1 or number_after(script, "--nnodes") == spec.nodes
+    else:
+        assert f"WORLD_SIZE={spec.nodes * spec.gpus_per_node} " in script
+
+
+@settings(max_examples=80, deadline=None)
+@given(config=any_job.configs(), words=words, where=directory)
+def test_any_job(config: dict[str, Any], words: list[str], where: str) -> None:
+    spec = any_job.spec_of(config, words, where)
+    script = any_job.script_of(spec, words, where)
+    checked = subprocess.run(["bash", "-n"], input=script.encode("utf-8", "surrogateescape"), capture_output=True)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+    check_directives(spec, script)
+    check_layout(spec, script)
+    made = render.read_header(script)
+    assert made is not None
+    assert (made.untouched, made.directory, made.arguments) == (True, where, ("--nodes", "2", "--", *words))
+
+
+@settings(max_examples=40, deadline=None)
+@given(config=any_job.configs(), position=st.integers(0, 10**6), character=st.sampled_from("x \n#'"))
+def test_an_edit_is_noticed(config: dict[str, Any], position: int, character: str) -> None:
+    script = any_job.script_of(any_job.spec_of(config, [], "/srv"), [], "/srv")
+    position %= len(script)
+    made = render.read_header(script[:position] + character + script[position:])
+    assert made is None or not made.untouched
+
+
+def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> None:
+    """Compare what each node ran with the job: every argument there, unchanged, and nothing else executed."""
+    shipped = ["--module" if spec.launcher == "accelerate" else "-m", "hpctrain.training.sft"]
+    training = [*(shipped if spec.script is None else [spec.script]), *arguments]
+    raw = [word.encode("utf-8", "surrogateescape") for word in training]
+    program = "python" if spec.launcher == "srun" else spec.launcher
+    calls = machine.calls(program)
+    tasks = spec.gpus_per_node if spec.launcher == "srun" else 1
+    assert len(calls) == len({0, spec.nodes - 1}) * len({0, tasks - 1})
+    for call in calls:
+        assert call.argv[-len(raw) :] == raw
+        front = [word.decode() for word in call.argv[: -len(raw)]]
+        if spec.launcher == "accelerate":
+            assert front[0] == "launch"
+            assert front[front.index("--config_file") + 1] == spec.accelerate_config
+            assert front[front.index("--num_processes") + 1] == str(spec.processes)
+        elif spec.launcher == "srun":
+            assert front == ["-u"]
+            assert call.environment["WORLD_SIZE"] == str(spec.processes)
+            assert 0 <= int(call.environment["RANK"]) < spec.processes
+    assert [call.argv for call in machine.calls("module")] == [[b"load", name.encode()] for name in spec.modules]
+    assert [call.argv for call in machine.calls("conda-function")] == ([[b"activate", spec.conda.encode()]] if spec.conda else [])
+    assert len(machine.calls("venv")) == (1 if spec.venv else 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(config=any_job.configs(), words=words, name=any_job.file_name.filter(lambda name: "\\" not in name))
+def test_no_value_runs(config: dict[str, Any], words: list[str], name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("machine")
+    machine = Machine(root, name)
+    spec = any_job.spec_of(config, words, str(machine.directory))
+    machine.run(any_job.script_of(spec, words, str(machine.directory)), spec)
+    check_what_ran(machine, spec, list(spec.arguments))
+    assert machine.strangers(spec) == []
+    shutil.rmtree(root)
+
+
+HOSTILE = " ".join(any_job.CANARIES)
+
+
+def hostile(launcher: str, **more: Any) -> dict[str, Any]:
+    """Return a config with a canary in every field that takes free text."""
+    values = any_job.CANARIES + any_job.LINES
+    return {"launcher": launcher, "script": HOSTILE, "accelerate_config": HOSTILE, "environment": {"modules": ["a/1"], **more},
+            "sbatch": {"comment": HOSTILE, "mail-user": HOSTILE}, "resources": {"nodes": 2, "gpus": 2},
+            "training": {"list": values, "json": {value: value for value in values}, **{f"v{n}": value for n, value in enumerate(values)}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])
+@pytest.mark.parametrize("environment", [{"conda": HOSTILE}, {"venv": "$(touch CANARY)'; touch CANARY; '\"`touch CANARY`# *"}], ids=["conda", "venv"])
+def test_a_canary_in_every_field(launcher: str, environment: dict[str, str], tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "$(touch CANARY); 'touch CANARY' \" # %j")
+    words = [*any_job.CANARIES, *any_job.LINES, "\udcff"]
+    spec = any_job.spec_of(hostile(launcher, **environment), words, str(machine.directory))
+    machine.run(any_job.script_of(spec, words, str(machine.directory)), spec)
+    check_what_ran(machine, spec, list(spec.arguments))
+    assert machine.strangers(spec) == []
+
+
+def test_the_canaries_sing_where_nothing_is_quoted(tmp_path: Path) -> None:
+    """What `test_no_value_runs` looks for does appear when a value is not quoted; else it would prove nothing."""
+    machine = Machine(tmp_path, "project")
+    spec = any_job.spec_of({"launcher": "torchrun", "script": "$(touch CANARY)"}, [], str(machine.directory))
+    script = any_job.script_of(spec, [], str(machine.directory)).replace(f"    {shell.quote(spec.script)}\n", f"    {spec.script}\n")
+    machine.run(script, spec)
+    assert machine.strangers(spec) == ["CANARY"]
+
+
+def test_the_strategy_covers_every_field() -> None:
+    """A field that is added to the schema has to be added to the strategy."""
+    shipped = {("template",), ("chdir",), ("resources", "mem"), ("resources", "mem_per_cpu"), ("environment", "conda"), ("environment", "venv")}
+    seen: set[tuple[str, ...]] = set(shipped)
+
+    @settings(max_examples=200, deadline=None, database=None)
+    @given(any_job.configs())
+    def look(config: dict[str, Any]) -> None:
+        for key, value in config.items():
+            seen.add((key,))
+            seen.update((key, inner) for inner in value) if isinstance(value, dict) else None
+
+    look()
+    seen |= {("resources", "gpus_per_node")} if ("resources", "gpus") in seen else set()
+    assert {entry.path for entry in FIELDS} <= seen
