@@ -87,8 +87,9 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 ok, 1 failed, 2 usage or config error, 3 scheduler unreachable, 130 interrupted."""
-    # A short-lived process that imports a lot: collecting while it does takes a tenth of the time, and finds nothing.
-    gc.set_threshold(100_000)
+    # A short-lived process that imports a lot: collecting while it does takes a tenth of the time, and finds nothing. What lives
+    # longer (hpctrain.cli.follow) switches it on again.
+    gc.disable()
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
     try:

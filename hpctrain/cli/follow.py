@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import time
@@ -53,6 +54,7 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Cal
         tails: its logs; empty for waiting in silence.
         say: gets one line for each change of state.
     """
+    gc.enable()
     local = scheduler.name == "local"
     pause, next_question, last_state = (_LOOK_S, 0.0, "") if local else (_ASK_FIRST_S, 0.0, "")
     while True:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 # pydantic looks through every installed distribution for plugins, a tenth of the time that `render` takes. We use none.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from hpctrain.config.yaml12 import Plain
@@ -127,6 +127,12 @@ def _absolute(text: str) -> str:
     return text
 
 
+def _not_an_option(text: str) -> str:
+    if text.startswith("-"):
+        raise problem(f"must not begin with a dash, because programs would take it for an option, not {_short(text)!r}")
+    return text
+
+
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -142,7 +148,8 @@ JobName = Annotated[Text, _matching(_NAME, "1 to 64 of the characters A-Z a-z 0-
 SlurmName = Annotated[Text, _matching(_SLURM_NAME, "letters, digits and . _ - , : + @")]
 Features = Annotated[Text, _matching(_FEATURES, "feature names joined by & | , with optional brackets and counts")]
 Module = Annotated[Text, _matching(_MODULE, "a module name such as cuda/12.2")]
-Path = Text
+Word = Annotated[Text, AfterValidator(_not_an_option)]
+Path = Word
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 Seconds = Annotated[int, BeforeValidator(_seconds)]
@@ -151,7 +158,7 @@ Seconds = Annotated[int, BeforeValidator(_seconds)]
 class Section(BaseModel):
     """Keys and values, all of them known."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +199,7 @@ class Environment(Section):
     """`environment:` what is loaded and activated, in this order."""
 
     modules: Annotated[tuple[Module, ...], BeforeValidator(_as_list)] = ()
-    conda: Text | None = None
+    conda: Word | None = None
     venv: Path | None = None
 
 
@@ -256,7 +263,7 @@ class Config(Section):
     chdir: AbsolutePath | None = None
     accelerate_config: Path = "multi_gpu.yaml"
     offline: Boolean = True
-    resources: Resources = Resources()
-    environment: Environment = Environment()
+    resources: Resources = Field(default_factory=Resources)
+    environment: Environment = Field(default_factory=Environment)
     sbatch: Annotated[dict[str, str | None], BeforeValidator(_sbatch_options)] = {}
     training: Annotated[dict[str, Any], BeforeValidator(_arguments)] = {}

@@ -54,6 +54,7 @@ def render(
     version: str,
     directory: str,
     arguments: tuple[str, ...],
+    compiled: jinja2.BytecodeCache | None = None,
 ) -> str:
     """Return the sbatch script of `spec`.
 
@@ -64,15 +65,13 @@ def render(
         version: of hpctrain.
         directory: where the command is given.
         arguments: the words behind `hpctrain render` that make this script again.
+        compiled: where Jinja keeps compiled templates; compiling them is a tenth of the time of `hpctrain render`.
 
     Raises:
         UsageError: the template does not parse, uses an undefined variable, or does not start with `#!`.
     """
-    text = _fill(
-        template,
-        templates,
-        {"job": spec, "directives": directives.lines(spec), "arguments": _argument_lines(spec.arguments)},
-    )
+    context = {"job": spec, "directives": directives.lines(spec), "arguments": _argument_lines(spec.arguments)}
+    text = _fill(template, templates, context, compiled)
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
         raise UsageError(
@@ -119,8 +118,8 @@ def _argument_lines(arguments: tuple[str, ...]) -> list[str]:
     return [shell.join(line) for line in lines]
 
 
-def _fill(name: str, templates: Mapping[str, str], context: Mapping[str, object]) -> str:
-    environment = _environment(templates)
+def _fill(name: str, templates: Mapping[str, str], context: Mapping[str, object], compiled: jinja2.BytecodeCache | None) -> str:
+    environment = _environment(templates, compiled)
     try:
         return environment.get_template(name).render(context)
     except jinja2.TemplateSyntaxError as error:
@@ -142,7 +141,7 @@ def _fill(name: str, templates: Mapping[str, str], context: Mapping[str, object]
     )
 
 
-def _environment(templates: Mapping[str, str]) -> jinja2.Environment:
+def _environment(templates: Mapping[str, str], compiled: jinja2.BytecodeCache | None) -> jinja2.Environment:
     def load(name: str) -> tuple[str, str, None] | None:
         return (templates[name], name, None) if name in templates else None
 
@@ -152,6 +151,7 @@ def _environment(templates: Mapping[str, str]) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=compiled,
         autoescape=False,  # bash, not HTML: the `sh` filter is what escapes here
     )
     environment.filters["sh"] = shell.quote

@@ -55,7 +55,9 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
         ) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
-            f"{argv[0]} did not answer within {timeout:g} s", details=(f"  ran: {shell.join(tuple(argv))}",), fix="run the command again in a minute"
+            f"{argv[0]} did not answer within {timeout:g} s",
+            details=(f"  ran: {shell.join(tuple(argv))}",),
+            fix="run the command again in a minute",
         ) from error
     return Finished(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))
 
