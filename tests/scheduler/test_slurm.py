@@ -1,0 +1,158 @@
+"""Slurm's side of the protocol, against programs on PATH that record what they were asked. The real Slurm is in tests/lab."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpctrain.errors import HpctrainError, SchedulerError
+from hpctrain.scheduler import ledger, slurm
+from hpctrain.scheduler.parse.records import SEPARATOR
+from hpctrain.scheduler.slurm import SlurmScheduler
+
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=sft\n#SBATCH --comment=mine\n#SBATCH --output=logs/o_%j.log\ntrue\n"
+Programs = Callable[..., None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Return a function that puts programs on PATH: name=body of a bash script; each call of one is a line in calls.txt."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    Path("job.sbatch").write_text(SCRIPT)
+
+    def put(**bodies: str) -> None:
+        for name, body in bodies.items():
+            (folder / name).write_text(f'#!/bin/bash\necho "{name} $*" >> {tmp_path}/calls.txt\nenv > {tmp_path}/{name}.env\n{body}\n')
+            (folder / name).chmod(0o755)
+
+    put(squeue="", sacct="", scontrol="exit 1", scancel="")
+    return put
+
+
+def calls(program: str) -> list[str]:
+    path = Path("calls.txt")
+    return [line for line in path.read_text().splitlines() if line.startswith(f"{program} ")] if path.exists() else []
+
+
+def scheduler() -> SlurmScheduler:
+    return SlurmScheduler(timeout=1.0, sleep=lambda _: None)
+
+
+def squeue_line(job_id: str, comment: str, state: str = "PENDING") -> str:
+    return SEPARATOR.join((job_id, "sft", state, "None", "0:00", "1:00:00", "1", "gpu", "N/A", comment))
+
+
+def test_the_environment_of_an_outer_job_does_not_reach_sbatch(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_ACCOUNT", "PMI_RANK", "PET_NNODES", "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("SLURM_CONF", "/etc/other.conf")
+    programs(sbatch="echo greetings from the site; echo '123;cluster'")
+    submission = scheduler().submit(Path("job.sbatch"))
+    assert (submission.job_id, submission.cluster) == ("123", "cluster")
+    assert "SBATCH_ACCOUNT" in " ".join(submission.notes)
+    passed = Path("sbatch.env").read_text()
+    assert re.findall(r"^(?:SLURM|SBATCH|PMI|PET|OMPI)_\w+=.*$", passed, re.MULTILINE) == ["SLURM_CONF=/etc/other.conf"]
+    (call,) = calls("sbatch")
+    assert re.fullmatch(r"sbatch --parsable --comment=hpctrain:[0-9a-f]{16} mine job\.sbatch", call), (
+        "our token, and the user's own comment"
+    )
+
+
+def test_a_refusal_is_slurms_own_words_and_leaves_nothing(programs: Programs) -> None:
+    programs(sbatch="echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
+    with pytest.raises(HpctrainError) as refused:
+        scheduler().submit(Path("job.sbatch"))
+    assert "  sbatch said: Batch job submission failed: Invalid qos specification" in refused.value.details
+    assert refused.value.fix is not None
+    assert "hpctrain render --qos NAME" in refused.value.fix
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize(
+    "sbatch", ["sleep 30", "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"]
+)
+def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(programs: Programs, sbatch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(sbatch=sbatch)
+    with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
+        scheduler().submit(Path("job.sbatch"))
+    (record,) = scheduler().status()
+    assert (record.state, record.name) == ("UNKNOWN", "sft")
+    with pytest.raises(SchedulerError, match="has not been answered, and may still arrive"):
+        scheduler().submit(Path("job.sbatch"))
+    assert len(calls("sbatch")) == 1, "never submitted twice"
+
+    # It has arrived after all: the next submission finds it, and ps knows its id.
+    (entry,) = ledger.unanswered()
+    programs(squeue=f"echo '{squeue_line('77', f'{entry.comment} mine')}'")
+    assert scheduler().submit(Path("job.sbatch")).job_id == "77"
+    assert len(calls("sbatch")) == 1
+    assert [(record.job_id, record.state) for record in scheduler().status()] == [("77", "PENDING")]
+
+
+def test_a_submission_without_a_trace_is_given_up_after_a_while(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(sbatch="sleep 30")
+    with pytest.raises(SchedulerError):
+        scheduler().submit(Path("job.sbatch"))
+    monkeypatch.setattr(slurm, "LOST_AFTER_S", 0.0)
+    programs(sbatch="echo 78")
+    assert scheduler().submit(Path("job.sbatch")).job_id == "78"
+    assert ledger.unanswered() == []
+
+
+def test_another_script_is_not_held_up(programs: Programs) -> None:
+    programs(sbatch="sleep 30")
+    with pytest.raises(SchedulerError):
+        scheduler().submit(Path("job.sbatch"))
+    Path("other.sbatch").write_text(SCRIPT.replace("sft", "other"))
+    programs(sbatch="echo 79")
+    assert scheduler().submit(Path("other.sbatch")).job_id == "79"
+
+
+def test_slurm_that_cannot_be_reached(programs: Programs) -> None:
+    programs(sbatch="echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    with pytest.raises(SchedulerError, match="cannot be reached"):
+        scheduler().submit(Path("job.sbatch"))
+    assert ledger.entries() == []
+    programs(squeue="sleep 30")
+    with pytest.raises(SchedulerError, match="squeue did not answer within 1 s"):
+        scheduler().status()
+
+
+def test_one_query_for_all_jobs_and_final_states_from_accounting(programs: Programs) -> None:
+    running, ended = squeue_line("5", "", "RUNNING"), squeue_line("6", "", "FAILED")
+    row = SEPARATOR.join(("6", "sft", "FAILED", "9:0", "0:0", "12", "01:00:00", "1", "gpu", "2026-01-02T03:04:05", ""))
+    programs(squeue=f"echo '{running}'; echo '{ended}'", sacct=f"echo '{row}'")
+    found = {record.job_id: record for record in scheduler().status(["5", "6"])}
+    assert (found["5"].state, found["6"].state, found["6"].exit_code) == ("RUNNING", "FAILED", 9)
+    assert (len(calls("squeue")), len(calls("sacct"))) == (1, 1)
+
+
+def test_without_accounting_slurmctld_is_asked(programs: Programs) -> None:
+    line = "JobId=6 JobName=my job UserId=u(1) GroupId=g(1) JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125 RunTime=00:00:12 TimeLimit=01:00:00"
+    programs(
+        squeue=f"echo '{squeue_line('6', '', 'FAILED')}'",
+        sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",
+        scontrol=f"echo '{line}'",
+    )
+    (record,) = scheduler().status(["6"])
+    assert (record.name, record.state, record.exit_code, record.elapsed_s) == ("my job", "OUT_OF_MEMORY", 1, 12)
+
+
+def test_where_a_job_writes(programs: Programs) -> None:
+    programs(sbatch="echo 123")
+    scheduler().submit(Path("job.sbatch"))
+    logs = scheduler().logs("123")
+    assert logs is not None
+    assert logs.output == Path.cwd() / "logs" / "o_123.log"
+    assert logs.error == logs.output
+    programs(scontrol="echo 'JobId=9 JobName=x UserId=u(1) GroupId=g(1) StdErr=/a b/e.log StdIn=/dev/null StdOut=/a b/o.log Power='")
+    logs = scheduler().logs("9")
+    assert logs is not None
+    assert (logs.output, logs.error) == (Path("/a b/o.log"), Path("/a b/e.log"))
