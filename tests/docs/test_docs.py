@@ -19,7 +19,9 @@ HELP = re.compile(r"(<!-- help: .*? -->\n```\n)(.*?)(```\n<!-- end of help -->)"
 
 def help_of(verb: str) -> str:
     hpctrain = Path(sys.executable).with_name("hpctrain")
-    return subprocess.run([hpctrain, verb, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "102"}).stdout
+    return subprocess.run(
+        [hpctrain, verb, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "102"}
+    ).stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)

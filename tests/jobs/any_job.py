@@ -13,17 +13,33 @@ from hpctrain.config.to_spec import to_spec
 from hpctrain.jobs import render
 from hpctrain.jobs.spec import JobSpec
 
-CANARIES = ["$(touch CANARY)", "`touch CANARY`", "; touch CANARY", "'; touch CANARY; '", '"; touch CANARY; "', "' touch CANARY '", "#SBATCH --wrap=x",
-            "x # y", "& touch CANARY &", "| touch CANARY", "> CANARY", "${x:=$(touch CANARY)}", "{{ job }}", "{% raw %}", "%j%x%%", "~", "*", "-n", "()",
-            "!!", "é 😀 \u202e", "\u00a0", "'", '"', "$", "a'b\"c`d"]  # fmt: skip
-LINES = ["\ntouch CANARY\n", "\r\ntouch CANARY", "x\n#SBATCH --nodes=99", "\n'\ntouch CANARY #", "\\\n", "\x1b[2J", "\x85\u2028", "a\\", "\\'; touch CANARY"]
+CANARIES = ["$(touch CANARY)", "`touch CANARY`",
+            "; touch CANARY", "'; touch CANARY; '", '"; touch CANARY; "', "' touch CANARY '",
+            "#SBATCH --wrap=x", "x # y", "& touch CANARY &", "| touch CANARY", "> CANARY", "${x:=$(touch CANARY)}",
+            "{{ job }}", "{% raw %}", "%j%x%%", "~", "*",
+            "-n", "()", "!!", "é 😀 \u202e", "\u00a0", "'", '"', "$", "a'b\"c`d"]  # fmt: skip
+LINES = [
+    "\ntouch CANARY\n",
+    "\r\ntouch CANARY",
+    "x\n#SBATCH --nodes=99",
+    "\n'\ntouch CANARY #",
+    "\\\n",
+    "\x1b[2J",
+    "\x85\u2028",
+    "a\\",
+    "\\'; touch CANARY",
+]
 
-one_line = (st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20) | st.sampled_from(CANARIES)).filter(str.strip)
-#: Of the config: anything that YAML can write.
+one_line = (
+    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20) | st.sampled_from(CANARIES)
+).filter(str.strip)
+#: Of paths and names, which programs must not take for options.
+path = one_line.filter(lambda text: not text.startswith("-"))
+#: Arguments in the config: anything that YAML can write.
 argument = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.sampled_from(CANARIES + LINES)
-#: Of the command line: bytes that are no UTF-8 too.
+#: Arguments on the command line: bytes that are no UTF-8 too.
 word = argument | st.sampled_from(["\udcff", "a\udc80\n", "--", "--flag", "--key=a b", "-x", ""])
-file_name = one_line.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", "..") and len(text.encode()) < 100)
+file_name = path.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", "..") and len(text.encode()) < 100)
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@-]{0,10}", fullmatch=True)
 number = st.integers
 
@@ -34,11 +50,17 @@ def optional(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
 
 resources = optional(
     nodes=number(1, 20), gpus=number(1, 16), gpu_type=st.sampled_from(["a100", "H100-80.GB"]), partition=names, account=names, qos=names,
-    gpu_directive=st.sampled_from(["gres", "gpus-per-node", "gpus", "none"]), time=st.sampled_from(["1:30:00", "5", "2-12", "00:00:01", "365-0"]),
+    gpu_directive=st.sampled_from(["gres", "gpus-per-node", "gpus", "none"]),
+    time=st.sampled_from(["1:30:00", "5", "2-12", "00:00:01", "365-0"]),
     cpus_per_task=number(1, 256), constraint=st.sampled_from(["a100", "a100&(nvme|ssd)", "[rack1*2&rack2]"]), reservation=names,
 )  # fmt: skip
 memory = st.sampled_from([{}, {"mem": "0"}, {"mem": "480G"}, {"mem": "1K"}, {"mem_per_cpu": "4000"}])
-sbatch = optional(comment=one_line, requeue=st.none(), gres=st.sampled_from(["nvme:1", "craynetwork:4,shard:2"]), **{"mail-user": one_line, "wckey": one_line})
+sbatch = optional(
+    comment=one_line,
+    requeue=st.none(),
+    gres=st.sampled_from(["nvme:1", "craynetwork:4,shard:2"]),
+    **{"mail-user": one_line, "wckey": one_line},
+)
 training = st.dictionaries(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True),
     argument | st.lists(argument, max_size=3) | st.dictionaries(argument, argument | number(), max_size=2) | st.none(), max_size=4,
@@ -50,14 +72,16 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Return the data of a valid config.yaml."""
     config = draw(
         optional(
-            job_name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), script=one_line, offline=st.booleans(),
-            accelerate_config=one_line, sbatch=sbatch, training=training,
+            job_name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), script=path, offline=st.booleans(),
+            accelerate_config=path, sbatch=sbatch, training=training,
         )
     )  # fmt: skip
     config["launcher"] = draw(st.sampled_from(["accelerate", "torchrun", "srun"]))
     config["resources"] = draw(resources) | draw(memory)
     modules = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@=/-]{0,20}", fullmatch=True), max_size=3)
-    config["environment"] = draw(optional(modules=modules)) | draw(st.just({}) | file_name.map(lambda name: {"venv": name}) | one_line.map(lambda name: {"conda": name}))
+    config["environment"] = draw(optional(modules=modules)) | draw(
+        st.just({}) | file_name.map(lambda name: {"venv": name}) | path.map(lambda name: {"conda": name})
+    )
     return config
 
 
@@ -71,4 +95,6 @@ def spec_of(config: dict[str, Any], words: list[str], directory: str) -> JobSpec
 def script_of(spec: JobSpec, words: list[str], directory: str) -> str:
     """Return the rendered script of `spec`."""
     arguments = ("--nodes", "2", "--", *words)
-    return render.render(spec, data.templates(), template=render.template_name(spec), version="1.2", directory=directory, arguments=arguments)
+    return render.render(
+        spec, data.templates(), template=render.template_name(spec), version="1.2", directory=directory, arguments=arguments
+    )

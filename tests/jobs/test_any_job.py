@@ -17,9 +17,9 @@ from stand_ins import Machine
 from hpctrain.config.fields import FIELDS
 from hpctrain.jobs import render, shell
 from hpctrain.jobs.spec import JobSpec
-from hpctrain.scheduler.parse import directives
+from hpctrain.scheduler.parse import directives, log_pattern
 
-directory = any_job.file_name.filter(lambda name: "\\" not in name).map(lambda name: f"/srv/{name}")
+directory = st.builds(str.__add__, st.sampled_from(["/", "/srv/", "/%j%x/%"]), any_job.file_name.filter(lambda name: "\\" not in name))
 words = st.lists(any_job.word, max_size=4)
 GPU_DIRECTIVES = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
 
@@ -39,6 +39,8 @@ def check_directives(spec: JobSpec, script: str) -> None:
     values = directives.last_values(read)
     assert len(values) == len(read), "a directive is given twice"
     assert values["chdir"] == spec.chdir
+    log = log_pattern.expand(values["output"] or "", {"j": "62", "x": "NAME"})
+    assert log == f"{spec.chdir}/logs/output_{spec.job_name}_62.log"
     assert {name: value for name, value in spec.sbatch if name != "gres"}.items() <= values.items()
     asked = [name for name in values if name in GPU_DIRECTIVES and (name != "gres" or "gpu" in (values["gres"] or ""))]
     assert len(asked) == (0 if spec.gpu_directive == "none" else 1)
@@ -56,7 +58,10 @@ def check_layout(spec: JobSpec, script: str) -> None:
     assert (values["nodes"], values["ntasks-per-node"]) == (str(spec.nodes), str(tasks))
     assert f"\nsrun --nodes={spec.nodes} --ntasks-per-node={tasks} --cpus-per-task=" in script
     if spec.launcher == "accelerate":
-        assert (number_after(script, "--num_machines"), number_after(script, "--num_processes")) == (spec.nodes, spec.nodes * spec.gpus_per_node)
+        assert (number_after(script, "--num_machines"), number_after(script, "--num_processes")) == (
+            spec.nodes,
+            spec.nodes * spec.gpus_per_node,
+        )
     elif spec.launcher == "torchrun":
         assert number_after(script, "--nproc_per_node") == spec.gpus_per_node
         assert spec.nodes == 1 or number_after(script, "--nnodes") == spec.nodes
@@ -130,13 +135,22 @@ HOSTILE = " ".join(any_job.CANARIES)
 def hostile(launcher: str, **more: Any) -> dict[str, Any]:
     """Return a config with a canary in every field that takes free text."""
     values = any_job.CANARIES + any_job.LINES
-    return {"launcher": launcher, "script": HOSTILE, "accelerate_config": HOSTILE, "environment": {"modules": ["a/1"], **more},
-            "sbatch": {"comment": HOSTILE, "mail-user": HOSTILE}, "resources": {"nodes": 2, "gpus": 2},
-            "training": {"list": values, "json": {value: value for value in values}, **{f"v{n}": value for n, value in enumerate(values)}}}  # fmt: skip
+    training: dict[str, Any] = {f"v{number}": value for number, value in enumerate(values)}
+    return {
+        "launcher": launcher,
+        "script": HOSTILE,
+        "accelerate_config": HOSTILE,
+        "environment": {"modules": ["a/1"], **more},
+        "sbatch": {"comment": HOSTILE, "mail-user": HOSTILE},
+        "resources": {"nodes": 2, "gpus": 2},
+        "training": {"list": values, "json": {value: value for value in values}, **training},
+    }
 
 
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])
-@pytest.mark.parametrize("environment", [{"conda": HOSTILE}, {"venv": "$(touch CANARY)'; touch CANARY; '\"`touch CANARY`# *"}], ids=["conda", "venv"])
+@pytest.mark.parametrize(
+    "environment", [{"conda": HOSTILE}, {"venv": "$(touch CANARY)'; touch CANARY; '\"`touch CANARY`# *"}], ids=["conda", "venv"]
+)
 def test_a_canary_in_every_field(launcher: str, environment: dict[str, str], tmp_path: Path) -> None:
     machine = Machine(tmp_path, "$(touch CANARY); 'touch CANARY' \" # %j")
     words = [*any_job.CANARIES, *any_job.LINES, "\udcff"]
@@ -157,7 +171,14 @@ def test_the_canaries_sing_where_nothing_is_quoted(tmp_path: Path) -> None:
 
 def test_the_strategy_covers_every_field() -> None:
     """A field that is added to the schema has to be added to the strategy."""
-    shipped = {("template",), ("chdir",), ("resources", "mem"), ("resources", "mem_per_cpu"), ("environment", "conda"), ("environment", "venv")}
+    shipped = {
+        ("template",),
+        ("chdir",),
+        ("resources", "mem"),
+        ("resources", "mem_per_cpu"),
+        ("environment", "conda"),
+        ("environment", "venv"),
+    }
     seen: set[tuple[str, ...]] = set(shipped)
 
     @settings(max_examples=200, deadline=None, database=None)

@@ -1,0 +1,87 @@
+"""A desk for the tests of the command line: a directory, what is typed there, and what must be true of every refusal."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpctrain.cli import main
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.splitlines()
+
+
+class Desk:
+    """The directory where the commands are typed."""
+
+    def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory, self._capfd, self.patch = directory, capfd, monkeypatch
+        monkeypatch.chdir(directory)
+
+    def go(self, name: str) -> None:
+        """Change to a directory, made when missing."""
+        self.directory /= name
+        self.directory.mkdir(exist_ok=True)
+        self.patch.chdir(self.directory)
+
+    def set(self, **variables: str) -> None:
+        for name, value in variables.items():
+            self.patch.setenv(name, value)
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def program(self, name: str, body: str) -> None:
+        """Put an executable in front of everything else on PATH."""
+        path = self.write(f"../programs/{name}", f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+        if not os.environ["PATH"].startswith(f"{path.parent}:"):
+            self.patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+    def run(self, *words: str) -> Said:
+        self._capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        said = self._capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, said.out, said.err)
+
+    def refused(self, *words: str, code: int = 2) -> Said:
+        """Run a command that must fail in the style of the house, and write nothing."""
+        before = self.snapshot()
+        said = self.run(*words)
+        assert said.code == code, said.err
+        assert any(line.startswith("error: ") for line in said.lines), said.err
+        assert said.lines[-1].startswith("fix: ")
+        assert "Traceback" not in said.err
+        assert "this is a mistake in hpctrain" not in said.err
+        assert said.out == ""
+        assert self.snapshot() == before
+        return said
+
+    def snapshot(self) -> dict[str, tuple[int, bytes]]:
+        """Return all files and directories with their contents."""
+        return {
+            str(path.relative_to(self.directory)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+            for path in self.directory.rglob("*")
+        }
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+    (tmp_path / "project").mkdir()
+    return Desk(tmp_path / "project", capfd, monkeypatch)

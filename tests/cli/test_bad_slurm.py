@@ -1,0 +1,136 @@
+"""A Slurm that refuses, is silent, talks too much or is not there at all; real executables stand in for sbatch and squeue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpctrain.errors import SchedulerError
+from hpctrain.scheduler import ledger
+from hpctrain.scheduler.slurm import SlurmScheduler
+
+if TYPE_CHECKING:
+    from conftest import Desk
+
+
+@pytest.fixture
+def rendered(desk: Desk) -> Desk:
+    """A desk with a script, and a Slurm that has no jobs."""
+    assert desk.run("render").code == 0
+    for name in ("squeue", "sacct", "scancel"):
+        desk.program(name, "true")
+    desk.program("scontrol", "exit 1")
+    return desk
+
+
+def test_no_slurm_at_all(rendered: Desk, no_slurm: None) -> None:
+    said = rendered.run("submit", "--dry-run")
+    assert said.code == 0
+    assert "sbatch is not on PATH, so the job runs on this machine" in said.err
+    with pytest.raises(SchedulerError, match="sbatch is not on PATH") as caught:
+        SlurmScheduler().submit(Path("sft.sbatch"))
+    assert caught.value.exit_code == 3
+    assert ledger.entries() == []
+
+
+REFUSALS = [
+    ("Invalid account or account/partition combination specified", "--account NAME"),
+    ("invalid partition specified: gpux", "--partition NAME"),
+    ("Invalid qos specification", "--qos NAME"),
+    ("Requested time limit is invalid (missing or exceeds some limit)", "--time LIMIT"),
+    ("Requested node configuration is not available", "--nodes"),
+    ("Something that nobody has seen before", "hpctrain submit --test-only sft.sbatch"),
+]
+
+
+@pytest.mark.parametrize(("words", "fix"), REFUSALS, ids=[words[:12] for words, _ in REFUSALS])
+def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str) -> None:
+    rendered.program("sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1")
+    said = rendered.refused("submit", code=1)
+    assert said.lines[0] == "error: Slurm refused the job"
+    assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
+    assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
+    assert fix in said.lines[-1]
+    assert ledger.entries() == []
+
+
+UNREACHABLE = ["Unable to contact slurm controller (connect failure)", "slurm_load_jobs error: Connection refused"]
+no_config = pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: _UNREACHABLE does not know these words of 22.05")
+
+
+@pytest.mark.parametrize("words", [*UNREACHABLE, pytest.param("Could not establish a configuration source", marks=no_config)])
+def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
+    rendered.program("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
+    rendered.program("squeue", f"echo 'squeue: error: {words}' >&2; exit 1")
+    for verb in (["submit"], ["cancel", "5"], ["logs", "5"]):
+        assert words in rendered.refused(*verb, code=3).err
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"), [("123", "123"), ("123;cluster", "123;cluster"), ("Welcome to HPC!\nYou have 5 hours left\n77;c-1", "77;c-1")]
+)
+def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
+    rendered.program("sbatch", f"cat <<'END'\n{printed}\nEND")
+    said = rendered.run("submit", "--parsable")
+    assert (said.code, said.out) == (0, f"{shown}\n")
+
+
+@pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: parse_submission's ValueError is not caught")
+def test_no_job_id_at_all(rendered: Desk) -> None:
+    rendered.program("sbatch", "echo welcome")
+    assert "welcome" in rendered.refused("submit", code=3).err
+
+
+def test_a_job_that_sbatch_did_not_answer_for_is_found_and_not_sent_twice(rendered: Desk) -> None:
+    """It hangs after it has sent the job; the job's comment tells which one it is."""
+    queue = rendered.write("../queue", b"")
+    row = "\x1f".join(["77", "sft", "PENDING", "None", "0:00", "5:00", "1", "gpu", "N/A"])
+    rendered.program("sbatch", f"printf '%s\\x1f%s\\n' '{row}' \"${{2#--comment=}}\" >> {queue}; exec sleep 30")
+    rendered.program("squeue", f"cat {queue}")
+    rendered.set(HPCTRAIN_SLURM_TIMEOUT="0.5")
+    said = rendered.run("submit", "--parsable")
+    assert (said.code, said.out) == (0, "77\n"), said.err
+    assert "found by its comment" in said.err
+    assert len(queue.read_text().splitlines()) == 1
+
+
+def test_a_job_that_nobody_knows_is_not_sent_again_at_once(rendered: Desk) -> None:
+    calls = rendered.write("../calls", b"")
+    rendered.program("sbatch", f"echo called >> {calls}; exec sleep 30")
+    waited: list[float] = []
+    scheduler = SlurmScheduler(timeout=0.5, sleep=waited.append)
+    for sentence in ("whether the job exists is unknown", "an earlier submission of this script has not been answered"):
+        with pytest.raises(SchedulerError, match=sentence) as caught:
+            scheduler.submit(Path("sft.sbatch"))
+        assert caught.value.exit_code == 3
+        assert caught.value.fix
+    assert calls.read_text() == "called\n"
+    assert sum(waited) >= 10
+    assert "UNKNOWN" in rendered.run("ps").out
+
+
+@pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: float() of the variable is not checked")
+@pytest.mark.parametrize("value", ["abc", "nan"])
+def test_a_bad_timeout(rendered: Desk, value: str) -> None:
+    rendered.program("sbatch", "echo 123")
+    rendered.set(HPCTRAIN_SLURM_TIMEOUT=value)
+    assert "HPCTRAIN_SLURM_TIMEOUT" in rendered.refused("submit").err
+
+
+DOS = "#!/bin/bash\r\n#SBATCH --nodes=1\r\ntrue\r\n"
+
+
+dos_is_missed = pytest.mark.xfail(strict=True, reason="read_text() turns \\r\\n into \\n before the check")
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["echo\n", "", '#!/bin/bash\n#SBATCH --comment="open\n', "#!/bin/bash\n#SBATCH word\n", pytest.param(DOS, marks=dos_is_missed)],
+)
+@pytest.mark.parametrize("where", [[], ["--local"]], ids=["slurm", "local"])
+def test_a_script_that_is_no_batch_script(rendered: Desk, script: str, where: list[str]) -> None:
+    rendered.program("sbatch", "echo 'sbatch was called' >&2; exit 9")
+    rendered.write("x.sh", script)
+    assert "x.sh is not a batch script" in rendered.refused("submit", *where, "x.sh").err
