@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -91,43 +92,44 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # longer (hpctrain.cli.follow) switches it on again.
     gc.disable()
     words = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may hold bytes that are no UTF-8
+            stream.reconfigure(errors="surrogateescape")
     try:
         result: Any = cli.main(words, prog_name="hpctrain", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
-    except HpctrainError as error:
-        if debug:
-            raise
-        code = _say(error.render(), error.exit_code)
-    except click.UsageError as error:
-        verb = error.ctx.command_path if error.ctx is not None else "hpctrain"
-        fix = error.fix if isinstance(error, HpctrainUsage) else f"{verb} --help"
-        code = _say(HpctrainError(_lower(error.format_message()), fix=fix).render(), 2)
-    except click.ClickException as error:
-        code = _say(HpctrainError(_lower(error.format_message()), fix="hpctrain --help").render(), 1)
-    except (click.Abort, KeyboardInterrupt):
-        code = _say("interrupted", 130)
     except BrokenPipeError:
         # The reader went away (`| head`): nobody is left to tell, and Python's own flush at exit must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:
-        if debug:
+    except (Exception, KeyboardInterrupt) as error:
+        if "--debug" in words and not isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt):
             raise
-        place = (str(error.filename),) if error.filename else ()
-        code = _say(HpctrainError(_lower(error.strerror or str(error)), details=place, fix="df -h . && ls -ld .").render(), 1)
-    except Exception as error:
-        if debug:
-            raise
-        what = f"this is a mistake in hpctrain: {type(error).__name__}: {error}"
-        code = _say(HpctrainError(what, fix=f"report it with the output of: hpctrain --debug {shlex.join(words)}").render(), 1)
+        message, code = _explain(error, words)
+        sys.stderr.write(message + "\n")
     sys.exit(code)
 
 
-def _say(message: str, code: int) -> int:
-    sys.stderr.write(message + "\n")
-    return code
+def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
+    """Return what to tell a person about `error`, and the exit code."""
+    verb = next((word for word in words if word in VERBS), None)
+    help_ = " ".join(["hpctrain", *([verb] if verb else []), "--help"])
+    match error:
+        case HpctrainError():
+            return error.render(), error.exit_code
+        case click.exceptions.NoArgsIsHelpError():
+            return error.format_message(), 2
+        case click.ClickException():
+            fix = error.fix if isinstance(error, HpctrainUsage) else help_
+            return HpctrainError(_lower(error.format_message()), fix=fix).render(), error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted", 130
+        case OSError():
+            place = (str(error.filename),) if error.filename else ()
+            return HpctrainError(_lower(error.strerror or str(error)), details=place, fix="df -h . && ls -ld .").render(), 1
+    what = f"this is a mistake in hpctrain: {type(error).__name__}: {error}"
+    return HpctrainError(what, fix=f"report it with the output of: hpctrain --debug {shlex.join(words)}").render(), 1
 
 
 def _lower(message: str) -> str:

@@ -12,11 +12,12 @@ import click
 import jinja2
 
 from hpctrain import __version__, data
+from hpctrain.cli import HpctrainUsage
 from hpctrain.config import accelerate_config, files, layers, yaml12
-from hpctrain.config.fields import FIELDS
+from hpctrain.config.fields import FIELDS, RIVALS
 from hpctrain.config.to_spec import to_spec
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import render
+from hpctrain.jobs import render, shell
 from hpctrain.jobs.spec import JobSpec
 from hpctrain.scheduler.state_dir import state_dir
 
@@ -25,13 +26,19 @@ ARGUMENTS = "hpctrain.arguments"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was typed: options by path, --sbatch words, --config, --to, and what came after `--`."""
+    """What was typed: the verb, options by path, --sbatch words, --config, --to, and what came after `--`."""
 
     options: dict[tuple[str, ...], str]
     sbatch: tuple[str, ...] = ()
     config: str | None = None
     to: str | None = None
     arguments: tuple[str, ...] = ()
+    verb: str = "render"
+
+    @property
+    def again(self) -> str:
+        """The words that an error tells to type."""
+        return f"hpctrain {self.verb}"
 
     @property
     def is_bare(self) -> bool:
@@ -58,7 +65,15 @@ class JobCommand(click.Command):
             split = args.index("--")
             ctx.meta[ARGUMENTS] = tuple(args[split + 1 :])
             args = args[:split]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.UsageError as error:
+            script = next((word for word in args if word.endswith(".py")), None)
+            if script is not None and "unexpected extra argument" in error.message:
+                raise HpctrainUsage(
+                    f"{error.message}; what your script gets stands behind --", f"hpctrain {ctx.info_name} --script {shell.quote(script)}"
+                ) from error
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Name the training arguments in the usage line."""
@@ -85,6 +100,7 @@ def request(ctx: click.Context, parameters: dict[str, Any]) -> Request:
     return Request(
         options={entry.path: parameters[_parameter(entry.option)] for entry in FIELDS if parameters[_parameter(entry.option)] is not None},
         sbatch=tuple(parameters["sbatch"]), config=parameters["config"], to=parameters["to"], arguments=ctx.meta[ARGUMENTS],
+        verb=str(ctx.info_name),
     )  # fmt: skip
 
 
@@ -103,7 +119,7 @@ def spec_of(asked: Request) -> JobSpec:
         UsageError: all config errors at once.
     """
     found = files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
-    return to_spec(layers.resolve(found), directory=str(Path.cwd()), arguments=asked.arguments)
+    return to_spec(layers.resolve(found, again=asked.again), directory=str(Path.cwd()), arguments=asked.arguments)
 
 
 def script_of(asked: Request) -> Script:
@@ -113,9 +129,10 @@ def script_of(asked: Request) -> Script:
         UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
     """
     spec = spec_of(asked)
-    _check_training_script(spec)
-    _check_accelerate_config(spec)
-    templates, template = _templates(spec)
+    _check_directories(asked, spec)
+    _check_training_script(spec, asked.again)
+    _check_accelerate_config(spec, asked.again)
+    templates, template, files_of_the_user = _templates(spec, asked.again)
     text = render.render(
         spec,
         templates,
@@ -124,6 +141,7 @@ def script_of(asked: Request) -> Script:
         directory=str(Path.cwd()),
         arguments=_words(asked),
         compiled=_compiled_templates(),
+        files=files_of_the_user,
     )
     to = asked.to or f"{spec.job_name}.sbatch"
     return Script(spec, text, None if to == "-" else Path(to))
@@ -136,8 +154,10 @@ def _parameter(option: str) -> str:
 def _words(asked: Request) -> tuple[str, ...]:
     """Return the words behind `hpctrain render` that ask for the same again; HPCTRAIN_* variables become options."""
     words: list[str] = []
+    # As in config.layers: --mem-per-cpu of the command line takes the place of HPCTRAIN_MEM.
+    displaced = {rival for group in RIVALS for path in group & set(asked.options) for rival in group - {path}}
     for entry in FIELDS:
-        value = asked.options.get(entry.path) or os.environ.get(entry.variable)
+        value = asked.options.get(entry.path) or (None if entry.path in displaced else os.environ.get(entry.variable))
         if value:
             words += [f"{entry.option}={value}"] if value.startswith("-") else [entry.option, value]
     for option in asked.sbatch:
@@ -147,23 +167,25 @@ def _words(asked: Request) -> tuple[str, ...]:
     return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)
 
 
-def _templates(spec: JobSpec) -> tuple[dict[str, str], str]:
-    """Return name to text of all templates, a file of ./templates in place of the shipped one of that name, and the one to render."""
-    found = data.templates()
-    for file in sorted(Path("templates").glob("*.j2")):
-        found[file.name] = _read_template(file)
+def _templates(spec: JobSpec, again: str) -> tuple[dict[str, str], str, dict[str, str]]:
+    """Return name to text of all templates, the name of the one to render, and where the user's own ones lie.
+
+    A file of ./templates takes the place of the shipped one of that name.
+    """
+    own = {file.name: str(file) for file in sorted(Path("templates").glob("*.j2"))}
+    found = data.templates() | {name: _read_template(Path(file)) for name, file in own.items()}
     if spec.template is None:
-        return found, render.template_name(spec)
+        return found, render.template_name(spec), own
     if spec.template in found:
-        return found, spec.template
+        return found, spec.template, own
     file = Path(spec.template)
     if not file.is_file():
         raise UsageError(
             f"there is no template {spec.template!r}",
             details=("known are " + ", ".join(name for name in sorted(found) if not name.startswith("_")),),
-            fix=f"hpctrain render --template {render.template_name(spec)}",
+            fix=f"{again} --template {render.template_name(spec)}",
         )
-    return {**found, spec.template: _read_template(file)}, spec.template
+    return {**found, spec.template: _read_template(file)}, spec.template, own
 
 
 def _compiled_templates() -> jinja2.BytecodeCache | None:
@@ -183,17 +205,24 @@ def _read_template(file: Path) -> str:
         raise UsageError(f"cannot read the template {file}: {error}", fix=f"ls -l {file}") from error
 
 
-def _check_training_script(spec: JobSpec) -> None:
+def _check_directories(asked: Request, spec: JobSpec) -> None:
+    if asked.to is not None and not asked.to.strip():
+        raise UsageError("--to must name a file, or be - for stdout", fix=f"{asked.again} --to {spec.job_name}.sbatch")
+    if Path(spec.chdir).exists() and not Path(spec.chdir).is_dir():
+        raise UsageError(f"--chdir {spec.chdir} is a file, not a directory", fix=f"{asked.again} --chdir DIRECTORY")
+
+
+def _check_training_script(spec: JobSpec, again: str) -> None:
     if spec.script is None or not Path(spec.chdir).is_dir():
         return
     if not (Path(spec.chdir) / spec.script).is_file():
         raise UsageError(
             f"there is no script {spec.script!r} in {spec.chdir}",
-            fix="hpctrain render --script FILE, or without --script for the SFT training",
+            fix=f"{again} --script FILE, or without --script for the SFT training",
         )
 
 
-def _check_accelerate_config(spec: JobSpec) -> None:
+def _check_accelerate_config(spec: JobSpec, again: str) -> None:
     file = Path(spec.chdir) / spec.accelerate_config
     if spec.launcher != "accelerate" or not Path(spec.chdir).is_dir():
         return
@@ -202,12 +231,12 @@ def _check_accelerate_config(spec: JobSpec) -> None:
             return  # written beside the script
         raise UsageError(
             f"there is no accelerate config {spec.accelerate_config!r} in {spec.chdir}",
-            fix="hpctrain render --accelerate-config multi_gpu.yaml",
+            fix=f"{again} --accelerate-config multi_gpu.yaml",
         )
     found = accelerate_config.problems(yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config), spec.accelerate_config)
     if found:
         raise UsageError(
             yaml12.problems_in(len(found), spec.accelerate_config),
             details=tuple(found),
-            fix=f"edit {spec.accelerate_config}, then run: hpctrain render",
+            fix=f"edit {spec.accelerate_config}, then run: {again}",
         )

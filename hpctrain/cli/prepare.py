@@ -32,7 +32,7 @@ def command(demo: str | None) -> None:
     summary = make_demo(Path(demo))
     config = summary.directory / "config.yaml"
     try:
-        script_file.write_whole(config, _job_config(DEMO_TRAINING))
+        script_file.write_whole({config: _job_config(DEMO_TRAINING)})
     except OSError as error:
         raise HpctrainError(f"cannot write {config}: {error.strerror}", fix=f"df -h {shell.quote(summary.directory)}") from error
     click.echo(

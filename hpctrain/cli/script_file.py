@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpctrain import data
@@ -25,36 +26,51 @@ def write(script: Script, *, force: bool) -> list[str]:
         raise ValueError("a script for stdout is not written")
     if not force:
         _refuse_to_lose(script.path)
+    accelerate = Path(script.spec.chdir) / script.spec.accelerate_config
+    wanted = {script.path: script.text}
+    if script.spec.launcher == "accelerate" and accelerate.parent.is_dir() and not accelerate.exists():
+        wanted[accelerate] = data.path("multi_gpu.yaml").read_text(encoding="utf-8")
+    logs = Path(script.spec.chdir) / "logs"
+    had_logs = logs.exists()
     try:
-        notes = _surroundings(script.spec)
-        write_whole(script.path, script.text)
+        notes = _log_directory(script.spec)
+        write_whole(wanted)
     except OSError as error:
+        if not had_logs and logs.is_dir():
+            logs.rmdir()
         raise HpctrainError(
-            f"cannot write {error.filename or script.path}: {error.strerror}",
-            fix=f"df -h {shell.quote(script.path.parent)}, or: hpctrain render --to FILE",
+            f"cannot write {script.path}: {error.strerror}", fix=f"df -h {shell.quote(script.path.parent)}, or: hpctrain render --to FILE"
         ) from error
+    if accelerate in wanted:
+        notes.append(f"wrote {script.spec.accelerate_config}, the accelerate config of the script")
     return notes
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` at once: a reader, or a full disk, never leaves half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_whole(wanted: Mapping[Path, str]) -> None:
+    """Write each text to its path, all or nothing: a reader, or a full disk, never leaves half a file, or half of the files.
+
+    Raises:
+        OSError: the file system refuses; nothing has changed then.
+    """
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in wanted}
     try:
-        with temporary.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        for path, temporary in temporaries.items():
+            with temporary.open("x", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(wanted[path])
+                stream.flush()
+                os.fsync(stream.fileno())
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
 
 
 def _refuse_to_lose(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a directory", fix="hpctrain render --to FILE")
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return
     except OSError as error:
@@ -72,13 +88,14 @@ def _refuse_to_lose(path: Path) -> None:
         )
 
 
-def _surroundings(spec: JobSpec) -> list[str]:
-    directory = Path(spec.chdir)
-    if not directory.is_dir():
-        return [f"note: {spec.chdir} does not exist on this machine; before sbatch, there: mkdir -p {shell.quote(spec.chdir + '/logs')}"]
-    (directory / "logs").mkdir(exist_ok=True)
-    accelerate = directory / spec.accelerate_config
-    if spec.launcher == "accelerate" and not accelerate.exists():
-        write_whole(accelerate, data.path("multi_gpu.yaml").read_text(encoding="utf-8"))
-        return [f"wrote {spec.accelerate_config}, the accelerate config of the script"]
+def _log_directory(spec: JobSpec) -> list[str]:
+    directory, logs = Path(spec.chdir), Path(spec.chdir) / "logs"
+    if not directory.exists():
+        return [f"note: {spec.chdir} does not exist on this machine; before sbatch, there: mkdir -p {shell.quote(logs)}"]
+    if logs.exists() and not logs.is_dir():
+        raise UsageError(
+            f"{logs} is a file, and the job writes its logs into a directory of that name",
+            fix=f"mv {shell.quote(logs)} {shell.quote(logs)}.old",
+        )
+    logs.mkdir(exist_ok=True)
     return []

@@ -100,7 +100,7 @@ def _refuse_stale(written: Path) -> None:
     Raises:
         UsageError: what the script's own command would render now is something else.
     """
-    text = written.read_text(encoding="utf-8", errors="replace")
+    text = written.read_text(encoding="utf-8", errors="surrogateescape")
     made = render.read_header(text)
     if made is None or not made.untouched or made.directory != str(Path.cwd()):
         return  # somebody's own script, or edited: the user's text is what counts

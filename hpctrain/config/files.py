@@ -52,7 +52,9 @@ def _read(path: Path, title: str) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise UsageError(f"there is no file {title}", fix="hpctrain render --config FILE, or without --config for ./config.yaml") from error
+        raise UsageError(
+            f"there is no file {title}", fix="--config with one of: ls *.yaml; without --config, ./config.yaml is read"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {title}: {reason}", fix=f"ls -l {shell.quote(title)}") from error

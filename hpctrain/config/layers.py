@@ -73,8 +73,8 @@ def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer
     return Layer("option", "the options", data, origins)
 
 
-def resolve(layers: Sequence[Layer]) -> Config:
-    """Return the validated config of `layers`, the strongest first.
+def resolve(layers: Sequence[Layer], *, again: str = "hpctrain render") -> Config:
+    """Return the validated config of `layers`, the strongest first; `again` is the command that an error tells to type.
 
     Raises:
         UsageError: every problem of every layer at once.
@@ -92,7 +92,7 @@ def resolve(layers: Sequence[Layer]) -> Config:
     except ValidationError as error:
         problems = problems + [line for details in error.errors() for line in _problems(details, merged)]
     if problems:
-        raise _usage_error(problems)
+        raise _usage_error(problems, again)
     return config
 
 
@@ -221,18 +221,18 @@ def _known_keys() -> dict[KeyPath, dict[str, str]]:
     return known
 
 
-def _usage_error(found: Sequence[tuple[Layer | None, str]]) -> UsageError:
+def _usage_error(found: Sequence[tuple[Layer | None, str]], again: str) -> UsageError:
     problems = sorted(found, key=lambda entry: _line_number(entry[1]))
     titles = list(dict.fromkeys(layer.title for layer, _ in problems if layer is not None)) or ["the config"]
     lines = tuple(line for _, line in problems)
     files = [layer.title for layer, _ in problems if layer is not None and layer.kind == "file"]
     if files:
-        fix = f"edit {files[0]}, then run: hpctrain render"
+        fix = f"edit {files[0]}, then run: {again}"
     else:
         examples = [
             f"{entry.option} {entry.example}" for entry in FIELDS if any(_blames(line, entry.option, entry.variable) for line in lines)
         ]
-        fix = " ".join(["hpctrain render", *examples]) if examples else "hpctrain render --help"
+        fix = " ".join([again, *examples]) if examples else f"{again} --help"
     return UsageError(problems_in(len(problems), " and ".join(titles)), details=lines, fix=fix)
 
 

@@ -121,12 +121,6 @@ def _positive_size(value: Any) -> int:
     return size
 
 
-def _absolute(text: str) -> str:
-    if not text.startswith("/"):
-        raise problem(f"must be an absolute path, not {text!r}")
-    return text
-
-
 def _not_an_option(text: str) -> str:
     if text.startswith("-"):
         raise problem(f"must not begin with a dash, because programs would take it for an option, not {_short(text)!r}")
@@ -150,7 +144,6 @@ Features = Annotated[Text, _matching(_FEATURES, "feature names joined by & | , w
 Module = Annotated[Text, _matching(_MODULE, "a module name such as cuda/12.2")]
 Word = Annotated[Text, AfterValidator(_not_an_option)]
 Path = Word
-AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 Seconds = Annotated[int, BeforeValidator(_seconds)]
 
@@ -260,7 +253,7 @@ class Config(Section):
     launcher: Annotated[Text, _choice("accelerate", "torchrun", "srun")] = "accelerate"
     script: Path | None = None
     template: Path | None = None
-    chdir: AbsolutePath | None = None
+    chdir: Path | None = None
     accelerate_config: Path = "multi_gpu.yaml"
     offline: Boolean = True
     resources: Resources = Field(default_factory=Resources)

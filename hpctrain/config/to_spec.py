@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,13 +19,13 @@ def to_spec(config: Config, *, directory: str, arguments: Sequence[str] = ()) ->
 
     Args:
         config: validated.
-        directory: absolute; where the job runs unless `chdir` says otherwise.
+        directory: absolute; where the job runs; `chdir` counts from here.
         arguments: what came after `--`; they follow the config's own `training` arguments, so they win where a script takes the last.
     """
     resources, environment = config.resources, config.environment
     return JobSpec(
         job_name=config.job_name,
-        chdir=config.chdir or directory,
+        chdir=posixpath.normpath(posixpath.join(directory, config.chdir or "")),
         launcher=cast("Launcher", config.launcher),
         nodes=resources.nodes,
         gpus_per_node=resources.gpus_per_node,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
@@ -55,6 +56,7 @@ def render(
     directory: str,
     arguments: tuple[str, ...],
     compiled: jinja2.BytecodeCache | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the sbatch script of `spec`.
 
@@ -66,17 +68,18 @@ def render(
         directory: where the command is given.
         arguments: the words behind `hpctrain render` that make this script again.
         compiled: where Jinja keeps compiled templates; compiling them is a tenth of the time of `hpctrain render`.
+        files: the files behind the names of `templates`, for messages, where they differ.
 
     Raises:
         UsageError: the template does not parse, uses an undefined variable, or does not start with `#!`.
     """
     context = {"job": spec, "directives": directives.lines(spec), "arguments": _argument_lines(spec.arguments)}
-    text = _fill(template, templates, context, compiled)
+    text = _fill(template, templates, context, compiled, files)
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
         raise UsageError(
             f"template {template} does not start with a #! line, so Slurm would refuse the script",
-            details=(f"{template}:1: {first!r}",), fix=f"begin {template} with: #!/bin/bash",
+            details=(f"{files.get(template, template)}:1: {first[:60]!r}",), fix=f"begin {template} with: #!/bin/bash",
         )  # fmt: skip
     made = (
         f"# made by hpctrain {version} from template {shell.quote(template)} {_template_digest(template, templates)}, "
@@ -118,26 +121,39 @@ def _argument_lines(arguments: tuple[str, ...]) -> list[str]:
     return [shell.join(line) for line in lines]
 
 
-def _fill(name: str, templates: Mapping[str, str], context: Mapping[str, object], compiled: jinja2.BytecodeCache | None) -> str:
+def _fill(
+    name: str, templates: Mapping[str, str], context: Mapping[str, object], compiled: jinja2.BytecodeCache | None, files: Mapping[str, str]
+) -> str:
     environment = _environment(templates, compiled)
     try:
         return environment.get_template(name).render(context)
     except jinja2.TemplateSyntaxError as error:
-        place, what = f"{error.name or name}:{error.lineno}", str(error.message)
+        where, line, what = error.name or name, f":{error.lineno}", str(error.message)
     except jinja2.TemplateNotFound as error:
-        place, what = name, f"there is no template {error.name!r}; known are {', '.join(sorted(templates))}"
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        where, line, what = name, "", f"there is no template {error.name!r}; known are {', '.join(sorted(templates))}"
+    except (
+        jinja2.TemplateError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         import traceback
 
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in templates]
-        place, what = (f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name), f"{error}"
+        where, line = (frames[-1].filename, f":{frames[-1].lineno}") if frames else (name, "")
+        what = str(error) or type(error).__name__
+    place = files.get(where, where)
     raise UsageError(
         f"template {name} cannot be rendered",
         details=(
-            f"{place}: {what}",
+            f"{place}{line}: {what}",
             "a template sees `job` (hpctrain/jobs/spec.py), `directives` (the #SBATCH lines) and `arguments` (of the training)",
         ),
-        fix=f"edit {place.partition(':')[0]}, then run the command again",
+        fix=f"edit {place}, then run the command again",
     )
 
 

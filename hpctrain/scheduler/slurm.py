@@ -26,8 +26,11 @@ _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
 )
 _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNREACHABLE = re.compile(
-    r"unable to contact slurm controller|connection refused|slurmctld is not responding|unable to establish c", re.IGNORECASE
+    r"unable to contact slurm controller|could not establish a configuration source|connection refused"
+    r"|slurmctld is not responding|unable to establish c",
+    re.IGNORECASE,
 )
 
 
@@ -42,7 +45,7 @@ class SlurmScheduler:
     name = "slurm"
 
     def __init__(self, *, timeout: float | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.timeout = timeout if timeout is not None else float(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", TIMEOUT_S))
+        self.timeout = timeout if timeout is not None else _timeout(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", ""))
         self._sleep = sleep
 
     @staticmethod
@@ -82,7 +85,10 @@ class SlurmScheduler:
                 return self._look_for(entry, _words(done))
             ledger.forget(entry)
             raise _refusal(done, str(script))
-        job_id, cluster = records.parse_submission(done.stdout)
+        try:
+            job_id, cluster = records.parse_submission(done.stdout)
+        except ValueError:
+            return self._look_for(entry, _words(done))
         ledger.found(entry, job_id, cluster)
         notes = [line for line in done.stderr.splitlines() if line.strip()]
         dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
@@ -250,8 +256,24 @@ class SlurmScheduler:
         return None
 
 
+def _timeout(text: str) -> float:
+    if not text.strip():
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 86_400:
+        raise UsageError(
+            f"HPCTRAIN_SLURM_TIMEOUT must be seconds, more than 0 and less than a day, not {text!r}", fix="export HPCTRAIN_SLURM_TIMEOUT=60"
+        )
+    return seconds
+
+
 def _read(script: Path) -> tuple[str, dict[str, str | None]]:
-    text = script.read_text(encoding="utf-8", errors="surrogateescape")
+    # newline="": Slurm refuses DOS line ends, and Python would hide them.
+    with script.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        text = stream.read()
     try:
         return text, directives.last_values(directives.read(text))
     except ValueError as error:
@@ -266,7 +288,9 @@ def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:
 
 def _words(done: process.Finished) -> tuple[str, ...]:
     """Return what was run and what the program said, without the program's own `sbatch: error: ` in front of each line."""
-    said = [_PREFIX.sub("", line) for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    said = [_PREFIX.sub("", _CONTROL.sub("?", line)) for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    if done.returncode < 0:
+        said.append(f"(nothing more: signal {-done.returncode} ended it)")
     return (f"  ran: {shell.join(done.argv)}", *(f"  {done.argv[0]} said: {line}" for line in said))
 
 

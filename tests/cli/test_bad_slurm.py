@@ -57,10 +57,9 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
 
 
 UNREACHABLE = ["Unable to contact slurm controller (connect failure)", "slurm_load_jobs error: Connection refused"]
-no_config = pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: _UNREACHABLE does not know these words of 22.05")
 
 
-@pytest.mark.parametrize("words", [*UNREACHABLE, pytest.param("Could not establish a configuration source", marks=no_config)])
+@pytest.mark.parametrize("words", [*UNREACHABLE, "Could not establish a configuration source"])
 def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
     rendered.program("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
     rendered.program("squeue", f"echo 'squeue: error: {words}' >&2; exit 1")
@@ -77,7 +76,6 @@ def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
     assert (said.code, said.out) == (0, f"{shown}\n")
 
 
-@pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: parse_submission's ValueError is not caught")
 def test_no_job_id_at_all(rendered: Desk) -> None:
     rendered.program("sbatch", "echo welcome")
     assert "welcome" in rendered.refused("submit", code=3).err
@@ -111,7 +109,6 @@ def test_a_job_that_nobody_knows_is_not_sent_again_at_once(rendered: Desk) -> No
     assert "UNKNOWN" in rendered.run("ps").out
 
 
-@pytest.mark.xfail(strict=True, reason="hpctrain/scheduler/slurm.py: float() of the variable is not checked")
 @pytest.mark.parametrize("value", ["abc", "nan"])
 def test_a_bad_timeout(rendered: Desk, value: str) -> None:
     rendered.program("sbatch", "echo 123")
@@ -122,12 +119,9 @@ def test_a_bad_timeout(rendered: Desk, value: str) -> None:
 DOS = "#!/bin/bash\r\n#SBATCH --nodes=1\r\ntrue\r\n"
 
 
-dos_is_missed = pytest.mark.xfail(strict=True, reason="read_text() turns \\r\\n into \\n before the check")
-
-
 @pytest.mark.parametrize(
     "script",
-    ["echo\n", "", '#!/bin/bash\n#SBATCH --comment="open\n', "#!/bin/bash\n#SBATCH word\n", pytest.param(DOS, marks=dos_is_missed)],
+    ["echo\n", "", '#!/bin/bash\n#SBATCH --comment="open\n', "#!/bin/bash\n#SBATCH word\n", DOS],
 )
 @pytest.mark.parametrize("where", [[], ["--local"]], ids=["slurm", "local"])
 def test_a_script_that_is_no_batch_script(rendered: Desk, script: str, where: list[str]) -> None:

@@ -319,7 +319,7 @@ def test_bad_argument_names(desk: Desk, key: str) -> None:
      ("resources: 5", "config.yaml:1:1: resources must hold keys and values, not '5'"),
      ("environment: [a]", "environment must hold keys and values, not a list"), ("sbatch: x", "must hold sbatch options"),
      ("training: [a]", "must hold arguments"), ("environment: {modules: cuda}", "modules must be a list"),
-     ("offline: maybe", "offline must be true or false, not 'maybe'"), ("chdir: here", "chdir must be an absolute path, not 'here'")],
+     ("offline: maybe", "offline must be true or false, not 'maybe'"), ("chdir: [here]", "chdir must be text, not a list")],
 )  # fmt: skip
 def test_sections_of_the_wrong_shape(desk: Desk, content: Any, words: str) -> None:
     desk.write(content)

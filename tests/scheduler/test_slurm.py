@@ -135,7 +135,8 @@ def test_one_query_for_all_jobs_and_final_states_from_accounting(programs: Progr
 
 
 def test_without_accounting_slurmctld_is_asked(programs: Programs) -> None:
-    line = "JobId=6 JobName=my job UserId=u(1) GroupId=g(1) JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125 RunTime=00:00:12 TimeLimit=01:00:00"
+    line = "JobId=6 JobName=my job UserId=u(1) GroupId=g(1) JobState=FAILED "
+    line += "Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125 RunTime=00:00:12 TimeLimit=01:00:00"
     programs(
         squeue=f"echo '{squeue_line('6', '', 'FAILED')}'",
         sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",

@@ -181,7 +181,9 @@ def _gpus() -> int:
 
 
 def _read(script: Path) -> str:
-    return script.read_text(encoding="utf-8", errors="surrogateescape")
+    # newline="": Slurm refuses DOS line ends, and Python would hide them.
+    with script.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        return stream.read()
 
 
 def _plan(text: str, script: Path, job_id: str, machine: planning.Machine) -> planning.Plan:
