@@ -59,6 +59,46 @@ def test_submit_refuses_a_script_that_config_yaml_has_left_behind(hpctrain: str,
     done = run("submit", "--local", "--dry-run")
     assert done.returncode == 2
     assert "sft.sbatch is older than what it was made from" in done.stderr
-    assert done.stderr.splitlines()[-1] == "fix: hpctrain submit --nodes 2, or the script as it is: hpctrain submit sft.sbatch"
+    assert (
+        done.stderr.splitlines()[-1] == "fix: hpctrain submit --local --nodes 2, or the script as it is: hpctrain submit --local sft.sbatch"
+    )
     assert run("submit", "--local", "--dry-run", "sft.sbatch").returncode == 0
     assert run("submit", "--local", "--dry-run", "--nodes", "2").returncode == 0
+
+
+def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
+
+    def fix(done: subprocess.CompletedProcess[str]) -> str:
+        assert done.returncode == 2, done.stdout + done.stderr
+        return done.stderr.splitlines()[-1]
+
+    assert run("render", "--job-name", "exp1", "--nodes", "4", "--gpus", "4", "--", "--x", "1").returncode == 0
+    # Another name than the default: the one script that is here is meant, not a new default job.
+    assert fix(run("submit", "--local", "--dry-run")).startswith("fix: hpctrain submit --local exp1.sbatch, or hpctrain render")
+    assert not (tmp_path / "sft.sbatch").exists()
+    # Options that would silently drop what the script was rendered with.
+    before = (tmp_path / "exp1.sbatch").read_bytes()
+    said = fix(run("submit", "--local", "--dry-run", "--job-name", "exp1", "--time", "2:00:00"))
+    again = "hpctrain submit --local --nodes 4 --gpus 4 --time 2:00:00 --job-name exp1 -- --x 1"
+    assert said == f"fix: {again}, or --force to leave out the rest"
+    assert run(*again.split()[1:3], "--dry-run", *again.split()[3:]).returncode == 0
+    # Trials write nothing.
+    assert run("submit", "--local", "--test-only", "--force", "--job-name", "exp1", "--mem", "1G").returncode == 0
+    assert (tmp_path / "exp1.sbatch").read_bytes() == before
+    (tmp_path / "exp1.sbatch").write_bytes(before + b"# mine\n")
+    edited = run("submit", "--local", "--dry-run", "--job-name", "exp1", "--nodes", "4", "--gpus", "4", "--", "--x", "1")
+    assert "was edited after hpctrain wrote it" in edited.stderr
+    assert fix(run("submit", "exp2")).startswith("fix: hpctrain submit exp1.sbatch")
+
+
+def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("environment: {venv: ~/envs/a b}\ntraining: {model_name_or_path: ~/models/x, text: a~b}\n")
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "HPCTRAIN_GPUS_PER_NODE": "2", "HPCTRAIN_ACOUNT": "x"}
+    done = subprocess.run([hpctrain, "render", "--to", "-"], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+    assert f"source '{tmp_path}/home/envs/a b/bin/activate'" in done.stdout
+    assert f"--model_name_or_path {tmp_path}/home/models/x\n" in done.stdout
+    assert "--text 'a~b'" in done.stdout or "--text a~b" in done.stdout
+    assert "--num_processes 2\n" in done.stdout
+    assert "HPCTRAIN_ACOUNT is set and has no meaning; did you mean HPCTRAIN_ACCOUNT?" in done.stderr

@@ -104,8 +104,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except (Exception, KeyboardInterrupt) as error:
-        if "--debug" in words and not isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt):
-            raise
+        ours = words[: words.index("--")] if "--" in words else words
+        if "--debug" in ours and not isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt):
+            import traceback
+
+            traceback.print_exception(error)
         message, code = _explain(error, words)
         sys.stderr.write(message + "\n")
     sys.exit(code)

@@ -9,12 +9,13 @@ import click
 from hpctrain.cli import schedulers
 from hpctrain.cli.job_options import Request, spec_of
 from hpctrain.errors import UsageError
+from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--yes", is_flag=True, help="Do not ask before cancelling several jobs.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 def command(jobs: tuple[str, ...], yes: bool) -> int:
     """Cancel jobs.
 
@@ -22,26 +23,46 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
     """
     chosen = schedulers.find(jobs)
     if not jobs:
-        name = spec_of(Request(options={})).job_name
+        name = spec_of(Request(options={}, verb="cancel")).job_name
         chosen = [record for record in chosen if record.name == name]
-    active = [record for record in chosen if not record.is_final]
-    for record in (record for record in chosen if record.is_final and record.job_id in jobs):
-        click.echo(f"job {record.job_id} has ended already: {record.state}", err=True)
+    for record in chosen:
+        if record.state == states.UNKNOWN:
+            click.echo(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it", err=True)
+        elif record.is_final and record.job_id in jobs and record.state != "NODE_FAIL":
+            click.echo(f"job {record.job_id} has ended already: {record.state}", err=True)
+    # A local job whose supervisor was killed has ended, and its processes may not have.
+    active = [record for record in chosen if _may_run(record)]
     if not active:
         click.echo("nothing to cancel", err=True)
         return 0
-    if len(active) > 1 and not yes:
-        _ask(active)
-    for name in dict.fromkeys(record.scheduler for record in active):
-        ids = [record.job_id for record in active if record.scheduler == name]
-        schedulers.owner(ids[0]).cancel(ids)
+    if not yes and not _agreed(active, named=bool(jobs)):
+        click.echo("nothing was cancelled", err=True)
+        return 0
+    for scheduler in schedulers.available():
+        ids = [record.job_id for record in active if record.scheduler == scheduler.name]
+        if ids and scheduler.name == "local":
+            click.echo("ending the job; a training that saves gets up to 30 s", err=True)
+        if ids:
+            scheduler.cancel(ids)
     for record in active:
         click.echo(f"cancelled job {record.job_id} ({record.name})")
     return 0
 
 
-def _ask(active: list[JobRecord]) -> None:
+def _may_run(record: JobRecord) -> bool:
+    if record.state == states.UNKNOWN:
+        return False
+    return not record.is_final or (record.scheduler == "local" and record.state == "NODE_FAIL")
+
+
+def _agreed(active: list[JobRecord], *, named: bool) -> bool:
+    """Ask before several jobs are ended, and before one that was not named: another project's job may have the same name."""
+    if named and len(active) == 1:
+        return True
     names = ", ".join(f"{record.job_id} ({record.name})" for record in active)
-    if not sys.stdin.isatty():
-        raise UsageError(f"this would cancel {len(active)} jobs: {names}", fix="the same command with --yes, or with one job id")
-    click.confirm(f"Cancel {len(active)} jobs: {names}?", abort=True, err=True)
+    what = f"{len(active)} jobs: {names}" if len(active) > 1 else f"job {names}"
+    if sys.stdin.isatty():
+        return click.confirm(f"Cancel {what}?", err=True)
+    if len(active) > 1:
+        raise UsageError(f"this would cancel {what}", fix="the same command with --yes, or with one job id")
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from hpctrain.errors import SchedulerError
 from hpctrain.scheduler.base import LogFiles, Scheduler
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -27,6 +29,7 @@ class Tail:
         self.path = path
         self.target = target
         self._position = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def copy(self) -> str:
         """Copy what is new and return it. Reads by position: inotify does not see what another node writes over NFS."""
@@ -39,7 +42,8 @@ class Tail:
         except OSError:
             return ""
         self._position += len(new)
-        text = new.decode("utf-8", "replace")
+        # A character may be written in two pieces, and read in two.
+        text = self._decoder.decode(new)
         self.target.write(text)
         self.target.flush()
         return text
@@ -61,7 +65,15 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Cal
         ended = any(_LAST_WORDS.search(tail.copy()) for tail in tails)
         now = time.monotonic()
         if now >= next_question or ended:
-            records = scheduler.status([job_id])
+            try:
+                records = scheduler.status([job_id])
+            except SchedulerError as error:
+                # A controller that restarts is no reason to leave a job that runs.
+                if last_state != error.what:
+                    last_state = error.what
+                    say(f"{error.what}; asking again")
+                next_question = now + _ASK_FIRST_S
+                continue
             record = records[0] if records else None
             if record is None or record.is_final:
                 for tail in tails:
@@ -89,10 +101,10 @@ def tails_of(logs: LogFiles | None) -> list[Tail]:
 def describe(record: JobRecord) -> str:
     """Return one line on the job's state."""
     words = f"job {record.job_id} is {record.state}"
-    if record.reason not in (None, "None"):
+    if record.reason is not None and record.reason != "NonZeroExitCode":
         words += f" ({record.reason})"
-    if record.is_final and record.exit_code is not None:
-        words += f", exit code {record.exit_code}" + (f", signal {record.signal}" if record.signal else "")
+    if record.is_final and (record.exit_code or record.state == "COMPLETED"):
+        words += f", exit code {record.exit_code}"
     return words
 
 

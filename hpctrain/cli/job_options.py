@@ -68,6 +68,10 @@ class JobCommand(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption) and not error.possibilities:
+                rest = shell.join(tuple(args[args.index(error.option_name) :])) if error.option_name in args else error.option_name
+                fix = f"hpctrain {ctx.info_name} -- {rest}, if it is meant for the training script; else hpctrain {ctx.info_name} --help"
+                raise HpctrainUsage(error.format_message(), fix) from error
             script = next((word for word in args if word.endswith(".py")), None)
             if script is not None and "unexpected extra argument" in error.message:
                 raise HpctrainUsage(
@@ -100,7 +104,7 @@ def request(ctx: click.Context, parameters: dict[str, Any]) -> Request:
     return Request(
         options={entry.path: parameters[_parameter(entry.option)] for entry in FIELDS if parameters[_parameter(entry.option)] is not None},
         sbatch=tuple(parameters["sbatch"]), config=parameters["config"], to=parameters["to"], arguments=ctx.meta[ARGUMENTS],
-        verb=str(ctx.info_name),
+        verb=f"{ctx.info_name} --local" if parameters.get("local") else str(ctx.info_name),
     )  # fmt: skip
 
 
@@ -119,7 +123,9 @@ def spec_of(asked: Request) -> JobSpec:
         UsageError: all config errors at once.
     """
     found = files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
-    return to_spec(layers.resolve(found, again=asked.again), directory=str(Path.cwd()), arguments=asked.arguments)
+    _mention_unknown_variables()
+    config = layers.resolve(found, again=asked.again)
+    return to_spec(config, directory=str(Path.cwd()), home=str(Path.home()), arguments=asked.arguments)
 
 
 def script_of(asked: Request) -> Script:
@@ -139,7 +145,7 @@ def script_of(asked: Request) -> Script:
         template=template,
         version=__version__,
         directory=str(Path.cwd()),
-        arguments=_words(asked),
+        arguments=words_of(asked),
         compiled=_compiled_templates(),
         files=files_of_the_user,
     )
@@ -151,13 +157,14 @@ def _parameter(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def _words(asked: Request) -> tuple[str, ...]:
+def words_of(asked: Request) -> tuple[str, ...]:
     """Return the words behind `hpctrain render` that ask for the same again; HPCTRAIN_* variables become options."""
     words: list[str] = []
     # As in config.layers: --mem-per-cpu of the command line takes the place of HPCTRAIN_MEM.
     displaced = {rival for group in RIVALS for path in group & set(asked.options) for rival in group - {path}}
     for entry in FIELDS:
-        value = asked.options.get(entry.path) or (None if entry.path in displaced else os.environ.get(entry.variable))
+        variables = [os.environ[name] for name in entry.variables if os.environ.get(name) and entry.path not in displaced]
+        value = asked.options.get(entry.path) or (variables[-1] if variables else None)
         if value:
             words += [f"{entry.option}={value}"] if value.startswith("-") else [entry.option, value]
     for option in asked.sbatch:
@@ -195,7 +202,18 @@ def _compiled_templates() -> jinja2.BytecodeCache | None:
         directory.mkdir(mode=0o700, exist_ok=True)
     except (HpctrainError, OSError):
         return None
-    return jinja2.FileSystemBytecodeCache(str(directory)) if os.access(directory, os.W_OK) else None
+    return _CompiledTemplates(str(directory)) if os.access(directory, os.W_OK) else None
+
+
+class _CompiledTemplates(jinja2.FileSystemBytecodeCache):
+    """A cache that a full disk does not turn into an error."""
+
+    def dump_bytecode(self, bucket: Any) -> None:
+        """Keep a compiled template, or do without."""
+        try:
+            super().dump_bytecode(bucket)
+        except OSError:
+            return
 
 
 def _read_template(file: Path) -> str:
@@ -203,6 +221,16 @@ def _read_template(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the template {file}: {error}", fix=f"ls -l {file}") from error
+
+
+def _mention_unknown_variables() -> None:
+    """Say which HPCTRAIN_* variables look like a key and are none."""
+    known = {variable for entry in FIELDS for variable in entry.variables}
+    for name in sorted(name for name in os.environ if name.startswith("HPCTRAIN_") and name not in known):
+        import difflib
+
+        for close in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.85):
+            click.echo(f"note: {name} is set and has no meaning; did you mean {close}?", err=True)
 
 
 def _check_directories(asked: Request, spec: JobSpec) -> None:
@@ -233,7 +261,11 @@ def _check_accelerate_config(spec: JobSpec, again: str) -> None:
             f"there is no accelerate config {spec.accelerate_config!r} in {spec.chdir}",
             fix=f"{again} --accelerate-config multi_gpu.yaml",
         )
-    found = accelerate_config.problems(yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config), spec.accelerate_config)
+    try:
+        document = yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {spec.accelerate_config}: {error}", fix=f"ls -l {shell.quote(file)}") from error
+    found = accelerate_config.problems(document, spec.accelerate_config)
     if found:
         raise UsageError(
             yaml12.problems_in(len(found), spec.accelerate_config),

@@ -31,6 +31,8 @@ def command(job: str | None, following: bool, err: bool) -> int:
         tail.copy()
         if not path.exists():
             click.echo("there is no such file yet; it appears when the job starts", err=True)
+        elif record.is_final and record.state != "COMPLETED" and not err and logs.error != path:
+            click.echo(f"next: hpctrain logs {record.job_id} --err", err=True)
         return 0
     try:
         ended = follow.until_the_end(scheduler, record.job_id, [tail], lambda line: click.echo(line, err=True))

@@ -11,26 +11,34 @@ from hpctrain.cli import schedulers
 from hpctrain.scheduler.parse import duration, states
 from hpctrain.scheduler.parse.records import JobRecord
 
+SHOWN_ENDED = 10
 _COLOURS = {"COMPLETED": "green", "RUNNING": "cyan", "PENDING": "yellow", states.UNKNOWN: "yellow"}
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(as_json: bool) -> int:
+@click.option("--all", "show_all", is_flag=True, help=f"All jobs of the last day, not only the last {SHOWN_ENDED} that ended.")
+def command(as_json: bool, show_all: bool) -> int:
     """List my jobs, on Slurm and on this machine.
 
-    Shows what waits, runs, or ended within the last day.
+    Shows what waits or runs, at the end of the list, and what ended within the last day.
     """
     jobs, silent = schedulers.all_jobs()
+    ended = [record for record in jobs if record.is_final]
+    hidden = 0 if show_all or as_json else max(0, len(ended) - SHOWN_ENDED)
+    jobs = ended[hidden:] + [record for record in jobs if not record.is_final]
     if as_json:
         click.echo(json.dumps({"schema": 1, "jobs": [asdict(record) for record in jobs]}))
     elif jobs:
         _table(jobs)
+        if hidden:
+            click.echo(f"and {hidden} more that ended: hpctrain ps --all", err=True)
     elif silent is None:
         click.echo("no jobs; next: hpctrain submit", err=True)
     if silent is None:
         return 0
-    click.echo(silent.render(), err=True)
+    said = silent.details[-1].strip() if silent.details else silent.what
+    click.echo(f"error: Slurm does not answer: {said}\nfix: load your site's Slurm module, then: hpctrain ps", err=True)
     return silent.exit_code
 
 
@@ -53,17 +61,17 @@ def _table(jobs: list[JobRecord]) -> None:
             _or_dash(None if record.elapsed_s is None else duration.format(record.elapsed_s)),
             _or_dash(None if record.time_limit_s is None else duration.format(record.time_limit_s)), Text(_why(record)),
         )  # fmt: skip
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _why(record: JobRecord) -> str:
     if record.state == "PENDING" and record.start:
         return f"{record.reason or ''}; expected {record.start}".lstrip("; ")
-    if record.reason not in (None, "None"):
-        return str(record.reason)
     if record.is_final and record.exit_code:
         return f"exit code {record.exit_code}"
-    return f"signal {record.signal}" if record.is_final and record.signal else ""
+    return record.reason or ""
 
 
 def _or_dash(value: object) -> str:

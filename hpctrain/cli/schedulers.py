@@ -8,6 +8,7 @@ from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.scheduler.base import Scheduler
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -49,12 +50,14 @@ def find(words: Sequence[str]) -> list[JobRecord]:
         SchedulerError: Slurm does not answer, and nothing on this machine is meant.
     """
     jobs, silent = all_jobs()
-    if silent is not None:
-        local = [record for record in jobs if not words or {record.job_id, record.name} & set(words)]
-        if not local:
-            raise silent
-        return local
-    return select(words, jobs) if words else jobs
+    if silent is None:
+        return select(words, jobs) if words else jobs
+    local = [record for record in jobs if not words or {record.job_id, record.name} & set(words)]
+    if not local:
+        raise silent
+    if words and not all(any(word in (record.job_id, record.name) for record in local) for word in words):
+        raise silent  # some of the words may be jobs of Slurm: half of what was asked is not done silently
+    return local
 
 
 def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
@@ -69,7 +72,8 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
         matching = [record for record in jobs if word in (record.job_id, record.name) or record.job_id.startswith(f"{word}_")]
         if not matching and word.replace("_", "").isdigit():
             # squeue and the last day of accounting do not show it; older jobs are asked for by id.
-            matching = owner(word).status([word]) if owner(word).name in [scheduler.name for scheduler in available()] else []
+            scheduler = owner(word)
+            matching = scheduler.status([word]) if scheduler.name in {known.name for known in available()} else []
         chosen.update({record.job_id: record for record in matching})
         if not matching:
             unknown.append(word)
@@ -84,6 +88,7 @@ def newest(jobs: Sequence[JobRecord]) -> JobRecord:
     Raises:
         HpctrainError: there is none.
     """
-    if not jobs:
+    known = [record for record in jobs if record.state != states.UNKNOWN]
+    if not known:
         raise HpctrainError("no job of yours is known here", fix="hpctrain submit")
-    return max(jobs, key=lambda record: (record.start or "~", len(record.job_id), record.job_id))
+    return max(known, key=lambda record: (record.start or "~", len(record.job_id), record.job_id))

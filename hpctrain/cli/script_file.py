@@ -24,8 +24,7 @@ def write(script: Script, *, force: bool) -> list[str]:
     """
     if script.path is None:
         raise ValueError("a script for stdout is not written")
-    if not force:
-        _refuse_to_lose(script.path)
+    refuse_to_lose(script.path, force=force)
     accelerate = Path(script.spec.chdir) / script.spec.accelerate_config
     wanted = {script.path: script.text}
     if script.spec.launcher == "accelerate" and accelerate.parent.is_dir() and not accelerate.exists():
@@ -38,9 +37,9 @@ def write(script: Script, *, force: bool) -> list[str]:
     except OSError as error:
         if not had_logs and logs.is_dir():
             logs.rmdir()
-        raise HpctrainError(
-            f"cannot write {script.path}: {error.strerror}", fix=f"df -h {shell.quote(script.path.parent)}, or: hpctrain render --to FILE"
-        ) from error
+        parent = script.path.parent
+        fix = f"df -h {shell.quote(parent)}, or: hpctrain render --to FILE" if parent.is_dir() else f"mkdir -p {shell.quote(parent)}"
+        raise HpctrainError(f"cannot write {script.path}: {error.strerror}", fix=fix) from error
     if accelerate in wanted:
         notes.append(f"wrote {script.spec.accelerate_config}, the accelerate config of the script")
     return notes
@@ -66,7 +65,14 @@ def write_whole(wanted: Mapping[Path, str]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _refuse_to_lose(path: Path) -> None:
+def refuse_to_lose(path: Path, *, force: bool) -> None:
+    """Refuse to replace what hpctrain did not write, or what somebody has edited.
+
+    Raises:
+        UsageError: the file is such a one, and `force` is not given.
+    """
+    if force and not path.is_dir():
+        return
     if path.is_dir():
         raise UsageError(f"{path} is a directory", fix="hpctrain render --to FILE")
     try:

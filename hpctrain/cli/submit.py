@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from hpctrain.cli import follow, script_file
-from hpctrain.cli.job_options import JobCommand, Request, job_options, parse_request, request, script_of, spec_of
+from hpctrain.cli import follow
+from hpctrain.cli.chosen_script import Trial, chosen
+from hpctrain.cli.job_options import JobCommand, job_options, request
 from hpctrain.errors import UsageError
-from hpctrain.jobs import render, shell
+from hpctrain.jobs import shell
 from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
 
 
@@ -21,6 +23,7 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 @click.option("--force", is_flag=True, help="Replace the script even if hpctrain did not write it, or somebody edited it.")
 @click.option("--local", is_flag=True, help="Run on this machine, Slurm or no Slurm.")
 @click.option("--wait", is_flag=True, help="Show the log until the job has ended, and exit with its exit code.")
+@click.option("--resend", is_flag=True, help="Submit although sbatch never answered an earlier submission of the same script.")
 @click.option("--parsable", is_flag=True, help="Print the job id alone, as sbatch does.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run; write and submit nothing.")
 @click.option("--test-only", is_flag=True, help="Ask Slurm whether, and when, the job would start; submit nothing.")
@@ -29,7 +32,8 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     """Submit the script to Slurm, or run it on this machine.
 
     Without SCRIPT and without options, the script that `hpctrain render` wrote is submitted as it is. With options, it is rendered
-    first. Slurm is used where sbatch is on PATH; else, or with --local, the same script runs here.
+    first; options that the script was rendered with have to be said again. Slurm is used where sbatch is on PATH; else, or with
+    --local, the same script runs here.
 
     \b
     hpctrain submit --nodes 2 --gpus 4
@@ -37,12 +41,19 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     """  # noqa: D301 - \b is click's word for lines that stay as they are
     asked = request(ctx, parameters)
     scheduler = _scheduler(parameters["local"])
-    path = _script(asked, batch_script, force=parameters["force"], dry_run=parameters["dry_run"])
-    if parameters["dry_run"]:
-        return _dry_run(scheduler, path)
-    if parameters["test_only"]:
-        return _test_only(scheduler, path)
-    submission = scheduler.submit(path)
+    trial: Trial = "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
+    with chosen(asked, batch_script, force=parameters["force"], trial=trial) as path:
+        if trial == "dry-run":
+            return _dry_run(scheduler, path)
+        if trial == "test-only":
+            return _test_only(scheduler, path)
+        return _submit(scheduler, path, parameters)
+
+
+def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: dict[str, Any]) -> int:
+    if parameters["wait"] and _is_array(path):
+        raise UsageError(f"{path} is a job array, and --wait follows one job", fix=f"hpctrain submit {shell.quote(path)}")
+    submission = scheduler.submit(path, resend=parameters["resend"])
     for note in submission.notes:
         click.echo(f"note: {note}", err=True)
     if parameters["parsable"]:
@@ -57,6 +68,13 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     return 0
 
 
+def _is_array(path: Path) -> bool:
+    try:
+        return "array" in directives.last_values(directives.read(path.read_text(encoding="utf-8", errors="surrogateescape")))
+    except ValueError:
+        return False  # the scheduler says what is wrong with it
+
+
 def _scheduler(local: bool) -> SlurmScheduler | LocalScheduler:
     if local:
         return LocalScheduler()
@@ -66,55 +84,12 @@ def _scheduler(local: bool) -> SlurmScheduler | LocalScheduler:
     return LocalScheduler()
 
 
-def _script(asked: Request, script: str | None, *, force: bool, dry_run: bool) -> Path:
-    """Return the script to submit, rendered first where something was asked for."""
-    if script is not None:
-        if not asked.is_bare:
-            raise UsageError(
-                f"{script} is submitted as it is, so options for rendering do not go with it", fix=f"hpctrain submit {shell.quote(script)}"
-            )
-        if not Path(script).is_file():
-            raise UsageError(f"there is no script {script!r}", fix="hpctrain render")
-        return Path(script)
-    if asked.to == "-":
-        raise UsageError("--to - writes to stdout, so there is nothing to submit", fix="hpctrain submit without --to")
-    written = Path(f"{spec_of(asked).job_name}.sbatch")
-    if asked.is_bare and written.exists():
-        _refuse_stale(written)
-        return written
-    made = script_of(asked)
-    if made.path is None:
-        raise ValueError("a script for stdout was refused above")
-    click.echo(made.spec.layout, err=True)
-    if dry_run:
-        click.echo(f"would write {made.path}")
-        return made.path
-    for note in script_file.write(made, force=force):
-        click.echo(note, err=True)
-    return made.path
-
-
-def _refuse_stale(written: Path) -> None:
-    """Refuse a script that no longer says what config.yaml says: the user means one of the two, and only they know which.
-
-    Raises:
-        UsageError: what the script's own command would render now is something else.
-    """
-    text = written.read_text(encoding="utf-8", errors="surrogateescape")
-    made = render.read_header(text)
-    if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return  # somebody's own script, or edited: the user's text is what counts
-    if script_of(parse_request(made.arguments)).text != text:
-        again = shell.join(("hpctrain", "submit", *made.arguments)) if made.arguments else "hpctrain render && hpctrain submit"
-        raise UsageError(
-            f"{written} is older than what it was made from: config.yaml, a template, HPCTRAIN_* or hpctrain itself has changed since",
-            fix=f"{again}, or the script as it is: hpctrain submit {shell.quote(written)}",
-        )
-
-
 def _dry_run(scheduler: SlurmScheduler | LocalScheduler, path: Path) -> int:
     if isinstance(scheduler, SlurmScheduler):
-        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(path))}")
+        values = (
+            directives.last_values(directives.read(path.read_text(encoding="utf-8", errors="surrogateescape"))) if path.is_file() else None
+        )
+        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(path, values=values))}")
     else:
         click.echo(f"would run: bash {shell.quote(path)} on this machine, with stand-ins for srun and scontrol")
     return 0

@@ -32,9 +32,10 @@ class Field:
         return self.path[-1]
 
     @property
-    def variable(self) -> str:
-        """The environment variable, such as `HPCTRAIN_GPUS`."""
-        return "HPCTRAIN_" + self.option.removeprefix("--").replace("-", "_").upper()
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables, the strongest last: `HPCTRAIN_GPUS_PER_NODE`, `HPCTRAIN_GPUS`."""
+        words = [word.removeprefix("--") for word in (*self.aliases, self.option) if word.startswith("--")]
+        return tuple("HPCTRAIN_" + word.replace("-", "_").upper() for word in words)
 
 
 def _resource(name: str, option: str, example: str, help_: str, metavar: str = "TEXT", *aliases: str) -> Field:

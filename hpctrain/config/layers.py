@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS
+from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS, Field
 from hpctrain.config.yaml12 import Document, Plain, problems_in
 from hpctrain.errors import UsageError
 
@@ -51,10 +51,11 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
     data: dict[str, Any] = {}
     origins: dict[KeyPath, str] = {}
     for entry in FIELDS:
-        value = environment.get(entry.variable, "")
-        if value:
-            _put(data, entry.path, Plain(value))
-            origins[entry.path] = entry.variable
+        for variable in entry.variables:
+            value = environment.get(variable, "")
+            if value:
+                _put(data, entry.path, Plain(value))
+                origins[entry.path] = variable
     return Layer("environment", "the environment", data, origins)
 
 
@@ -68,7 +69,7 @@ def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer
     for word in sbatch:
         key, equals, value = word.partition("=")
         name = key.removeprefix("--")
-        _put(data, ("sbatch", name), value if equals else None)
+        _put(data, ("sbatch", name), Plain(value) if equals else None)
         origins["sbatch",] = origins["sbatch", name] = "--sbatch"
     return Layer("option", "the options", data, origins)
 
@@ -229,9 +230,7 @@ def _usage_error(found: Sequence[tuple[Layer | None, str]], again: str) -> Usage
     if files:
         fix = f"edit {files[0]}, then run: {again}"
     else:
-        examples = [
-            f"{entry.option} {entry.example}" for entry in FIELDS if any(_blames(line, entry.option, entry.variable) for line in lines)
-        ]
+        examples = [f"{entry.option} {entry.example}" for entry in FIELDS if any(_blames(line, entry) for line in lines)]
         fix = " ".join([again, *examples]) if examples else f"{again} --help"
     return UsageError(problems_in(len(problems), " and ".join(titles)), details=lines, fix=fix)
 
@@ -242,5 +241,5 @@ def _line_number(problem: str) -> int:
     return int(place[1]) if place is not None else 0
 
 
-def _blames(line: str, option: str, variable: str) -> bool:
-    return line.startswith((f"{option} ", f"{option}:", f"{variable}:"))
+def _blames(line: str, entry: Field) -> bool:
+    return line.startswith((f"{entry.option} ", f"{entry.option}:", *(f"{variable}:" for variable in entry.variables)))

@@ -181,6 +181,15 @@ class Resources(Section):
     constraint: Features | None = None
     reservation: SlurmName | None = None
 
+    @model_validator(mode="after")
+    def _even_gpus(self) -> Resources:
+        # Slurm gave 4 GPUs on 2 nodes out as 3 and 1 (tried on 22.05).
+        if self.gpu_directive == "gpus" and self.nodes > 1:
+            raise problem(
+                "gpu_directive: gpus counts the whole job's GPUs, which Slurm may spread unevenly over nodes; use gres or gpus-per-node"
+            )
+        return self
+
 
 def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):

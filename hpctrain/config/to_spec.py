@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     from hpctrain.config.schema import Config
 
 
-def to_spec(config: Config, *, directory: str, arguments: Sequence[str] = ()) -> JobSpec:
+def to_spec(config: Config, *, directory: str, home: str | None = None, arguments: Sequence[str] = ()) -> JobSpec:
     """Return the job of `config`.
 
     Args:
         config: validated.
         directory: absolute; where the job runs; `chdir` counts from here.
+        home: takes the place of a leading `~` in what config files and options say: the script quotes values, so no shell does it.
         arguments: what came after `--`; they follow the config's own `training` arguments, so they win where a script takes the last.
     """
     resources, environment = config.resources, config.environment
     return JobSpec(
         job_name=config.job_name,
-        chdir=posixpath.normpath(posixpath.join(directory, config.chdir or "")),
+        chdir=posixpath.normpath(posixpath.join(directory, _at_home(config.chdir, home) or "")),
         launcher=cast("Launcher", config.launcher),
         nodes=resources.nodes,
         gpus_per_node=resources.gpus_per_node,
@@ -43,13 +44,19 @@ def to_spec(config: Config, *, directory: str, arguments: Sequence[str] = ()) ->
         sbatch=tuple(config.sbatch.items()),
         modules=tuple(environment.modules),
         conda=environment.conda,
-        venv=environment.venv,
+        venv=_at_home(environment.venv, home),
         offline=config.offline,
-        accelerate_config=config.accelerate_config,
-        script=config.script,
-        template=config.template,
-        arguments=(*_words(config.training), *arguments),
+        accelerate_config=_at_home(config.accelerate_config, home) or "",
+        script=_at_home(config.script, home),
+        template=_at_home(config.template, home),
+        arguments=(*(_at_home(word, home) or "" for word in _words(config.training)), *arguments),
     )
+
+
+def _at_home(text: str | None, home: str | None) -> str | None:
+    if text is None or home is None or not (text == "~" or text.startswith("~/")):
+        return text
+    return home + text[1:]
 
 
 def _words(training: dict[str, Any]) -> list[str]:

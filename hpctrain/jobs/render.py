@@ -73,7 +73,7 @@ def render(
     Raises:
         UsageError: the template does not parse, uses an undefined variable, or does not start with `#!`.
     """
-    context = {"job": spec, "directives": directives.lines(spec), "arguments": _argument_lines(spec.arguments)}
+    context = {"job": spec, "directives": _Lines(directives.lines(spec)), "arguments": _Lines(_argument_lines(spec.arguments))}
     text = _fill(template, templates, context, compiled, files)
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
@@ -108,6 +108,13 @@ def read_header(script: str) -> Made | None:
     if len(words) < 5 or words[0] != "cd" or words[2:5] != ["&&", "hpctrain", "render"]:
         return None
     return Made(made["version"], made["config_digest"], made["seal"] == short_digest(unsealed), words[1], tuple(words[5:]))
+
+
+class _Lines(list[str]):
+    """Lines that a template may loop over, join, or simply print."""
+
+    def __str__(self) -> str:
+        return "\n".join(self)
 
 
 def _argument_lines(arguments: tuple[str, ...]) -> list[str]:

@@ -37,8 +37,8 @@ class Scheduler(Protocol):
 
     name: str
 
-    def submit(self, script: Path) -> Submission:
-        """Submit `script` from the current directory."""
+    def submit(self, script: Path, *, resend: bool = False) -> Submission:
+        """Submit `script` from the current directory; `resend` even where an earlier submission of it was never answered."""
 
     def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
         """Return the records of these jobs, or of all my recent ones; one query for all. Unknown ids are left out."""

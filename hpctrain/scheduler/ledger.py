@@ -10,10 +10,13 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpctrain.scheduler.state_dir import read_json, state_dir, write_json
 
 PREFIX = "hpctrain:"
+#: Seconds for which a submission is remembered: 90 days.
+KEPT_S = 90 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ def new(script: Path, text: str, *, name: str | None, output: str | None, error:
         token=uuid.uuid4().hex[:16], script=str(script.resolve()), digest=digest(text),
         directory=str(Path.cwd()), output=output, error=error, at=time.time(), name=name,
     )  # fmt: skip
+    _forget_old()
     _write(entry)
     return entry
 
@@ -67,7 +71,7 @@ def forget(entry: Entry) -> None:
 def entries() -> list[Entry]:
     """Return all submissions, the oldest first."""
     values = [read_json(path) for path in _directory().glob("*.json")]
-    return sorted((Entry(**value) for value in values if value is not None), key=lambda entry: entry.at)
+    return sorted((entry for value in values if (entry := _entry(value)) is not None), key=lambda entry: entry.at)
 
 
 def unanswered() -> list[Entry]:
@@ -79,6 +83,20 @@ def by_job_id(job_id: str) -> Entry | None:
     """Return the newest submission with this job id."""
     matching = [entry for entry in entries() if entry.job_id == job_id]
     return matching[-1] if matching else None
+
+
+def _entry(value: dict[str, Any] | None) -> Entry | None:
+    """Return what was written; keys of a newer hpctrain, on a home directory that machines share, are passed over."""
+    try:
+        return None if value is None else Entry(**{key: value[key] for key in value if key in Entry.__slots__})
+    except TypeError:
+        return None
+
+
+def _forget_old() -> None:
+    for path in _directory().glob("*.json"):
+        if time.time() - path.stat().st_mtime > KEPT_S:
+            path.unlink(missing_ok=True)
 
 
 def _write(entry: Entry) -> None:

@@ -13,7 +13,8 @@ from hpctrain.jobs import shell
 
 #: Variables of an outer job, or of a user's profile, that sbatch and the launchers read as orders (sbatch(1), INPUT ENVIRONMENT
 #: VARIABLES; torch.distributed.run for PET_).
-_LEAKS = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PET)_|SLURMD_|PMI2?_")
+#: The query tools have theirs too: SQUEUE_FORMAT changes what squeue prints, SCANCEL_INTERACTIVE makes scancel ask, and wait.
+_LEAKS = re.compile(r"(SLURMD?|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO|SCONTROL|SACCTMGR|PMI2?|PMIX|OMPI|PET)_")
 #: Of those, the ones that say where the cluster is rather than what the job wants.
 _KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT"}
 

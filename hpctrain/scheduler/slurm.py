@@ -19,8 +19,6 @@ from hpctrain.scheduler.parse.records import JobRecord
 
 #: Seconds to wait for one answer of Slurm. slurmctld itself gives up after MessageTimeout, 10 s by default, and clients try again.
 TIMEOUT_S = 60.0
-#: An unanswered sbatch may still be on its way; after this many seconds without a trace of the job, it is taken as lost.
-LOST_AFTER_S = 300.0
 #: What sbatch says when the request went out and no answer came back: the job may exist.
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
@@ -53,8 +51,10 @@ class SlurmScheduler:
         """Whether sbatch is on PATH."""
         return shutil.which("sbatch") is not None
 
-    def submit(self, script: Path) -> Submission:
+    def submit(self, script: Path, *, resend: bool = False) -> Submission:
         """Hand `script` to sbatch and return the job's id.
+
+        `resend` gives up earlier submissions of the same script that sbatch did not answer and that no job has been found for.
 
         Raises:
             UsageError: the script is no batch script.
@@ -62,7 +62,7 @@ class SlurmScheduler:
             SchedulerError: no answer; the job is then looked up by its comment, here and at the next call, and never sent twice.
         """
         text, values = _read(script)
-        already = self._resolve_unanswered(text)
+        already = self._resolve_unanswered(text, resend=resend)
         if already is not None:
             return already
         entry = ledger.new(
@@ -187,7 +187,7 @@ class SlurmScheduler:
         }
         for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
             if job_id not in found:
-                shown = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
+                shown = process.run(["scontrol", "show", "job", "-d", "-o", job_id], timeout=self.timeout)
                 for fields in records.parse_scontrol_jobs(shown.stdout):
                     found[job_id] = records.from_scontrol(fields)
         return found
@@ -230,11 +230,12 @@ class SlurmScheduler:
             fix="hpctrain ps",
         )
 
-    def _resolve_unanswered(self, text: str) -> Submission | None:
+    def _resolve_unanswered(self, text: str, *, resend: bool) -> Submission | None:
         """Return the job of an earlier, unanswered submission of the same script, if there is one.
 
         Raises:
-            SchedulerError: it is too early to say that there is none.
+            SchedulerError: Slurm shows no such job. That is no proof: it may be on its way still, or have ended and been forgotten, as
+                many sites do not keep comments. Only the user can decide.
         """
         for entry in ledger.unanswered():
             if entry.digest != ledger.digest(text) or entry.directory != str(Path.cwd()):
@@ -246,11 +247,11 @@ class SlurmScheduler:
                     job_id=record.job_id,
                     notes=("this is the job of the earlier call that sbatch did not answer; nothing new was submitted",),
                 )
-            if time.time() - entry.at < LOST_AFTER_S:
+            if not resend:
                 raise SchedulerError(
                     "an earlier submission of this script has not been answered, and may still arrive",
-                    details=(f"sent {int(time.time() - entry.at)} s ago with the comment {entry.comment}; Slurm shows no such job yet",),
-                    fix=f"hpctrain submit again in {int(LOST_AFTER_S - (time.time() - entry.at)) + 1} s",
+                    details=(f"sent {int(time.time() - entry.at)} s ago with the comment {entry.comment}; Slurm shows no such job",),
+                    fix="squeue --me; if it is not there, and did not run: hpctrain submit --resend",
                 )
             ledger.forget(entry)
         return None
@@ -311,6 +312,10 @@ def _remedy(said: str, script: str) -> str:
         return "sacctmgr -nP show associations user=$USER format=account,qos, then: hpctrain render --qos NAME"
     if "time limit" in lowered:
         return "sinfo -o '%P %l', then: hpctrain render --time LIMIT"
-    if "node configuration" in lowered or "memory" in lowered or "node count" in lowered:
-        return "sinfo -o '%P %D %c %m %G', then: hpctrain render with --nodes, --gpus, --cpus-per-task or --mem that a node has"
-    return f"hpctrain submit --test-only {script}"
+    if "processors" in lowered or "feature" in lowered or "node configuration" in lowered or "memory" in lowered or "node count" in lowered:
+        return "sinfo -o '%P %D %c %m %f %G', then: hpctrain render with --nodes, --gpus, --cpus-per-task or --mem that a node has"
+    if "reservation" in lowered:
+        return "scontrol show reservations, then: hpctrain render --reservation NAME"
+    if "option" in lowered:
+        return "man sbatch, then: hpctrain render with another --sbatch KEY=VALUE"
+    return f"edit config.yaml, then: hpctrain render && hpctrain submit --test-only {script}"

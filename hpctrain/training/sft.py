@@ -132,7 +132,7 @@ def _parser() -> Any:
         def error(self, message: str) -> NoReturn:
             raise UsageError(message, fix=_HELP)
 
-    parser = Parser((ScriptArguments, SFTConfig, ModelConfig, MonitorArguments), prog="python -m hpctrain.training.sft")
+    parser = Parser((ScriptArguments, SFTConfig, ModelConfig, MonitorArguments), prog="python -m hpctrain.training.sft", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
     parser.set_defaults(dtype=None, logging_nan_inf_filter=False)
     return parser

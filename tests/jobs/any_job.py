@@ -78,6 +78,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     )  # fmt: skip
     config["launcher"] = draw(st.sampled_from(["accelerate", "torchrun", "srun"]))
     config["resources"] = draw(resources) | draw(memory)
+    if config["resources"].get("gpu_directive") == "gpus":  # of the whole job: refused on several nodes
+        config["resources"]["nodes"] = 1
     modules = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@=/-]{0,20}", fullmatch=True), max_size=3)
     config["environment"] = draw(optional(modules=modules)) | draw(
         st.just({}) | file_name.map(lambda name: {"venv": name}) | path.map(lambda name: {"conda": name})

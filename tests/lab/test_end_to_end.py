@@ -140,11 +140,13 @@ def test_the_rendered_script_trains_the_demo_to_its_end(trainer: User, nodes: in
 
 @pytest.mark.torch
 def test_scancel_by_name_leaves_no_process(trainer: User) -> None:
-    trainer.type("hpctrain", "render", "--nodes", "2", "--gpus", "1", "--mem", "4G", "--", "--max_steps", "100000")
-    job_id = trainer.sbatch("sft.sbatch")
-    until(lambda: "on" if any(sample.event == "first_step" for sample in samples(trainer.log(f"output_sft_{job_id}.log"))) else None, 120)
+    trainer.type("hpctrain", "render", "--nodes", "2", "--gpus", "1", "--mem", "4G", "--job-name", "endless", "--", "--max_steps", "100000")
+    job_id = trainer.sbatch("endless.sbatch")
+    until(
+        lambda: "on" if any(sample.event == "first_step" for sample in samples(trainer.log(f"output_endless_{job_id}.log"))) else None, 120
+    )
     assert len(processes_of(job_id)) >= 4
-    trainer.type("scancel", "-n", "sft")
+    trainer.type("scancel", "-n", "endless")
     assert trainer.wait(job_id, 60) == "CANCELLED"
     until(lambda: None if processes_of(job_id) else "gone", 20)
 

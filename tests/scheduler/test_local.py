@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpctrain.errors import HpctrainError
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
@@ -193,6 +195,61 @@ def test_a_supervisor_that_was_killed_is_noticed_and_cancel_cleans_up() -> None:
     wait_for(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
     LocalScheduler().cancel([job_id])
     assert processes_of(job_id) == []
+
+
+def test_cancel_on_the_command_line_ends_what_a_killed_supervisor_left(hpctrain: str) -> None:
+    job_id = submit("touch started; sleep 100")
+    wait_for(lambda: Path("started").exists())
+    state = json.loads((Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text())
+    os.kill(state["supervisor"], signal.SIGKILL)
+    wait_for(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
+    assert len(processes_of(job_id)) > 0
+    done = subprocess.run([hpctrain, "cancel", job_id], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert processes_of(job_id) == []
+    assert LocalScheduler().status([job_id])[0].state == "CANCELLED"
+
+
+def test_output_and_error_in_one_file_do_not_overwrite_each_other() -> None:
+    Path("plain.sh").write_text("#!/bin/bash\necho one; echo two >&2; echo three\n")
+    record = wait(LocalScheduler().submit(Path("plain.sh")).job_id)
+    assert Path(f"slurm-{record.job_id}.out").read_text() == "one\ntwo\nthree\n"
+    assert record.name == "plain.sh", "Slurm's default name"
+
+
+def test_a_job_on_another_machine_of_a_shared_home_is_left_alone() -> None:
+    job_id = submit("true")
+    wait(job_id)
+    path = Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id
+    path.joinpath("job.json").write_text(path.joinpath("job.json").read_text().replace(socket.gethostname(), "elsewhere"))
+    path.joinpath("state.json").write_text('{"state": "RUNNING", "supervisor": 1}')
+    (record,) = LocalScheduler().status([job_id])
+    assert (record.state, record.reason) == ("RUNNING", "on elsewhere")
+    with pytest.raises(HpctrainError, match="runs on elsewhere") as refused:
+        LocalScheduler().cancel([job_id])
+    assert refused.value.fix == f"ssh elsewhere hpctrain cancel {job_id}"
+
+
+def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file(hpctrain: str) -> None:
+    Path("train.py").write_text("print('x')\n")
+    subprocess.run([hpctrain, "render", "--launcher", "srun", "--script", "train.py"], check=True, capture_output=True)
+    Path("logs/error_sft.log").write_text("precious")
+    for expected in (FIRST_JOB_ID, FIRST_JOB_ID + 1):
+        assert subprocess.run([hpctrain, "submit", "--local", "--wait"], capture_output=True).returncode == 0
+        assert Path("logs/output_sft.log").readlink() == Path(f"output_sft_{expected}.log")
+    assert Path("logs/error_sft.log").read_text() == "precious"
+    assert "logs/error_sft.log is a file and not a link" in Path(f"logs/error_sft_{FIRST_JOB_ID}.log").read_text()
+
+
+def test_two_jobs_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    body = "srun bash -c 'echo $CUDA_VISIBLE_DEVICES; touch started-$SLURM_JOB_ID; while [ ! -e stop ]; do sleep 0.1; done'"
+    jobs = [submit(body, "#SBATCH --gres=gpu:1\n") for _ in range(2)]
+    with pytest.raises(HpctrainError, match="wants 1 GPU and this machine has 2, 2 of them in use by other local jobs"):
+        submit(body, "#SBATCH --gres=gpu:1\n")
+    Path("stop").touch()
+    assert [wait(job_id).state for job_id in jobs] == ["COMPLETED"] * 2
+    assert [output(job_id) for job_id in jobs] == ["0\n", "1\n"]
 
 
 def test_the_outer_jobs_variables_do_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> None:

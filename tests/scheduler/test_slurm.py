@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hpctrain.cli import follow
 from hpctrain.errors import HpctrainError, SchedulerError
-from hpctrain.scheduler import ledger, slurm
+from hpctrain.scheduler import ledger
+from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import SEPARATOR
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -50,7 +53,16 @@ def squeue_line(job_id: str, comment: str, state: str = "PENDING") -> str:
 
 
 def test_the_environment_of_an_outer_job_does_not_reach_sbatch(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_ACCOUNT", "PMI_RANK", "PET_NNODES", "OMPI_COMM_WORLD_SIZE"):
+    for name in (
+        "SLURM_JOB_ID",
+        "SQUEUE_FORMAT",
+        "SCANCEL_INTERACTIVE",
+        "SLURM_MEM_PER_CPU",
+        "SBATCH_ACCOUNT",
+        "PMI_RANK",
+        "PET_NNODES",
+        "OMPI_COMM_WORLD_SIZE",
+    ):
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("SLURM_CONF", "/etc/other.conf")
     programs(sbatch="echo greetings from the site; echo '123;cluster'")
@@ -58,7 +70,7 @@ def test_the_environment_of_an_outer_job_does_not_reach_sbatch(programs: Program
     assert (submission.job_id, submission.cluster) == ("123", "cluster")
     assert "SBATCH_ACCOUNT" in " ".join(submission.notes)
     passed = Path("sbatch.env").read_text()
-    assert re.findall(r"^(?:SLURM|SBATCH|PMI|PET|OMPI)_\w+=.*$", passed, re.MULTILINE) == ["SLURM_CONF=/etc/other.conf"]
+    assert re.findall(r"^(?:SLURM|SBATCH|SQUEUE|SCANCEL|PMI|PET|OMPI)_\w+=.*$", passed, re.MULTILINE) == ["SLURM_CONF=/etc/other.conf"]
     (call,) = calls("sbatch")
     assert re.fullmatch(r"sbatch --parsable --comment=hpctrain:[0-9a-f]{16} mine job\.sbatch", call), (
         "our token, and the user's own comment"
@@ -96,13 +108,14 @@ def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(programs: Program
     assert [(record.job_id, record.state) for record in scheduler().status()] == [("77", "PENDING")]
 
 
-def test_a_submission_without_a_trace_is_given_up_after_a_while(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_without_a_trace_is_sent_again_only_when_the_user_says_so(programs: Programs) -> None:
     programs(sbatch="sleep 30")
     with pytest.raises(SchedulerError):
         scheduler().submit(Path("job.sbatch"))
-    monkeypatch.setattr(slurm, "LOST_AFTER_S", 0.0)
     programs(sbatch="echo 78")
-    assert scheduler().submit(Path("job.sbatch")).job_id == "78"
+    with pytest.raises(SchedulerError, match="may still arrive"):
+        scheduler().submit(Path("job.sbatch"))
+    assert scheduler().submit(Path("job.sbatch"), resend=True).job_id == "78"
     assert ledger.unanswered() == []
 
 
@@ -157,3 +170,35 @@ def test_where_a_job_writes(programs: Programs) -> None:
     logs = scheduler().logs("9")
     assert logs is not None
     assert (logs.output, logs.error) == (Path("/a b/o.log"), Path("/a b/e.log"))
+
+
+def test_a_controller_that_restarts_does_not_end_the_waiting(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_ASK_FIRST_S", 0.2)
+    row = SEPARATOR.join(("5", "sft", "COMPLETED", "0:0", "0:0", "12", "01:00:00", "1", "gpu", "2026-01-02T03:04:05", ""))
+    once = "if [ ! -e blip ]; then touch blip; echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1; fi"
+    programs(squeue=f"{once}; echo '{squeue_line('5', '', 'COMPLETED')}'", sacct=f"echo '{row}'")
+    said: list[str] = []
+    record = follow.until_the_end(scheduler(), "5", [], said.append)
+    assert record is not None
+    assert record.state == "COMPLETED"
+    assert said == ["Slurm did not answer; asking again"]
+
+
+def test_cancel_passes_over_a_submission_without_an_id(programs: Programs, hpctrain: str) -> None:
+    programs(sbatch="sleep 30")
+    with pytest.raises(SchedulerError):
+        scheduler().submit(Path("job.sbatch"))
+    programs(squeue=f"echo '{squeue_line('783', '', 'RUNNING')}'")
+    done = subprocess.run([hpctrain, "cancel", "sft", "--yes"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert calls("scancel") == ["scancel 783"]
+    assert "it cannot be cancelled before Slurm shows it" in done.stderr
+
+
+def test_half_of_what_was_asked_is_not_done_silently(programs: Programs, hpctrain: str) -> None:
+    programs(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    Path("local.sbatch").write_text("#!/bin/bash\nsleep 60\n")
+    job_id = LocalScheduler().submit(Path("local.sbatch")).job_id
+    assert subprocess.run([hpctrain, "cancel", job_id, "786"], capture_output=True).returncode == 3
+    assert not LocalScheduler().status([job_id])[0].is_final
+    assert subprocess.run([hpctrain, "cancel", job_id], capture_output=True).returncode == 0

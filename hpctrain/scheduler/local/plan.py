@@ -23,12 +23,19 @@ _USED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """This machine. `gpus` is what NVIDIA's driver shows; `use_cpu` is set where ACCELERATE_USE_CPU asks for the CPU."""
+    """This machine.
+
+    Attributes:
+        gpus: the NVIDIA GPUs that no other local job holds, as CUDA_VISIBLE_DEVICES names them.
+        busy_gpus: how many others hold.
+        use_cpu: ACCELERATE_USE_CPU asks for the CPU.
+    """
 
     cores: int
-    gpus: int
+    gpus: tuple[str, ...]
     host: str
     user: str
+    busy_gpus: int = 0
     use_cpu: bool = False
 
 
@@ -46,6 +53,7 @@ class Plan:
     tasks_per_node: int
     cpus_per_task: int
     gpus_per_node: int
+    gpus: tuple[str, ...]
     time_limit_s: int | None
     notes: tuple[str, ...] = ()
 
@@ -61,11 +69,11 @@ class Plan:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
         """Return the plan that `to_json` wrote."""
-        return cls(**{**value, "notes": tuple(value["notes"])})
+        return cls(**{**value, "notes": tuple(value["notes"]), "gpus": tuple(value["gpus"])})
 
 
-def make(directives: Sequence[Directive], *, job_id: str, directory: str, machine: Machine) -> Plan:
-    """Return the plan of a script with `directives`, submitted in `directory`.
+def make(directives: Sequence[Directive], *, job_id: str, directory: str, script: str, machine: Machine) -> Plan:
+    """Return the plan of `script`, a file name, with `directives`, submitted in `directory`.
 
     Raises:
         UsageError: a directive's value is not of Slurm's form, or asks for an array.
@@ -74,7 +82,7 @@ def make(directives: Sequence[Directive], *, job_id: str, directory: str, machin
     values = last_values(list(directives))
     if "array" in values:
         raise UsageError("the local scheduler does not run job arrays", fix="take --array out of the script, or submit it to Slurm")
-    name = values.get("job-name") or "sbatch"
+    name = values.get("job-name") or script
     nodes = _number(values, "nodes", 1)
     tasks_per_node = _number(values, "ntasks-per-node", max(1, _number(values, "ntasks", nodes) // nodes))
     asked_gpus = _gpus_per_node(values, nodes)
@@ -102,10 +110,20 @@ def make(directives: Sequence[Directive], *, job_id: str, directory: str, machin
     error = values.get("error")
     output = _log(values.get("output") or "slurm-%j.out", patterns, chdir)
     return Plan(
-        job_id=job_id, name=name, chdir=chdir, output=output, error=_log(error, patterns, chdir) if error else output,
-        append=values.get("open-mode") == "append", nodes=nodes, tasks_per_node=tasks_per_node, cpus_per_task=cores, gpus_per_node=gpus,
-        time_limit_s=_time_limit(values.get("time")), notes=tuple(notes),
-    )  # fmt: skip
+        job_id=job_id,
+        name=name,
+        chdir=chdir,
+        output=output,
+        error=_log(error, patterns, chdir) if error else output,
+        append=values.get("open-mode") == "append",
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=cores,
+        gpus_per_node=gpus,
+        gpus=machine.gpus[: gpus * nodes],
+        time_limit_s=_time_limit(values.get("time")),
+        notes=tuple(notes),
+    )
 
 
 def environment(plan: Plan, *, start_s: int, machine: Machine, submit_dir: str) -> dict[str, str]:
@@ -135,11 +153,11 @@ def environment(plan: Plan, *, start_s: int, machine: Machine, submit_dir: str) 
     return variables
 
 
-def node_environment(plan: Plan, node: int, visible: Sequence[str]) -> dict[str, str]:
-    """Return the variables that differ on node `node` (from 0): its name, and its share of the GPUs in `visible`."""
+def node_environment(plan: Plan, node: int) -> dict[str, str]:
+    """Return the variables that differ on node `node` (from 0): its name, and its share of the job's GPUs."""
     variables = {"SLURM_NODEID": str(node), "SLURMD_NODENAME": plan.hosts[node]}
     if plan.gpus_per_node:
-        mine = visible[node * plan.gpus_per_node : (node + 1) * plan.gpus_per_node]
+        mine = plan.gpus[node * plan.gpus_per_node : (node + 1) * plan.gpus_per_node]
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     return variables
 
@@ -149,15 +167,22 @@ def _share_gpus(asked: int, nodes: int, machine: Machine) -> tuple[int, list[str
     if asked == 0:
         return 0, []
     if machine.use_cpu:
-        return 0, [f"on the CPU in place of {total} GPUs: ACCELERATE_USE_CPU is set"]
-    if machine.gpus == 0:
-        return 0, [f"on the CPU in place of {total} GPUs: this machine has none"]
-    if machine.gpus < total:
+        return 0, [f"on the CPU in place of {_gpus(total)}: ACCELERATE_USE_CPU is set"]
+    if not machine.gpus and not machine.busy_gpus:
+        return 0, [f"on the CPU in place of {_gpus(total)}: this machine has none"]
+    if len(machine.gpus) < total:
+        busy = f", {machine.busy_gpus} of them in use by other local jobs" if machine.busy_gpus else ""
+        here = len(machine.gpus) + machine.busy_gpus
+        fit = "hpctrain ps, and wait for them" if here >= total else f"hpctrain render --nodes 1 --gpus {here}"
         raise HpctrainError(
-            f"the job wants {total} GPUs and this machine has {machine.gpus}",
-            fix=f"hpctrain render --nodes 1 --gpus {machine.gpus}, or on the CPU: ACCELERATE_USE_CPU=true hpctrain submit --local",
+            f"the job wants {_gpus(total)} and this machine has {here}{busy}",
+            fix=f"{fit}, or on the CPU: ACCELERATE_USE_CPU=true hpctrain submit --local",
         )
     return asked, []
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _gpus_per_node(values: Mapping[str, str | None], nodes: int) -> int:

@@ -80,9 +80,8 @@ class Step:
 
     def _start(self, command: list[str], node: int, local: int, nodes: int, per_node: int) -> None:
         rank = node * per_node + local
-        visible = [item for item in os.environ.get("HPCTRAIN_LOCAL_GPUS", "").split(",") if item]
         environment = {
-            **os.environ, **planning.node_environment(self.plan, node, visible), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
+            **os.environ, **planning.node_environment(self.plan, node), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(local), "SLURM_NTASKS": str(nodes * per_node), "SLURM_NPROCS": str(nodes * per_node),
             "SLURM_NNODES": str(nodes), "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(nodes * per_node),
         }  # fmt: skip

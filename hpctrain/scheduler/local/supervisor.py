@@ -49,8 +49,11 @@ class Supervisor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         plan = self.plan
-        mode = "ab" if plan.append else "wb"
-        with Path(plan.output).open(mode) as output, Path(plan.error).open("ab" if plan.error == plan.output else mode) as error:
+        if not plan.append:
+            for log in (plan.output, plan.error):
+                Path(log).write_bytes(b"")
+        # Both for appending: where they are one file, neither writes over the other.
+        with Path(plan.output).open("ab") as output, Path(plan.error).open("ab") as error:
             self.stderr = Path(plan.error).open("a", encoding="utf-8")  # noqa: SIM115 - for messages until the end of the job
             script = self.directory / "script"
             shebang = script.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")[0]

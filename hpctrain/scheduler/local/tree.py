@@ -41,14 +41,8 @@ def reap() -> None:
         pass
 
 
-def kill_descendants(grace_s: float = 0.0) -> None:
-    """End every descendant: SIGTERM, `grace_s` seconds, then SIGKILL until none is left."""
-    if grace_s and descendants():
-        _signal(descendants(), signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while descendants() and time.monotonic() < deadline:
-            reap()
-            time.sleep(0.05)
+def kill_descendants() -> None:
+    """End every descendant: SIGKILL until none is left."""
     deadline = time.monotonic() + 10
     while (left := descendants()) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)

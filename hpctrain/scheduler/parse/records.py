@@ -31,7 +31,7 @@ SACCT_FIELDS = (
     "Comment",
 )
 
-_BLANK_TIMES = {"", "N/A", "Unknown", "None", "NONE"}
+_BLANK = {"", "N/A", "Unknown", "None", "NONE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _known(text: str) -> str | None:
-    return None if text in _BLANK_TIMES else text
+    return None if text in _BLANK else text
 
 
 def _integer(text: str) -> int | None:
