@@ -12,12 +12,16 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-# torch first, by its plain pin: where pip knows a CPU build of that version, the range in pyproject.toml is then satisfied and
-# nothing pulls CUDA packages.
+# torch first, by its plain pin: where pip finds a CPU build of that version, the range in pyproject.toml is then satisfied and nothing
+# pulls CUDA packages. Where the plain pin is a CUDA build, and there is no NVIDIA GPU, PyTorch's own index has the CPU build.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 $(VENV)/full: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing torch, transformers, trl and the test tools into $(VENV) (a minute or two, 1.5 GB)"
-	$(PIP) install --constraint constraints.txt torch
+	@index=; if [ ! -e /dev/nvidia0 ] && [ "$$(uname)" = Linux ] \
+	    && $(PIP) install --constraint constraints.txt --dry-run --no-deps --report - torch | grep -qi '"nvidia-\|"cuda-'; then \
+	    index="--extra-index-url $(TORCH_CPU_INDEX)"; fi; \
+	$(PIP) install --constraint constraints.txt $$index torch
 	$(PIP) install --constraint constraints.txt --editable '.[train,dev]'
 	@touch $@
 
@@ -30,7 +34,7 @@ demo: $(VENV)/full ## Train a small model here, two played nodes, with the scrip
 	@examples/demo.sh $(BIN)/hpctrain demo
 
 test: $(VENV)/full ## Everything that can run here, a real two-node Slurm included where it can be started
-	@tests/with_lab.sh $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@tests/with_lab.sh $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slurm and not torch and not slow' -q

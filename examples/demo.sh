@@ -13,6 +13,9 @@ cd "$directory"
 say hpctrain render --nodes 2 --gpus 1
 "$hpctrain" render --nodes 2 --gpus 1
 
+# Two nodes with a GPU each are played on the CPU where there are not two GPUs.
+"$hpctrain" submit --local --test-only >/dev/null 2>&1 || export ACCELERATE_USE_CPU=true
+
 say hpctrain submit --local --wait
 "$hpctrain" submit --local --wait
 

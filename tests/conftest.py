@@ -18,6 +18,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-docs", action="store_true", help="write the help into docs/verbs/*.md instead of comparing")
 
 
+class SlurmWasUsed:
+    """Fails a run that had to use Slurm (HPCTRAIN_REQUIRE_LAB) and did not: skipped, deselected, or with the marks lost."""
+
+    def __init__(self) -> None:
+        self.passed, self.skipped = 0, 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "slurm" in report.keywords:
+            self.passed += report.when == "call" and report.passed
+            self.skipped += report.skipped
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.passed == 0 or self.skipped:
+            print(f"\nHPCTRAIN_REQUIRE_LAB is set: {self.passed} tests used Slurm and {self.skipped} were skipped")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch over the Slurm tests in the process that sees all reports."""
+    if os.environ.get("HPCTRAIN_REQUIRE_LAB") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SlurmWasUsed())
+
+
 @pytest.fixture(autouse=True)
 def _own_surroundings(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("package")]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +10,20 @@ import click
 from hpctrain.cli import script_file
 from hpctrain.cli.job_options import JobCommand, job_options, request, script_of
 from hpctrain.jobs import shell
+from hpctrain.jobs.spec import JobSpec
+
+
+def _missing(spec: JobSpec) -> list[str]:
+    """Return what the shipped training will ask for, so that it is not the queue that tells."""
+    if spec.script is not None or "--config" in spec.arguments:
+        return []
+    notes = []
+    for name in ("--model_name_or_path", "--dataset_name"):
+        if name not in spec.arguments:
+            notes.append(f"note: the SFT training needs {name} FOLDER: in config.yaml under training, or behind --")
+        elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / spec.arguments[spec.arguments.index(name) + 1]).is_dir():
+            notes.append(f"note: {name} {spec.arguments[spec.arguments.index(name) + 1]} is no folder here")
+    return notes
 
 
 @click.command(cls=JobCommand)
@@ -31,7 +46,7 @@ def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
         return
     notes = script_file.write(script, force=force)
     click.echo(str(script.path))
-    for note in [*notes, script.spec.layout]:
+    for note in [*notes, *_missing(script.spec), script.spec.layout]:
         click.echo(note, err=True)
     path = shell.quote(script.path)
     click.echo(f"next: sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}", err=True)

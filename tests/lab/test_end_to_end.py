@@ -16,7 +16,7 @@ import pytest
 
 from hpctrain.memory.sample import Sample, parse_line
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("lab")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 #: The lab's GPUs are files that only Slurm counts, so the training is told to use the CPU.

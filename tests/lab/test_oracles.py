@@ -20,7 +20,7 @@ from hpctrain.scheduler.parse import directives, duration, hostlist, log_pattern
 if TYPE_CHECKING:
     from conftest import Lab
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("lab")]
+pytestmark = [pytest.mark.slurm]
 
 #: Splits the answer of one scontrol into those of many questions.
 SEPARATOR = "zzz-next-zzz"
