@@ -18,6 +18,7 @@ from hpctrain.scheduler.parse.records import JobRecord
 #: Seconds between looks at a file, and between questions to Slurm, which grow from the first to the last.
 _LOOK_S = 0.3
 _ASK_FIRST_S, _ASK_LAST_S = 15.0, 60.0
+_PIECE_BYTES = 1 << 20
 #: The rendered script's last words: the moment to ask whether the job has ended.
 _LAST_WORDS = re.compile(r"^hpctrain: job \S+ ended with exit code \d+$", re.MULTILINE)
 
@@ -32,21 +33,23 @@ class Tail:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def copy(self) -> str:
-        """Copy what is new and return it. Reads by position: inotify does not see what another node writes over NFS."""
+        """Copy what is new and return its end. Reads by position: inotify does not see what another node writes over NFS."""
+        end = ""
         try:
             with self.path.open("rb") as stream:
                 if stream.seek(0, 2) < self._position:
                     self._position = 0
                 stream.seek(self._position)
-                new = stream.read()
+                while new := stream.read(_PIECE_BYTES):  # a log may be larger than the memory
+                    self._position += len(new)
+                    # A character may be written in two pieces, and read in two.
+                    text = self._decoder.decode(new)
+                    self.target.write(text)
+                    end = (end + text)[-_PIECE_BYTES:]
         except OSError:
-            return ""
-        self._position += len(new)
-        # A character may be written in two pieces, and read in two.
-        text = self._decoder.decode(new)
-        self.target.write(text)
+            return end
         self.target.flush()
-        return text
+        return end
 
 
 def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Callable[[str], None]) -> JobRecord | None:

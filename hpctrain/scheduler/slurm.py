@@ -119,8 +119,7 @@ class SlurmScheduler:
         One squeue for all; sacct (or scontrol, where there is no accounting) only for jobs that squeue no longer shows, and for the exit
         codes of those that ended.
         """
-        queue = self._ask(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT])
-        known = {record.job_id: record for record in records.parse_squeue(queue)}
+        known = {record.job_id: record for record in self._queue()}
         ended = [job_id for job_id in (job_ids or known) if job_id not in known or known[job_id].is_final]
         if job_ids is None or ended:
             known.update(self._ended(ended if job_ids is not None else None, known))
@@ -167,22 +166,30 @@ class SlurmScheduler:
                 missing.append(JobRecord(job_id=f"?{entry.token}", scheduler="slurm", state=states.UNKNOWN, name=entry.name, reason=reason))
         return missing
 
-    def _ask(self, argv: list[str]) -> str:
-        done = process.run(argv, timeout=self.timeout)
+    def _queue(self) -> list[JobRecord]:
+        """Return all my jobs that slurmctld remembers: one squeue.
+
+        Raises:
+            SchedulerError: it does not answer.
+        """
+        done = process.run(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT], timeout=self.timeout)
         if done.returncode != 0:
             raise SchedulerError("Slurm did not answer", details=_words(done), fix="sinfo")
-        return done.stdout
+        return records.parse_squeue(done.stdout)
+
+    def _accounting(self, *which: str) -> list[JobRecord]:
+        """Return what sacct says of these jobs; nothing where accounting is off."""
+        argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
+        done = process.run(argv, timeout=self.timeout)
+        return records.parse_sacct(done.stdout) if done.returncode == 0 else []
 
     def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> dict[str, JobRecord]:
         """Return what accounting says of jobs that ended and, where it is silent or still behind, what slurmctld remembers."""
         which = ["-S", "now-1days", "-u", getpass.getuser()] if job_ids is None else ["-j", ",".join(job_ids)]
-        argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
-        done = process.run(argv, timeout=self.timeout)
-        accounted = records.parse_sacct(done.stdout) if done.returncode == 0 else []
         # Accounting lags by seconds: what squeue shows is newer than what sacct still calls running.
         found = {
             record.job_id: record
-            for record in accounted
+            for record in self._accounting(*which)
             if record.job_id not in queue or (queue[record.job_id].is_final and record.is_final)
         }
         for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
@@ -194,24 +201,8 @@ class SlurmScheduler:
 
     def _find(self, entry: ledger.Entry) -> JobRecord | None:
         """Return the job whose comment carries the token: in the queue, else in the accounting."""
-        queue = self._ask(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT])
-        candidates = records.parse_squeue(queue)
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(entry.at - 60))
-        argv = [
-            "sacct",
-            "-n",
-            "-X",
-            "-P",
-            f"--delimiter={records.SEPARATOR}",
-            "-o",
-            ",".join(records.SACCT_FIELDS),
-            "-S",
-            since,
-            "-u",
-            getpass.getuser(),
-        ]
-        accounting = process.run(argv, timeout=self.timeout)
-        candidates += records.parse_sacct(accounting.stdout) if accounting.returncode == 0 else []
+        candidates = [*self._queue(), *self._accounting("-X", "-S", since, "-u", getpass.getuser())]
         return next((record for record in candidates if entry.comment in (record.comment or "").split()), None)
 
     def _look_for(self, entry: ledger.Entry, said: tuple[str, ...]) -> Submission:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctrain import data
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 
@@ -46,6 +47,10 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])
 def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus: int) -> None:
+    shipped = data.path("multi_gpu.yaml").read_text()
+    Path("multi_gpu.yaml").write_text(
+        shipped.replace("num_processes: -1", "num_processes: 7").replace("num_machines: 1", "num_machines: 3")
+    )
     rendered = run(
         hpctrain,
         "render",
@@ -64,6 +69,8 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
     assert rendered.returncode == 0, rendered.stderr
     done = run(hpctrain, "submit", "--local", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
+    if launcher == "accelerate":
+        assert "num_processes: 7" in Path("multi_gpu.yaml").read_text(), "the user's file is left alone, and its number is not used"
     world = nodes * gpus
     lines = re.findall(r"^rank (\d+)/(\d+) sum (\d+) local (\d+) node (\d+) argv (.*) unbuffered 1 offline 1$", done.stdout, re.MULTILINE)
     assert sorted(int(line[0]) for line in lines) == list(range(world))

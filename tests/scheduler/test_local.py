@@ -234,9 +234,16 @@ def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file
     Path("train.py").write_text("print('x')\n")
     subprocess.run([hpctrain, "render", "--launcher", "srun", "--script", "train.py"], check=True, capture_output=True)
     Path("logs/error_sft.log").write_text("precious")
+    Path("train.py").write_text("import os\nprint('job', os.environ['SLURM_JOB_ID'])\n")
+    with Path("seen.txt").open("w") as seen:
+        tail = subprocess.Popen(["tail", "-F", "logs/output_sft.log"], stdout=seen, stderr=subprocess.DEVNULL)
     for expected in (FIRST_JOB_ID, FIRST_JOB_ID + 1):
         assert subprocess.run([hpctrain, "submit", "--local", "--wait"], capture_output=True).returncode == 0
         assert Path("logs/output_sft.log").readlink() == Path(f"output_sft_{expected}.log")
+        # The real `tail -F` has followed.
+        wait_for(lambda expected=expected: f"job {expected}\n" in Path("seen.txt").read_text())
+    tail.kill()
+    tail.wait()
     assert Path("logs/error_sft.log").read_text() == "precious"
     assert "logs/error_sft.log is a file and not a link" in Path(f"logs/error_sft_{FIRST_JOB_ID}.log").read_text()
 
