@@ -181,7 +181,8 @@ def test_jobs_that_share_nodes_do_not_meet(user: User) -> None:
     program = (
         "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.full((1,), float(os.environ['SLURM_JOB_ID']))\n"
     )
-    program += "d.all_reduce(t)\nassert t.item() == 2 * float(os.environ['SLURM_JOB_ID']), t\nd.barrier()\nd.destroy_process_group()\n"
+    program += "d.all_reduce(t)\nassert t.item() == 2 * float(os.environ['SLURM_JOB_ID']), t\n"
+    program += "d.barrier()\nd.destroy_process_group()\nos._exit(0)\n"
     (user.directory / "meet.py").write_text(program)
     jobs = []
     for name, nodes, gpus in (("one", 2, 1), ("two", 2, 1), ("three", 1, 2)):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain import data
-from hpctrain.scheduler.local.plan import FIRST_JOB_ID
+from hpctrain.scheduler.local import job_directory
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 
 PROGRAM = """import os, sys, torch, torch.distributed as d
@@ -22,10 +22,11 @@ d.all_reduce(total)
 sys.stdout.write(f"rank {d.get_rank()}/{d.get_world_size()} sum {int(total)} "
                  f"local {os.environ['LOCAL_RANK']} node {os.environ['SLURM_NODEID']} "
                  f"argv {sys.argv[1:]} unbuffered {os.environ['PYTHONUNBUFFERED']} offline {os.environ['HF_HUB_OFFLINE']}\\n")
-sys.stdout.flush()
 assert os.path.isdir(os.environ["HPCTRAIN_RUN_DIR"]) and os.path.dirname(os.environ["TRITON_CACHE_DIR"]).startswith(os.environ["TMPDIR"])
 d.barrier()
+sys.stdout.flush()
 d.destroy_process_group()
+os._exit(0)  # torch's own way out crashes now and then after a distributed run
 """
 
 
@@ -82,7 +83,7 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
 
 def test_a_port_that_is_taken_is_passed_over(hpctrain: str) -> None:
     Path("train.py").write_text("import os\nprint('port', os.environ['MASTER_PORT'], os.environ['MASTER_ADDR'])\n")
-    port = 20000 + FIRST_JOB_ID % 9000
+    port = 20000 + job_directory.first_job_id() % 9000
     with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
         assert run(hpctrain, "render", "--nodes", "2", "--launcher", "srun", "--script", "train.py").returncode == 0
         done = run(hpctrain, "submit", "--local", "--wait")

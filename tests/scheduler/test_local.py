@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hpctrain.errors import HpctrainError
+from hpctrain.scheduler.local import job_directory
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
@@ -237,7 +238,8 @@ def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file
     Path("train.py").write_text("import os\nprint('job', os.environ['SLURM_JOB_ID'])\n")
     with Path("seen.txt").open("w") as seen:
         tail = subprocess.Popen(["tail", "-F", "logs/output_sft.log"], stdout=seen, stderr=subprocess.DEVNULL)
-    for expected in (FIRST_JOB_ID, FIRST_JOB_ID + 1):
+    first = job_directory.first_job_id()
+    for expected in (first, first + 1):
         assert subprocess.run([hpctrain, "submit", "--local", "--wait"], capture_output=True).returncode == 0
         assert Path("logs/output_sft.log").readlink() == Path(f"output_sft_{expected}.log")
         # The real `tail -F` has followed.
@@ -245,7 +247,7 @@ def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file
     tail.kill()
     tail.wait()
     assert Path("logs/error_sft.log").read_text() == "precious"
-    assert "logs/error_sft.log is a file and not a link" in Path(f"logs/error_sft_{FIRST_JOB_ID}.log").read_text()
+    assert "logs/error_sft.log is a file and not a link" in Path(f"logs/error_sft_{first}.log").read_text()
 
 
 def test_two_jobs_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

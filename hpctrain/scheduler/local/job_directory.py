@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,14 @@ def root() -> Path:
     return directory
 
 
+def first_job_id() -> int:
+    """Return the first id that is given out here.
+
+    Users of one machine count from different numbers, because the rendezvous port is made of the job id.
+    """
+    return planning.FIRST_JOB_ID + zlib.crc32(str(root()).encode()) % 9000
+
+
 def all_jobs() -> list[JobDirectory]:
     """Return all local jobs, the oldest first."""
     found = [path for path in root().iterdir() if path.name.isdigit()]
@@ -154,7 +163,7 @@ def all_jobs() -> list[JobDirectory]:
 def new() -> JobDirectory:
     """Make the directory of the next job, and remove those of jobs that ended long ago."""
     jobs = all_jobs()
-    number = max([planning.FIRST_JOB_ID - 1, *(int(job.job_id) for job in jobs)]) + 1
+    number = max([first_job_id() - 1, *(int(job.job_id) for job in jobs)]) + 1
     for job in jobs:
         if job.age_s() > KEPT_S and job.other_host() is None:
             shutil.rmtree(job.path, ignore_errors=True)
