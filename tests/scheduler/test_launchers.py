@@ -99,6 +99,7 @@ def test_the_rank_of_a_node_is_that_nodes_own(hpctrain: str, tmp_path: Path, mon
     (programs / "accelerate").write_text('#!/bin/bash\nprintf "%s\\n" "$*" >> "node-$SLURM_NODEID.txt"\n')
     (programs / "accelerate").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", "/nonexistent")  # of a login node, for instance
     assert run(hpctrain, "render", "--nodes", "3", "--gpus", "4", "--script", "train.py").returncode == 0
     assert run(hpctrain, "submit", "--local", "--wait").returncode == 0
     for node in range(3):
