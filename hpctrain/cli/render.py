@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,19 @@ def _missing(spec: JobSpec) -> list[str]:
         return []
     notes = []
     for name in ("--model_name_or_path", "--dataset_name"):
-        if name not in spec.arguments:
+        folder = _value_of(name, spec.arguments)
+        if folder is None:
             notes.append(f"note: the SFT training needs {name} FOLDER: in config.yaml under training, or behind --")
-        elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / spec.arguments[spec.arguments.index(name) + 1]).is_dir():
-            notes.append(f"note: {name} {spec.arguments[spec.arguments.index(name) + 1]} is no folder here")
+        elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / folder).is_dir():
+            notes.append(f"note: {name} {folder} is no folder here")
     return notes
+
+
+def _value_of(name: str, arguments: tuple[str, ...]) -> str | None:
+    """Return the last value of an option among argv words, in either form, `--name value` or `--name=value`."""
+    values = [after for word, after in pairwise((*arguments, "")) if word == name]
+    values += [word.partition("=")[2] for word in arguments if word.startswith(f"{name}=")]
+    return values[-1] if values else None
 
 
 @click.command(cls=JobCommand)

@@ -328,3 +328,20 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "Traceback" in done.stderr
+
+
+def test_what_the_shipped_training_lacks_is_said_before_the_queue(desk: Desk) -> None:
+    (desk.directory / "model").mkdir()
+    for words, expected in (
+        ((), ["--model_name_or_path FOLDER", "--dataset_name FOLDER"]),
+        (("--", "--model_name_or_path", "model", "--dataset_name=none"), ["--dataset_name none is no folder here"]),
+        (("--", "--dataset_name=model", "--model_name_or_path"), []),
+        (("--script", "train.py"), []),
+        (("--", "--config", "sft.yaml"), []),
+    ):
+        desk.write("train.py", "")
+        said = desk.run("render", *words)
+        assert said.code == 0, said.err
+        notes = [line for line in said.lines if line.startswith("note: ")]
+        assert len(notes) == len(expected)
+        assert all(part in note for part, note in zip(expected, notes, strict=True))
