@@ -12,6 +12,7 @@ from hpctrain.cli.chosen_script import Trial, chosen
 from hpctrain.cli.job_options import JobCommand, job_options, request
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
+from hpctrain.scheduler import batch_script
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
@@ -51,7 +52,7 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
 
 
 def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: dict[str, Any]) -> int:
-    if parameters["wait"] and _is_array(path):
+    if parameters["wait"] and "array" in _options_in(path):
         raise UsageError(f"{path} is a job array, and --wait follows one job", fix=f"hpctrain submit {shell.quote(path)}")
     submission = scheduler.submit(path, resend=parameters["resend"])
     for note in submission.notes:
@@ -68,11 +69,9 @@ def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: 
     return 0
 
 
-def _is_array(path: Path) -> bool:
-    try:
-        return "array" in directives.last_values(directives.read(path.read_text(encoding="utf-8", errors="surrogateescape")))
-    except ValueError:
-        return False  # the scheduler says what is wrong with it
+def _options_in(path: Path) -> dict[str, str | None]:
+    """Return the sbatch options in a script; none in one that a trial has not written."""
+    return directives.last_values(batch_script.read(path)[1]) if path.is_file() else {}
 
 
 def _scheduler(local: bool) -> SlurmScheduler | LocalScheduler:
@@ -85,11 +84,9 @@ def _scheduler(local: bool) -> SlurmScheduler | LocalScheduler:
 
 
 def _dry_run(scheduler: SlurmScheduler | LocalScheduler, path: Path) -> int:
+    options = _options_in(path)
     if isinstance(scheduler, SlurmScheduler):
-        values = (
-            directives.last_values(directives.read(path.read_text(encoding="utf-8", errors="surrogateescape"))) if path.is_file() else None
-        )
-        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(path, values=values))}")
+        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(path, values=options))}")
     else:
         click.echo(f"would run: bash {shell.quote(path)} on this machine, with stand-ins for srun and scontrol")
     return 0

@@ -15,8 +15,8 @@ from hpctrain.jobs import directives, shell
 from hpctrain.jobs.spec import JobSpec, short_digest
 
 _MADE = re.compile(
-    r"^# made by hpctrain (?P<version>\S+) from template (?P<template>.+) (?P<template_digest>[0-9a-f]{12}), "
-    r"config (?P<config_digest>[0-9a-f]{12}), text (?P<seal>[0-9a-f]{12})$",
+    r"^# made by hpctrain \S+ from template .+ [0-9a-f]{12}, "
+    r"config [0-9a-f]{12}, text (?P<seal>[0-9a-f]{12})$",
     re.MULTILINE,
 )
 _AGAIN = re.compile(r"^# make it again: (?P<command>.+)$", re.MULTILINE)
@@ -35,8 +35,6 @@ class Made:
         arguments: of `hpctrain render`, as argv words.
     """
 
-    version: str
-    config_digest: str
     untouched: bool
     directory: str
     arguments: tuple[str, ...]
@@ -107,7 +105,7 @@ def read_header(script: str) -> Made | None:
         return None
     if len(words) < 5 or words[0] != "cd" or words[2:5] != ["&&", "hpctrain", "render"]:
         return None
-    return Made(made["version"], made["config_digest"], made["seal"] == short_digest(unsealed), words[1], tuple(words[5:]))
+    return Made(made["seal"] == short_digest(unsealed), words[1], tuple(words[5:]))
 
 
 class _Lines(list[str]):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import shell
-from hpctrain.scheduler import ledger, process
+from hpctrain.scheduler import batch_script, ledger, process
 from hpctrain.scheduler.base import LogFiles, Submission
 from hpctrain.scheduler.parse import directives, log_pattern, records, states
 from hpctrain.scheduler.parse.records import JobRecord
@@ -61,7 +61,8 @@ class SlurmScheduler:
             HpctrainError: Slurm refused it.
             SchedulerError: no answer; the job is then looked up by its comment, here and at the next call, and never sent twice.
         """
-        text, values = _read(script)
+        text, found = batch_script.read(script)
+        values = directives.last_values(found)
         already = self._resolve_unanswered(text, resend=resend)
         if already is not None:
             return already
@@ -260,16 +261,6 @@ def _timeout(text: str) -> float:
             f"HPCTRAIN_SLURM_TIMEOUT must be seconds, more than 0 and less than a day, not {text!r}", fix="export HPCTRAIN_SLURM_TIMEOUT=60"
         )
     return seconds
-
-
-def _read(script: Path) -> tuple[str, dict[str, str | None]]:
-    # newline="": Slurm refuses DOS line ends, and Python would hide them.
-    with script.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        text = stream.read()
-    try:
-        return text, directives.last_values(directives.read(text))
-    except ValueError as error:
-        raise UsageError(f"{script} is not a batch script", details=(str(error),), fix="hpctrain render") from error
 
 
 def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:

@@ -128,3 +128,11 @@ def test_a_script_that_is_no_batch_script(rendered: Desk, script: str, where: li
     rendered.program("sbatch", "echo 'sbatch was called' >&2; exit 9")
     rendered.write("x.sh", script)
     assert "x.sh is not a batch script" in rendered.refused("submit", *where, "x.sh").err
+
+
+@pytest.mark.parametrize("trial", ["--dry-run", "--wait"])
+@pytest.mark.parametrize("where", [(), ("--local",)])
+def test_what_is_no_batch_script_is_refused_in_a_trial_too(desk: Desk, trial: str, where: tuple[str, ...]) -> None:
+    desk.program("sbatch", "exit 1")
+    desk.write("notes.txt", "no script\n")
+    assert desk.refused("submit", *where, trial, "notes.txt").lines[0] == "error: notes.txt is not a batch script"

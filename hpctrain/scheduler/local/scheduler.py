@@ -19,13 +19,14 @@ from pathlib import Path
 
 import psutil
 
-from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.scheduler import process
+from hpctrain.errors import HpctrainError
+from hpctrain.scheduler import batch_script, process
 from hpctrain.scheduler.base import LogFiles, Submission
 from hpctrain.scheduler.local import job_directory
 from hpctrain.scheduler.local import plan as planning
 from hpctrain.scheduler.local.job_directory import JobDirectory
-from hpctrain.scheduler.parse import directives, states
+from hpctrain.scheduler.parse import states
+from hpctrain.scheduler.parse.directives import Directive
 from hpctrain.scheduler.parse.records import JobRecord
 
 
@@ -43,14 +44,14 @@ class LocalScheduler:
             OSError: no place to write.
         """
         del resend
-        text = _read(script)
+        text, found = batch_script.read(script)
         # One submission at a time, so that two do not take the same GPUs.
         with _lock():
             machine = this_machine()
-            _plan(text, script, str(planning.FIRST_JOB_ID), machine)  # what sbatch would refuse takes no job id
+            _plan(found, script, str(planning.FIRST_JOB_ID), machine)  # what sbatch would refuse takes no job id
             job = job_directory.new()
             try:
-                plan = _plan(text, script, job.job_id, machine)
+                plan = _plan(found, script, job.job_id, machine)
                 for log in (plan.output, plan.error):
                     Path(log).parent.mkdir(parents=True, exist_ok=True)
                 (job.path / "script").write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -74,7 +75,7 @@ class LocalScheduler:
             UsageError: sbatch would refuse the script too.
             HpctrainError: too few GPUs.
         """
-        return _plan(_read(script), script, str(planning.FIRST_JOB_ID), this_machine())
+        return _plan(batch_script.read(script)[1], script, str(planning.FIRST_JOB_ID), this_machine())
 
     def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
         """Return the records of these jobs, or of all that have not ended more than a day ago, the oldest first."""
@@ -146,17 +147,7 @@ def _environment(plan: planning.Plan, machine: planning.Machine, job: JobDirecto
     return {**own, **variables, "PATH": f"{programs}:{own.get('PATH', os.defpath)}", "HPCTRAIN_LOCAL_JOB": str(job.path)}
 
 
-def _read(script: Path) -> str:
-    # newline="": Slurm refuses DOS line ends, and Python would hide them.
-    with script.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        return stream.read()
-
-
-def _plan(text: str, script: Path, job_id: str, machine: planning.Machine) -> planning.Plan:
-    try:
-        found = directives.read(text)
-    except ValueError as error:
-        raise UsageError(f"{script} is not a batch script", details=(str(error),), fix="hpctrain render") from error
+def _plan(found: Sequence[Directive], script: Path, job_id: str, machine: planning.Machine) -> planning.Plan:
     return planning.make(found, job_id=job_id, directory=str(Path.cwd()), script=script.name, machine=machine)
 
 
