@@ -11,9 +11,9 @@ from typing import Any
 import click
 import jinja2
 
-from hpctrain import __version__, data
+from hpctrain import __version__, data, yaml12
 from hpctrain.cli import HpctrainUsage
-from hpctrain.config import accelerate_config, files, layers, yaml12
+from hpctrain.config import accelerate_config, files, layers
 from hpctrain.config.fields import FIELDS, RIVALS
 from hpctrain.config.to_spec import to_spec
 from hpctrain.errors import HpctrainError, UsageError

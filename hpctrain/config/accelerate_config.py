@@ -6,7 +6,7 @@ The numbers in it do no harm: the script gives `--num_processes` and `--num_mach
 
 from __future__ import annotations
 
-from hpctrain.config.yaml12 import Document
+from hpctrain.yaml12 import Document
 
 #: With anything else, `accelerate launch` starts one process and says nothing.
 DISTRIBUTED = ("MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")

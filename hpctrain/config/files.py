@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpctrain.config import layers, yaml12
+from hpctrain import yaml12
+from hpctrain.config import layers
 from hpctrain.config.layers import KeyPath, Layer
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell

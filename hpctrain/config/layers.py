@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS, Field
-from hpctrain.config.yaml12 import Document, Plain, problems_in
 from hpctrain.errors import UsageError
+from hpctrain.yaml12 import Document, Plain, problems_in
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -212,8 +212,9 @@ def _unknown_key(path: KeyPath) -> str:
 def _known_keys() -> dict[KeyPath, dict[str, str]]:
     """Return for each section the words that people write, and the key that each stands for."""
     from hpctrain.config import schema
+    from hpctrain.fieldtypes import Section
 
-    models: dict[KeyPath, type[schema.Section]] = {
+    models: dict[KeyPath, type[Section]] = {
         (): schema.Config, ("resources",): schema.Resources, ("environment",): schema.Environment,
     }  # fmt: skip
     known: dict[KeyPath, dict[str, str]] = {section: {name: name for name in model.model_fields} for section, model in models.items()}

@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hpctrain.config.yaml12 import Plain, to_json_value
 from hpctrain.jobs.spec import GpuDirective, JobSpec, Launcher
+from hpctrain.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
     from hpctrain.config.schema import Config

@@ -9,9 +9,35 @@ from typing import Literal
 
 Launcher = Literal["accelerate", "torchrun", "srun"]
 GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
+Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
 
 #: Cores for each GPU where nobody said otherwise: what most GPU nodes have (32 cores and 4 GPUs on Leonardo, 64 and 8 elsewhere).
 DEFAULT_CPUS_PER_GPU = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A variable whose value never stands in a script: read from `file` (mode 0600) in the job, or (None) the caller's own variable."""
+
+    name: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """The image in which the training runs.
+
+    Attributes:
+        engine: `apptainer` or `singularity` (a command in front of the training), `pyxis` or `ce` (options of srun: NVIDIA's plugin, and
+            the Container Engine of CSCS, whose image is an environment file).
+        binds: `HOST[:CONTAINER[:OPTIONS]]`.
+        gpu: the libraries that come along: `nv`, `rocm` or `none`.
+    """
+
+    engine: Literal["apptainer", "singularity", "pyxis", "ce"]
+    image: str
+    binds: tuple[str, ...] = ()
+    gpu: Literal["nv", "rocm", "none"] = "nv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +52,15 @@ class JobSpec:
         script: the user's training script, relative to `chdir` or absolute; None is the SFT training that hpctrain ships.
         arguments: of the training script, in order, as argv words.
         sbatch: further directives, name to value (None for a flag).
+        cluster: the name of the cluster profile that had a say, if one had.
+        cpus_per_gpu: of the site's nodes; what `cores_per_task` is made of where nobody asked for cores.
+        gpus_on_srun: srun asks for the GPUs, because the directives may not.
+        module_start: `purge` or `reset` before the modules are loaded.
+        uv, pixi: the project directory whose environment is activated.
+        env, unset: variables that the batch shell sets, in order, after it has unset others.
+        before, after: files of the user that the batch shell reads (`source`) before srun and after it.
+        master_addr_suffix: what makes the first node's name that of the fast network.
+        cpu_bind: of srun; None leaves it to the site.
     """
 
     job_name: str
@@ -48,11 +83,28 @@ class JobSpec:
     modules: tuple[str, ...] = ()
     conda: str | None = None
     venv: str | None = None
+    uv: str | None = None
+    pixi: str | None = None
+    container: Container | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    unset: tuple[str, ...] = ()
+    secrets: tuple[Secret, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    module_start: Literal["purge", "reset"] | None = None
+    module_use: tuple[str, ...] = ()
     offline: bool = True
     accelerate_config: str = "multi_gpu.yaml"
     script: str | None = None
     template: str | None = None
     arguments: tuple[str, ...] = ()
+    cluster: str | None = None
+    shebang: str = "#!/bin/bash"
+    sharding: Sharding = "ddp"
+    cpus_per_gpu: int | None = None
+    gpus_on_srun: bool = False
+    master_addr_suffix: str = ""
+    cpu_bind: str | None = None
 
     @property
     def processes(self) -> int:
@@ -71,8 +123,8 @@ class JobSpec:
 
     @property
     def cores_per_task(self) -> int:
-        """Cores of each task: as asked, else `DEFAULT_CPUS_PER_GPU` for each of its processes."""
-        return self.cpus_per_task or DEFAULT_CPUS_PER_GPU * self.processes_per_task
+        """Cores of each task: as asked, else `cpus_per_gpu` (or `DEFAULT_CPUS_PER_GPU`) for each of its processes."""
+        return self.cpus_per_task or (self.cpus_per_gpu or DEFAULT_CPUS_PER_GPU) * self.processes_per_task
 
     @property
     def layout(self) -> str:

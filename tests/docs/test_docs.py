@@ -60,7 +60,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_config_that_is_shipped_is_valid_with_every_key_of_it() -> None:
     """All commented keys too: each is uncommented where that is a whole line of YAML."""
-    from hpctrain.config import layers, yaml12
+    from hpctrain import yaml12
+    from hpctrain.config import layers
     from hpctrain.config.fields import FIELDS
 
     text = (ROOT / "config.yaml").read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain import data
-from hpctrain.config import layers, yaml12
+from hpctrain import data, yaml12
+from hpctrain.config import layers
 from hpctrain.config.to_spec import to_spec
 from hpctrain.jobs import render
 

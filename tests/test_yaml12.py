@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.config import yaml12
+from hpctrain import yaml12
 from hpctrain.errors import UsageError
 
 

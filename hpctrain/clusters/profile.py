@@ -1,0 +1,364 @@
+"""What a cluster profile can say. The values are those of the site; unknown is None, never a guess.
+
+Pure: a profile is a frozen value. `clusters.load` reads it from YAML, `clusters.live` lays what Slurm says over it.
+Sizes are bytes and durations seconds, in the units of their types; limits are defaults that the live scheduler overrides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from hpctrain.fieldtypes import Boolean, Features, Module, Name, Seconds, Section, Size, SlurmName, Text, as_list, choice, problem, whole
+
+#: How well a value is attested, the best first, and how messages say it.
+EVIDENCE = {
+    "live": "Slurm said so just now",
+    "documented": "the centre's own documentation",
+    "reported": "a third party that cites or measures the centre",
+    "seen": "seen in public job scripts of the centre's users",
+    "recalled": "from memory, not verified: confirm it on site",
+    "own": "a profile of your own, or of your site",
+}
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise problem(f"must be a regular expression: {error}") from error
+    return text
+
+
+Count = Annotated[int, whole(0, 1_000_000)]
+Pattern = Annotated[Text, AfterValidator(_pattern)]
+Names = Annotated[tuple[SlurmName, ...], BeforeValidator(as_list)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(as_list)]
+Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]
+Dialect = Annotated[Text, choice("gres", "gpus-per-node", "gpus", "none")]
+
+
+class Detect(Section):
+    """How a login node of the cluster is recognised; any one that matches is enough.
+
+    Attributes:
+        cluster_names: ClusterName of `scontrol show config`.
+        hosts: regular expressions that match the whole of `hostname -f` or `hostname`.
+        variables: environment variables that the site sets, and the pattern that their whole value matches.
+    """
+
+    cluster_names: Names = ()
+    hosts: Patterns = ()
+    variables: dict[str, Pattern] = Field(default_factory=dict)
+
+
+class Slurm(Section):
+    """The site's Slurm, where it differs from the usual."""
+
+    version: Text | None = None
+    kill_wait: Annotated[int, whole(0, 86_400)] | None = None  # seconds between SIGTERM and SIGKILL
+    max_array_size: Count | None = None  # the highest index is one less
+    requeue_by_default: Boolean | None = None  # JobRequeue
+    requeued_on_node_failure: Boolean | None = None
+    daemon: Text | None = None  # on compute nodes, where it is not slurmd
+
+
+class TimeByNodes(Section):
+    """A limit of time that holds for jobs of at least `nodes_min` nodes (and up to the next row)."""
+
+    nodes_min: Count
+    time_max: Seconds
+
+
+class Partition(Section):
+    """A partition. `whole_nodes` means that a job gets, and pays, every node whole, whatever it asked for."""
+
+    nodes: SlurmName | None = None  # key of `nodes:` at the profile's top
+    default: Boolean = False
+    time_max: Seconds | None = None
+    time_default: Seconds | None = None
+    time_by_nodes: Annotated[tuple[TimeByNodes, ...], BeforeValidator(as_list)] = ()
+    nodes_min: Count | None = None
+    nodes_max: Count | None = None
+    jobs_max: Count | None = None  # submitted at a time, by one user
+    gpus_max: Count | None = None
+    whole_nodes: Boolean | None = None
+    preemptible: Boolean | None = None
+    qos: Names = ()  # that it takes; empty: unknown
+    accounts: Names = ()  # that it takes; empty: unknown
+    note: Text | None = None
+
+
+class Qos(Section):
+    """A QOS and its limits."""
+
+    time_max: Seconds | None = None
+    nodes_min: Count | None = None
+    nodes_max: Count | None = None
+    gpus_max: Count | None = None
+    cpus_max: Count | None = None
+    jobs_max: Count | None = None
+    note: Text | None = None
+
+
+class Select(Section):
+    """What lands a job on these nodes, where the partition alone does not."""
+
+    constraint: Features | None = None
+    account_suffix: Text | None = None  # the account must end so, such as @h100
+    qos: Names = ()  # that go with these nodes
+
+
+class NodeShape(Section):
+    """One kind of GPU node. `cpus` are those that one job can have, as Slurm counts them."""
+
+    gpus: Count
+    gpu: Text | None = None
+    gpu_memory: Size | None = None  # of each GPU
+    vendor: Annotated[Text, choice("cuda", "rocm")] | None = None
+    arch: Annotated[Text, choice("x86_64", "aarch64")] | None = None
+    cpus: Count | None = None
+    cpus_per_gpu: Count | None = None
+    threads_per_core: Count | None = None
+    memory: Size | None = None  # that one job can have
+    count: Count | None = None
+    select: Select = Field(default_factory=Select)
+    note: Text | None = None
+
+
+class GpuRequest(Section):
+    """How a job asks for GPUs.
+
+    Attributes:
+        dialect: the one directive, or `none` where the site forbids it or whole nodes make it needless.
+        type: what stands before the count, such as `a100`.
+        on_srun: srun needs `--gpus-per-node` although the directives have none.
+        also: other dialects that the site takes.
+    """
+
+    dialect: Dialect | None = None
+    type: Name | None = None
+    on_srun: Boolean = False
+    also: Annotated[tuple[Dialect, ...], BeforeValidator(as_list)] = ()
+    note: Text | None = None
+
+
+class Directives(Section):
+    """#SBATCH options by long name without dashes.
+
+    Attributes:
+        required: that each job must carry.
+        forbidden: option → what the site does or says about it.
+        default: option → value (`true`: a flag) that hpctrain writes unless the user's `sbatch:` says otherwise.
+    """
+
+    required: Texts = ()
+    forbidden: dict[str, Text] = Field(default_factory=dict)
+    default: dict[str, Text] = Field(default_factory=dict)
+
+
+class Defaults(Section):
+    """What a job config gets that says nothing itself."""
+
+    partition: SlurmName | None = None
+    qos: SlurmName | None = None
+    nodes: SlurmName | None = None  # the kind of node, key of `nodes:`, where no partition or constraint says which
+
+
+class Account(Section):
+    """Who pays. `pattern` matches the whole name; `list_command` prints the user's own."""
+
+    required: Boolean | None = None
+    pattern: Pattern | None = None
+    ignore_case: Boolean = False
+    example: Text | None = None
+    list_command: Text | None = None
+    note: Text | None = None
+
+
+class Memory(Section):
+    """What a job gets that asks for none, and what it should ask.
+
+    Attributes:
+        default_per_cpu, default_per_node: bytes that a job gets without a request.
+        request: `per-gpu` (each GPU's `per_gpu`, or its share of the node), `all` (--mem=0) or `none` (the site forbids or needs none).
+    """
+
+    default_per_cpu: Size | None = None
+    default_per_node: Size | None = None
+    per_gpu: Size | None = None
+    request: Annotated[Text, choice("per-gpu", "all", "none")] | None = None
+    note: Text | None = None
+
+
+class Modules(Section):
+    """Environment modules.
+
+    Attributes:
+        start: what comes first: `module purge`, `module reset`, or nothing.
+        never_purge: `module purge` breaks the site's modules.
+        use: directories for `module use`.
+        first: modules that have to be loaded before all others, for every job.
+        suggested: what users load; written into the config that `hpctrain init` makes, as a comment.
+        on_login_nodes: whether `module load` works there.
+    """
+
+    start: Annotated[Text, choice("purge", "reset")] | None = None
+    never_purge: Boolean = False
+    use: Texts = ()
+    first: Annotated[tuple[Module, ...], BeforeValidator(as_list)] = ()
+    suggested: Texts = ()
+    on_login_nodes: Boolean | None = None
+    note: Text | None = None
+
+
+class Network(Section):
+    """The network between nodes: the interface, and NCCL's, RCCL's and libfabric's variables."""
+
+    interface: Text | None = None
+    variables: dict[str, Text] = Field(default_factory=dict)
+    note: Text | None = None
+
+
+class Launch(Section):
+    """How processes start.
+
+    Attributes:
+        shebang: the first line, where it has to be another than #!/bin/bash.
+        master_addr_suffix: what is appended to the first host name to get the name on the fast network.
+        cpu_bind: of srun, when one task per node starts all processes (accelerate, torchrun).
+        cpu_bind_per_gpu: of srun, with one task per GPU on a full node.
+        variables: that the batch shell exports before srun.
+        unset: variables that it unsets.
+    """
+
+    shebang: Text | None = None
+    master_addr_suffix: Name | None = None
+    cpu_bind: Text | None = None
+    cpu_bind_per_gpu: Text | None = None
+    variables: dict[str, Text] = Field(default_factory=dict)
+    unset: Texts = ()
+    scontrol_in_container: Boolean | None = None
+    note: Text | None = None
+
+
+class Internet(Section):
+    """Whether compute and login nodes reach the internet; `proxy` is the way where there is no direct one."""
+
+    compute: Annotated[Text, choice("yes", "no", "proxy")] | None = None
+    login: Annotated[Text, choice("yes", "no", "proxy")] | None = None
+    proxy: Text | None = None
+    note: Text | None = None
+
+
+class Storage(Section):
+    """A file system.
+
+    Attributes:
+        path: with $USER and <account> where they stand.
+        purge_days: files that nobody touched for so long are deleted.
+        quota: bytes; `inodes`: number of files.
+        on_compute_nodes: False where it is not mounted there.
+        in_memory: it lies in RAM and counts as the job's memory.
+        slow_for_environments: a conda or venv there is discouraged.
+    """
+
+    path: Text | None = None
+    purge_days: Count | None = None
+    quota: Size | None = None
+    inodes: Count | None = None
+    on_compute_nodes: Boolean | None = None
+    in_memory: Boolean = False
+    slow_for_environments: Boolean = False
+    note: Text | None = None
+
+
+class Billing(Section):
+    """What is charged: whole nodes or the share that was asked for; `reserved` means by requested time, not by used."""
+
+    unit: Annotated[Text, choice("node", "share")] | None = None
+    reserved: Boolean = False
+    note: Text | None = None
+
+
+class Profile(Section):
+    """A cluster. Every value in a shipped profile carries the level of its evidence and its source (`clusters.load`)."""
+
+    name: Name  # of the file, without .yaml
+    title: Text
+    centre: Text | None = None
+    docs: Text | None = None
+    detect: Detect = Field(default_factory=Detect)
+    slurm: Slurm = Field(default_factory=Slurm)
+    partitions: dict[str, Partition] = Field(default_factory=dict)
+    partition_required: Boolean = False
+    qos: dict[str, Qos] = Field(default_factory=dict)
+    qos_required: Boolean = False
+    nodes: dict[str, NodeShape] = Field(default_factory=dict)
+    defaults: Defaults = Field(default_factory=Defaults)
+    gpu_request: GpuRequest = Field(default_factory=GpuRequest)
+    directives: Directives = Field(default_factory=Directives)
+    account: Account = Field(default_factory=Account)
+    memory: Memory = Field(default_factory=Memory)
+    modules: Modules = Field(default_factory=Modules)
+    network: Network = Field(default_factory=Network)
+    launch: Launch = Field(default_factory=Launch)
+    internet: Internet = Field(default_factory=Internet)
+    storage: dict[str, Storage] = Field(default_factory=dict)
+    billing: Billing = Field(default_factory=Billing)
+    poll_seconds_min: Count | None = None
+    traps: Texts = ()
+
+    def shape_name(self, *, partition: str | None, constraint: str | None = None, account: str | None = None) -> str | None:
+        """Return the key of the node shape that a job lands on, or None where that is unknown.
+
+        The constraint decides, then the partition, then the account's suffix, then the profile's default.
+        """
+        features = set(re.split(r"[&|,*()\[\]]+", constraint or "")) - {""}
+        matching = [
+            (len(set((shape.select.constraint or "").split("&"))), name)
+            for name, shape in self.nodes.items()
+            if shape.select.constraint and set(shape.select.constraint.split("&")) <= features
+        ]
+        if matching:
+            return max(matching)[1]
+        known = self.partitions.get(partition or "")
+        if known is not None and known.nodes:
+            return known.nodes
+        for name, shape in self.nodes.items():
+            if account and shape.select.account_suffix and account.lower().endswith(shape.select.account_suffix.lower()):
+                return name
+        if self.defaults.nodes:
+            return self.defaults.nodes
+        return next(iter(self.nodes)) if len(self.nodes) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where a value comes from: a key of `EVIDENCE`, and the page, command or file."""
+
+    level: str
+    source: str
+
+    def __str__(self) -> str:
+        """Return `documented, https://…`."""
+        return f"{self.level}, {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A profile with the evidence of its values, by path."""
+
+    profile: Profile
+    origins: Mapping[tuple[str, ...], Evidence] = field(default_factory=dict)
+
+    def evidence(self, *path: str) -> str:
+        """Return the words that say where the value at `path` (or the nearest section around it) comes from."""
+        found = next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
+        if found is None:
+            return f"profile {self.profile.name}"
+        return found.source if found.level == "live" else f"profile {self.profile.name}: {found}"
