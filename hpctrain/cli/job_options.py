@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import jinja2
@@ -20,6 +20,10 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import render, shell
 from hpctrain.jobs.spec import JobSpec
 from hpctrain.scheduler.state_dir import state_dir
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.profile import Cluster
+    from hpctrain.config.schema import Config
 
 ARGUMENTS = "hpctrain.arguments"
 
@@ -47,12 +51,28 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """A job with every layer resolved.
+
+    Attributes:
+        cluster: the profile that had a say.
+        origins: config path → where its value was written; what is not there is a default.
+    """
+
+    spec: JobSpec
+    config: Config
+    cluster: Cluster | None
+    origins: Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
-    """A rendered script and where it goes (None: stdout)."""
+    """A rendered script and where it goes (None: stdout); `accelerate_config` is the text of the one that was rendered for it."""
 
     spec: JobSpec
     text: str
     path: Path | None
+    accelerate_config: str | None = None
 
 
 class JobCommand(click.Command):
@@ -122,10 +142,28 @@ def spec_of(asked: Request) -> JobSpec:
     Raises:
         UsageError: all config errors at once.
     """
+    return job_of(asked).spec
+
+
+def job_of(asked: Request) -> Job:
+    """Return the job of a request with what it was made of.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
     found = files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
     _mention_unknown_variables()
-    config = layers.resolve(found, again=asked.again)
-    return to_spec(config, directory=str(Path.cwd()), home=str(Path.home()), arguments=asked.arguments)
+    cluster = None
+    name = layers.written(found, ("cluster",))
+    if isinstance(name, str) and name.strip():
+        from hpctrain.clusters import load
+        from hpctrain.config import cluster_layer
+
+        cluster = load.load(name, os.environ)
+        found.append(cluster_layer.layer(cluster, found))
+    resolved = layers.resolve(found, again=asked.again)
+    spec = to_spec(resolved.config, directory=str(Path.cwd()), home=str(Path.home()), arguments=asked.arguments)
+    return Job(spec, resolved.config, cluster, resolved.origins)
 
 
 def script_of(asked: Request) -> Script:
@@ -139,18 +177,19 @@ def script_of(asked: Request) -> Script:
     _check_training_script(spec, asked.again)
     _check_accelerate_config(spec, asked.again)
     templates, template, files_of_the_user = _templates(spec, asked.again)
-    text = render.render(
-        spec,
-        templates,
-        template=template,
-        version=__version__,
-        directory=str(Path.cwd()),
-        arguments=words_of(asked),
-        compiled=_compiled_templates(),
-        files=files_of_the_user,
-    )
+    made: dict[str, Any] = {
+        "version": __version__, "directory": str(Path.cwd()), "arguments": words_of(asked), "compiled": _compiled_templates(),
+        "files": files_of_the_user,
+    }  # fmt: skip
+    text = render.render(spec, templates, template=template, **made)
+    shards = spec.launcher == "accelerate" and spec.sharding != "ddp"
     to = asked.to or f"{spec.job_name}.sbatch"
-    return Script(spec, text, None if to == "-" else Path(to))
+    return Script(
+        spec,
+        text,
+        None if to == "-" else Path(to),
+        render.render_accelerate_config(spec, templates, **made) if shards else None,
+    )
 
 
 def _parameter(option: str) -> str:
@@ -189,7 +228,7 @@ def _templates(spec: JobSpec, again: str) -> tuple[dict[str, str], str, dict[str
     if not file.is_file():
         raise UsageError(
             f"there is no template {spec.template!r}",
-            details=("known are " + ", ".join(name for name in sorted(found) if not name.startswith("_")),),
+            details=("known are " + ", ".join(name for name in sorted(found) if name.endswith(".sbatch.j2")),),
             fix=f"{again} --template {render.template_name(spec)}",
         )
     return {**found, spec.template: _read_template(file)}, spec.template, own
@@ -252,7 +291,7 @@ def _check_training_script(spec: JobSpec, again: str) -> None:
 
 def _check_accelerate_config(spec: JobSpec, again: str) -> None:
     file = Path(spec.chdir) / spec.accelerate_config
-    if spec.launcher != "accelerate" or not Path(spec.chdir).is_dir():
+    if spec.launcher != "accelerate" or spec.sharding != "ddp" or not Path(spec.chdir).is_dir():
         return
     if not file.exists():
         if spec.accelerate_config == "multi_gpu.yaml":

@@ -27,7 +27,10 @@ def write(script: Script, *, force: bool) -> list[str]:
     refuse_to_lose(script.path, force=force)
     accelerate = Path(script.spec.chdir) / script.spec.accelerate_config
     wanted = {script.path: script.text}
-    if script.spec.launcher == "accelerate" and accelerate.parent.is_dir() and not accelerate.exists():
+    if script.accelerate_config is not None and accelerate.parent.is_dir():
+        refuse_to_lose(accelerate, force=force)
+        wanted[accelerate] = script.accelerate_config
+    elif script.spec.launcher == "accelerate" and accelerate.parent.is_dir() and not accelerate.exists():
         wanted[accelerate] = data.path("multi_gpu.yaml").read_text(encoding="utf-8")
     logs = Path(script.spec.chdir) / "logs"
     had_logs = logs.exists()

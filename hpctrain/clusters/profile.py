@@ -13,17 +13,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from hpctrain.clusters.evidence import EVIDENCE, Evidence
 from hpctrain.fieldtypes import Boolean, Features, Module, Name, Seconds, Section, Size, SlurmName, Text, as_list, choice, problem, whole
-
-#: How well a value is attested, the best first, and how messages say it.
-EVIDENCE = {
-    "live": "Slurm said so just now",
-    "documented": "the centre's own documentation",
-    "reported": "a third party that cites or measures the centre",
-    "seen": "seen in public job scripts of the centre's users",
-    "recalled": "from memory, not verified: confirm it on site",
-    "own": "a profile of your own, or of your site",
-}
 
 
 def _pattern(text: str) -> str:
@@ -57,14 +48,19 @@ class Detect(Section):
 
 
 class Slurm(Section):
-    """The site's Slurm, where it differs from the usual."""
+    """The site's Slurm, where it differs from the usual.
+
+    `array_tasks_are_jobs`: each task of an array counts by itself where the number of jobs is limited.
+    """
 
     version: Text | None = None
     kill_wait: Annotated[int, whole(0, 86_400)] | None = None  # seconds between SIGTERM and SIGKILL
     max_array_size: Count | None = None  # the highest index is one less
     requeue_by_default: Boolean | None = None  # JobRequeue
     requeued_on_node_failure: Boolean | None = None
+    array_tasks_are_jobs: Boolean | None = None
     daemon: Text | None = None  # on compute nodes, where it is not slurmd
+    note: Text | None = None
 
 
 class TimeByNodes(Section):
@@ -75,7 +71,10 @@ class TimeByNodes(Section):
 
 
 class Partition(Section):
-    """A partition. `whole_nodes` means that a job gets, and pays, every node whole, whatever it asked for."""
+    """A partition. `whole_nodes` means that a job gets, and pays, every node whole, whatever it asked for.
+
+    A preempted job has run for `preempted_after` seconds at least, and ends `grace` seconds after SIGTERM.
+    """
 
     nodes: SlurmName | None = None  # key of `nodes:` at the profile's top
     default: Boolean = False
@@ -85,9 +84,12 @@ class Partition(Section):
     nodes_min: Count | None = None
     nodes_max: Count | None = None
     jobs_max: Count | None = None  # submitted at a time, by one user
+    running_max: Count | None = None  # of these, running
     gpus_max: Count | None = None
     whole_nodes: Boolean | None = None
     preemptible: Boolean | None = None
+    preempted_after: Count | None = None
+    grace: Count | None = None
     qos: Names = ()  # that it takes; empty: unknown
     accounts: Names = ()  # that it takes; empty: unknown
     note: Text | None = None
@@ -101,7 +103,7 @@ class Qos(Section):
     nodes_max: Count | None = None
     gpus_max: Count | None = None
     cpus_max: Count | None = None
-    jobs_max: Count | None = None
+    jobs_max: Count | None = None  # submitted at a time, by one user
     note: Text | None = None
 
 
@@ -114,7 +116,10 @@ class Select(Section):
 
 
 class NodeShape(Section):
-    """One kind of GPU node. `cpus` are those that one job can have, as Slurm counts them."""
+    """One kind of GPU node. `cpus` are those that one job can have, as Slurm counts them.
+
+    `memory_installed` means that `memory` is what is built into the node: an upper bound, of which a job gets somewhat less.
+    """
 
     gpus: Count
     gpu: Text | None = None
@@ -125,9 +130,24 @@ class NodeShape(Section):
     cpus_per_gpu: Count | None = None
     threads_per_core: Count | None = None
     memory: Size | None = None  # that one job can have
+    memory_installed: Boolean = False
     count: Count | None = None
+    modules_first: Annotated[tuple[Module, ...], BeforeValidator(as_list)] = ()  # that these nodes need before all others
     select: Select = Field(default_factory=Select)
     note: Text | None = None
+
+    @property
+    def cpus_for_each_gpu(self) -> int | None:
+        """CPUs to ask for with each GPU: what the site says, else the GPU's share of the node."""
+        return self.cpus_per_gpu or ((self.cpus or 0) // self.gpus if self.gpus else 0) or None
+
+    @property
+    def memory_for_each_gpu(self) -> int | None:
+        """Bytes to ask for with each GPU: its share of the node in whole GiB; of what is built in, a tenth is left to the system."""
+        if not self.memory or not self.gpus:
+            return None
+        usable = self.memory * 9 // 10 if self.memory_installed else self.memory
+        return usable // self.gpus >> 30 << 30 or None
 
 
 class GpuRequest(Section):
@@ -153,11 +173,13 @@ class Directives(Section):
     Attributes:
         required: that each job must carry.
         forbidden: option → what the site does or says about it.
+        discouraged: option → why the site asks to avoid it; a job with it is taken.
         default: option → value (`true`: a flag) that hpctrain writes unless the user's `sbatch:` says otherwise.
     """
 
     required: Texts = ()
     forbidden: dict[str, Text] = Field(default_factory=dict)
+    discouraged: dict[str, Text] = Field(default_factory=dict)
     default: dict[str, Text] = Field(default_factory=dict)
 
 
@@ -232,6 +254,7 @@ class Launch(Section):
         master_addr_suffix: what is appended to the first host name to get the name on the fast network.
         cpu_bind: of srun, when one task per node starts all processes (accelerate, torchrun).
         cpu_bind_per_gpu: of srun, with one task per GPU on a full node.
+        rdzv_is_host: torchrun cannot tell by the host's name which node is the rendezvous host; --rdzv_conf=is_host=… has to say it.
         variables: that the batch shell exports before srun.
         unset: variables that it unsets.
     """
@@ -240,6 +263,7 @@ class Launch(Section):
     master_addr_suffix: Name | None = None
     cpu_bind: Text | None = None
     cpu_bind_per_gpu: Text | None = None
+    rdzv_is_host: Boolean = False
     variables: dict[str, Text] = Field(default_factory=dict)
     unset: Texts = ()
     scontrol_in_container: Boolean | None = None
@@ -277,6 +301,15 @@ class Storage(Section):
     note: Text | None = None
 
 
+class Login(Section):
+    """The way in: host and port of ssh, and whether a second factor is asked for."""
+
+    host: Text | None = None
+    port: Annotated[int, whole(1, 65_535)] | None = None
+    mfa: Boolean | None = None
+    note: Text | None = None
+
+
 class Billing(Section):
     """What is charged: whole nodes or the share that was asked for; `reserved` means by requested time, not by used."""
 
@@ -310,7 +343,8 @@ class Profile(Section):
     internet: Internet = Field(default_factory=Internet)
     storage: dict[str, Storage] = Field(default_factory=dict)
     billing: Billing = Field(default_factory=Billing)
-    poll_seconds_min: Count | None = None
+    login: Login = Field(default_factory=Login)
+    poll_seconds_min: Count | None = None  # squeue may not be asked more often
     traps: Texts = ()
 
     def shape_name(self, *, partition: str | None, constraint: str | None = None, account: str | None = None) -> str | None:
@@ -335,18 +369,6 @@ class Profile(Section):
         if self.defaults.nodes:
             return self.defaults.nodes
         return next(iter(self.nodes)) if len(self.nodes) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where a value comes from: a key of `EVIDENCE`, and the page, command or file."""
-
-    level: str
-    source: str
-
-    def __str__(self) -> str:
-        """Return `documented, https://…`."""
-        return f"{self.level}, {self.source}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,12 +66,15 @@ FIELDS: tuple[Field, ...] = (
         "N",
         "-c",
     ),
+    _resource("cpus_per_gpu", "--cpus-per-gpu", "8", "Cores for each GPU; not together with --cpus-per-task.", "N"),
     _resource("constraint", "--constraint", "a100", "Node features that the job needs.", "LIST", "-C"),
     _resource("reservation", "--reservation", "course", "Slurm reservation.", "NAME"),
     _resource("gpu_type", "--gpu-type", "a100", "GPU type, where the site wants it in the request.", "NAME"),
     _resource("gpu_directive", "--gpu-directive", "gres", "How GPUs are asked for: gres, gpus-per-node, gpus or none.", "WORD"),
+    Field(("cluster",), "--cluster", "leonardo", "Cluster profile, one of: hpctrain clusters.", "NAME"),
     Field(("job_name",), "--job-name", "sft", "Name of the job, its script and its logs.", "NAME", ("-J",)),
     Field(("launcher",), "--launcher", "accelerate", "accelerate, torchrun or srun.", "WORD"),
+    Field(("sharding",), "--sharding", "fsdp", "ddp (whole model on each GPU), fsdp (version 2), zero2 or zero3 (DeepSpeed).", "WORD"),
     Field(
         ("script",),
         "--script",
@@ -97,6 +100,17 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(("environment", "conda"), "--conda", "base", "conda environment to activate.", "NAME"),
     Field(("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"),
+    Field(("environment", "uv"), "--uv", ".", "Project whose uv environment to activate.", "DIR"),
+    Field(("environment", "pixi"), "--pixi", ".", "Project whose pixi environment to activate.", "DIR"),
+    Field(
+        ("environment", "container", "image"),
+        "--container",
+        "image.sif",
+        "Container image to train in.",
+        "FILE",
+    ),
+    Field(("environment", "container", "engine"), "--container-engine", "apptainer", "apptainer, singularity, pyxis or ce.", "WORD"),
+    Field(("environment", "profile"), "--env-profile", "large-scale", "Named set of environment variables to set and unset.", "NAME"),
 )
 
 BY_PATH = {field.path: field for field in FIELDS}
@@ -111,10 +125,12 @@ SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("resources", "walltime"): ("resources", "time"),
     ("resources", "timeout"): ("resources", "time"),
     ("name",): ("job_name",),
-    ("env",): ("environment",),
+    ("strategy",): ("sharding",),
+    ("site",): ("cluster",),
 }
 #: Keys of which a job may have only one, and why; they stand in the same section.
 RIVALS: dict[frozenset[tuple[str, ...]], str] = {
     frozenset({("resources", "mem"), ("resources", "mem_per_cpu")}): "Slurm refuses a job with both",
-    frozenset({("environment", "conda"), ("environment", "venv")}): "the second would hide the first",
+    frozenset({("resources", "cpus_per_task"), ("resources", "cpus_per_gpu")}): "one says what the other is made of",
+    frozenset({("environment", name) for name in ("conda", "venv", "uv", "pixi")}): "the second would hide the first",
 }

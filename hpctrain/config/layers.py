@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hpctrain.config.schema import Config
 
 KeyPath = tuple[str, ...]
+#: Sections whose keys are the user's own, and mean something with no value too.
+_FREE_FORM = (("training",), ("sbatch",), ("environment", "secrets"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class Layer:
     """One source of values.
 
     Attributes:
-        kind: `option`, `environment` or `file`.
-        title: how messages call it: a file name, `the options`, `the environment`.
+        kind: `option`, `environment`, `file` or `profile`.
+        title: how messages call it: a file name, `the options`, `the environment`, a cluster profile.
         data: nested like config.yaml.
         origins: for each path, the words that tell where it was written.
     """
@@ -38,6 +40,18 @@ class Layer:
     title: str
     data: Mapping[str, Any]
     origins: Mapping[KeyPath, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A validated config, and where each of its values was written (`config.yaml:12:3`, `--nodes`); what is not there is a default."""
+
+    config: Config
+    origins: Mapping[KeyPath, str]
+
+    def origin(self, *path: str) -> str:
+        """Return where the value at `path` was written."""
+        return self.origins.get(path, "default")
 
 
 def from_document(document: Document, title: str) -> Layer:
@@ -74,7 +88,24 @@ def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer
     return Layer("option", "the options", data, origins)
 
 
-def resolve(layers: Sequence[Layer], *, again: str = "hpctrain render") -> Config:
+def written(layers: Sequence[Layer], path: KeyPath) -> Any:
+    """Return what the strongest of `layers` says at `path`, as it was written and unchecked; None where none does."""
+    for layer in layers:
+        value: Any = layer.data
+        for names in _spellings(path):
+            value = layer.data
+            for name in names:
+                value = value.get(name) if isinstance(value, dict) else None
+            if value is not None:
+                return value
+    return None
+
+
+def _spellings(path: KeyPath) -> list[KeyPath]:
+    return [path, *(alias for alias, meant in ALIASES.items() if meant == path)]
+
+
+def resolve(layers: Sequence[Layer], *, again: str = "hpctrain render") -> Resolved:
     """Return the validated config of `layers`, the strongest first; `again` is the command that an error tells to type.
 
     Raises:
@@ -94,7 +125,8 @@ def resolve(layers: Sequence[Layer], *, again: str = "hpctrain render") -> Confi
         problems = problems + [line for details in error.errors() for line in _problems(details, merged)]
     if problems:
         raise _usage_error(problems, again)
-    return config
+    sections = {path[:end] for path in merged.origins for end in range(1, len(path))}
+    return Resolved(config, {path: origin.where for path, origin in merged.origins.items() if path not in sections})
 
 
 def _put(data: dict[str, Any], path: KeyPath, value: Any) -> None:
@@ -125,8 +157,7 @@ class _Merged:
         return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
 
     def _section(self, target: dict[str, Any], source: Mapping[str, Any], prefix: KeyPath, layer: Layer) -> None:
-        # Arguments of the training script, and sbatch options, mean something with no value too.
-        free_form = prefix[:1] in (("training",), ("sbatch",))
+        free_form = any(prefix[: len(section)] == section for section in _FREE_FORM)
         for written, value in source.items():
             path = ALIASES.get((*prefix, written), (*prefix, written))
             key, where = path[-1], _where(layer, (*prefix, written))
@@ -185,7 +216,9 @@ def _spoken(path: KeyPath) -> str:
         return "config"
     if path[-1].isdecimal() and len(path) > 1:
         return f"{path[-2]}: item {int(path[-1]) + 1}"
-    return f"{path[-1]!r} in {path[0]}" if path[0] in ("sbatch", "training") and len(path) > 1 else path[-1]
+    section = path[:-1]
+    named = section and (section[0] in ("sbatch", "training") or section[-1] in ("env", "secrets", "profiles"))
+    return f"{path[-1]!r} in {section[-1]}" if named else path[-1]
 
 
 def _unknown_key(path: KeyPath) -> str:
@@ -211,11 +244,12 @@ def _unknown_key(path: KeyPath) -> str:
 
 def _known_keys() -> dict[KeyPath, dict[str, str]]:
     """Return for each section the words that people write, and the key that each stands for."""
-    from hpctrain.config import schema
+    from hpctrain.config import environment, schema
     from hpctrain.fieldtypes import Section
 
     models: dict[KeyPath, type[Section]] = {
-        (): schema.Config, ("resources",): schema.Resources, ("environment",): schema.Environment,
+        (): schema.Config, ("resources",): schema.Resources, ("environment",): environment.Environment,
+        ("environment", "container"): environment.Container, ("launch",): environment.Launch,
     }  # fmt: skip
     known: dict[KeyPath, dict[str, str]] = {section: {name: name for name in model.model_fields} for section, model in models.items()}
     for alias, path in (ALIASES | SYNONYMS).items():

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from hpctrain.config.environment import Environment, Launch
 from hpctrain.fieldtypes import (
     Boolean,
     Features,
     JobName,
-    Module,
     Name,
     Path,
     PositiveSize,
@@ -21,8 +21,6 @@ from hpctrain.fieldtypes import (
     Size,
     SlurmName,
     Text,
-    Word,
-    as_list,
     as_text,
     choice,
     kind,
@@ -42,6 +40,7 @@ class Resources(Section):
 
     nodes: Annotated[int, whole(1, 10_000)] = 1
     gpus_per_node: Annotated[int, whole(1, 64)] = 1
+    cpus_per_gpu: Annotated[int, whole(1, 1024)] | None = None
     gpu_type: Name | None = None
     gpu_directive: Annotated[Text, choice("gres", "gpus-per-node", "gpus", "none")] = "gres"
     partition: SlurmName | None = None
@@ -62,14 +61,6 @@ class Resources(Section):
                 "gpu_directive: gpus counts the whole job's GPUs, which Slurm may spread unevenly over nodes; use gres or gpus-per-node"
             )
         return self
-
-
-class Environment(Section):
-    """`environment:` what is loaded and activated, in this order."""
-
-    modules: Annotated[tuple[Module, ...], BeforeValidator(as_list)] = ()
-    conda: Word | None = None
-    venv: Path | None = None
 
 
 def _sbatch_options(value: Any) -> dict[str, str | None]:
@@ -125,8 +116,10 @@ def _holds_nul(item: Any) -> bool:
 class Config(Section):
     """config.yaml as a whole."""
 
+    cluster: Name | None = None
     job_name: JobName = "sft"
     launcher: Annotated[Text, choice("accelerate", "torchrun", "srun")] = "accelerate"
+    sharding: Annotated[Text, choice("ddp", "fsdp", "zero2", "zero3")] = "ddp"
     script: Path | None = None
     template: Path | None = None
     chdir: Path | None = None
@@ -134,5 +127,14 @@ class Config(Section):
     offline: Boolean = True
     resources: Resources = Field(default_factory=Resources)
     environment: Environment = Field(default_factory=Environment)
+    launch: Launch = Field(default_factory=Launch)
     sbatch: Annotated[dict[str, str | None], BeforeValidator(_sbatch_options)] = Field(default_factory=dict)
     training: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_word_on_sharding(self) -> Config:
+        if self.sharding != "ddp" and self.accelerate_config != "multi_gpu.yaml":
+            raise problem(
+                f"has sharding: {self.sharding} and accelerate_config: {self.accelerate_config}, which says how to shard; keep one of them"
+            )
+        return self

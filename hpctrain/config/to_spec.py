@@ -7,10 +7,12 @@ import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hpctrain.jobs.spec import GpuDirective, JobSpec, Launcher
+from hpctrain.config import variables
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Secret, Sharding
 from hpctrain.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
+    from hpctrain.config.environment import Environment
     from hpctrain.config.schema import Config
 
 
@@ -24,6 +26,7 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         arguments: what came after `--`; they follow the config's own `training` arguments, so they win where a script takes the last.
     """
     resources, environment = config.resources, config.environment
+    sets, unset = variables.resolved(environment)
     return JobSpec(
         job_name=config.job_name,
         chdir=posixpath.normpath(posixpath.join(directory, _at_home(config.chdir, home) or "")),
@@ -42,15 +45,53 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         constraint=resources.constraint,
         reservation=resources.reservation,
         sbatch=tuple(config.sbatch.items()),
-        modules=tuple(environment.modules),
+        module_start=None if environment.module_start == "none" else cast("Any", environment.module_start),
+        module_use=tuple(_at_home(path, home) or "" for path in environment.module_use),
+        modules=tuple(dict.fromkeys((*environment.modules_first, *environment.modules))),
         conda=environment.conda,
         venv=_at_home(environment.venv, home),
+        uv=_at_home(environment.uv, home),
+        pixi=_at_home(environment.pixi, home),
+        container=_container(environment, home),
+        env=tuple((name, _at_home(value, home) or "") for name, value in sets.items()),
+        unset=unset,
+        secrets=tuple(
+            Secret(name=name, file=None if file == "environment" else _at_home(file, home)) for name, file in environment.secrets.items()
+        ),
+        before=tuple(_at_home(file, home) or "" for file in environment.before),
+        after=tuple(_at_home(file, home) or "" for file in environment.after),
         offline=config.offline,
-        accelerate_config=_at_home(config.accelerate_config, home) or "",
+        accelerate_config=_accelerate_config(config, home),
         script=_at_home(config.script, home),
         template=_at_home(config.template, home),
+        cluster=config.cluster,
+        shebang=config.launch.shebang,
+        sharding=cast("Sharding", config.sharding),
+        cpus_per_gpu=resources.cpus_per_gpu,
+        gpus_on_srun=config.launch.gpus_on_srun,
+        master_addr_suffix=config.launch.master_addr_suffix or "",
+        cpu_bind=config.launch.cpu_bind,
         arguments=(*(_at_home(word, home) or "" for word in _words(config.training)), *arguments),
     )
+
+
+def _container(environment: Environment, home: str | None) -> Container | None:
+    asked = environment.container
+    if asked is None or asked.image is None:
+        return None
+    return Container(
+        engine=cast("Any", asked.engine),
+        image=_at_home(asked.image, home) or "",
+        binds=tuple(_at_home(bind, home) or "" for bind in asked.binds),
+        gpu=cast("Any", asked.gpu_libraries),
+    )
+
+
+def _accelerate_config(config: Config, home: str | None) -> str:
+    # What shards is rendered for the job, with its numbers; the plain one is the same for all.
+    if config.sharding != "ddp":
+        return f"{config.job_name}.accelerate.yaml"
+    return _at_home(config.accelerate_config, home) or ""
 
 
 def _at_home(text: str | None, home: str | None) -> str | None:

@@ -11,7 +11,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from hpctrain.errors import UsageError
-from hpctrain.jobs import directives, shell
+from hpctrain.jobs import directives, sharding, shell
 from hpctrain.jobs.spec import JobSpec, short_digest
 
 _MADE = re.compile(
@@ -23,6 +23,7 @@ _AGAIN = re.compile(r"^# make it again: (?P<command>.+)$", re.MULTILINE)
 #: What Jinja calls a referenced template; looking for it in the text is 4 ms cheaper than parsing the template a second time.
 _REFERENCE = re.compile(r"""\{%-?\s*(?:import|from|include|extends)\s+["']([^"']+)["']""")
 _NO_SEAL = "0" * 12
+ACCELERATE_TEMPLATE = "accelerate.yaml.j2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,39 @@ def render(
             f"template {template} does not start with a #! line, so Slurm would refuse the script",
             details=(f"{files.get(template, template)}:1: {first[:60]!r}",), fix=f"begin {template} with: #!/bin/bash",
         )  # fmt: skip
-    made = (
-        f"# made by hpctrain {version} from template {shell.quote(template)} {_template_digest(template, templates)}, "
-        f"config {spec.digest()}, text {_NO_SEAL}"
-    )
-    header = [
-        first,
-        f"# {spec.job_name}: {spec.layout}, started by {spec.launcher}",
-        made,
-        f"# make it again: cd {shell.quote(directory)} && {shell.join(('hpctrain', 'render', *arguments))}",
-    ]
-    unsealed = "\n".join([*header, rest.rstrip("\n")]) + "\n"
+    title = f"# {spec.job_name}: {spec.layout}, started by {spec.launcher}"
+    return _seal([first, title, _made_of(template, templates, version), _again(directory, arguments), rest], spec)
+
+
+def render_accelerate_config(
+    spec: JobSpec,
+    templates: Mapping[str, str],
+    *,
+    version: str,
+    directory: str,
+    arguments: tuple[str, ...],
+    compiled: jinja2.BytecodeCache | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the accelerate config of a job that shards, with the same header as its script; arguments as of `render`."""
+    text = _fill(ACCELERATE_TEMPLATE, templates, {"job": spec}, compiled, files)
+    title = f"# accelerate config of {spec.job_name}: {spec.layout}, sharding {spec.sharding}"
+    return _seal([title, _made_of(ACCELERATE_TEMPLATE, templates, version), _again(directory, arguments), text], spec)
+
+
+def _made_of(template: str, templates: Mapping[str, str], version: str) -> str:
+    return f"# made by hpctrain {version} from template {shell.quote(template)} {_template_digest(template, templates)}"
+
+
+def _again(directory: str, arguments: tuple[str, ...]) -> str:
+    return f"# make it again: cd {shell.quote(directory)} && {shell.join(('hpctrain', 'render', *arguments))}"
+
+
+def _seal(parts: list[str], spec: JobSpec) -> str:
+    """Return the whole text, with the digest of itself in the line that says what it is made of, the third last of `parts`."""
+    made_of = parts[-3]
+    made = f"{made_of}, config {spec.digest()}, text {_NO_SEAL}"
+    unsealed = "\n".join([*parts[:-3], made, parts[-2], parts[-1].rstrip("\n")]) + "\n"
     return unsealed.replace(made, made.replace(f"text {_NO_SEAL}", f"text {short_digest(unsealed)}"), 1)
 
 
@@ -176,6 +199,8 @@ def _environment(templates: Mapping[str, str], compiled: jinja2.BytecodeCache | 
         autoescape=False,  # bash, not HTML: the `sh` filter is what escapes here
     )
     environment.filters["sh"] = shell.quote
+    environment.filters["sharding_variables"] = sharding.variables
+    environment.filters["training_argument"] = sharding.training_argument
     return environment
 
 

@@ -6,6 +6,7 @@ shown at once.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +173,39 @@ def check_launch(environ: Mapping[str, str]) -> list[Problem]:
         what = f"the job asked for {expected} processes and the launcher started {world or 1}"
         problems.append(Problem(what, "hpctrain render, which writes both numbers"))
     return problems
+
+
+#: What HPCTRAIN_SHARDING stands for in accelerate's words (DistributedType).
+DISTRIBUTED_TYPES = {"fsdp": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
+
+
+def check_sharding(environ: Mapping[str, str]) -> list[Problem]:
+    """Return what is missing for the sharding that the job asked for."""
+    asked = environ.get("HPCTRAIN_SHARDING", "")
+    if DISTRIBUTED_TYPES.get(asked) == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+        return [
+            Problem(
+                f"sharding {asked} needs DeepSpeed, which is not installed", "pip install deepspeed, or: hpctrain render --sharding fsdp"
+            )
+        ]
+    return []
+
+
+def sharding_problem(environ: Mapping[str, str], found: str) -> Problem | None:
+    """Return what is wrong when the job asked for sharding and accelerate does something else, which it does without a word.
+
+    Args:
+        environ: of the process.
+        found: accelerate's DistributedType by name, such as `FSDP` or `MULTI_CPU`.
+    """
+    asked = environ.get("HPCTRAIN_SHARDING", "")
+    wanted = DISTRIBUTED_TYPES.get(asked)
+    if wanted is None or wanted == found:
+        return None
+    return Problem(
+        f"the job asked for sharding {asked} and accelerate runs {found}: every process holds the whole model",
+        "hpctrain render --sharding ddp",
+    )
 
 
 def check_gpus(visible: int, *, cpu: bool, environ: Mapping[str, str], host: str) -> list[Problem]:

@@ -93,6 +93,7 @@ def read_options(argv: list[str]) -> Options:
     if unknown and not problems:
         problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", _HELP))
     problems += preflight.check_launch(os.environ)
+    problems += preflight.check_sharding(os.environ)
     problems += preflight.check_model(asked.model_name_or_path)
     splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no")
     problems += preflight.check_dataset(asked.dataset_name, splits)
@@ -241,6 +242,21 @@ def _check_world(training: Any) -> None:
         )
 
 
+def _check_sharding(trainer: Any) -> None:
+    """Refuse to train unsharded where the job asked for shards; on the CPU, where accelerate leaves FSDP out, say so.
+
+    Raises:
+        UsageError: on a GPU.
+    """
+    problem = preflight.sharding_problem(os.environ, trainer.accelerator.distributed_type.name)
+    if problem is None:
+        return
+    if not trainer.args.use_cpu:
+        raise preflight.usage_error([problem])
+    if trainer.is_world_process_zero():
+        say(f"warning: {problem.what}; that is all there is on the CPU")
+
+
 # -- the training ------------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +295,7 @@ def train(options: Options) -> None:
     if training.disable_tqdm:
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(TrainLogCallback())
+    _check_sharding(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model(training.output_dir)
     if trainer.is_world_process_zero():

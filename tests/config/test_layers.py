@@ -31,7 +31,7 @@ class Desk:
 
     def spec(self, options: dict[tuple[str, ...], str] | None = None, *sbatch: str, config: str | None = None) -> JobSpec:
         found = files.gather(options=options or {}, sbatch=sbatch, config=config, directory=self.directory, environment=self.environment)
-        return to_spec(layers.resolve(found), directory=str(self.directory))
+        return to_spec(layers.resolve(found).config, directory=str(self.directory))
 
     def refused(self, options: dict[tuple[str, ...], str] | None = None, *sbatch: str, config: str | None = None) -> list[str]:
         with pytest.raises(UsageError) as caught:
@@ -179,7 +179,7 @@ def test_errors_of_several_layers_at_once(desk: Desk) -> None:
         ("resources: {gpu: 4}", "gpus_per_node"), ("resources: {cpus: 4}", "cpus_per_task"), ("resources: {queue: x}", "partition"),
         ("resources: {memory: 4G}", "mem"), ("resources: {mem-per-cpu: 4G}", "mem_per_cpu"), ("resources: {acount: x}", "account"),
         ("resource: {nodes: 1}", "resources"), ("Job_name: x", "job_name"), ("name: x", "job_name"), ("partiton: x", "partition"),
-        ("environment: {module: [x]}", "modules"), ("trainings: {}", "training"), ("env: {}", "environment"),
+        ("environment: {module: [x]}", "modules"), ("trainings: {}", "training"),
     ],
 )  # fmt: skip
 def test_the_nearest_known_key(desk: Desk, written: str, meant: str) -> None:
@@ -187,7 +187,10 @@ def test_the_nearest_known_key(desk: Desk, written: str, meant: str) -> None:
     assert f"did you mean '{meant}'" in desk.refused()[1]
 
 
-@pytest.mark.parametrize(("written", "section"), [("time: 5", "resources"), ("gpus: 5", "resources"), ("conda: x", "environment")])
+@pytest.mark.parametrize(
+    ("written", "section"),
+    [("time: 5", "resources"), ("gpus: 5", "resources"), ("conda: x", "environment"), ("env: {A: b}", "environment")],
+)
 def test_a_key_in_the_wrong_section(desk: Desk, written: str, section: str) -> None:
     desk.write(written)
     assert section in desk.refused()[1]

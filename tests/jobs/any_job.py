@@ -52,7 +52,8 @@ resources = optional(
     nodes=number(1, 20), gpus=number(1, 16), gpu_type=st.sampled_from(["a100", "H100-80.GB"]), partition=names, account=names, qos=names,
     gpu_directive=st.sampled_from(["gres", "gpus-per-node", "gpus", "none"]),
     time=st.sampled_from(["1:30:00", "5", "2-12", "00:00:01", "365-0"]),
-    cpus_per_task=number(1, 256), constraint=st.sampled_from(["a100", "a100&(nvme|ssd)", "[rack1*2&rack2]"]), reservation=names,
+    cpus_per_task=number(1, 256), cpus_per_gpu=number(1, 64),
+    constraint=st.sampled_from(["a100", "a100&(nvme|ssd)", "[rack1*2&rack2]"]), reservation=names,
 )  # fmt: skip
 memory = st.sampled_from([{}, {"mem": "0"}, {"mem": "480G"}, {"mem": "1K"}, {"mem_per_cpu": "4000"}])
 sbatch = optional(
@@ -64,6 +65,32 @@ sbatch = optional(
 training = st.dictionaries(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True),
     argument | st.lists(argument, max_size=3) | st.dictionaries(argument, argument | number(), max_size=2) | st.none(), max_size=4,
+)  # fmt: skip
+
+
+modules = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@=/-]{0,20}", fullmatch=True), max_size=3)
+#: With a prefix of their own: bash and the stand-ins need variables too.
+variable = st.from_regex(r"X_[A-Z0-9_]{1,6}", fullmatch=True)
+#: Files that have to be there when the script runs; the folders keep them apart.
+hooks = st.lists(file_name.map(lambda name: f"hooks/{name}"), max_size=2, unique=True)
+binds = st.lists(path.filter(lambda text: "," not in text), max_size=2)
+container = st.fixed_dictionaries(
+    {"image": file_name.map(lambda name: f"images/{name}"), "engine": st.sampled_from(["apptainer", "singularity", "pyxis", "ce"])},
+    optional={"binds": binds, "gpu_libraries": st.sampled_from(["nv", "rocm", "none"])},
+)
+python = (
+    st.just({}) | file_name.map(lambda name: {"venv": name}) | path.map(lambda name: {"conda": name})
+    | file_name.map(lambda name: {"uv": name}) | path.map(lambda name: {"pixi": name}) | container.map(lambda image: {"container": image})
+)  # fmt: skip
+environment = optional(
+    modules=modules, modules_first=modules, module_start=st.sampled_from(["purge", "reset", "none"]), module_use=st.lists(path, max_size=2),
+    env=st.dictionaries(variable, one_line, max_size=2), unset=st.lists(variable, max_size=2),
+    profile=st.sampled_from(["large-scale", "debug", "mine"]), before=hooks, after=hooks,
+    secrets=st.dictionaries(variable, st.just("environment") | file_name.map(lambda name: f"secrets/{name}"), max_size=2),
+)  # fmt: skip
+launch = optional(
+    shebang=st.sampled_from(["#!/bin/bash", "#!/bin/bash -l"]), master_addr_suffix=st.sampled_from(["i", "-ib0.x"]),
+    cpu_bind=st.sampled_from(["none", "cores", "mask_cpu:0xfe00,0xfe"]), gpus_on_srun=st.booleans(),
 )  # fmt: skip
 
 
@@ -80,10 +107,17 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     config["resources"] = draw(resources) | draw(memory)
     if config["resources"].get("gpu_directive") == "gpus":  # of the whole job: refused on several nodes
         config["resources"]["nodes"] = 1
-    modules = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.,:+@=/-]{0,20}", fullmatch=True), max_size=3)
-    config["environment"] = draw(optional(modules=modules)) | draw(
-        st.just({}) | file_name.map(lambda name: {"venv": name}) | path.map(lambda name: {"conda": name})
-    )
+    if "cpus_per_task" in config["resources"]:
+        config["resources"].pop("cpus_per_gpu", None)
+    config["environment"] = draw(environment) | draw(python)
+    config["environment"]["profiles"] = {"mine": {"extends": "debug", "env": draw(st.dictionaries(variable, one_line, max_size=1))}}
+    for name in config["environment"].get("secrets", {}):
+        config["environment"].get("env", {}).pop(name, None)
+        config["environment"]["unset"] = [other for other in config["environment"].get("unset", []) if other != name]
+    config["launch"] = draw(launch)
+    if draw(st.booleans()):
+        config.pop("accelerate_config", None)
+        config["sharding"] = draw(st.sampled_from(["ddp", "fsdp", "zero2", "zero3"]))
     return config
 
 
@@ -91,7 +125,7 @@ def spec_of(config: dict[str, Any], words: list[str], directory: str) -> JobSpec
     """Return the job of `config`, by way of a YAML file."""
     text = yaml.safe_dump(config, default_style='"', width=10_000)
     document = yaml12.load(text.replace('!!null "null"', "null").replace("!!int ", "").replace("!!bool ", ""), "config.yaml")
-    return to_spec(layers.resolve([layers.from_document(document, "config.yaml")]), directory=directory, arguments=words)
+    return to_spec(layers.resolve([layers.from_document(document, "config.yaml")]).config, directory=directory, arguments=words)
 
 
 def script_of(spec: JobSpec, words: list[str], directory: str) -> str:

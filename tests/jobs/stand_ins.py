@@ -13,7 +13,11 @@ from hpctrain.jobs.spec import JobSpec
 RECORD = """\
 record=$(mktemp "$RECORDS/{name}.XXXXXX")
 printf '%s\\0' "${{RANK-}}" "${{WORLD_SIZE-}}" "${{LOCAL_RANK-}}" "${{SLURM_NODEID-}}" "$@" > "$record"
+while IFS= read -r -d "" line; do
+    case $line in X_*) printf '%s\\0' "$line" ;; esac
+done < <(env -0) > "${{record/records\\//records/variables-of-}}"
 """
+SECRET = "hf_not_to_be_seen"
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NODEID")
 #: Runs the command on the first and the last node, and there as the first and the last task; the others would do the same.
 SRUN = """\
@@ -25,6 +29,19 @@ for node in $(printf '%s\\n' 0 $((nodes - 1)) | sort -un); do
     done
 done
 """
+#: Runs the command behind its options and the image.
+CONTAINER = """\
+shift
+while [ "${1#--}" != "$1" ]; do
+    case $1 in --bind | --pwd) shift 2 ;; *) shift ;; esac
+done
+shift
+exec "$@"
+"""
+#: What `pixi shell-hook` prints.
+PIXI = """\
+echo 'export IN_PIXI=yes'
+"""
 CONDA_SH = 'conda() { "$BASE/bin/conda-function" "$@"; }\n'
 
 
@@ -34,6 +51,7 @@ class Call:
 
     argv: list[bytes]
     environment: dict[str, str]
+    own: dict[str, bytes]  # the variables X_*
 
 
 class Machine:
@@ -44,18 +62,18 @@ class Machine:
         for path in (self.directory / "logs", self.records, self.programs, root / "tmp", root / "etc" / "profile.d"):
             path.mkdir(parents=True)
         (root / "etc" / "profile.d" / "conda.sh").write_text(CONDA_SH)
-        for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv"):
+        for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv", "hook"):
             self._program(program, RECORD.format(name=program))
         self._program("srun", SRUN)
         self._program("scontrol", "echo localhost; echo node2")
         self._program("conda", f"echo '{root}'")
+        self._program("pixi", RECORD.format(name="pixi") + PIXI)
+        for engine in ("apptainer", "singularity"):
+            self._program(engine, RECORD.format(name="container") + CONTAINER)
 
     def run(self, script: str, spec: JobSpec) -> None:
         """Run `script` as slurmstepd would: in its directory, with Slurm's variables; it must end well and say nothing of errors."""
-        if spec.venv is not None:
-            activate = self.directory / spec.venv / "bin" / "activate"
-            activate.parent.mkdir(parents=True)
-            activate.write_text('"$BASE/bin/venv" "$PWD"\n')
+        self._prepare(spec)
         file = self.root / "job.sbatch"
         file.write_text(script, encoding="utf-8", errors="surrogateescape")
         environment = {
@@ -70,20 +88,46 @@ class Machine:
             "SLURM_GPUS_ON_NODE": str(spec.gpus_per_node),
             "PET_NNODES": "7",
             "LC_ALL": "C.UTF-8",
+            **{secret.name: "of the caller" for secret in spec.secrets if secret.file is None},
         }
         done = subprocess.run(["bash", str(file)], cwd=self.directory, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
         assert (done.returncode, done.stderr) == (0, b""), done.stdout.decode("utf-8", "replace")
 
+    def _prepare(self, spec: JobSpec) -> None:
+        """Make the files that the job's environment names."""
+        for project, name in ((spec.venv, "bin/activate"), (spec.uv, ".venv/bin/activate")):
+            if project is not None:
+                activate = self.directory / project / name
+                activate.parent.mkdir(parents=True)
+                activate.write_text('"$BASE/bin/venv" "$PWD"\n')
+        for hook in (*spec.before, *spec.after):
+            (self.directory / hook).parent.mkdir(exist_ok=True)
+            (self.directory / hook).write_text('"$BASE/bin/hook" "${status-before}"\n')
+        for secret in spec.secrets:
+            if secret.file is not None:
+                (self.directory / secret.file).parent.mkdir(exist_ok=True)
+                (self.directory / secret.file).write_text(f"{SECRET}\n")
+                (self.directory / secret.file).chmod(0o600)
+        if spec.container is not None:
+            (self.directory / spec.container.image).parent.mkdir(exist_ok=True)
+            (self.directory / spec.container.image).touch()
+        self.prepared = {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
+
     def calls(self, program: str) -> list[Call]:
         """Return the calls of `program` in order."""
         files = sorted(self.records.glob(f"{program}.*"), key=lambda file: file.stat().st_mtime_ns)
-        rows = [file.read_bytes().split(b"\0")[:-1] for file in files]
-        return [Call(row[len(VARIABLES) :], {name: value.decode() for name, value in zip(VARIABLES, row, strict=False)}) for row in rows]
+        calls = []
+        for file in files:
+            row = file.read_bytes().split(b"\0")[:-1]
+            own = [line.partition(b"=") for line in (file.parent / f"variables-of-{file.name}").read_bytes().split(b"\0")[:-1]]
+            environment = {name: value.decode() for name, value in zip(VARIABLES, row, strict=False)}
+            calls.append(Call(row[len(VARIABLES) :], environment, {name.decode(): value for name, _, value in own}))
+        return calls
 
     def strangers(self, spec: JobSpec) -> list[str]:
         """Return what lies in the project and in the temporary directory that the script had no business to leave there."""
         expected = {"logs", "runs", f"runs/{spec.job_name}-62", f"logs/output_{spec.job_name}.log", f"logs/error_{spec.job_name}.log"}
-        expected |= {spec.venv, f"{spec.venv}/bin", f"{spec.venv}/bin/activate"} if spec.venv else set()
+        expected |= self.prepared
         found = {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")} - expected
         return sorted(found | {str(path) for path in (self.root / "tmp").iterdir()} | {str(path) for path in self.root.glob("CANARY")})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import any_job
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_ins import Machine
+from stand_ins import SECRET, Machine
 
 from hpctrain.config.fields import FIELDS
 from hpctrain.jobs import render, shell
@@ -92,6 +93,12 @@ def test_an_edit_is_noticed(config: dict[str, Any], position: int, character: st
     assert made is None or not made.untouched
 
 
+def variables_of(spec: JobSpec) -> dict[str, bytes]:
+    """Return the X_* variables that the training of `spec` has to find."""
+    own = {name: value.encode("utf-8", "surrogateescape") for name, value in spec.env if name.startswith("X_")}
+    return own | {secret.name: (b"of the caller" if secret.file is None else SECRET.encode()) for secret in spec.secrets}
+
+
 def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> None:
     """Compare what each node ran with the job: every argument there, unchanged, and nothing else executed."""
     shipped = ["--module" if spec.launcher == "accelerate" else "-m", "hpctrain.training.sft"]
@@ -103,6 +110,7 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
     assert len(calls) == len({0, spec.nodes - 1}) * len({0, tasks - 1})
     for call in calls:
         assert call.argv[-len(raw) :] == raw
+        assert call.own == variables_of(spec)
         front = [word.decode() for word in call.argv[: -len(raw)]]
         if spec.launcher == "accelerate":
             assert front[0] == "launch"
@@ -112,9 +120,21 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
             assert front == ["-u"]
             assert call.environment["WORLD_SIZE"] == str(spec.processes)
             assert 0 <= int(call.environment["RANK"]) < spec.processes
-    assert [call.argv for call in machine.calls("module")] == [[b"load", name.encode()] for name in spec.modules]
+    module_calls = [[spec.module_start.encode()]] if spec.module_start else []
+    module_calls += [[b"use", path.encode("utf-8", "surrogateescape")] for path in spec.module_use]
+    assert [call.argv for call in machine.calls("module")] == [*module_calls, *([b"load", name.encode()] for name in spec.modules)]
     assert [call.argv for call in machine.calls("conda-function")] == ([[b"activate", spec.conda.encode()]] if spec.conda else [])
-    assert len(machine.calls("venv")) == (1 if spec.venv else 0)
+    assert len(machine.calls("venv")) == (1 if spec.venv or spec.uv else 0)
+    assert [call.argv[-1] for call in machine.calls("pixi")] == ([spec.pixi.encode("utf-8", "surrogateescape")] if spec.pixi else [])
+    assert [call.argv for call in machine.calls("hook")] == [*([b"before"] for _ in spec.before), *([b"0"] for _ in spec.after)]
+    wrapped = spec.container is not None and spec.container.engine in ("apptainer", "singularity")
+    containers = machine.calls("container")
+    assert len(containers) == (len(calls) if wrapped else 0)
+    for call in containers:
+        assert spec.container is not None
+        words = [word.decode("utf-8", "surrogateescape") for word in call.argv]
+        assert [after for word, after in pairwise(words) if word == "--bind"][1:] == list(spec.container.binds)
+        assert words[words.index("--pwd") + 2 + 2 * len(spec.container.binds)] == spec.container.image
 
 
 @settings(max_examples=25, deadline=None)
@@ -178,6 +198,11 @@ def test_the_strategy_covers_every_field() -> None:
         ("resources", "mem_per_cpu"),
         ("environment", "conda"),
         ("environment", "venv"),
+        ("environment", "uv"),
+        ("environment", "pixi"),
+        ("environment", "container", "engine"),
+        ("environment", "container", "image"),
+        ("cluster",),
     }
     seen: set[tuple[str, ...]] = set(shipped)
 

@@ -1,10 +1,12 @@
 """What is wrong with a model folder, a dataset folder or a launch is found without torch."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+from hpctrain.training import preflight
 from hpctrain.training.preflight import Problem, check_dataset, check_gpus, check_launch, check_model, usage_error
 
 
@@ -128,3 +130,21 @@ def test_one_problem_is_the_error_and_several_are_its_details() -> None:
     assert usage_error([one]).render() == "error: a\nfix: do x"
     assert usage_error([one, two, three]).render() == "error: 3 problems before training\na\nb\nc\nfix: do x; do y"
     assert usage_error([one]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "wrong"),
+    [("", "MULTI_GPU", False), ("ddp", "MULTI_GPU", False), ("fsdp", "FSDP", False), ("fsdp", "MULTI_CPU", True)],
+)
+def test_sharding_that_is_not_in_effect(asked: str, found: str, wrong: bool) -> None:
+    problem = preflight.sharding_problem({"HPCTRAIN_SHARDING": asked}, found)
+    assert (problem is not None) == wrong
+    assert problem is None or asked in problem.what
+
+
+def test_zero_without_deepspeed() -> None:
+    missing = importlib.util.find_spec("deepspeed") is None
+    assert [problem.fix for problem in preflight.check_sharding({"HPCTRAIN_SHARDING": "zero2"})] == [
+        "pip install deepspeed, or: hpctrain render --sharding fsdp"
+    ] * missing
+    assert preflight.check_sharding({"HPCTRAIN_SHARDING": "fsdp"}) == []

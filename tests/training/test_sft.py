@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hpctrain import data
+from hpctrain.jobs import render
+from hpctrain.jobs.spec import JobSpec
 from hpctrain.memory import Sample, from_json, parse_line
 from hpctrain.training.demo import DEMO_TRAINING
 
@@ -122,6 +125,18 @@ def test_two_processes_of_accelerate(demo: Any, run: Run, tmp_path: Path) -> Non
         file = tmp_path / "run" / "memory" / f"rank-{rank}.jsonl"
         assert [from_json(line) for line in file.read_text().splitlines()] == own
     assert len(seen) == 2 * len(steps)
+
+
+def test_sharding_that_the_cpu_does_not_have_is_said_aloud(demo: Any, run: Run, tmp_path: Path) -> None:
+    """The rendered FSDP config is one that accelerate takes; on the CPU it leaves the sharding out without a word, so we say it."""
+    spec = JobSpec(job_name="sft", chdir="/srv", gpus_per_node=2, sharding="fsdp", accelerate_config="sft.accelerate.yaml")
+    config = render.render_accelerate_config(spec, data.templates(), version="1", directory="/srv", arguments=())
+    (tmp_path / "sft.accelerate.yaml").write_text(config)
+    launch = ["accelerate.commands.launch", "--config_file", "sft.accelerate.yaml", "--main_process_port", 0]
+    training = {"max_steps": 2, "per_device_train_batch_size": 2, "max_length": 64, "memory_every": 0}
+    done = run("-m", *launch, "-m", SFT, *given(demo, output_dir="out", **training), HPCTRAIN_WORLD_SIZE="2", HPCTRAIN_SHARDING="fsdp")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("warning: the job asked for sharding fsdp and accelerate runs MULTI_CPU") == 1
 
 
 def test_two_processes_of_torchrun_with_lora(demo: Any, run: Run, tmp_path: Path) -> None:
