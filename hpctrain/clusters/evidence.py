@@ -73,7 +73,10 @@ def _annotate(value: Any, path: KeyPath, inherited: Evidence | None, origins: Ma
         # A section that said its own evidence, or is empty, says it again; so do those whose values have another one.
         own = origins.get(path, mostly) if path in origins or mostly != inherited else inherited
         note = {"evidence": own.level, "source": own.source} if own is not None and own != inherited else {}
-        return {**note, **{key: _annotate(item, (*path, key), own, origins) for key, item in value.items()}}
+        return note | {
+            key: _plain(item) if (key in IDENTITY and not path) else _annotate(item, (*path, key), own, origins)
+            for key, item in value.items()
+        }
     own = origins.get(path, inherited)
     if isinstance(value, list):
         plain: Any = [_annotate(item, (*path, str(index)), own, origins) for index, item in enumerate(value)]

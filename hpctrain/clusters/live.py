@@ -54,6 +54,8 @@ class LivePartition:
     allow_accounts: tuple[str, ...] | None = None  # None: all
     deny_accounts: tuple[str, ...] = ()
     allow_qos: tuple[str, ...] | None = None
+    deny_qos: tuple[str, ...] = ()
+    qos: str | None = None  # the partition's own QOS, whose limits hold for every job in it
     nodes: tuple[LiveNodes, ...] = ()
 
     @property
@@ -73,6 +75,9 @@ class LiveQos:
     jobs_max: int | None = None  # running, per user
     submit_max: int | None = None
     flags: tuple[str, ...] = ()
+    gpus_max_per_user: int | None = None  # of all running jobs together
+    nodes_max_per_user: int | None = None
+    nodes_min: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,7 @@ class LiveCluster:
     enforces_part_limits: bool | None = None
     default_memory_per_cpu: int | None = None
     default_memory_per_node: int | None = None
+    whole_nodes: bool | None = None  # select/linear: a job gets its nodes whole in every partition
     partitions: tuple[LivePartition, ...] | None = None
     qos: tuple[LiveQos, ...] | None = None
     associations: tuple[Association, ...] | None = None

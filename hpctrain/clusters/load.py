@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
 
 SHIPPED = Path(__file__).parent
-#: Of `evidence:` in a file, the best first; `profile.EVIDENCE` says what they mean.
+#: Of `evidence:` in a file, the best first; `evidence.EVIDENCE` says what they mean.
 LEVELS = ("documented", "reported", "seen", "recalled", "own")
 _ANNOTATION = {"evidence", "source"}
 KeyPath = tuple[str, ...]
@@ -82,8 +82,8 @@ def load(name: str, environment: Mapping[str, str]) -> Cluster:
     Raises:
         UsageError: there is none of that name, or it is wrong: all problems, each with its place.
     """
-    from hpctrain.clusters.profile import Cluster
     from hpctrain.clusters.problems import check
+    from hpctrain.clusters.profile import Cluster
 
     found = read(name, environment)
     return Cluster(check(found, canonical(name)), found.origins)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -108,7 +108,7 @@ def _bare(annotation: Any) -> Any:
     while True:
         if hasattr(annotation, "__metadata__"):
             annotation = annotation.__origin__
-        elif isinstance(annotation, types.UnionType):
+        elif get_origin(annotation) in (Union, types.UnionType):
             annotation = next(each for each in get_args(annotation) if each is not type(None))
         else:
             return annotation
@@ -116,7 +116,9 @@ def _bare(annotation: Any) -> Any:
 
 def _loose_ends(profile: Profile, read: Read) -> list[str]:
     """Return what names a partition, a QOS or a kind of node that the profile does not have."""
-    kinds: list[tuple[KeyPath, str | None, str]] = [(("partitions", name, "nodes"), partition.nodes, "nodes") for name, partition in profile.partitions.items()]
+    kinds: list[tuple[KeyPath, str | None, str]] = [
+        (("partitions", name, "nodes"), partition.nodes, "nodes") for name, partition in profile.partitions.items()
+    ]
     kinds += [(("defaults", "nodes"), profile.defaults.nodes, "nodes")]
     if profile.partitions:
         kinds.append((("defaults", "partition"), profile.defaults.partition, "partitions"))

@@ -13,8 +13,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hpctrain.clusters.evidence import EVIDENCE, Evidence
+from hpctrain.clusters import evidence
 from hpctrain.fieldtypes import Boolean, Features, Module, Name, Seconds, Section, Size, SlurmName, Text, as_list, choice, problem, whole
+
+#: How well a value is attested, and where it comes from: defined there so that a list of profiles needs no pydantic.
+EVIDENCE = evidence.EVIDENCE
+Evidence = evidence.Evidence
 
 
 def _pattern(text: str) -> str:

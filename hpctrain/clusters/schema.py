@@ -12,7 +12,7 @@ import json
 import re
 import types
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -37,7 +37,8 @@ def generate() -> dict[str, Any]:
     """Return the schema."""
     definitions: dict[str, Any] = {
         "evidence": {
-            "description": "how well the values here and below are attested; " + "; ".join(f"{level}: {EVIDENCE[level]}" for level in LEVELS),
+            "description": "how well the values here and below are attested; "
+            + "; ".join(f"{level}: {EVIDENCE[level]}" for level in LEVELS),
             "enum": list(LEVELS),
         },
         "source": {"description": "where they come from: a URL, a key of `sources`, or `docs`", "type": "string"},
@@ -77,8 +78,8 @@ def _section(model: type[Section], definitions: dict[str, Any]) -> dict[str, Any
 
 def _any(kind: Any, metadata: list[Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type with what Annotated carries."""
-    while hasattr(kind, "__metadata__") or isinstance(kind, types.UnionType):
-        if isinstance(kind, types.UnionType):
+    while hasattr(kind, "__metadata__") or get_origin(kind) in (Union, types.UnionType):
+        if get_origin(kind) in (Union, types.UnionType):
             kind = next(each for each in get_args(kind) if each is not type(None))
         else:
             kind, metadata = kind.__origin__, [*kind.__metadata__, *metadata]
@@ -100,7 +101,7 @@ def _leaf(kind: Any, metadata: list[Any]) -> tuple[str, dict[str, Any]]:
     """Return name and schema of a value; limits and choices are asked of the validators that check them."""
     functions = [each.func for each in metadata if isinstance(each, BeforeValidator | AfterValidator)]
     for name, known, schema in (("duration", fieldtypes.Seconds, _DURATION), ("size", fieldtypes.Size, _SIZE)):
-        if known.__metadata__[0].func in functions:
+        if get_args(known)[1].func in functions:
             return name, schema
     limits: dict[str, Any] = {}
     for function in functions:

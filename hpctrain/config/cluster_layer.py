@@ -15,8 +15,6 @@ from hpctrain.jobs.spec import Launcher
 from hpctrain.scheduler.parse import memory_size
 from hpctrain.yaml12 import Plain
 
-_GIB = 1024**3
-
 
 def layer(cluster: Cluster, stronger: Sequence[Layer]) -> Layer:
     """Return what `cluster` says, below `stronger`."""
@@ -92,7 +90,7 @@ def _resources(built: _Builder, asked: _Asked, profile: Profile) -> None:
     built.put(("resources", "qos"), profile.defaults.qos, "defaults", "qos")
     if asked.shape is not None:
         built.put(("resources", "constraint"), asked.shape.select.constraint, "nodes", node, "select", "constraint")
-        built.put(("resources", "cpus_per_gpu"), _cpus_per_gpu(asked.shape), "nodes", node, "cpus_per_gpu")
+        built.put(("resources", "cpus_per_gpu"), asked.shape.cpus_for_each_gpu, "nodes", node, "cpus_per_gpu")
         if _whole_nodes(profile, asked.partition):
             built.put(("resources", "gpus_per_node"), asked.shape.gpus, "nodes", node, "gpus")
     dialect = profile.gpu_request.dialect
@@ -102,12 +100,6 @@ def _resources(built: _Builder, asked: _Asked, profile: Profile) -> None:
     built.put(("resources", "gpu_type"), profile.gpu_request.type, "gpu_request", "type")
     if not asked.has("resources", "mem_per_cpu"):
         built.put(("resources", "mem"), _memory(asked, profile), "memory", "request")
-
-
-def _cpus_per_gpu(node: NodeShape) -> int | None:
-    if node.cpus_per_gpu is not None:
-        return node.cpus_per_gpu
-    return node.cpus // node.gpus if node.cpus and node.gpus else None
 
 
 def _whole_nodes(profile: Profile, partition: str | None) -> bool:
@@ -126,12 +118,8 @@ def _memory(asked: _Asked, profile: Profile) -> str | None:
     gpus = asked.gpus or whole
     if profile.memory.per_gpu is not None:
         return memory_size.format(profile.memory.per_gpu * gpus)
-    if asked.shape is None or not asked.shape.memory or not asked.shape.gpus:
-        return None
-    if gpus >= asked.shape.gpus:
-        return "0"  # all of the node's: nobody else can use its memory without a GPU
-    # A node's memory is said as it was bought; what the system keeps of it is not.
-    return memory_size.format(asked.shape.memory * gpus * 9 // (10 * asked.shape.gpus) // _GIB * _GIB)
+    share = asked.shape.memory_for_each_gpu if asked.shape is not None else None
+    return None if share is None else memory_size.format(share * gpus)
 
 
 def _environment(built: _Builder, asked: _Asked, profile: Profile) -> None:
@@ -156,9 +144,6 @@ def _environment(built: _Builder, asked: _Asked, profile: Profile) -> None:
 def _variables(profile: Profile) -> Mapping[str, tuple[str, tuple[str, ...]]]:
     """Return name → value and the place in the profile that it comes from."""
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
-    if profile.network.interface is not None:
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-            found[name] = (profile.network.interface, ("network", "interface"))
     for name, value in profile.network.variables.items():
         found[name] = (value, ("network", "variables", name))
     for name, value in profile.launch.variables.items():

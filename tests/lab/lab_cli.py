@@ -1,4 +1,4 @@
-"""The lab's four verbs. stdout is for the caller's eval, everything else goes to stderr.
+"""The lab's verbs. stdout is for the caller's eval, everything else goes to stderr.
 
 Exit status: 0 done · 1 it failed, or the lab is not up · 2 usage · 3 it cannot run on this machine · 130 interrupted.
 """
@@ -6,7 +6,6 @@ Exit status: 0 done · 1 it failed, or the lab is not up · 2 usage · 3 it cann
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import signal
@@ -14,19 +13,19 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lab_conf
 import lab_daemons
 import lab_host
+import lab_play
+import lab_sites
 from lab_conf import Layout
 from lab_daemons import LabError, slurm
 from lab_host import Refusal, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
 NODES_TIMEOUT_S = 40.0
@@ -55,22 +54,39 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options; argparse itself ends with status 2 on a wrong one."""
     parser = argparse.ArgumentParser(prog="lab", description="A real two-node Slurm cluster on this machine.")
-    verbs = parser.add_subparsers(required=True, metavar="up|down|status|env")
+    verbs = parser.add_subparsers(required=True, metavar="up|down|status|env|play|unplay|sites")
     default = os.environ.get("HPCTRAIN_LAB_DIR", "/tmp/hpctrain-lab")
     for name, verb, text in (
         ("up", up, "start it, or do nothing if it runs; prints 'export SLURM_CONF=...' for eval"),
         ("down", down, "cancel its jobs, stop it, and remove all it made"),
         ("status", status, "say in one line whether it is up; exit status 0 or 1"),
         ("env", env, "print the export line, or exit with status 1 if it is not up"),
+        (
+            "play",
+            play,
+            "start played sites, and the lab if it is not up; prints the export line, or for several sites lines of SITE PATH",
+        ),
+        ("unplay", unplay, "stop played sites, all of them if none is named"),
+        ("sites", sites, "list the sites that can be played, and whether they are"),
     ):
         sub = verbs.add_parser(name, help=text, description=text)
         sub.add_argument("--dir", default=default, help="everything it writes goes here (default: %(default)s)")
         sub.set_defaults(verb=verb)
-        if name == "up":
+        if name in ("up", "play"):
             sub.add_argument("--no-install", action="store_true", help="refuse when packages are missing")
         if name == "down":
             sub.add_argument("--keep", action="store_true", help="leave the directory: logs, database, saved state")
-    return parser.parse_args(arguments)
+        if name in ("play", "unplay"):
+            sub.add_argument("site", nargs="*", help="a directory under tests/lab/sites")
+        if name == "play":
+            sub.add_argument("--all", action="store_true", help="every site")
+    options = parser.parse_args(arguments)
+    unknown = set(getattr(options, "site", ())).difference(lab_sites.names())
+    if unknown:
+        parser.error(f"no site {', '.join(sorted(unknown))}; there are {', '.join(lab_sites.names())}")
+    if options.verb is play and not options.site and not options.all:
+        parser.error(f"play which site? {', '.join(lab_sites.names())}")
+    return options
 
 
 def interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -80,10 +96,16 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
 
 def up(layout: Layout, options: argparse.Namespace) -> int:
     """Start whatever of the lab is not running and wait for both nodes."""
+    ensure_up(layout, options)
+    print_exports(layout)
+    return 0
+
+
+def ensure_up(layout: Layout, options: argparse.Namespace) -> None:
+    """Start whatever of the lab is not running, wait for both nodes, and print nothing on stdout."""
     begun = time.monotonic()
     if healthy(layout):
-        print_exports(layout)
-        return 0
+        return
     lab_host.require_machine()
     check_directory(layout)
     missing = lab_host.missing_packages()
@@ -91,12 +113,39 @@ def up(layout: Layout, options: argparse.Namespace) -> int:
         raise Refusal(f"not installed: {' '.join(missing)}")
     if missing:
         lab_host.install(missing)
-    with locked(layout) as fresh:
+    with lab_host.locked(layout) as fresh:
         # Somebody else's `up` may have finished while this one waited for the lock.
         if not healthy(layout):
             bring_up(layout, fresh=fresh)
     say(f"up in {time.monotonic() - begun:.1f} s")
-    print_exports(layout)
+
+
+def play(layout: Layout, options: argparse.Namespace) -> int:
+    """Start played sites; see lab_play."""
+    ensure_up(layout, options)
+    begun = time.monotonic()
+    wanted = lab_sites.names() if options.all else options.site
+    lab_play.play(layout, wanted)
+    say(f"plays {', '.join(wanted)} after {time.monotonic() - begun:.1f} s")
+    for name in wanted:
+        conf = lab_sites.layout(layout, name).slurm_conf
+        sys.stdout.write(f"export SLURM_CONF={conf}\n" if len(wanted) == 1 else f"{name} {conf}\n")
+    return 0
+
+
+def unplay(layout: Layout, options: argparse.Namespace) -> int:
+    """Stop played sites; nothing to do is fine."""
+    if options.site:
+        lab_play.unplay(layout, options.site)
+    else:
+        lab_play.unplay_all(layout)
+    return 0
+
+
+def sites(layout: Layout, _options: argparse.Namespace) -> int:
+    """List the sites."""
+    now = lab_play.played(layout)
+    sys.stdout.write("".join(f"{name}{'  played' if name in now else ''}\n" for name in lab_sites.names()))
     return 0
 
 
@@ -240,7 +289,9 @@ def down(layout: Layout, options: argparse.Namespace) -> int:
     if not layout.marker.exists():
         say(f"no lab in {layout.root}")
         return 0
-    with locked(layout):
+    # Before the lab's MariaDB and munge, which their daemons need to end in peace.
+    lab_play.unplay_all(layout)
+    with lab_host.locked(layout):
         cancel_jobs(layout)
         lab_daemons.stop_all(layout)
         forget_hosts()
@@ -304,28 +355,6 @@ def check_directory(layout: Layout) -> None:
         raise Refusal(f"{path!r} must have at most {lab_conf.MAX_DIR_LENGTH} characters out of A-Z a-z 0-9 / . _ -")
     if layout.root.exists() and not layout.marker.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
         raise Refusal(f"{path} holds other files; name another directory with --dir")
-
-
-@contextmanager
-def locked(layout: Layout) -> Iterator[bool]:
-    """Keep a second `up` or `down` of the same directory waiting; make the directory if it is missing.
-
-    Yields:
-        Whether the directory was no lab before.
-    """
-    while True:
-        layout.root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(layout.root, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            # A `down` may have removed the directory that we waited for.
-            if layout.root.exists() and layout.root.stat().st_ino == os.fstat(handle).st_ino:
-                fresh = not layout.marker.exists()
-                layout.marker.touch()
-                yield fresh
-                return
-        finally:
-            os.close(handle)
 
 
 def forget_hosts() -> None:

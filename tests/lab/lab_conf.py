@@ -33,11 +33,13 @@ class Layout:
     """Where each thing of one lab lives; all of it under one directory."""
 
     root: Path
+    # A played site's directory is no lab, so it carries another mark (lab_sites).
+    mark: str = ".hpctrain-lab"
 
     @property
     def marker(self) -> Path:
         """The file that says this directory is a lab, so that `down` may remove it."""
-        return self.root / ".hpctrain-lab"
+        return self.root / self.mark
 
     @property
     def state(self) -> Path:

@@ -5,14 +5,20 @@ Raises Refusal, with one line, before anything has been started.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lab_conf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PACKAGES = (
     "slurmctld",
@@ -22,8 +28,9 @@ PACKAGES = (
     "slurmdbd",
     "mariadb-server",
     "slurm-wlm-mysql-plugin",
+    "environment-modules",
 )
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb-install-db")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "mariadb-install-db")
 HIERARCHIES = ("memory", "freezer")
 HOSTS_MARK = "# hpctrain-lab"
 HOSTS_LINE = f"127.0.0.1 node1 node2 {HOSTS_MARK}"
@@ -154,3 +161,25 @@ def edit_hosts(*, present: bool) -> None:
     after = hosts_with(before) if present else hosts_without(before)
     if after != before:
         path.write_text(after)
+
+
+@contextmanager
+def locked(layout: lab_conf.Layout) -> Iterator[bool]:
+    """Keep a second `up` or `down` of the same directory waiting; make the directory if it is missing.
+
+    Yields:
+        Whether the directory was no lab before.
+    """
+    while True:
+        layout.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(layout.root, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # A `down` may have removed the directory that we waited for.
+            if layout.root.exists() and layout.root.stat().st_ino == os.fstat(handle).st_ino:
+                fresh = not layout.marker.exists()
+                layout.marker.touch()
+                yield fresh
+                return
+        finally:
+            os.close(handle)

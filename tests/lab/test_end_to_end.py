@@ -138,6 +138,31 @@ def test_the_rendered_script_trains_the_demo_to_its_end(trainer: User, nodes: in
     assert processes_of(job_id) == []
 
 
+#: launcher, nodes, GPUs of each, cores of each task: two processes throughout.
+LAUNCHES = [("accelerate", 2, 1, 8), ("torchrun", 2, 1, 8), ("srun", 2, 1, 8), ("torchrun", 1, 2, 8)]
+
+
+@pytest.mark.torch
+def test_equal_losses_for_equal_world_sizes_whoever_starts_the_processes(trainer: User) -> None:
+    jobs = {}
+    for launcher, nodes, gpus, cores in LAUNCHES:
+        name = f"{launcher}-{nodes}x{gpus}"
+        trainer.type(
+            "hpctrain", "render", "--job-name", name, "--launcher", launcher, "--nodes", str(nodes), "--gpus", str(gpus),
+            "--cpus-per-task", str(cores), "--partition", "boost_usr_prod", "--account", "EUHPC_A06_067", "--mem", "3G",
+            "--", "--max_steps", "10", "--logging_steps", "2", "--eval_strategy", "no", "--save_strategy", "no",
+        )  # fmt: skip
+        jobs[name] = trainer.sbatch(f"{name}.sbatch")
+    losses = {}
+    for name, job_id in jobs.items():
+        assert trainer.wait(job_id, 240) == "COMPLETED", trainer.log(f"error_{name}.log")
+        losses[name] = tuple(LOSS.findall(trainer.log(f"output_{name}.log")))
+        ranks = {(sample.rank, sample.world_size) for sample in samples(trainer.log(f"output_{name}.log"))}
+        assert ranks == {(0, 2), (1, 2)}
+    assert {len(found) for found in losses.values()} == {5}, losses
+    assert len(set(losses.values())) == 1, losses
+
+
 @pytest.mark.torch
 def test_scancel_by_name_leaves_no_process(trainer: User) -> None:
     trainer.type("hpctrain", "render", "--nodes", "2", "--gpus", "1", "--mem", "4G", "--job-name", "endless", "--", "--max_steps", "100000")

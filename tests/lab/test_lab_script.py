@@ -147,3 +147,44 @@ def test_a_port_that_is_taken(host: ModuleType) -> None:
         other.listen()
         with pytest.raises(host.Refusal, match=f"port {other.getsockname()[1]} is taken"):
             host.require_ports([other.getsockname()[1]])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["play"], "play which site? alps_clariden, deucalion, "),
+        (["play", "leonardo", "atlantis"], "no site atlantis; there are alps_clariden, "),
+    ],
+)
+def test_play_names_the_sites_when_it_gets_none(tmp_path: Path, words: list[str], said: str) -> None:
+    done = subprocess.run([HERE / "lab", *words, "--dir", tmp_path / "lab"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert not (tmp_path / "lab").exists()
+
+
+def test_the_files_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    sites = importlib.import_module("lab_sites")
+    lab = importlib.import_module("lab_conf").Layout(tmp_path)
+    ports = [sites.read(name).port for name in sites.names()]
+    assert sorted({*ports, *(port + 1 for port in ports)}) == list(range(17200, 17200 + 2 * len(ports)))
+    vista = sites.read("tacc_vista")
+    conf = sites.slurm_conf(vista, sites.layout(lab, "tacc_vista"), lab, "here")
+    # The site's own ClusterName and SelectTypeParameters, no GRES, a filter in sbatch and none in slurmctld.
+    keys = [line.partition("=")[0] for line in conf.splitlines()]
+    assert [keys.count(key) for key in ("ClusterName", "SelectTypeParameters", "GresTypes", "CliFilterPlugins", "JobSubmitPlugins")] == [
+        1,
+        1,
+        0,
+        1,
+        0,
+    ]
+    assert "ClusterName=vista\n" in conf
+    assert sites.gres_conf(vista) == ""
+    assert sites.gres_conf(sites.read("ncsa_delta")).splitlines()[0] == "NodeName=gpua[001-040] Name=gpu Type=nvidia_a100 Count=4"
+    assert sites.qos_orders(sites.read("frontier")) == "add qos debug set MaxWall=02:00:00 MaxSubmitJobsPerUser=1 Flags=DenyOnLimit\n"
+    assert "Account - 'cin_staff':QOS='normal'\n" in sites.associations(sites.read("leonardo"))
+    assert "Parent - 'cin_staff'\nUser - 'root':DefaultAccount='cin_staff':Partition='dcgp_usr_prod'\n" in sites.associations(
+        sites.read("leonardo")
+    )

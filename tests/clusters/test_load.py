@@ -1,0 +1,301 @@
+"""Profiles from files: which one wins, what extends what, whose evidence holds, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpctrain.clusters import evidence, load
+from hpctrain.clusters.evidence import Evidence
+from hpctrain.errors import UsageError
+
+DOCS = "https://docs.hpc.cineca.it/hpc/leonardo.html"
+Write = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what writes profiles, and returns the environment in which they are found."""
+
+    def writer(where: str = "user", **profiles: str) -> dict[str, str]:
+        directory = tmp_path / "config/hpctrain/clusters" if where == "user" else tmp_path / where
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in profiles.items():
+            (directory / f"{name}.yaml").write_text(text)
+        return {"XDG_CONFIG_HOME": str(tmp_path / "config"), "HPCTRAIN_CLUSTERS": f"{tmp_path / 'site'}:{tmp_path / 'site2'}"}
+
+    return writer
+
+
+def refused(name: str, environment: dict[str, str]) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        load.load(name, environment)
+    lines = caught.value.render().splitlines()
+    assert lines[0].startswith("error: ")
+    assert lines[-1].startswith("fix: ")
+    return lines
+
+
+def test_the_user_wins_over_the_site_and_the_site_over_what_is_shipped(write: Write) -> None:
+    assert load.available({})["leonardo"].parent == load.SHIPPED
+    environment = write("site2", leonardo="title: second site", tiger="title: second site")
+    assert load.load("leonardo", environment).profile.title == "second site"
+    write("site", leonardo="title: first site", tiger="title: first site")
+    assert load.load("leonardo", environment).profile.title == "first site"
+    write(leonardo="title: mine")
+    assert load.load("leonardo", environment).profile.title == "mine"
+    assert load.load("tiger", environment).profile.title == "first site"
+    assert load.load("karolina", environment).profile.title == "Karolina"
+    assert load.load("leonardo", {}).profile.title == "Leonardo Booster"
+
+
+def test_the_home_directory_counts_where_there_is_no_xdg_config_home(tmp_path: Path) -> None:
+    directory = tmp_path / ".config/hpctrain/clusters"
+    directory.mkdir(parents=True)
+    (directory / "tiger.yaml").write_text("title: Tiger")
+    assert load.load("tiger", {"HOME": str(tmp_path)}).profile.title == "Tiger"
+    assert load.load("tiger", {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}).profile.title == "Tiger"
+
+
+@pytest.mark.parametrize("name", ["jean_zay", "jean-zay", "Jean-Zay", "JEAN ZAY", " jean_zay "])
+def test_hyphens_and_case_of_a_name_do_not_matter(name: str, write: Write) -> None:
+    assert load.load(name, {}).profile.name == "jean_zay"
+    environment = write(**{"Jean-Zay": "title: mine"})
+    assert load.load(name, environment).profile.title == "mine"
+
+
+def test_a_name_that_is_not_known_gets_the_nearest_one(write: Write) -> None:
+    environment = write(tiger="title: Tiger")
+    assert "did you mean 'leonardo'?" in refused("leonrado", environment)[0]
+    assert "did you mean 'tiger'?" in refused("tigre", environment)[0]
+    assert "did you mean 'alps_clariden'?" in refused("clariden", environment)[0]
+    lines = refused("xyzzy", environment)
+    assert "did you mean" not in lines[0]
+    assert "tiger" in lines[1]
+    assert lines[-1] == "fix: hpctrain clusters"
+
+
+def test_extends_merges_replaces_and_takes_away(write: Write) -> None:
+    environment = write(
+        mine="extends: leonardo\npartitions:\n  boost_usr_prod: {time_max: 12:00:00}\n  dcgp_usr_prod: null\n  extra: {nodes_max: 3}\n"
+        "modules: {suggested: [python/3.12]}\naccount: {pattern: null}\n"
+        "network: {variables: {GLOO_SOCKET_IFNAME: null, NCCL_DEBUG: INFO}}\n"
+    )
+    cluster = load.load("mine", environment)
+    profile, shipped = cluster.profile, load.load("leonardo", {}).profile
+    assert profile.name == "mine"
+    assert profile.title == shipped.title
+    assert profile.partitions["boost_usr_prod"].time_max == 12 * 3600
+    assert profile.partitions["boost_usr_prod"].nodes == "a100"
+    assert list(profile.partitions) == ["boost_usr_prod", "lrd_all_serial", "extra"]
+    assert profile.modules.suggested == ("python/3.12",)
+    assert profile.network.variables == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_DEBUG": "INFO"}
+    assert profile.account.pattern is None
+    assert profile.account.required is True
+    assert profile.nodes == shipped.nodes
+
+
+def test_evidence_of_an_extended_profile_is_that_of_each_value(write: Write, tmp_path: Path) -> None:
+    environment = write(
+        mine="extends: leonardo\npartitions: {boost_usr_prod: {time_max: 12:00:00}}\nmodules: {suggested: [python/3.12]}\n"
+        "account: {pattern: null}\n"
+    )
+    origins = load.load("mine", environment).origins
+    own = Evidence("own", str(tmp_path / "config/hpctrain/clusters/mine.yaml"))
+    assert origins["partitions", "boost_usr_prod", "time_max"] == own
+    assert origins["partitions", "boost_usr_prod", "nodes"] == Evidence("documented", DOCS)
+    assert origins["modules", "suggested"] == origins["modules", "suggested", "0"] == own
+    assert ("modules", "suggested", "1") not in origins
+    assert ("account", "pattern") not in origins
+    cluster = load.load("mine", environment)
+    assert cluster.evidence("partitions", "boost_usr_prod", "time_max") == f"profile mine: own, {own.source}"
+
+
+def test_a_profile_may_extend_the_one_that_it_hides(write: Write) -> None:
+    environment = write("site", leonardo="extends: leonardo\ninternet: {compute: proxy}\nqos: {normal: {nodes_max: 32}}")
+    write(leonardo="extends: Leonardo\nqos: {normal: {time_max: 06:00:00}}")
+    profile = load.load("leonardo", environment).profile
+    assert profile.internet.compute == "proxy"
+    assert (profile.qos["normal"].nodes_max, profile.qos["normal"].time_max) == (32, 6 * 3600)
+    assert profile.defaults.partition == "boost_usr_prod"
+
+
+def test_extends_in_a_circle_is_an_error(write: Write) -> None:
+    environment = write(
+        one="extends: two", two="extends: three", three="extends: one", lonely="title: x\nextends: lonely", odd="title: x\nextends: [a]"
+    )
+    assert "one.yaml:1:1: extends goes in a circle" in "\n".join(refused("two", environment))
+    assert "there is no other profile 'lonely'" in refused("lonely", environment)[1]
+    assert "extends must be the name of a cluster profile" in refused("odd", environment)[1]
+    write(nobody="extends: leonrado")
+    lines = refused("nobody", environment)
+    assert lines[0].startswith("error: 1 problem in ")
+    assert lines[1].endswith("nobody.yaml:1:1: extends: there is no cluster profile 'leonrado'; did you mean 'leonardo'?")
+
+
+def test_evidence_holds_for_what_is_below_unless_that_says_otherwise(write: Write, tmp_path: Path) -> None:
+    environment = write(
+        tiger="""
+title: Tiger
+docs: https://tiger.example/docs
+sources: {wiki: https://tiger.example/wiki}
+evidence: recalled
+source: docs
+memory: {default_per_cpu: 4G}
+partitions:
+  evidence: documented
+  gpu:
+    time_max: 2-00:00:00
+    nodes_max: {value: 4, evidence: seen}
+    jobs_max: {value: 9, source: wiki}
+    qos: [a, {value: b, evidence: reported, source: https://tiger.example/qos}]
+  empty: {evidence: seen}
+"""
+    )
+    cluster = load.load("tiger", environment)
+    origins, docs, wiki = cluster.origins, "https://tiger.example/docs", "https://tiger.example/wiki"
+    assert cluster.profile.partitions["gpu"].qos == ("a", "b")
+    assert cluster.profile.partitions["gpu"].nodes_max == 4
+    assert origins["memory", "default_per_cpu"] == Evidence("recalled", docs)
+    assert origins["partitions", "gpu", "time_max"] == Evidence("documented", docs)
+    assert origins["partitions", "gpu", "nodes_max"] == Evidence("seen", docs)
+    assert origins["partitions", "gpu", "jobs_max"] == Evidence("documented", wiki)
+    assert origins["partitions", "gpu", "qos", "0"] == Evidence("documented", docs)
+    assert origins["partitions", "gpu", "qos", "1"] == Evidence("reported", "https://tiger.example/qos")
+    assert origins["partitions", "empty"] == Evidence("seen", docs)
+    assert evidence.tally(load.read("tiger", environment).data, origins) == {"documented": 3, "reported": 1, "seen": 2, "recalled": 1}
+
+
+def test_every_problem_is_said_with_its_place(write: Write) -> None:
+    environment = write(
+        tiger="""titel: Tiger
+noteworthy:
+detect: {hosts: ["login[0-9"]}
+partitions:
+  gpu: {nodse: a100, time_max: 1 day, nodes: h100}
+  bad: 7
+nodes: {a100: {gpus: 4, select: {constraints: gpu}}, none: {cpus: 4}}
+defaults: {dialect: gres}
+gpu_request: {dialect: gress}
+account: {evidence: sen, required: maybe}
+memory: {source: wiki, per_gpu: 60G}
+traps: [fine, {a: 1}]
+"""
+    )
+    lines = refused("tiger", environment)
+    said = [line.partition("tiger.yaml:")[2] for line in lines[1:-1]]
+    assert lines[0].startswith("error: 15 problems in ")
+    for expected in (
+        "1:1: title is missing",
+        "1:1: unknown key 'titel'; did you mean 'title'?",
+        "2:1: unknown key 'noteworthy'",
+        "3:18: hosts: item 1 must be a regular expression",
+        "5:9: unknown key 'nodse' in partitions.gpu; did you mean 'nodes'?",
+        "5:22: time_max must be a time limit of Slurm's forms",
+        "6:3: bad must hold keys and values, not '7'",
+        "7:34: unknown key 'constraints' in nodes.a100.select; did you mean 'constraint'?",
+        "7:54: gpus is missing in nodes.none",
+        "8:12: unknown key 'dialect' in defaults; it belongs in gpu_request",
+        "9:15: dialect must be 'gres', 'gpus-per-node', 'gpus' or 'none', not 'gress'",
+        "10:11: evidence must be one of documented, reported, seen, recalled, own, not 'sen'",
+        "10:26: required must be true or false, not 'maybe'",
+        "11:10: source 'wiki' is neither a URL nor a key of sources",
+        "12:15: traps: item 2 must be text",
+    ):
+        assert any(line.startswith(expected) for line in said), expected
+    assert said == sorted(said, key=lambda line: [int(number) for number in line.split(":")[:2]])
+    assert lines[-1].endswith("tiger.yaml, then run: hpctrain clusters show tiger")
+
+
+def test_what_is_missing_is_said_where_nothing_else_is_wrong(write: Write) -> None:
+    environment = write(tiger="centre: X\nnodes:\n  a100: {cpus: 4}")
+    assert [line.partition("tiger.yaml:")[2] for line in refused("tiger", environment)[1:-1]] == [
+        "1:1: title is missing",
+        "3:3: gpus is missing in nodes.a100",
+    ]
+
+
+def test_names_have_to_exist(write: Write) -> None:
+    environment = write(
+        tiger="title: T\npartitions: {gpu: {nodes: a10}}\nnodes: {a100: {gpus: 4}}\nqos: {fast: }\n"
+        "defaults: {partition: gpus, qos: slow, nodes: b200}"
+    )
+    lines = refused("tiger", environment)
+    assert len(lines) == 6
+    assert "partitions.gpu.nodes names 'a10', which is not in nodes; did you mean 'a100'?" in lines[1]
+    assert "defaults.partition names 'gpus', which is not in partitions; did you mean 'gpu'?" in lines[2]
+    assert "defaults.qos names 'slow', which is not in qos; it has fast" in lines[3]
+
+
+def test_a_profile_is_called_as_its_file(write: Write) -> None:
+    environment = write(tiger="title: T\nname: lion")
+    assert "2:1: name must be that of the file, tiger, not 'lion'" in refused("tiger", environment)[1]
+    write(tiger="title: T\nname: tiger")
+    assert load.load("tiger", environment).profile.name == "tiger"
+
+
+def test_a_file_that_cannot_be_read_is_named(write: Write, tmp_path: Path) -> None:
+    environment = write(tiger="a: b: c")
+    assert "tiger.yaml is not valid YAML" in refused("tiger", environment)[0]
+    (tmp_path / "config/hpctrain/clusters/tiger.yaml").write_bytes(b"title: \xff")
+    assert "it is not UTF-8 text" in refused("tiger", environment)[0]
+    (tmp_path / "config/hpctrain/clusters/lion.yaml").symlink_to("nowhere")
+    assert "lion.yaml: No such file" in refused("lion", environment)[0]
+    assert load.load("leonardo", environment).profile.name == "leonardo", "one bad file does not stand in the way of others"
+
+
+def test_one_profile_is_read_without_the_others(write: Write, tmp_path: Path) -> None:
+    environment = write(tiger="title: T", broken="a: b: c")
+    assert load.load("tiger", environment).profile.title == "T"
+    opened: list[str] = []
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith(".yaml"):
+            opened.append(Path(str(arguments[0])).name)
+
+    sys.addaudithook(watch)
+    load.load("frontier", environment)
+    assert opened == ["frontier.yaml"]
+
+
+def test_detection(write: Write) -> None:
+    def detect(environment: dict[str, str] | None = None, cluster_name: str | None = None, hosts: tuple[str, ...] = ()) -> list[str]:
+        return load.detect(environment or {}, cluster_name=cluster_name, hosts=hosts)
+
+    assert detect() == []
+    assert detect(cluster_name="Leonardo") == ["leonardo"]
+    assert detect({"SYSTEMNAME": "juwelsbooster"}) == ["juwels_booster"]
+    assert detect({"SYSTEMNAME": "juwels"}) == [], "the whole value has to match"
+    assert detect(hosts=("login3", "login3.vista.tacc.utexas.edu")) == ["tacc_vista"]
+    assert detect(hosts=("login3.vista.tacc.utexas.edu.example",)) == []
+    assert detect({"TACC_SYSTEM": "ls6"}, "lumi") == ["lumi_g", "tacc_lonestar6"]
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        "title: T\ndetect:\n  # a comment\n# another\n  hosts: ['tiger[0-9]+']\npartitions: {}\n",
+        "{title: T, detect: {hosts: ['tiger[0-9]+']}}",
+        'title: T\n"detect": {evidence: own, hosts: [{value: "tiger[0-9]+", evidence: seen}]}',
+        "---\ntitle: T\ndetect: {hosts: ['tiger[0-9]+']}",
+        "title: T\ndetect: &d {hosts: ['tiger[0-9]+']}\n",
+    ],
+)
+def test_detection_understands_every_way_to_write_it(write: Write, profile: str) -> None:
+    environment = write(tiger=profile, broken="a: b: c\ndetect: {hosts: [", bad_pattern="title: x\ndetect: {hosts: ['[']}")
+    assert load.detect(environment, cluster_name=None, hosts=("tiger7",)) == ["tiger"]
+    assert load.detect(environment, cluster_name=None, hosts=("tiger",)) == []
+
+
+def test_detection_follows_extends(write: Write) -> None:
+    environment = write(mine="extends: lumi_g\n")
+    assert load.detect(environment, cluster_name="lumi", hosts=()) == ["lumi_g", "mine"]
+
+
+def test_reading_needs_no_pydantic() -> None:
+    code = "import sys; from hpctrain.clusters import load; load.read('leonardo', {}); sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
