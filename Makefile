@@ -53,6 +53,8 @@ format: $(VENV)/light ## Format the code
 bench: $(VENV)/full ## Measure start-up, rendering and the cost of a memory sample
 	$(BIN)/python tests/bench/bench_cli.py
 	$(BIN)/python tests/bench/bench_memory.py
+	$(BIN)/python tests/bench/bench_lint.py
+	$(BIN)/python tests/bench/bench_check.py
 
 lab-up: ## Start the two-node Slurm on this machine (root; installs Debian's packages)
 	@tests/lab/lab up

@@ -8,12 +8,12 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def path(name: str) -> Path:
-    """Return the path of `templates`, `examples`, `config.yaml` or `multi_gpu.yaml`.
+    """Return the path of `templates`, `examples`, `findings`, `config.yaml` or `multi_gpu.yaml`.
 
     Raises:
         FileNotFoundError: the installation is incomplete.
     """
-    for root in (_PACKAGE / "_data", _PACKAGE.parent):
+    for root in (_PACKAGE / "_data", _PACKAGE.parent, _PACKAGE.parent / "docs"):
         if (root / name).exists():
             return root / name
     raise FileNotFoundError(f"{name} is missing from this installation of hpctrain")
@@ -22,3 +22,9 @@ def path(name: str) -> Path:
 def templates() -> dict[str, str]:
     """Return name and text of the shipped templates and their macros."""
     return {file.name: file.read_text(encoding="utf-8") for file in sorted(path("templates").glob("*.j2"))}
+
+
+def findings() -> dict[str, str]:
+    """Return id and page of all findings: the files of docs/findings but its index."""
+    pages = sorted(path("findings").glob("*.md"))
+    return {file.stem: file.read_text(encoding="utf-8") for file in pages if file.name != "README.md"}

@@ -40,5 +40,5 @@ def test_the_help_lines_of_the_group_are_those_of_the_verbs() -> None:
     from hpctrain.cli import VERBS
 
     for verb, line in VERBS.items():
-        command = importlib.import_module(f"hpctrain.cli.{verb}").command
+        command = importlib.import_module(f"hpctrain.cli.{verb.replace('-', '_')}").command
         assert (command.help or "").partition("\n")[0] == line

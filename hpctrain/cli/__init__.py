@@ -18,14 +18,22 @@ import click
 from hpctrain import __version__
 from hpctrain.errors import HpctrainError
 
-#: Verb → first line of its help, in the order of the everyday path. The function is `command` in hpctrain/cli/VERB.py.
+#: Verb → first line of its help, in the order of the everyday path. The function is `command` in hpctrain/cli/VERB.py, `_` for `-`.
 VERBS = {
+    "init": "Write config.yaml for this cluster, asking only what cannot be found out.",
+    "doctor": "Look whether this machine, the environment and (--job) the nodes are fit for training.",
     "prepare": "Make model and data ready; --demo makes both from what Python installs.",
+    "sync": "Bring this project to the cluster, by rsync over ssh.",
+    "check": "Find what would go wrong, before the job queues.",
+    "lint": "Find what is wrong in any sbatch script, line by line.",
     "render": "Write the sbatch script.",
     "submit": "Submit the script to Slurm, or run it on this machine.",
     "ps": "List my jobs, on Slurm and on this machine.",
     "logs": "Show the log of a job; -f follows it.",
     "cancel": "Cancel jobs.",
+    "explain-script": "Say of each line of a script why it is there.",
+    "docs": "Print the page of a finding.",
+    "clusters": "List the known clusters; `clusters show NAME` says what is known, and from where.",
 }
 
 
@@ -43,7 +51,7 @@ class LazyGroup(click.Group):
             return None
         if ctx.resilient_parsing or ctx.meta.get("hpctrain.listing"):
             return click.Command(cmd_name, short_help=VERBS[cmd_name])
-        command: click.Command = importlib.import_module(f"hpctrain.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"hpctrain.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,7 +89,7 @@ class HpctrainUsage(click.UsageError):
 def cli(ctx: click.Context, debug: bool) -> None:
     """Correct, monitored, restartable training jobs on Slurm clusters.
 
-    The everyday path: hpctrain prepare, render, submit, logs -f.
+    The everyday path: hpctrain init, doctor, prepare, check, render, submit, logs -f.
     """
     ctx.meta["hpctrain.debug"] = debug
 
@@ -96,9 +104,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # a path may hold bytes that are no UTF-8
             stream.reconfigure(errors="surrogateescape")
     try:
-        result: Any = cli.main(words, prog_name="hpctrain", standalone_mode=False)
+        # Not `cli.main`, which ends a program whose reader went away with 1.
+        with cli.make_context("hpctrain", list(words)) as ctx:
+            result: Any = cli.invoke(ctx)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ended:  # --help and --version
+        code = ended.exit_code
     except BrokenPipeError:
         # The reader went away (`| head`): nobody is left to tell, and Python's own flush at exit must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import jinja2
 
-from hpctrain import __version__, data, yaml12
+from hpctrain import __version__, yaml12
 from hpctrain.cli import HpctrainUsage
 from hpctrain.config import accelerate_config, files, layers
 from hpctrain.config.fields import FIELDS, RIVALS
 from hpctrain.config.to_spec import to_spec
-from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import render, shell
+from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
 from hpctrain.jobs.spec import JobSpec
-from hpctrain.scheduler.state_dir import state_dir
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
@@ -176,9 +174,12 @@ def script_of(asked: Request) -> Script:
     _check_directories(asked, spec)
     _check_training_script(spec, asked.again)
     _check_accelerate_config(spec, asked.again)
-    templates, template, files_of_the_user = _templates(spec, asked.again)
+    from hpctrain.cli import templates as files_
+    from hpctrain.jobs import render
+
+    templates, template, files_of_the_user = files_.find(spec, asked.again)
     made: dict[str, Any] = {
-        "version": __version__, "directory": str(Path.cwd()), "arguments": words_of(asked), "compiled": _compiled_templates(),
+        "version": __version__, "directory": str(Path.cwd()), "arguments": words_of(asked), "compiled": files_.compiled(),
         "files": files_of_the_user,
     }  # fmt: skip
     text = render.render(spec, templates, template=template, **made)
@@ -211,55 +212,6 @@ def words_of(asked: Request) -> tuple[str, ...]:
     words += ["--config", asked.config] if asked.config else []
     words += ["--to", asked.to] if asked.to else []
     return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)
-
-
-def _templates(spec: JobSpec, again: str) -> tuple[dict[str, str], str, dict[str, str]]:
-    """Return name to text of all templates, the name of the one to render, and where the user's own ones lie.
-
-    A file of ./templates takes the place of the shipped one of that name.
-    """
-    own = {file.name: str(file) for file in sorted(Path("templates").glob("*.j2"))}
-    found = data.templates() | {name: _read_template(Path(file)) for name, file in own.items()}
-    if spec.template is None:
-        return found, render.template_name(spec), own
-    if spec.template in found:
-        return found, spec.template, own
-    file = Path(spec.template)
-    if not file.is_file():
-        raise UsageError(
-            f"there is no template {spec.template!r}",
-            details=("known are " + ", ".join(name for name in sorted(found) if name.endswith(".sbatch.j2")),),
-            fix=f"{again} --template {render.template_name(spec)}",
-        )
-    return {**found, spec.template: _read_template(file)}, spec.template, own
-
-
-def _compiled_templates() -> jinja2.BytecodeCache | None:
-    """Return where compiled templates are kept between calls; None where nothing can be written, which costs 15 ms and no more."""
-    try:
-        directory = state_dir() / "templates"
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except (HpctrainError, OSError):
-        return None
-    return _CompiledTemplates(str(directory)) if os.access(directory, os.W_OK) else None
-
-
-class _CompiledTemplates(jinja2.FileSystemBytecodeCache):
-    """A cache that a full disk does not turn into an error."""
-
-    def dump_bytecode(self, bucket: Any) -> None:
-        """Keep a compiled template, or do without."""
-        try:
-            super().dump_bytecode(bucket)
-        except OSError:
-            return
-
-
-def _read_template(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the template {file}: {error}", fix=f"ls -l {file}") from error
 
 
 def _mention_unknown_variables() -> None:

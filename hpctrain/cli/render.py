@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from hpctrain.cli import script_file
-from hpctrain.cli.job_options import JobCommand, job_options, request, script_of
+from hpctrain.cli.job_options import JobCommand, Request, job_options, request, script_of
+from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.spec import JobSpec
 
@@ -35,11 +36,30 @@ def _value_of(name: str, arguments: tuple[str, ...]) -> str | None:
     return values[-1] if values else None
 
 
+def _explain(asked: Request) -> None:
+    """Show the script that would be written, line by line, and write nothing.
+
+    Raises:
+        UsageError: `--to` says where to write.
+    """
+    if asked.to is not None:
+        fix = f"hpctrain render --to {shell.quote(asked.to)} && hpctrain explain-script {shell.quote(asked.to)}, or leave out --to"
+        if asked.to == "-":
+            fix = "leave out --to"
+        raise UsageError(f"--explain writes no file, so --to {asked.to} has no meaning", fix=fix)
+    from hpctrain.cli import explain_script
+
+    script = script_of(asked)
+    explain_script.show(script.text, f"{script.spec.job_name}.sbatch")
+    click.echo(f"{script.spec.layout}\nnothing was written; next: hpctrain render, with the same options", err=True)
+
+
 @click.command(cls=JobCommand)
 @job_options
 @click.option("--force", is_flag=True, help="Replace the file even if hpctrain did not write it, or somebody edited it.")
+@click.option("--explain", is_flag=True, help="Write nothing; show the script, with why each line is there.")
 @click.pass_context
-def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
+def command(ctx: click.Context, /, force: bool, explain: bool, **parameters: Any) -> None:
     """Write the sbatch script.
 
     The values come from these options, else from HPCTRAIN_* variables, else from ./config.yaml, else from your user config. stdout
@@ -49,7 +69,11 @@ def command(ctx: click.Context, /, force: bool, **parameters: Any) -> None:
     hpctrain render --nodes 2 --gpus 4 --partition boost_usr_prod --account EUHPC_A06_067
     hpctrain render --script train.py -- --learning_rate 1e-5
     """  # noqa: D301 - \b is click's word for lines that stay as they are
-    script = script_of(request(ctx, parameters))
+    asked = request(ctx, parameters)
+    if explain:
+        _explain(asked)
+        return
+    script = script_of(asked)
     if script.path is None:
         click.echo(script.text, nl=False)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import click
 
 from hpctrain.cli import follow
 from hpctrain.cli.chosen_script import Trial, chosen
-from hpctrain.cli.job_options import JobCommand, job_options, request
+from hpctrain.cli.job_options import JobCommand, job_options, parse_request, request
 from hpctrain.errors import UsageError
-from hpctrain.jobs import shell
+from hpctrain.jobs import render, shell
 from hpctrain.scheduler import batch_script
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import directives
@@ -22,6 +23,7 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 @click.argument("batch_script", required=False, metavar="[SCRIPT]")
 @job_options
 @click.option("--force", is_flag=True, help="Replace the script even if hpctrain did not write it, or somebody edited it.")
+@click.option("--no-check", is_flag=True, help="Submit also what `hpctrain check` finds errors in.")
 @click.option("--local", is_flag=True, help="Run on this machine, Slurm or no Slurm.")
 @click.option("--wait", is_flag=True, help="Show the log until the job has ended, and exit with its exit code.")
 @click.option("--resend", is_flag=True, help="Submit although sbatch never answered an earlier submission of the same script.")
@@ -48,7 +50,25 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
             return _dry_run(scheduler, path)
         if trial == "test-only":
             return _test_only(scheduler, path)
+        if batch_script is None and not parameters["no_check"]:
+            _check(path, asked.verb, local=scheduler.name == "local")
         return _submit(scheduler, path, parameters)
+
+
+def _check(path: Path, verb: str, *, local: bool) -> None:
+    """Hold the job of a script that hpctrain rendered, and nobody edited since, against the checks.
+
+    A script that is named is submitted as it is: it need not belong to the config that is here.
+
+    Raises:
+        HpctrainError: the checks found errors.
+    """
+    made = render.read_header(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    if made is None or not made.untouched or made.directory != str(Path.cwd()):
+        return
+    from hpctrain.cli.examine import before_submit
+
+    before_submit(replace(parse_request(made.arguments), verb=verb), local=local)
 
 
 def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: dict[str, Any]) -> int:

@@ -72,6 +72,7 @@ class LiveQos:
     time_max: int | None = None
     nodes_max: int | None = None
     gpus_max: int | None = None  # per job
+    cpus_max: int | None = None  # per job
     jobs_max: int | None = None  # running, per user
     submit_max: int | None = None
     flags: tuple[str, ...] = ()

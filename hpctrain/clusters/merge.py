@@ -155,8 +155,10 @@ class _Merged:
             name = known.get(live.name.lower(), live.name)
             if name in self.profile.qos or not wanted or live.name in wanted:
                 facts = {"time_max": live.time_max, "nodes_max": live.nodes_max, "gpus_max": live.gpus_max, "nodes_min": live.nodes_min,
-                         "jobs_max": live.submit_max}  # fmt: skip
+                         "jobs_max": live.submit_max, "cpus_max": live.cpus_max}  # fmt: skip
                 old = self.profile.qos.get(name, Qos())
+                if old.lifts_partition_time is not None or "PartitionTimeLimit" in live.flags:
+                    facts["lifts_partition_time"] = "PartitionTimeLimit" in live.flags
                 found[name] = self._laid_over(old, facts, ("qos", name), f"sacctmgr show qos {live.name}")
         for gone in set(self.profile.qos) - set(found):
             self._forget(("qos", gone))
@@ -219,7 +221,7 @@ class _Merged:
             base = base.model_copy(update={"memory_installed": False})  # it is what Slurm hands out
         if facts["gpus"] not in (None, base.gpus):
             facts["cpus_per_gpu"] = None  # was the share of another number of GPUs
-            base = base.model_copy(update={"cpus_per_gpu": None})
+            base = base.model_copy(update={"cpus_per_gpu": None, "cpus_per_gpu_required": None})
         kinds = [kind for kind, _ in group.gpus if kind]
         if base.gpu is None and len(kinds) == 1:
             facts["gpu"] = kinds[0]  # type: ignore[assignment]

@@ -100,13 +100,14 @@ class Partition(Section):
 
 
 class Qos(Section):
-    """A QOS and its limits."""
+    """A QOS and its limits. `lifts_partition_time`: its jobs may be longer than the partition allows (flag PartitionTimeLimit)."""
 
     time_max: Seconds | None = None
+    lifts_partition_time: Boolean | None = None
     nodes_min: Count | None = None
     nodes_max: Count | None = None
     gpus_max: Count | None = None
-    cpus_max: Count | None = None
+    cpus_max: Count | None = None  # of all nodes of a job together
     jobs_max: Count | None = None  # submitted at a time, by one user
     note: Text | None = None
 
@@ -123,6 +124,7 @@ class NodeShape(Section):
     """One kind of GPU node. `cpus` are those that one job can have, as Slurm counts them.
 
     `memory_installed` means that `memory` is what is built into the node: an upper bound, of which a job gets somewhat less.
+    `cpus_per_gpu_required`: the site wants no fewer than `cpus_per_gpu`.
     """
 
     gpus: Count
@@ -132,6 +134,7 @@ class NodeShape(Section):
     arch: Annotated[Text, choice("x86_64", "aarch64")] | None = None
     cpus: Count | None = None
     cpus_per_gpu: Count | None = None
+    cpus_per_gpu_required: Boolean | None = None
     threads_per_core: Count | None = None
     memory: Size | None = None  # that one job can have
     memory_installed: Boolean = False

@@ -126,6 +126,7 @@ def parse_qos(text: str) -> tuple[LiveQos, ...]:
                 name=row["Name"], time_max=_seconds(row["MaxWall"]), nodes_max=job.get("node"), gpus_max=job.get("gres/gpu"),
                 jobs_max=_count(row["MaxJobsPU"]), submit_max=_count(row["MaxSubmitPU"]), flags=_names(row["Flags"]),
                 gpus_max_per_user=user.get("gres/gpu"), nodes_max_per_user=user.get("node"), nodes_min=tres(row["MinTRES"]).get("node"),
+                cpus_max=job.get("cpu"),
             )
         )  # fmt: skip
     return tuple(found)

@@ -91,7 +91,7 @@ def _resources(built: _Builder, asked: _Asked, profile: Profile) -> None:
     if asked.shape is not None:
         built.put(("resources", "constraint"), asked.shape.select.constraint, "nodes", node, "select", "constraint")
         built.put(("resources", "cpus_per_gpu"), asked.shape.cpus_for_each_gpu, "nodes", node, "cpus_per_gpu")
-        if _whole_nodes(profile, asked.partition):
+        if _whole_nodes(profile, asked.partition) and asked.shape.gpus:
             built.put(("resources", "gpus_per_node"), asked.shape.gpus, "nodes", node, "gpus")
     dialect = profile.gpu_request.dialect
     if dialect == "gpus" and asked.nodes > 1:

@@ -305,7 +305,7 @@ def test_a_state_directory_that_cannot_be_made(desk: Desk) -> None:
     desk.program("sbatch", "echo 123")
     desk.run("render")
     desk.set(HPCTRAIN_STATE_DIR="/proc/x")
-    said = desk.refused("submit", code=1)
+    said = desk.refused("submit", "--no-check", code=1)
     assert said.lines[0].startswith("error: cannot make /proc/x")
     assert "HPCTRAIN_STATE_DIR" in said.lines[-1]
 
@@ -345,3 +345,12 @@ def test_what_the_shipped_training_lacks_is_said_before_the_queue(desk: Desk) ->
         notes = [line for line in said.lines if line.startswith("note: ")]
         assert len(notes) == len(expected)
         assert all(part in note for part, note in zip(expected, notes, strict=True))
+
+
+@pytest.mark.parametrize("words", ["--help", "clusters show lumi_g", "docs"])
+def test_a_reader_that_goes_away_is_no_error(words: str, hpctrain: str) -> None:
+    """`hpctrain … | head -1` under pipefail; the pipe is closed before anything is written."""
+    line = f"set -o pipefail; {hpctrain} {words} | true"
+    for _ in range(3):  # whether the reader is gone before the first write is a matter of luck
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -48,7 +48,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("words", "fix"), REFUSALS, ids=[words[:12] for words, _ in REFUSALS])
 def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str) -> None:
     rendered.program("sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1")
-    said = rendered.refused("submit", code=1)
+    said = rendered.refused("submit", "--no-check", code=1)
     assert said.lines[0] == "error: Slurm refused the job"
     assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
     assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
@@ -63,7 +63,7 @@ UNREACHABLE = ["Unable to contact slurm controller (connect failure)", "slurm_lo
 def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
     rendered.program("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
     rendered.program("squeue", f"echo 'squeue: error: {words}' >&2; exit 1")
-    for verb in (["submit"], ["cancel", "5"], ["logs", "5"]):
+    for verb in (["submit", "--no-check"], ["cancel", "5"], ["logs", "5"]):
         assert words in rendered.refused(*verb, code=3).err
 
 
@@ -72,13 +72,13 @@ def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
 )
 def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
     rendered.program("sbatch", f"cat <<'END'\n{printed}\nEND")
-    said = rendered.run("submit", "--parsable")
+    said = rendered.run("submit", "--no-check", "--parsable")
     assert (said.code, said.out) == (0, f"{shown}\n")
 
 
 def test_no_job_id_at_all(rendered: Desk) -> None:
     rendered.program("sbatch", "echo welcome")
-    assert "welcome" in rendered.refused("submit", code=3).err
+    assert "welcome" in rendered.refused("submit", "--no-check", code=3).err
 
 
 def test_a_job_that_sbatch_did_not_answer_for_is_found_and_not_sent_twice(rendered: Desk) -> None:
@@ -88,7 +88,7 @@ def test_a_job_that_sbatch_did_not_answer_for_is_found_and_not_sent_twice(render
     rendered.program("sbatch", f"printf '%s\\x1f%s\\n' '{row}' \"${{2#--comment=}}\" >> {queue}; exec sleep 30")
     rendered.program("squeue", f"cat {queue}")
     rendered.set(HPCTRAIN_SLURM_TIMEOUT="0.5")
-    said = rendered.run("submit", "--parsable")
+    said = rendered.run("submit", "--no-check", "--parsable")
     assert (said.code, said.out) == (0, "77\n"), said.err
     assert "found by its comment" in said.err
     assert len(queue.read_text().splitlines()) == 1

@@ -222,7 +222,11 @@ def test_jobs_that_share_nodes_do_not_meet(user: User) -> None:
 def test_slurms_own_words_on_a_wrong_account(user: User) -> None:
     (user.directory / "train.py").write_text("")
     user.type("hpctrain", "render", "--script", "train.py", "--account", "nobody")
-    for option in ((), ("--test-only",)):
+    # Our own check says it first, and knows whose accounts there are.
+    first = user.type("hpctrain", "submit", code=1).stderr
+    assert "error account-unknown: " in first
+    assert "--no-check" in first
+    for option in (("--no-check",), ("--test-only",)):
         done = user.type("hpctrain", "submit", *option, code=1)
         assert "sbatch said: " in done.stderr
         assert "Invalid account or account/partition combination specified" in done.stderr

@@ -1,0 +1,191 @@
+"""A job examined before it queues: the layers resolved, the site asked, the surroundings gathered, the rules applied.
+
+`check` shows what comes of it; `submit` stops on its errors.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctrain.cli import surroundings
+from hpctrain.cli.job_options import Job, Request, job_of, script_of
+from hpctrain.config.fields import BY_PATH
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.jobs.check import check, refusal, show
+from hpctrain.jobs.check.case import Case
+from hpctrain.jobs.finding import Finding
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.live import LiveCluster
+    from hpctrain.clusters.profile import Cluster
+
+#: Seconds for each question to Slurm; it is asked a handful, all at once.
+DISCOVERY_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What came of it.
+
+    Attributes:
+        cluster: the site's profile, with what Slurm says laid over it.
+        checked, not_checked: what the job was held against, and what it was not and why.
+        estimate: Slurm's own words on when the job would start.
+    """
+
+    job: Job
+    cluster: Cluster | None
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    not_checked: tuple[str, ...]
+    estimate: str | None = None
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Findings that keep the job from running, or from running right."""
+        return tuple(finding for finding in self.findings if finding.level == "error")
+
+
+class _Notes:
+    """What was looked at and what was not, in the order in which it happened."""
+
+    def __init__(self) -> None:
+        self.checked: list[str] = ["config", "files", "environment"]
+        self.not_checked: list[str] = []
+
+
+def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_only: bool = True) -> Examined:
+    """Return what is wrong with the job of a request.
+
+    Args:
+        asked: what was typed.
+        slurm: whether Slurm may be asked, where it is there.
+        local: the job will run on this machine; nothing about a site matters.
+        test_only: let Slurm itself judge the script, by `sbatch --test-only`.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    job, notes = job_of(asked), _Notes()
+    live = None if local else _live(slurm, notes)
+    cluster = None if local else _cluster(job, live, notes)
+    around = surroundings.gather(job.spec)
+    if around.chdir is not None and not around.chdir.is_dir:
+        notes.not_checked.append(f"files in {job.spec.chdir}, which is not here")
+    typed = _typed(asked)
+    found = check(
+        job.spec, cluster=cluster, live=live, around=around, origins=job.origins, typed=typed, arguments=asked.arguments, local=local
+    )
+    estimate = None
+    if live is not None and test_only:
+        case = Case(job.spec, cluster, live, around, job.origins, typed, asked.arguments)
+        refused, estimate = _test_only(asked, case, bool(found), notes)
+        found = found + refused
+    return Examined(
+        job=job,
+        cluster=cluster,
+        findings=tuple(found),
+        checked=tuple(notes.checked),
+        not_checked=tuple(notes.not_checked),
+        estimate=estimate,
+    )
+
+
+def before_submit(asked: Request, *, local: bool) -> None:
+    """Hold a submission against the checks: warnings go to stderr in a line each, errors stop it.
+
+    Raises:
+        HpctrainError: something is wrong that keeps the job from running, or from running right.
+    """
+    examined = examine(asked, local=local, test_only=False)
+    for finding in examined.findings:
+        if finding.level == "warning":
+            click.echo(show.line(finding), err=True)
+    if not examined.errors:
+        return
+    lines = tuple(line for finding in examined.errors for line in show.block(finding).splitlines())
+    raise HpctrainError(
+        f"not submitted: {show.counts(examined.errors)} in the job",
+        details=lines,
+        fix=f"as above, then submit again; to submit as it is: {asked.again} --no-check",
+    )
+
+
+def _live(slurm: bool, notes: _Notes) -> LiveCluster | None:
+    """Return what Slurm says of itself; None where it is not there, or says nothing."""
+    if not slurm:
+        notes.not_checked.append("Slurm: --no-slurm")
+        return None
+    if shutil.which("sinfo") is None and shutil.which("scontrol") is None:
+        notes.not_checked.append("Slurm: sinfo and scontrol are not on PATH")
+        return None
+    from hpctrain.scheduler import discover  # only now: it is a tenth of the time that a check without Slurm takes
+
+    live = discover.discover(timeout=DISCOVERY_TIMEOUT_S)
+    notes.not_checked += [f"Slurm: {sentence}" for sentence in live.silent]
+    if live.partitions is None and live.associations is None and live.qos is None:
+        return None
+    notes.checked.append(f"Slurm{f' (cluster {live.cluster_name})' if live.cluster_name else ''}")
+    return live
+
+
+def _cluster(job: Job, live: LiveCluster | None, notes: _Notes) -> Cluster | None:
+    """Return the profile of the job, else the one that knows this machine for its own, with what Slurm says laid over it."""
+    cluster = job.cluster
+    if cluster is None:
+        from hpctrain.clusters import load
+
+        names = load.detect(os.environ, cluster_name=live.cluster_name if live is not None else None, hosts=(os.uname().nodename,))
+        cluster = load.load(names[0], os.environ) if len(names) == 1 else None
+    if cluster is None:
+        notes.not_checked.append("a cluster profile: none is named, and no profile knows this machine (--cluster NAME)")
+    else:
+        notes.checked.append(f"profile {cluster.profile.name}")
+    if live is None:
+        return cluster
+    from hpctrain.clusters.merge import merge
+
+    return merge(cluster, live)
+
+
+def _typed(asked: Request) -> tuple[tuple[str, str], ...]:
+    options = tuple((BY_PATH[path].option, value) for path, value in asked.options.items())
+    config = (("--config", asked.config),) if asked.config else ()
+    return (*options, *(("--sbatch", word) for word in asked.sbatch), *config)
+
+
+def _test_only(asked: Request, case: Case, has_findings: bool, notes: _Notes) -> tuple[list[Finding], str | None]:
+    """Return Slurm's own word on the script: a finding where it refuses, its estimate of the start where it does not."""
+    from hpctrain.scheduler.slurm import SlurmScheduler
+
+    if not SlurmScheduler.is_available():
+        notes.not_checked.append("sbatch --test-only: sbatch is not on PATH")
+        return [], None
+    try:
+        script = script_of(asked)
+    except UsageError:
+        if not has_findings:
+            raise
+        notes.not_checked.append("sbatch --test-only: the script cannot be rendered before what is found is mended")
+        return [], None
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"{script.spec.job_name}.sbatch"
+        path.write_text(script.text, encoding="utf-8")
+        try:
+            words = SlurmScheduler().test_only(path)
+        except SchedulerError as error:
+            notes.not_checked.append(f"sbatch --test-only: {error.what}")
+            return [], None
+        except HpctrainError as error:
+            notes.checked.append("sbatch --test-only")
+            return [refusal.refused(case, error.details, error.fix)], None
+    notes.checked.append("sbatch --test-only")
+    return [], refusal.estimate(words)

@@ -1,0 +1,285 @@
+"""What the files of a job say: the model, the dataset, the script, the Python environment and the accelerate config.
+
+Nothing is imported or started: torch's build is read in torch/version.py, a Python's architecture in its ELF header, a model's size in
+the headers of its weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from hpctrain import yaml12
+from hpctrain.errors import UsageError
+from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PathFacts, PythonFacts, ScriptFacts
+from hpctrain.jobs.spec import JobSpec
+
+Look = Callable[[str], PathFacts]
+#: More weight files than this are not opened one by one; their index and config.json say enough.
+_MAX_HEADERS = 16
+_MAX_HEADER_BYTES = 100_000_000
+_MAX_SCRIPT_BYTES = 4_000_000
+_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+#: e_machine of the ELF header (elf.h) → platform.machine().
+_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
+
+
+def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts | None:
+    """Return what the model's folder holds; None where none is named."""
+    name = arguments.get("model_name_or_path")
+    if name is None:
+        return None
+    where = look(name)
+    problems: tuple[tuple[str, str], ...] = ()
+    if arguments.ours or where.exists:
+        from hpctrain.training import preflight  # the training's own words; imports no torch
+
+        shown = name if where.exists else where.said
+        found = preflight.check_model(where.path if where.exists else name)
+        problems = tuple((problem.what.replace(where.path, shown), problem.fix.replace(where.path, shown)) for problem in found)
+    folder = Path(where.path)
+    config = _json(folder / "config.json")
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    size = sum(file.stat().st_size for file in files) if files else None
+    return ModelFacts(
+        where=where, problems=problems, config=config, weight_bytes=size,
+        parameters=_parameters(folder, files, config),
+        quantized=bool(config and "quantization_config" in config),
+        cached=None if where.exists else _cached(spec, "models", name),
+    )  # fmt: skip
+
+
+def _parameters(folder: Path, files: list[Path], config: dict[str, Any] | None) -> int | None:
+    """Return the number of parameters: counted in the headers of the weights, else the index's bytes by config.json's dtype."""
+    if files and files[0].suffix == ".safetensors" and len(files) <= _MAX_HEADERS:
+        counts = [_count(file) for file in files]
+        return sum(count for count in counts if count is not None) if None not in counts else None
+    index = _json(folder / "model.safetensors.index.json") or {}
+    total = (index.get("metadata") or {}).get("total_size")
+    width = _DTYPES.get(str((config or {}).get("dtype") or (config or {}).get("torch_dtype")))
+    return int(total) // width if isinstance(total, int) and width else None
+
+
+def _count(file: Path) -> int | None:
+    """Return the number of parameters in a safetensors file: eight bytes of length, then that much JSON of names, dtypes and shapes."""
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length)) if length < _MAX_HEADER_BYTES else None
+    except (OSError, ValueError, struct.error):
+        return None
+    if not isinstance(header, dict):
+        return None
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            count = 1
+            for extent in tensor.get("shape", ()):
+                count *= int(extent)
+            total += count
+    return total
+
+
+def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFacts | None:
+    """Return what the dataset's folder holds; None where none is named."""
+    name = arguments.get("dataset_name")
+    if name is None:
+        return None
+    where = look(name)
+    problems: tuple[tuple[str, str], ...] = ()
+    if arguments.ours:
+        from hpctrain.training import preflight
+
+        splits = [arguments.get("dataset_train_split") or "train"]
+        if arguments.get("eval_strategy") not in (None, "no"):
+            splits.append(arguments.get("dataset_test_split") or "test")
+        found = preflight.check_dataset(where.path if where.exists else name, splits)
+        problems = tuple((problem.what.replace(where.path, name), problem.fix.replace(where.path, name)) for problem in found)
+    return DatasetFacts(where=where, problems=problems, cached=None if where.exists else _cached(spec, "datasets", name))
+
+
+def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
+    """Return whether Hugging Face's cache holds `owner/name`; None where hooks or modules may set another one."""
+    variables = {**os.environ, **dict(spec.env)}
+    home = Path(variables.get("HF_HOME") or Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface")
+    hub = Path(variables.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"
+    if snapshots.is_dir() and any(snapshots.iterdir()):
+        return True
+    return None if spec.before or spec.modules else False
+
+
+# -- the script ---------------------------------------------------------------------------------------------------------
+
+
+def script_facts(spec: JobSpec, python: PythonFacts | None, look: Look) -> ScriptFacts | None:
+    """Return whether the user's script is Python that compiles; None where there is none."""
+    if spec.script is None:
+        return None
+    where = look(spec.script)
+    if not where.exists or where.is_dir or (where.size or 0) > _MAX_SCRIPT_BYTES:
+        return ScriptFacts(where=where)
+    try:
+        raw = Path(where.path).read_bytes()
+    except OSError:
+        return ScriptFacts(where=where)
+    kind = _kind(raw, where.path)
+    return ScriptFacts(where=where, looks_like=kind, syntax=_syntax(raw, spec, python) if kind == "python" else None)
+
+
+def _kind(raw: bytes, path: str) -> Literal["python", "shell", "binary", "notebook", "other"]:
+    first = raw.split(b"\n", 1)[0]
+    if path.endswith(".ipynb"):
+        return "notebook"
+    if b"\0" in raw[:8192]:
+        return "binary"
+    if first.startswith(b"#!") and b"python" not in first and re.search(rb"\b(ba|z|k|da)?sh\b", first):
+        return "shell"
+    return "other" if path.endswith((".yaml", ".yml", ".json", ".toml", ".md")) else "python"
+
+
+def _syntax(raw: bytes, spec: JobSpec, python: PythonFacts | None) -> str | None:
+    """Return `LINE:COLUMN: message` where this Python cannot compile the script, and the job's is not a newer one that might."""
+    newer = python.version is not None and python.version > sys.version_info[:2] if python is not None else bool(spec.modules)
+    if newer or spec.container is not None or (python is not None and python.version is None):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(raw, spec.script or "script", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.lineno or 1}:{error.offset or 1}: {error.msg}"
+    except ValueError as error:
+        return f"1:1: {error}"
+    return None
+
+
+# -- the Python environment ---------------------------------------------------------------------------------------------
+
+
+def python_facts(spec: JobSpec, look: Look) -> PythonFacts | None:
+    """Return the environment that the job activates; None where it names none."""
+    if spec.venv is not None:
+        return _environment("venv", spec.venv, look(spec.venv), "bin/activate")
+    if spec.uv is not None:
+        return _environment("uv", spec.uv, look(f"{spec.uv}/.venv"), "bin/activate")
+    if spec.pixi is not None:
+        return _environment("pixi", spec.pixi, look(f"{spec.pixi}/.pixi/envs/default"), "conda-meta")
+    if spec.conda is not None:
+        prefix = _conda_prefix(spec.conda)
+        return _environment("conda", spec.conda, look(str(prefix)) if prefix is not None else None, "conda-meta")
+    return None
+
+
+def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix: PathFacts | None, activates: str) -> PythonFacts:
+    if prefix is None or not prefix.is_dir:
+        return PythonFacts(kind=kind, said=said, prefix=prefix)
+    root = Path(prefix.path)
+    home, shares = _pyvenv(root)
+    libraries = sorted(root.glob("lib/python3.*/site-packages"))
+    version = re.search(r"python3\.(\d+)/", str(libraries[-1])) if libraries else None
+    return PythonFacts(
+        kind=kind, said=said, prefix=prefix, activates=(root / activates).exists(), home=home,
+        home_exists=home is None or Path(home).is_dir(),
+        arch=_machine(root / "bin" / "python"),
+        version=(3, int(version[1])) if version else None,
+        packages=_packages(libraries[-1]) if libraries and not shares else None,
+        torch=_torch(libraries[-1]) if libraries else None,
+    )  # fmt: skip
+
+
+def _conda_prefix(name: str) -> Path | None:
+    """Return the directory of a conda environment; None where it is not in any of the places that conda writes down."""
+    if "/" in name:
+        return Path(name).expanduser()
+    roots = [Path(os.environ[key]).parents[1] for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
+    listed = Path.home() / ".conda" / "environments.txt"
+    known = [Path(line.strip()) for line in listed.read_text(errors="replace").splitlines() if line.strip()] if listed.is_file() else []
+    if name == "base":
+        return next((root for root in [*roots, *known] if (root / "conda-meta").is_dir() and (root / "condabin").is_dir()), None)
+    homes = [Path(part) for part in os.environ.get("CONDA_ENVS_PATH", "").split(os.pathsep) if part]
+    homes += [root / "envs" for root in roots] + [Path.home() / ".conda" / "envs"]
+    candidates = [home / name for home in homes] + [path for path in known if path.name == name]
+    return next((path for path in candidates if path.is_dir()), None)
+
+
+def _pyvenv(root: Path) -> tuple[str | None, bool]:
+    """Return `home` of pyvenv.cfg, and whether the environment sees the packages of the Python that it was made with."""
+    try:
+        text = (root / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None, False
+    values = {key.strip().lower(): value.strip() for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
+    return values.get("home"), values.get("include-system-site-packages", "").lower() == "true"
+
+
+def _machine(program: Path) -> str | None:
+    """Return the architecture in a program's ELF header; None for what is none, such as a wrapper script."""
+    try:
+        with program.open("rb") as opened:
+            header = opened.read(20)
+    except OSError:
+        return None
+    if header[:4] != b"\x7fELF" or len(header) < 20:
+        return None
+    return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
+
+
+def _packages(site_packages: Path) -> frozenset[str]:
+    """Return the packages of a site-packages directory, by directory and by distribution (editable ones have no directory)."""
+    found = set()
+    for entry in (path.name for path in site_packages.iterdir()):
+        distribution = entry.endswith((".dist-info", ".egg-info"))
+        found.add((entry.partition("-")[0] if distribution else entry.removesuffix(".py")).lower().replace("-", "_"))
+    return frozenset(found)
+
+
+def _torch(site_packages: Path) -> Literal["cuda", "rocm", "cpu"] | None:
+    try:
+        text = (site_packages / "torch" / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    built = {name: value for name, value in re.findall(r"^(cuda|hip)\b[^=\n]*= *(.+)$", text, re.MULTILINE) if value.strip() != "None"}
+    return "rocm" if "hip" in built else "cuda" if "cuda" in built else "cpu"
+
+
+# -- the accelerate config ----------------------------------------------------------------------------------------------
+
+
+def accelerate_facts(spec: JobSpec, look: Look) -> AccelerateFacts | None:
+    """Return what is wrong with the accelerate config; one that hpctrain renders for the job is not looked at."""
+    if spec.launcher != "accelerate" or spec.sharding != "ddp":
+        return None
+    from hpctrain.config import accelerate_config
+
+    where, name = look(spec.accelerate_config), spec.accelerate_config
+    facts = AccelerateFacts(where=where, is_default=name == "multi_gpu.yaml")
+    if not where.exists:
+        return facts
+    try:
+        document = yaml12.load(Path(where.path).read_text(encoding="utf-8"), name)
+    except UsageError as error:
+        return AccelerateFacts(where=where, problems=error.details or (f"{name}: {error.what}",))
+    except (OSError, UnicodeDecodeError) as error:
+        return AccelerateFacts(where=where, problems=(f"{name}: {error}",))
+    kind = document.data.get("distributed_type")
+    return AccelerateFacts(
+        where=where, problems=tuple(accelerate_config.problems(document, name)), distributed_type=None if kind is None else str(kind),
+        is_default=facts.is_default,
+    )  # fmt: skip
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

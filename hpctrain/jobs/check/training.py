@@ -1,0 +1,79 @@
+"""Arguments of the training, and of sbatch, that are certain to go wrong.
+
+Sources: the removed fields of SFTConfig are those of trl 1.16 with transformers 5.23, tried; what signals do to the launchers was tried
+with torch 2.13 and accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.check.case import Case
+from hpctrain.jobs.finding import Finding
+from hpctrain.scheduler.parse import duration
+
+#: Removed field → what took its place.
+_REMOVED = {
+    "warmup_ratio": "warmup_steps, which takes a share too: warmup_steps: 0.1", "overwrite_output_dir": "nothing: leave it out",
+    "evaluation_strategy": "eval_strategy", "logging_dir": "nothing: leave it out", "no_cuda": "use_cpu",
+    "group_by_length": "train_sampling_strategy: group_by_length", "include_tokens_per_second": "include_num_input_tokens_seen",
+    "max_seq_length": "max_length", "dataset_batch_size": "nothing: leave it out", "save_safetensors": "nothing: leave it out",
+    "fp16_backend": "nothing: leave it out", "use_mps_device": "nothing: leave it out",
+    "push_to_hub_token": "environment.secrets: HF_TOKEN",
+    "jit_mode_eval": "nothing: leave it out", "use_ipex": "nothing: leave it out", "ray_scope": "nothing: leave it out",
+    "include_inputs_for_metrics": "include_for_metrics: inputs",
+}  # fmt: skip
+#: A job longer than this that saves nothing loses more than a coffee break.
+_LONG_S = 3600
+_FATAL = ("USR1", "USR2", "SIGUSR1", "SIGUSR2", "10", "12")
+
+
+def rules(case: Case) -> Iterator[Finding]:
+    """Return what is wrong with the arguments of the training."""
+    yield from _removed(case)
+    yield from _no_checkpoints(case)
+    if not case.local:
+        yield from _signal(case)
+
+
+def _removed(case: Case) -> Iterator[Finding]:
+    arguments = Arguments(case.spec)
+    for name in arguments.names if arguments.ours else ():
+        if name in _REMOVED:
+            yield case.finding(
+                "argument-removed", "error", f"the training knows no {name} any more",
+                evidence=case.said("training", name, value=arguments.get(name)),
+                reason="transformers 5 removed it, and the training stops when it reads its arguments",
+                fix=f"in its place: {_REMOVED[name]}",
+            )  # fmt: skip
+
+
+def _no_checkpoints(case: Case) -> Iterator[Finding]:
+    arguments, time = Arguments(case.spec), case.spec.time_s
+    if arguments.get("save_strategy") != "no" or not arguments.ours or time is None or time <= _LONG_S:
+        return
+    yield case.finding(
+        "no-checkpoints", "warning", f"nothing is saved before the end of a job of {duration.format(time)}",
+        evidence=f"{case.said('training', 'save_strategy', value='no')}; {case.said('resources', 'time', value=duration.format(time))}",
+        reason="if the time does not suffice, or a node fails, all of it is lost",
+        fix="save_strategy: steps and save_steps: 200 under training in config.yaml",
+    )  # fmt: skip
+
+
+def _signal(case: Case) -> Iterator[Finding]:
+    """`--signal=USR1@120` reaches the launcher itself, which dies of it and leaves its workers behind."""
+    value = dict(case.spec.sbatch).get("signal")
+    if value is None or case.spec.template is not None:
+        return
+    name, _, seconds = value.partition("@")
+    batch, name = name.startswith(("B:", "b:")), name.rpartition(":")[2].upper()
+    if name not in _FATAL or (case.spec.launcher == "srun" and not batch):
+        return  # one's own script may handle it
+    who = "the batch shell, which has no trap for it," if batch else case.spec.launcher
+    yield case.finding(
+        "signal-kills", "error", f"{name} ends {who} {seconds or '60'} s before the time is up",
+        evidence=case.said("sbatch", "signal", value=value),
+        reason="the training is not told: it is orphaned, then killed, and nothing is saved",
+        fix=f"{case.command(('--sbatch', 'signal=TERM@' + (seconds or '120')))}, which the launchers hand on to the training",
+    )  # fmt: skip

@@ -1,0 +1,176 @@
+"""Variables of Python, PyTorch and NCCL; caches; secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpctrain.jobs.lint.facts import Facts
+from hpctrain.jobs.lint.reader.model import Assignment, Command, Scope
+from hpctrain.jobs.lint.rules.common import Edit, Hit, assignments
+
+OLD_NAMES = {
+    "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
+}  # fmt: skip
+_RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_CACHES = frozenset({"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "MIOPEN_USER_DB_PATH"})
+_HOME = re.compile(r"(?:\$\{?HOME\}?|~|/home)(?:/|\Z)")
+_PER_NODE = re.compile(r"SLURM_PROCID|SLURM_NODEID|SLURM_LOCALID|SLURMD_NODENAME|hostname|HOSTNAME")
+_SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:ant-|proj-)?(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{18,}|AKIA[0-9A-Z]{16}"
+    r"|xox[abprs]-[\w-]{20,}|(?<=WANDB_API_KEY=)[\"']?[0-9a-f]{40}\b|(?<=wandb login )[0-9a-f]{40}\b)",
+    re.ASCII,
+)
+_PLACEHOLDER = re.compile(r"x{4,}|your|example|changeme|placeholder|(.)\1{7,}", re.IGNORECASE)
+
+
+def python_buffering(facts: Facts) -> Iterator[Hit]:
+    """PYTHONBUFFERED, which nobody reads."""
+    for assignment, _ in assignments(facts):
+        if assignment.name == "PYTHONBUFFERED":
+            yield Hit(
+                "pythonbuffered",
+                assignment.start,
+                "Python knows no PYTHONBUFFERED",
+                "write: PYTHONUNBUFFERED=1",
+                edits=_rename(facts, assignment, "PYTHONUNBUFFERED"),
+            )
+
+
+def _rename(facts: Facts, assignment: Assignment, name: str) -> list[Edit]:
+    end = assignment.start + len(assignment.name)
+    return [Edit(assignment.start, end, name)] if facts.text[assignment.start : end] == assignment.name else []
+
+
+def names(facts: Facts) -> Iterator[Hit]:
+    """Old names of PyTorch's NCCL variables."""
+    set_names = {assignment.name for assignment, _ in assignments(facts)}
+    for assignment, _ in assignments(facts):
+        new = OLD_NAMES.get(assignment.name)
+        if new is None:
+            continue
+        what, fix = f"{assignment.name} is now {new}", f"write: {new}"
+        if new.startswith("TORCH_FR_"):  # which PyTorch it is, the text does not say
+            reason = "PyTorch 2.9 gave it a new name; it still reads the old one, and earlier versions read the old one alone."
+            yield Hit("old-nccl-name", assignment.start, what, f"with PyTorch 2.9 or later, {fix}", level="note", reason=reason)
+        else:
+            yield Hit("old-nccl-name", assignment.start, what, fix, edits=[] if new in set_names else _rename(facts, assignment, new))
+
+
+def recorder(facts: Facts) -> Iterator[Hit]:
+    """The flight recorder cannot write when the watchdog ends the process at once."""
+    found = {assignment.name: assignment for assignment, _ in assignments(facts)}
+    size = next((found[name] for name in _RECORDER if name in found), None)
+    handling = found.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or found.get("NCCL_ASYNC_ERROR_HANDLING")
+    if size and handling and handling.word.text == "1" and size.word.text not in ("0", ""):
+        yield Hit("flight-recorder-off", handling.start, f"{handling.name}=1 together with {size.name}", "take it away: the default is 3")
+
+
+def interfaces(facts: Facts) -> Iterator[Hit]:
+    """Gloo chooses its interface on its own."""
+    found = {assignment.name: assignment for assignment, _ in assignments(facts)}
+    nccl = found.get("NCCL_SOCKET_IFNAME")
+    uses_gloo = re.search(r"\bgloo\b", facts.text, re.ASCII) is not None
+    if (
+        nccl
+        and uses_gloo
+        and "GLOO_SOCKET_IFNAME" not in facts.text
+        and nccl.word.is_literal
+        and nccl.word.text
+        and not nccl.word.text.startswith("^")
+    ):
+        first = nccl.word.text.lstrip("=").partition(",")[0]
+        yield Hit(
+            "gloo-interface",
+            nccl.start,
+            "NCCL_SOCKET_IFNAME is set and GLOO_SOCKET_IFNAME is not",
+            f"add: export GLOO_SOCKET_IFNAME={first}",
+        )
+
+
+def torchrun_defaults(facts: Facts) -> Iterator[Hit]:
+    """PET_* change torchrun's defaults from afar."""
+    for assignment, _ in assignments(facts):
+        if assignment.name.startswith("PET_"):
+            option = assignment.name.removeprefix("PET_").lower()
+            yield Hit(
+                "pet-variable",
+                assignment.start,
+                f"{assignment.name} is a default of torchrun --{option}",
+                f"write the option: torchrun --{option} …",
+            )
+
+
+def caches(facts: Facts) -> Iterator[Hit]:
+    """Compiler caches in a home directory that all nodes share."""
+    if not facts.many_nodes and "array" not in facts.options:
+        return
+    for assignment, _ in assignments(facts):
+        if assignment.name in _CACHES and _HOME.match(assignment.word.text) and not _PER_NODE.search(assignment.word.text):
+            yield Hit(
+                "shared-compiler-cache",
+                assignment.start,
+                f"{assignment.name} lies in the home directory",
+                f"write: {assignment.name}=/tmp/$USER-$SLURM_JOB_ID/{assignment.name.partition('_')[0].lower()}",
+            )
+
+
+def dotenv(facts: Facts) -> Iterator[Hit]:
+    """`export $(cat .env | xargs)`."""
+    for command in facts.named("export"):
+        for word in command.words[1:]:
+            for part in word.parts:
+                if (
+                    part.kind == "command"
+                    and not part.quote
+                    and any(one.name == "xargs" or ".env" in facts.text[one.start : one.end] for one in part.commands)
+                ):
+                    yield Hit(
+                        "dotenv-xargs", command.start, "export $(… .env …) splits values at blanks", "write: set -a; source .env; set +a"
+                    )
+
+
+def printed(facts: Facts) -> Iterator[Hit]:
+    """The whole environment in the log."""
+    for command in facts.named("env", "printenv", "export"):
+        arguments = [word.text for word in command.words[1:]]
+        whole = (command.name == "export" and arguments == ["-p"]) or (command.name != "export" and arguments in ([], ["-0"]))
+        into_file = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in command.redirects)
+        if whole and not into_file and command.scope.inside("$(", "function") is None and _ends_in_log(command):
+            yield Hit(
+                "environment-in-log",
+                command.start,
+                f"{' '.join([command.name, *arguments])} writes every variable into the log, tokens too",
+                "env | grep ^SLURM_",
+            )
+
+
+def _ends_in_log(command: Command) -> bool:
+    following = command.pipe_next
+    while isinstance(following, Command):
+        if following.name not in ("sort", "tee", "cat", "head"):
+            return False
+        following = following.pipe_next
+    return not isinstance(following, Scope)
+
+
+def secrets(facts: Facts) -> Iterator[Hit]:
+    """Tokens written into the script."""
+    for match in secret_spans(facts.text):
+        kind = match[0].lstrip("\"'")[:3]
+        yield Hit(
+            "secret-in-script",
+            match.start(),
+            f"a token ({kind}…) stands in the script",
+            'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
+        )
+
+
+def secret_spans(text: str) -> Iterator[re.Match[str]]:
+    """Yield what looks like a real token; a placeholder does not."""
+    return (match for match in _SECRET.finditer(text) if not _PLACEHOLDER.search(match[0]))
+
+
+RULES = (python_buffering, names, recorder, interfaces, torchrun_defaults, caches, dotenv, printed, secrets)

@@ -1,0 +1,86 @@
+"""`hpctrain docs`: the list, a page, and what somebody gets who mistypes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpctrain import data
+from hpctrain.cli.docs import first_line
+
+if TYPE_CHECKING:
+    from conftest import Desk
+
+PAGES = data.findings()
+#: One that is known to be there.
+ID = "partition-unknown"
+
+
+def test_the_list_has_each_finding_on_a_line_of_its_own(desk: Desk) -> None:
+    said = desk.run("docs")
+    assert said.code == 0
+    assert said.out.splitlines() == [f"{id_}: {first_line(page)}" for id_, page in PAGES.items()]
+    assert f"{len(PAGES)} findings" in said.err
+    assert "README" not in said.out
+
+
+def test_the_page_is_the_file(desk: Desk) -> None:
+    assert desk.run("docs", ID).out == PAGES[ID]
+    assert PAGES[ID] == (Path(__file__).parents[2] / "docs" / "findings" / f"{ID}.md").read_text()
+
+
+@pytest.mark.parametrize("word", [f"[{ID}]", f"{ID}.md"])
+def test_what_is_copied_from_a_screen_or_a_link_is_understood(word: str, desk: Desk) -> None:
+    assert desk.run("docs", word).out == PAGES[ID]
+
+
+def test_a_mistyped_id_gets_the_nearest(desk: Desk) -> None:
+    said = desk.refused("docs", "partition-unknwon")
+    assert said.lines[0] == "error: there is no finding 'partition-unknwon'"
+    assert said.lines[1].startswith(f"did you mean {ID}")
+    assert said.lines[-1] == f"fix: hpctrain docs {ID}"
+
+
+def test_a_word_that_is_like_none_gets_the_list(desk: Desk) -> None:
+    assert desk.refused("docs", "zzzzzzzz").lines[-1] == "fix: hpctrain docs"
+    assert desk.refused("docs", "../verbs/ps").lines[0] == "error: there is no finding '../verbs/ps'"
+
+
+def test_json(desk: Desk) -> None:
+    assert json.loads(desk.run("docs", "--json").out) == {
+        "schema": 1, "pages": [{"id": id_, "first_line": first_line(page)} for id_, page in PAGES.items()],
+    }  # fmt: skip
+    assert json.loads(desk.run("docs", "--json", ID).out) == {"schema": 1, "id": ID, "text": PAGES[ID]}
+
+
+def on_a_terminal(command: str, cwd: Path, **variables: str) -> str:
+    """Return what a command writes to a terminal of 80 columns; `script` of util-linux gives it one."""
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color", **variables}
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], cwd=cwd, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0
+    return done.stdout.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_the_page_laid_out(hpctrain: str, tmp_path: Path) -> None:
+    laid_out = on_a_terminal(f"{hpctrain} docs {ID}", tmp_path)
+    assert "\x1b[" in laid_out
+    assert f"# {ID}" not in laid_out
+    assert ID in laid_out
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", laid_out)
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) <= 80
+    listed = on_a_terminal(f"{hpctrain} docs", tmp_path)
+    assert max(map(len, listed.splitlines())) <= 80
+    assert all(id_ in listed for id_ in PAGES)
+
+
+def test_a_pipe_that_closes_is_no_error(hpctrain: str, tmp_path: Path) -> None:
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {hpctrain} docs | head -n 1"], capture_output=True, text=True, cwd=tmp_path)
+    assert len(done.stdout.splitlines()) == 1
+    assert "rror" not in done.stderr

@@ -1,0 +1,136 @@
+"""A job with nothing wrong with it, on a site that everybody knows; each test changes a little of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpctrain.clusters.evidence import Evidence
+from hpctrain.clusters.live import Association, LiveCluster, LiveNodes, LivePartition, LiveQos
+from hpctrain.clusters.profile import Cluster, Profile
+from hpctrain.jobs.check import check
+from hpctrain.jobs.check.surroundings import (
+    AccelerateFacts,
+    DatasetFacts,
+    FileSystem,
+    ModelFacts,
+    PathFacts,
+    PythonFacts,
+    ScriptFacts,
+    Surroundings,
+)
+from hpctrain.jobs.finding import Finding
+from hpctrain.jobs.spec import JobSpec
+
+GIB = 1024**3
+HERE = "/work/proj_b/sft"
+DISK = FileSystem(mount="/work", kind="lustre", free=500 * GIB, free_files=1_000_000)
+ARGUMENTS = ("--model_name_or_path", "models/m", "--dataset_name", "data/d")
+DOCS = "https://site.example/docs"
+PROFILE: dict[str, Any] = {
+    "name": "site",
+    "title": "Site",
+    "partitions": {"gpu": {"nodes": "a100", "default": True, "time_max": "1-00:00:00", "nodes_max": 64}, "debug": {"nodes": "a100"}},
+    "nodes": {"a100": {"gpus": 4, "gpu_memory": "64G", "vendor": "cuda", "arch": "x86_64", "cpus": 64, "memory": "480G"}},
+    "qos": {"normal": {}, "long": {"time_max": "4-00:00:00", "nodes_max": 3}},
+    "gpu_request": {"dialect": "gres"},
+    "account": {"required": True, "pattern": "proj_[a-z]", "example": "proj_a"},
+    "internet": {"compute": "no"},
+    "storage": {"WORK": {"path": "/work/<account>"}, "SCRATCH": {"path": "/scratch/$USER", "purge_days": 30}},
+}
+
+
+def path(said: str, **changes: Any) -> PathFacts:
+    """A file or directory that is there, on the site's shared disk."""
+    absolute = said if said.startswith("/") else f"{HERE}/{said}"
+    facts = {
+        "said": said, "path": absolute, "real": absolute, "exists": True, "is_dir": True, "writable": True, "readable": True, "mode": 0o755,
+        "own": True, "parent": absolute, "filesystem": DISK,
+    }  # fmt: skip
+    return PathFacts(**(facts | changes))
+
+
+def missing(said: str, **changes: Any) -> PathFacts:
+    return path(said, exists=False, is_dir=False, mode=None, parent=HERE, **changes)
+
+
+def nodes(**changes: Any) -> LiveNodes:
+    return replace(LiveNodes(count=100, cpus=64, memory=480 * GIB, gpus=(("a100", 4),), features=("a100", "nvme")), **changes)
+
+
+def partition(**changes: Any) -> LivePartition:
+    base = LivePartition(name="gpu", default=True, up=True, time_max=86_400, nodes_max=64, exclusive=False, nodes=(nodes(),))
+    return replace(base, **changes)
+
+
+DEBUG = partition(name="debug", default=False, time_max=1800, nodes_max=2)
+LIVE = LiveCluster(
+    cluster_name="site",
+    version=(23, 11),
+    max_array_size=1001,
+    enforces_accounts=True,
+    partitions=(partition(), DEBUG),
+    qos=(LiveQos(name="normal"), LiveQos(name="long", time_max=4 * 86_400)),
+    associations=(
+        Association(account="proj_a", qos=("normal", "long"), default_qos="normal"),
+        Association(account="proj_b", qos=("normal", "long"), default_qos="normal"),
+    ),
+)
+AROUND = Surroundings(
+    machine="x86_64",
+    user="ada",
+    chdir=path(HERE),
+    output=path("runs"),
+    model=ModelFacts(where=path("models/m"), config={"model_type": "qwen3"}, weight_bytes=2 * GIB, parameters=500_000_000),
+    dataset=DatasetFacts(where=path("data/d")),
+    python=PythonFacts(
+        kind="venv", said=".venv", prefix=path(".venv"), arch="x86_64", torch="cuda", version=(3, 12),
+        packages=frozenset({"torch", "transformers", "trl", "accelerate", "datasets", "hpctrain"}),
+    ),
+    accelerate=AccelerateFacts(where=path("multi_gpu.yaml", is_dir=False), is_default=True, distributed_type="MULTI_GPU"),
+    launcher_on_path="/usr/bin/accelerate",
+)  # fmt: skip
+SPEC = JobSpec(
+    job_name="sft", chdir=HERE, nodes=2, gpus_per_node=4, partition="gpu", account="proj_b", qos="normal", time_s=4 * 3600,
+    mem_bytes=200 * GIB, cpus_per_gpu=16, venv=".venv", arguments=ARGUMENTS,
+)  # fmt: skip
+ORIGINS = {("resources", "time"): "config.yaml:8:3", ("resources", "account"): "HPCTRAIN_ACCOUNT", ("resources", "nodes"): "--nodes"}
+SCRIPT = ScriptFacts(where=path("train.py", is_dir=False, size=100))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What differs from the job with nothing wrong.
+
+    Attributes:
+        spec, around: changed fields.
+        profile: changed keys at the profile's top; None takes the profile away.
+        live: changed fields; None takes Slurm away.
+        level: of the evidence of everything in the profile.
+    """
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    around: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] | None = field(default_factory=dict)
+    live: dict[str, Any] | None = field(default_factory=dict)
+    level: str = "documented"
+    origins: dict[tuple[str, ...], str] = field(default_factory=dict)
+    typed: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    local: bool = False
+
+    def cluster(self) -> Cluster | None:
+        if self.profile is None:
+            return None
+        data = PROFILE | self.profile
+        return Cluster(Profile.model_validate(data), {(key,): Evidence(self.level, DOCS) for key in data})
+
+    def findings(self) -> list[Finding]:
+        return check(
+            replace(SPEC, **self.spec), cluster=self.cluster(), live=None if self.live is None else replace(LIVE, **self.live),
+            around=replace(AROUND, **self.around), origins=ORIGINS | self.origins, typed=self.typed, arguments=self.arguments,
+            local=self.local,
+        )  # fmt: skip
+
+    def ids(self) -> list[str]:
+        return [finding.id for finding in self.findings()]

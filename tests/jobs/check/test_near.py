@@ -1,0 +1,174 @@
+"""Close to a finding, on the right side of it; and the ways in which one thing is known from several places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from check_cases import CASES, LARGE, gpus_of_partition, of_python
+from check_scene import ARGUMENTS, GIB, PROFILE, SCRIPT, Scene, missing, nodes, partition
+
+from hpctrain.clusters.live import Association
+from hpctrain.jobs.check.surroundings import SecretFacts
+
+MAKES: list[tuple[dict[str, Any], str]] = [({"venv": None, "modules": ("torch",)}, "modules"), ({"venv": None, "before": ("x",)}, "hooks")]
+
+
+def the(scene: Scene, id_: str) -> Any:
+    (found,) = (finding for finding in scene.findings() if finding.id == id_)
+    return found
+
+
+def test_all_gpus_of_whole_nodes_are_used() -> None:
+    assert Scene(live=gpus_of_partition(exclusive=True)).findings() == []
+    assert Scene(profile={"billing": {"unit": "node"}}, spec={"gpus_per_node": 2}).ids() == ["gpus-unused"]
+    assert "gpus-unused" not in Scene(profile={"billing": {"unit": "share"}}, spec={"gpus_per_node": 2}).ids()
+
+
+def test_fewer_nodes_are_typed_where_they_hold_the_job() -> None:
+    found = the(CASES["gpus-unused"][1], "gpus-unused")
+    assert found.what == "the job pays for 32 GPUs and uses 8: nodes come whole here"
+    assert found.fix == "hpctrain render --nodes 2 --gpus 4"
+
+
+def test_the_nodes_that_are_typed_are_allowed() -> None:
+    scene = Scene(spec={"gpus_per_node": 8, "cpus_per_gpu": 8, "nodes": 40}, live=gpus_of_partition(nodes_max=64))
+    assert the(scene, "gpus-per-node").fix == "hpctrain render --nodes 64 --gpus 4"
+
+
+def test_a_slurm_that_shows_no_gpu_anywhere_says_nothing_about_gpus() -> None:
+    bare = partition(nodes=(nodes(gpus=()),))
+    assert Scene(live={"partitions": (bare,)}).findings() == []
+    assert "gpus-per-node" in Scene(live={"partitions": (bare,)}, spec={"gpus_per_node": 5, "cpus_per_gpu": 8}).ids()
+
+
+def test_of_cores_the_smaller_number_counts_and_of_gpus_slurms() -> None:
+    kept = {"a100": {**PROFILE["nodes"]["a100"], "cpus": 56, "gpus": 2}}
+    scene = Scene(spec={"cpus_per_task": 57}, profile={"nodes": kept})
+    assert scene.ids() == ["cores-limit"]
+    assert "gpus-per-node" not in scene.ids()
+    assert "profile site" in the(scene, "cores-limit").evidence
+
+
+def test_a_qos_that_only_a_profile_knows() -> None:
+    assert Scene(spec={"qos": "lnog"}, live=None).ids() == ["qos-unknown"]
+    found = the(Scene(spec={"qos": "lnog"}, live=None), "qos-unknown")
+    assert (found.level, found.fix) == ("warning", "hpctrain render --qos long")
+    assert Scene(spec={"qos": "lnog"}, live=None, profile={"qos": {}}).ids() == []
+
+
+def test_the_qos_of_other_accounts_are_not_mine() -> None:
+    associations = (Association(account="proj_a", qos=("long",)), Association(account="proj_b", qos=("normal",)))
+    assert Scene(spec={"qos": "long"}, live={"associations": associations}).ids() == ["qos-unknown"]
+    assert Scene(spec={"qos": "long", "account": "proj_a"}, live={"associations": associations}).ids() == []
+
+
+@pytest.mark.parametrize(("count", "offered"), [(3, True), (4, False)])
+def test_a_qos_with_more_time_is_offered_where_the_job_fits(count: int, offered: bool) -> None:
+    found = the(Scene(spec={"time_s": 2 * 86_400, "nodes": count}, live=None), "time-limit")
+    assert found.fix.endswith("; or keep the time with --qos long") is offered
+
+
+def test_a_partition_that_takes_the_account_is_typed() -> None:
+    closed = partition(allow_accounts=("proj_a",))
+    open_ = partition(name="open", default=False, allow_accounts=("Proj_B",))
+    down = partition(name="down", default=False, up=False)
+    scene = Scene(live={"partitions": (closed, down, open_), "associations": (Association(account="proj_b", qos=("normal",)),)})
+    assert the(scene, "account-not-allowed").fix == "hpctrain render --partition open"
+
+
+def test_a_machine_of_another_kind_is_a_note_where_the_environment_does_not_say() -> None:
+    arm = CASES["environment-architecture"][1].profile
+    found = the(Scene(profile=arm, around=of_python(arch=None)), "environment-architecture")
+    assert found.level == "note"
+    assert Scene(profile=arm, around={**of_python(arch=None), "machine": "aarch64"}).ids() == []
+    assert Scene(profile=arm, around={**of_python(arch=None), "machine": "arm64"}).ids() == []
+
+
+@pytest.mark.parametrize(("spec", "why"), MAKES, ids=[why for _, why in MAKES])
+def test_what_may_bring_a_launcher(spec: dict[str, Any], why: str) -> None:
+    around = {"python": None, "launcher_on_path": None}
+    assert "launcher-missing" not in Scene(spec=spec, around=around).ids()
+
+
+def test_one_copy_of_the_model_has_to_fit_too() -> None:
+    """8e9 x 4 bytes = 29.8 GiB, and 2 GiB for four processes."""
+    assert "memory-too-small" in Scene(spec={"mem_bytes": 31 * GIB, "sharding": "fsdp"}, around={"model": LARGE}).ids()
+    assert "memory-too-small" not in Scene(spec={"mem_bytes": 32 * GIB, "sharding": "fsdp"}, around={"model": LARGE}).ids()
+    # ZeRO-3 loads in parts.
+    assert "memory-too-small" not in Scene(spec={"mem_bytes": 3 * GIB, "sharding": "zero3"}, around={"model": LARGE}).ids()
+
+
+def test_all_memory_of_a_node_that_is_ones_own() -> None:
+    scene = CASES["memory-all"][1]
+    assert "memory-all" not in replace(scene, spec={**scene.spec, "sbatch": (("exclusive", None),)}).ids()
+    assert "memory-all" not in replace(scene, profile={"billing": {"unit": "node"}}).ids()
+    assert the(scene, "memory-all").fix == "hpctrain render --mem 360G"
+
+
+def test_room_for_one_checkpoint_and_not_for_two() -> None:
+    scene = CASES["output-space"][1]
+    output = scene.around["output"]
+    one = replace(output, filesystem=replace(output.filesystem, free=8 * GIB))
+    assert the(Scene(around={"output": one}), "output-space").level == "warning"
+    assert Scene(around={"output": one}, spec={"arguments": (*ARGUMENTS, "--save_only_model", "true")}).ids() == []
+    assert Scene(around={"output": one}, spec={"arguments": (*ARGUMENTS, "--use_peft", "true")}).ids() == []
+
+
+def test_a_script_is_not_judged_by_the_arguments_of_ours() -> None:
+    own: dict[str, Any] = {"script": "train.py", "arguments": ("--warmup_ratio", "1", "--save_strategy", "no")}
+    assert Scene(spec=own, around={"script": SCRIPT, "model": None, "dataset": None}).findings() == []
+
+
+@pytest.mark.parametrize(
+    ("launcher", "signal", "kills"),
+    [("srun", "USR1@60", False), ("srun", "B:USR1@60", True), ("torchrun", "10@60", True), ("accelerate", "SIGUSR2", True),
+     ("accelerate", "B:TERM@60", False), ("accelerate", "R:USR1@60", True)],
+)  # fmt: skip
+def test_who_gets_the_signal(launcher: str, signal: str, kills: bool) -> None:
+    assert ("signal-kills" in Scene(spec={"launcher": launcher, "sbatch": (("signal", signal),)}).ids()) is kills
+
+
+def test_a_template_of_ones_own_may_trap_the_signal() -> None:
+    assert "signal-kills" not in Scene(spec={"template": "mine.j2", "sbatch": (("signal", "B:USR1@60"),)}).ids()
+
+
+@pytest.mark.parametrize(("size", "mode", "id_"), [(0, 0o600, "secret-missing"), (9, 0o400, None), (9, 0o700, "secret-file-open")])
+def test_the_file_of_a_secret(size: int, mode: int, id_: str | None) -> None:
+    token = CASES["secret-file-open"][1].around["secrets"][0].file
+    ids = Scene(around={"secrets": (SecretFacts(name="HF_TOKEN", file=replace(token, size=size, mode=mode)),)}).ids()
+    assert ids == ([id_] if id_ else [])
+
+
+def test_a_secret_without_its_file() -> None:
+    assert Scene(around={"secrets": (SecretFacts(name="HF_TOKEN", file=missing("/work/proj_b/t")),)}).ids() == ["secret-missing"]
+
+
+def test_leaks_of_an_outer_job_alone_are_a_note() -> None:
+    (found,) = Scene(around={"leaks": ("SLURM_JOB_ID", "SLURM_NTASKS")}).findings()
+    assert (found.level, found.fix) == ("note", "unset SLURM_JOB_ID SLURM_NTASKS")
+    assert "is inside a job" in found.what
+
+
+@pytest.mark.parametrize("on", [{"spec": {"env": (("ACCELERATE_USE_CPU", "true"),)}}, {"variables": {"ACCELERATE_USE_CPU": "1"}}])
+def test_a_training_on_the_cpu_needs_no_gpu_build(on: dict[str, Any]) -> None:
+    around = {**of_python(torch="cpu"), **({"variables": on["variables"]} if "variables" in on else {})}
+    assert Scene(spec=on.get("spec", {}), around=around).findings() == []
+
+
+def test_a_wandb_that_is_told_to_be_online() -> None:
+    arguments = (*ARGUMENTS, "--report_to", "wandb")
+    assert Scene(spec={"arguments": arguments, "env": (("WANDB_MODE", "online"),)}).ids() == ["tracker-online"]
+    assert "tracker-online" in Scene(spec={"arguments": arguments, "offline": False}).ids()
+    assert Scene(spec={"arguments": arguments, "env": (("WANDB_MODE", "offline"),)}).ids() == []
+
+
+def test_idle_features_and_or_are_not_counted_as_nodes() -> None:
+    groups = (nodes(features=("a100", "nvme")), nodes(features=("a100",), gpus=(("a100", 8),), cpus=128))
+    live = gpus_of_partition(nodes=groups)
+    ask: dict[str, Any] = {"gpus_per_node": 8, "cpus_per_gpu": 8}
+    assert "gpus-per-node" in Scene(spec={**ask, "constraint": "a100&nvme"}, live=live).ids()
+    assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "a100"}, live=live).ids()
+    # Which of two kinds of nodes it will be is not known, so the larger one counts.
+    assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "nvme|a100"}, live=live).ids()

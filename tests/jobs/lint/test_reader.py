@@ -1,0 +1,202 @@
+"""The shell reader: commands, words, quotes, and where each piece is expanded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpctrain.jobs.lint import lint
+from hpctrain.jobs.lint.facts import Facts
+from hpctrain.jobs.lint.reader import commands
+from hpctrain.jobs.lint.reader.model import Command, Reading, Shell
+
+FRAGMENTS = ["'", '"', "$(", "${", "$((", "`", ")", "}", "))", "\\", "\n", "<<EOF\n", "EOF\n", "<<-'X'\n", "if ", "fi\n", "for x in ", "do ",
+             "done", "case x in ", "esac", ";;", "a) ", "{ ", "}", "(", "((", "[[ ", "]]", "&", "&&", "||", "|", ";", ">", "2>&1", "<(", "#", "$'",
+             "a=(", "f() ", "function g ", "srun bash -c '", 'srun bash -c "', "torchrun --node_rank $SLURM_NODEID ", "export X=", "$X", "${X[@]}",
+             "#SBATCH --nodes=2\n", "#SBATCH --x='", "cat > f.sh <<E\n", "E\n", "\x00", "\r\n", "é", "\ud800", "\U000f0001", "accelerate launch ",
+             "trap 'x' USR1\n", "wait\n", "-c", "set -u\n", "echo ", "$0", "?(", "x+=y ", "!"]  # fmt: skip
+
+
+def read(text: str) -> Reading:
+    return commands.read(text, Shell("batch"))
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in read(text).commands]
+
+
+def named(text: str, name: str) -> Command:
+    facts = Facts(text, "x")
+    return next(command for command in facts.commands if command.name == name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b  c\t d\n", [["a", "b", "c", "d"]]),
+        ("a \\\n  b\n", [["a", "b"]]),
+        ("a # b\nc#d # e\n", [["a"], ["c#d"]]),
+        ("a 'b  c' \"d $e\" f'g'\"h\"i\n", [["a", "b  c", "d $e", "fghi"]]),
+        ("a $'b\\'c' $\"d\" \\\"e\\ f\n", [["a", "b\\'c", "d", '"e f']]),
+        ("a; b & c && d || e | f |& g\n", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"], ["g"]]),
+        ("a $(b \"$(c 'd')\") `e f`\n", [["c", "d"], ["b", "$(c 'd')"], ["e", "f"], ["a", "$(b \"$(c 'd')\")", "`e f`"]]),
+        ("if a; then b; elif c; then d; else e; fi\n", [["a"], ["b"], ["c"], ["d"], ["e"]]),
+        ("while a; do b; done < c\nuntil d; do e; done\n", [["a"], ["b"], ["d"], ["e"]]),
+        ("for x in 1 2; do a; done; for ((i=0; i<3; i++)); do b; done\n", [["for", "x", "in", "1", "2"], ["a"], ["b"]]),
+        ("case $x in a|b) c ;; (d) e ;& *) f\nesac; g\n", [["$x"], ["c"], ["e"], ["f"], ["g"]]),
+        ("f() { a; }\nfunction g { b; }\nfunction h() ( c )\n", [["a"], ["b"], ["c"]]),
+        ("( a; b ) | { c; }\n", [["a"], ["b"], ["c"]]),
+        ("[[ a && (b < c) || $d =~ ^e(f|g)$ ]] && h\n", [["[[", "a", "b", "c", "$d", "=~", "^e", "f", "g", "$", "]]"], ["h"]]),
+        ("a <<EOF b\nx '\n$(\nEOF\nc\n", [["a", "b"], ["c"]]),
+        ("a <<A <<'B'\n1\nA\n2\nB\nc\n", [["a"], ["c"]]),
+        ("f() {\n  a <<-X\n\t1\n\tX\n}\nb\n", [["a"], ["b"]]),
+        ("x=$(cat <<'E'\n'\nE\n)\nb\n", [["cat"], [], ["b"]]),
+        ("a <<< \"b c\" 2>&1 >d &>e\n", [["a"]]),
+        ("! a; time b; { c; } & d\n", [["a"], ["b"], ["c"], ["d"]]),
+        ("diff <(a) >(b)\n", [["a"], ["b"], ["diff", "<(a)", ">(b)"]]),
+        ("echo ${a:-\"}\"} ${b//'/x} c\n", None),
+        ("((a = 1 << 2)); b $((1 + (2))) c\n", [["((a = 1 << 2))"], ["b", "$((1 + (2)))", "c"]]),
+    ],
+)  # fmt: skip
+def test_commands_and_their_words(text: str, expected: list[list[str]] | None) -> None:
+    if expected is not None:
+        assert words(text) == expected
+        assert read(text).problems == []
+
+
+def test_assignments_arrays_and_exports() -> None:
+    found = read('A=1 B="x y" cmd\nexport C=$D E\nF=(one "two three" # comment\n  [3]=four\n)\nF+=(five)\nG[2]=h\n').commands
+    assert [(a.name, a.word.text) for a in found[0].assignments] == [("A", "1"), ("B", "x y")]
+    assert [word.text for word in found[0].words] == ["cmd"]
+    assert [(a.name, a.exported) for a in found[1].assignments] == [("C", True)]
+    array = found[2].assignments[0].array
+    assert array is not None
+    assert [word.text for word in array] == ["one", "two three", "[3]=four"]
+    assert found[3].assignments[0].append
+    assert found[4].assignments[0].name == "G"
+
+
+def test_pipes_background_and_order() -> None:
+    first, second, third, fourth = read("a | b 2>&1 |\n  c\nd &&\n e &\n").commands[:4]
+    assert first.pipe_next is second
+    assert third.pipe_prev is second
+    assert fourth.is_background
+    loop = read("for x in 1; do\n a &\n b\ndone &\n").commands
+    assert all(command.is_background for command in loop[1:])
+    group = read("{ a; b; } | tee c\n").commands[-1]
+    assert group.pipe_prev is not None
+    assert not read("a & b\n").commands[1].is_background
+    assert [command.conditional for command in read("a && b; c\nd ||\ne\nf\n").commands] == [False, True, False, False, True, False]
+
+
+def test_where_an_expansion_happens() -> None:
+    facts = Facts(
+        "#!/bin/bash\n#SBATCH -N 2\nsrun bash -c \"one $A \\$B '$C' $(date)\"\nsrun bash -c 'two $D'\"$E\"\nbash -c 'three $F'\nssh h \"four $G\"\n", "x"
+    )  # fmt: skip
+    places = {}
+    for command in facts.commands:
+        for part in command.expansions():
+            if part.kind == "var" and command.name in ("one", "two", "three"):
+                places[part.text] = facts.place_of(part, command)
+    assert places == {"A": "batch", "B": "task", "C": "batch", "D": "task", "E": "batch", "F": "batch"}
+
+
+def test_nested_text_keeps_its_place_in_the_file() -> None:
+    text = '#!/bin/bash\n#SBATCH -N 2\nX="p q"\nsrun bash -c \'\n  alpha "$1"\n  beta $X\' && srun bash -c "gamma \\$Y \\\n delta"\n'
+    facts = Facts(text, "x")
+    for name in ("alpha", "beta", "gamma"):
+        command = next(one for one in facts.commands if one.name == name)
+        assert text.startswith(name, command.start), name
+        assert command.shell.place == "task"
+    gamma = next(one for one in facts.commands if one.name == "gamma")
+    assert [text[part.start : part.end] for part in gamma.expansions()] == ["$Y"]
+
+
+def test_functions_and_files_run_where_they_are_called() -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH -N 2\nhere() { in_batch; }\nthere() { in_task; }\nboth() { anywhere; }\nnever() { nowhere; }\n"
+        "export -f there both\nhere; both\nsrun bash -c there\nsrun bash -c 'both x'\n"
+        "cat > a.sh <<'E'\n#!/bin/bash\nin_file\nE\ncat > b.sh <<'E'\n#!/bin/bash\nin_batch_file\nE\nchmod +x a.sh b.sh\nsrun ./a.sh\nbash b.sh\n"
+    )
+    facts = Facts(text, "x")
+    wanted = {"in_batch": "batch", "in_task": "task", "anywhere": "unknown", "nowhere": "unknown", "in_file": "task", "in_batch_file": "batch"}
+    assert {name: facts.place(next(one for one in facts.commands if one.name == name)) for name in wanted} == wanted
+
+
+def test_variables_are_put_in_where_their_value_is_certain() -> None:
+    text = (
+        'A=1\nB="x $A"\nC=(p "q r" $A)\nD=1\nD=2\nif true; then E=1; fi\nF="-a"\nF+=" -b"\nG+=(z)\nC+=(s)\nread H\nfalse || I=1\n'
+        'cmd $A $B "$B" "${C[@]}" $D $E $F $H $I "$@"\n'
+    )
+    facts = Facts(text, "x")
+    argv = facts.argv(next(one for one in facts.commands if one.name == "cmd"))
+    assert [word.text for word in argv.words] == ["cmd", "1", "x", "1", "x 1", "p", "q r", "1", "s", "$D", "$E", "-a", "-b", "$H", "$I", "$@"]
+    assert not argv.complete
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("echo 'a\n", "single quote"), ('echo "a\n', "double quote"), ("echo $(a\n", "$("), ("echo ${a\n", "${"), ("echo `a\n", "backtick"),
+        ("if a; then\n b\n", "if"), ("while a; do b\n", "loop"), ("case a in\n b) c ;;\n", "case"), ("{ a\n", "brace"), ("( a\n", "parenthesis"),
+        ("cat <<EOF\na\n", "heredoc"), ("a=(b\n", "array"), ("[[ a\n", "[["), ("echo $((1 + 2\n", "(("), ("a )\n", "closing parenthesis"),
+    ],
+)  # fmt: skip
+def test_what_is_not_closed_is_a_problem(text: str, what: str) -> None:
+    problems = read(text).problems
+    assert problems
+    assert what in problems[0].what
+    bash = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    assert bash.returncode != 0 or "delimited by end-of-file" in bash.stderr
+
+
+@pytest.mark.slow
+def test_scripts_of_this_machine_are_read_as_bash_reads_them() -> None:
+    asked = subprocess.run(["grep", "-rlIE", "-m1", "^#!.*bin/(env )?(ba)?sh", "/usr/bin", "/usr/lib", "/etc"], capture_output=True, text=True)
+    compared = 0
+    for file in sorted(asked.stdout.split())[:400]:
+        try:
+            text = Path(file).read_text()
+        except (OSError, UnicodeDecodeError):
+            continue
+        bash = subprocess.run(["bash", "-n", file], capture_output=True, text=True)
+        if text.startswith("#!") and bash.returncode == 0 and "warning" not in bash.stderr:
+            assert [problem.what for problem in read(text).problems] == [], file
+            compared += 1
+    assert compared or sys.platform != "linux"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=40).map("".join))
+def test_no_text_makes_it_fail(text: str) -> None:
+    for findings in (lint(text, "x.sbatch"), lint(f"#!/bin/bash\n#SBATCH --nodes=2\n{text}", "x.sbatch")):
+        for finding in findings:
+            assert finding.line is not None
+            assert finding.column is not None
+            assert finding.column >= 1
+
+
+@pytest.mark.parametrize(
+    "unit", ["$(", '"$(', "${a:-", "$((", "(", "{ ", "if ", "case x in a) ", "`", "[[ ", "f() ", "<(", "a=(", "cat <<A ", "'", '"', "bash -c '", "?(", "&&", "\\"]
+)  # fmt: skip
+def test_deep_nesting_neither_fails_nor_overflows_the_stack(unit: str) -> None:
+    limit = sys.getrecursionlimit()
+    text = "#!/bin/bash\n#SBATCH --time=1\necho " + unit * 50_000
+    assert all(finding.line == 3 or finding.id in ("directive-twice",) for finding in lint(text, "x"))
+    assert sys.getrecursionlimit() == limit
+
+
+def test_generated_scripts_of_megabytes_are_linted_by_their_shapes() -> None:
+    line = "srun --exclusive -N1 -n1 python run.py --seed {} > out_{}.log 2>&1 &\n"
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00:00\n#SBATCH --cpus-per-task=4\n"
+    text = head + "".join(line.format(index, index) for index in range(20_000)) + "wait\ncat <<X\n$(\nX\nsource activate x\n"
+    found = lint(text, "x.sbatch")
+    last = text.count("\n")
+    assert [one.line for one in found if one.id == "srun-cpus-per-task"] == list(range(5, 15))  # ten of one shape are enough
+    assert (last, "source-activate") in {(one.line, one.id) for one in found}
+    assert (last - 4, "wait-without-pid") in {(one.line, one.id) for one in found}

@@ -1,0 +1,72 @@
+"""Makes this folder's own modules importable (pytest's importlib mode does not), and a far side as a fixture."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import far_side
+
+
+def _need(*names: str) -> None:
+    """Find or install programs. Where they are required the tests are never skipped."""
+    missing = far_side.missing_programs(*names)
+    if missing and (os.environ.get("CI") or os.environ.get("HPCTRAIN_REQUIRE_LAB")):
+        pytest.fail(missing, pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def _rsync() -> None:
+    _need("rsync")
+
+
+@pytest.fixture(scope="session")
+def _programs() -> None:
+    _need(*far_side.SERVER)
+
+
+@pytest.fixture(scope="session")
+def _tcsh() -> None:
+    _need("tcsh")
+
+
+@pytest.fixture(scope="session")
+def _server(_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[far_side.Server]:
+    with far_side.Server(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture
+def far(_server: far_side.Server, tmp_path: Path) -> far_side.Host:
+    """Return a machine of the test's own, behind the real sshd: its login directory is empty."""
+    return _server.host(tmp_path / "far")
+
+
+@pytest.fixture
+def new_server(_programs: None, tmp_path: Path) -> Iterator[Callable[[], far_side.Server]]:
+    """Return a maker of servers for tests that stop theirs."""
+    started: list[far_side.Server] = []
+
+    def make() -> far_side.Server:
+        directory = tmp_path / f"sshd{len(started)}"
+        directory.mkdir()
+        started.append(far_side.Server(directory))
+        return started[-1].__enter__()
+
+    yield make
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> far_side.Desk:
+    """Return a project directory in which commands are typed."""
+    return far_side.Desk(tmp_path, monkeypatch)

@@ -1,0 +1,278 @@
+"""A real sshd on loopback with its own keys, port and configuration, and the desk from which it is reached.
+
+Each Host is one alias of one ssh configuration. What tells hosts apart is the command that its key forces: it sets the login directory
+and the PATH, and may print a greeting or lack rsync, as sites do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PACKAGES = {"rsync": "rsync", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "sshd": "openssh-server", "tcsh": "tcsh"}
+SERVER = ("rsync", "ssh", "ssh-keygen", "sshd")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PASSPHRASE = "correct horse"
+MARKER = ".hpctrain-sync"
+
+
+def tree(directory: Path) -> set[str]:
+    """Return the files below a directory, without hpctrain's marker."""
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()} - {MARKER}
+
+
+def program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+
+
+def missing_programs(*names: str) -> str | None:
+    """Install what is missing where that does no harm, and return what is missing still, in words.
+
+    Root installs by apt-get, as the Slurm lab does; but not where systemd runs, unless the tests are required: the package would
+    start an ssh server for all the world.
+    """
+    if sys.platform == "win32":
+        return "there is no sshd on Windows"
+    with Path(f"/tmp/hpctrain-apt-{os.geteuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test workers want the same
+        missing = [name for name in names if program(name) is None]
+        packages = sorted({PACKAGES[name] for name in missing})
+        required = os.environ.get("CI") or os.environ.get("HPCTRAIN_REQUIRE_LAB")
+        if missing and os.geteuid() == 0 and program("apt-get") and (required or not Path("/run/systemd/system").exists()):
+            install = ["apt-get", "-o", "DPkg::Lock::Timeout=120", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
+            for argv in (install, ["apt-get", "update", "--quiet"], install):
+                done = subprocess.run(
+                    argv, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=600
+                )
+                if argv is install and done.returncode == 0:
+                    break
+        missing = [name for name in names if program(name) is None]
+    return f"no {', '.join(missing)}: apt-get install {' '.join(packages)}" if missing else None
+
+
+class Server:
+    """sshd, from `with` to its end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = directory / "ssh config"  # a blank: the path is a word of rsync's --rsh
+        self._count = 0
+        self._daemon: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+
+    def __enter__(self) -> Server:
+        self.key("host_key")
+        known = (self.directory / "host_key.pub").read_text()
+        (self.directory / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {known}")
+        (self.directory / "authorized_keys").touch(mode=0o600)
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own, which its package makes at boot
+        self._write_configurations()
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        sshd = program("sshd")
+        assert sshd is not None
+        argv = [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")]
+        with (self.directory / "sshd.log").open("ab") as log:
+            self._daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self._daemon.poll() is None, (self.directory / "sshd.log").read_text()
+            assert time.monotonic() < deadline, "sshd does not listen"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._daemon is not None:
+            self._daemon.terminate()
+            self._daemon.wait(timeout=10)
+            self._daemon = None
+
+    def key(self, name: str, passphrase: str = "") -> Path:
+        path = self.directory / name
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", path], check=True)
+        return path
+
+    def host(
+        self, home: Path, *, before: str = "", shell: str = "sh", path: str | None = None, passphrase: str = "", known: bool = True
+    ) -> Host:
+        """Return a new alias.
+
+        Args:
+            home: its login directory, made when missing.
+            before: shell that runs at each login.
+            shell: what runs the command.
+            path: its PATH.
+            passphrase: of the key.
+            known: whether the host key is known.
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        self._count += 1
+        alias = f"far{self._count}"
+        key = self.key(alias, passphrase)
+        words = (
+            f"cd {shlex.quote(str(home))}; HOME=$PWD; PATH={shlex.quote(path or SYSTEM_PATH)}; export HOME PATH; {before} exec {shell} -c "
+        )
+        forced = (words + '"$SSH_ORIGINAL_COMMAND"').replace("\\", "\\\\").replace('"', '\\"')
+        with (self.directory / "authorized_keys").open("a") as keys:
+            keys.write(f'command="{forced}" {key.with_suffix(".pub").read_text()}')
+        hosts = self.directory / "known_hosts" if known else self.directory / f"{alias}.known"
+        with self.config.open("a") as config:
+            config.write(
+                f"Host {alias}\n HostName 127.0.0.1\n Port {self.port}\n IdentityFile \"{key}\"\n IdentitiesOnly yes\n"
+                f" IdentityAgent none\n UserKnownHostsFile \"{hosts}\"\n GlobalKnownHostsFile /dev/null\n"
+                f" StrictHostKeyChecking ask\n"
+            )  # fmt: skip
+        return Host(self, alias, home)
+
+    def logins(self) -> int:
+        """Return how often somebody has logged in."""
+        return (self.directory / "sshd.log").read_text().count("Accepted publickey")
+
+    def _write_configurations(self) -> None:
+        here = self.directory
+        (here / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nAuthorizedKeysFile {here}/authorized_keys\n"
+            "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
+            "LogLevel INFO\n"
+        )
+        self.config.touch()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that ssh knows as `alias`; its files are here."""
+
+    server: Server
+    alias: str
+    home: Path
+
+    @property
+    def options(self) -> list[str]:
+        return ["--ssh-config", str(self.server.config)]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+class Desk:
+    """The project's directory, and the commands that are typed there, each in a process of its own, without a terminal."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.project, self._tmp_path, self._patch = tmp_path / "project", tmp_path, monkeypatch
+        self.project.mkdir()
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+    def write(self, name: str, content: str | bytes = "content\n") -> Path:
+        path = self.project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def program(self, name: str, body: str) -> None:
+        """Put an executable in front of everything else on PATH."""
+        path = self._tmp_path / "programs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+        if not os.environ["PATH"].startswith(f"{path.parent}:"):
+            self._patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+    def argv(self, *words: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("hpctrain")), "sync", *words]
+
+    def sync(self, *words: str) -> Said:
+        done = subprocess.run(
+            self.argv(*words), cwd=self.project, capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, timeout=120
+        )
+        said = Said(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode("utf-8", "surrogateescape"))
+        assert "Traceback" not in said.err
+        assert "this is a mistake in hpctrain" not in said.err
+        return said
+
+    def refused(self, *words: str, code: int) -> Said:
+        """Type a command that must fail in the style of the house."""
+        said = self.sync(*words)
+        assert said.code == code, said
+        lines = said.err.splitlines()
+        assert any(line.startswith("error: ") for line in lines), said.err
+        assert lines[-1].startswith("fix: "), said.err
+        assert said.out == ""
+        return said
+
+
+class Terminal:
+    """A command at a terminal of 80 columns."""
+
+    def __init__(self, argv: list[str], cwd: Path) -> None:
+        import pty
+        import struct
+        import termios
+
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", *argv], cwd=cwd, stdin=slave, stdout=slave, stderr=slave, env=environment
+        )
+        os.close(slave)
+        self.text = ""
+
+    def until(self, words: str, timeout_s: float = 60) -> None:
+        """Read until `words` have been seen since the last call."""
+        start, deadline = len(self.text), time.monotonic() + timeout_s
+        while words not in self.text[start:]:
+            assert time.monotonic() < deadline, f"no {words!r} in {self.text!r}"
+            assert self._read(), f"it ended without {words!r}: {self.text!r}"
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self, timeout_s: float = 60) -> int:
+        """Read to the end and return the exit status."""
+        deadline = time.monotonic() + timeout_s
+        while self._read():
+            assert time.monotonic() < deadline, self.text
+        os.close(self._master)
+        return self.process.wait(timeout=20)
+
+    def _read(self) -> bool:
+        if not select.select([self._master], [], [], 1)[0]:
+            return True
+        try:
+            new = os.read(self._master, 65536)
+        except OSError:  # EIO: nobody holds the terminal any more
+            return False
+        self.text += new.decode("utf-8", "replace")
+        return bool(new)

@@ -1,0 +1,141 @@
+"""What goes along: the rules against the real rsync, and against the real git for .hpctrainignore."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpctrain.sync import rules
+
+needs_rsync = pytest.mark.usefixtures("_rsync")
+
+
+def kept(directory: Path, text: str, tmp_path: Path) -> set[str]:
+    """Return the files that the real rsync sends under the rules in `text`."""
+    (tmp_path / "rules").write_text(text)
+    target = tmp_path / "sent"
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["rsync", "-r", f"--filter=merge {tmp_path / 'rules'}", "--", f"{directory}/", f"{target}/"], check=True)
+    return {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
+
+
+def grow(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("x")
+
+
+DEFAULT_LEFT_OUT = (
+    ".git/HEAD", "sub/.git", ".venv/bin/python", "venv/x", ".pixi/x", "pkg/__pycache__/a.pyc", "a.pyc", ".mypy_cache/x", ".ruff_cache/x",
+    ".pytest_cache/x", "node_modules/x", "logs/output.log", "runs/a/x", "wandb/x", "out/checkpoint-500/model.bin", "checkpoints/x",
+    ".cache/x", ".hpctrain/x", ".hpctrain-sync", "big/.hpctrain-partial/x", "slurm-12.out", "strange/pyvenv.cfg", "strange/lib/x",
+)  # fmt: skip
+SECRET = (".env", ".env.local", "certs/site.pem", "id_rsa", "keys/id_ed25519", ".netrc", ".hf_token", "a/secrets.yaml", ".ssh/config")
+SENT = (
+    "train.py", "config.yaml", ".gitignore", ".hpctrainignore", ".env.example", "data/x.arrow", "models/m/model.safetensors",
+    "pkg/logs/handler.py", "pkg/runs/x.py", "checkpoint-notes.md", "env/reset.py", "id_rsa.pub", "-dash", "sft.sbatch",
+)  # fmt: skip
+
+
+@needs_rsync
+def test_the_defaults(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, *DEFAULT_LEFT_OUT, *SECRET, *SENT)
+    assert kept(project, rules.filter_rules("", ["strange"]), tmp_path) == set(SENT)
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_secret_is_known_by_its_name(name: str) -> None:
+    assert rules.is_secret(name if not name.startswith(".ssh") else ".ssh/")
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_other_names_are_no_secrets(name: str) -> None:
+    assert not rules.is_secret(name)
+
+
+NAMES = (
+    "a", "b.txt", "sub/a", "sub/b.txt", "sub/deep/a", "sub/deep/b.txt", "doc/frotz", "sub/doc/frotz", "a b", "#hash", "!bang", "x/y/z/a",
+    "x/a", "foo/bar/baz/q", "foo/q", "[odd]", "back\\slash", "trail ", "data/1", "data/keep/2", "data/keep/3", "ünï", "star*",
+)  # fmt: skip
+IGNORES = {
+    "comment and blank": "# a\n\n   \n",
+    "floating": "a\n",
+    "anchored": "/a\n",
+    "directory only": "sub/\n",
+    "a directory's name that is a file": "a/\n",
+    "slash in the middle": "doc/frotz\n",
+    "leading stars": "**/frotz\n",
+    "leading stars and a path": "**/doc/frotz\n",
+    "trailing stars": "sub/**\n",
+    "stars between": "x/**/a\n",
+    "wildcard": "*.txt\n",
+    "one character": "?\n",
+    "class": "[ab]*\n",
+    "negated class": "[!a]\n",
+    "negation": "*.txt\n!b.txt\n",
+    "the last one wins": "!b.txt\n*.txt\n",
+    "a directory emptied but for one": "data/*\n!data/keep/\ndata/keep/*\n!data/keep/2\n",
+    "no way back into a hidden directory": "data/\n!data/keep/2\n",
+    "escaped hash": "\\#hash\n",
+    "escaped bang": "\\!bang\n",
+    "hash in the middle": "a#b\n",
+    "blank inside": "a b\n",
+    "blanks at the end": "a   \n",
+    "an escaped blank at the end": "trail\\ \n",
+    "escaped brackets": "\\[odd\\]\n",
+    "escaped star": "star\\*\n",
+    "carriage returns": "a\r\nsub\r\n",
+    "unicode": "ünï\n",
+    "everything but": "/*\n!/sub/\n",
+    "rsync's own words": "- a\n+ b.txt\n! \nP x\nmerge a\n",
+}
+
+
+@needs_rsync
+@pytest.mark.parametrize("ignore", IGNORES.values(), ids=IGNORES.keys())
+def test_hpctrainignore_means_what_gitignore_means(ignore: str, tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, *NAMES)
+    # git as the judge: what it would list, were the lines in .gitignore.
+    git = ["git", "-c", "core.excludesFile=/dev/null", "-C", str(project)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (project / ".git" / "info" / "exclude").write_bytes(ignore.encode())
+    listed = subprocess.run([*git, "ls-files", "-z", "--others", "--exclude-standard"], check=True, capture_output=True).stdout.decode()
+    shutil.rmtree(project / ".git")
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == set(listed.split("\0")) - {""}
+
+
+@needs_rsync
+def test_what_is_left_out_by_default_can_be_sent(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, "logs/a", "train.py", "out/checkpoint-5/model.bin", ".env", "certs/site.pem", "certs/other.pem")
+    ignore = "!/logs/\n!checkpoint-*/\n"
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == {"logs/a", "train.py", "out/checkpoint-5/model.bin"}
+
+
+@needs_rsync
+@pytest.mark.parametrize(
+    ("ignore", "secrets"),
+    [
+        ("!*\n", set()),
+        ("!*.pem\n", set()),
+        ("!.env*\n", set()),
+        ("!certs/site.pem\n", {"certs/site.pem"}),
+        ("!.env\n", {".env"}),
+    ],
+)
+def test_a_secret_goes_along_only_by_its_full_name(ignore: str, secrets: set[str], tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, "train.py", ".env", "certs/site.pem", "certs/other.pem")
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == {"train.py"} | secrets
+
+
+@needs_rsync
+def test_an_environment_with_an_odd_name_is_left_out_alone(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, "env[1]*/x", "env1a/x", "back\\slash/x")
+    assert kept(project, rules.filter_rules("", ["env[1]*", "back\\slash"]), tmp_path) == {"env1a/x"}
