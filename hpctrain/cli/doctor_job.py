@@ -17,8 +17,9 @@ from hpctrain.cli.job_options import Request, script_of
 from hpctrain.doctor import report as reports
 from hpctrain.doctor.judge.network import used
 from hpctrain.doctor.judge.nodes import judge
-from hpctrain.doctor.words import many, rate, size, value_of
+from hpctrain.doctor.words import many, rate, size
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -64,8 +65,8 @@ def run(asked: Request, *, job_id: str | None, local: bool, wait: bool, as_json:
 def request_of(asked: Request, case: Case) -> Request:
     """Return the request of the preflight job: the same job, with the test in the place of the training and a time limit of its own."""
     spec = case.spec
-    dataset = value_of("--dataset_name", spec.arguments)
-    checkpoint = value_of("--output_dir", spec.arguments)
+    dataset = Arguments(spec).get("dataset_name")
+    checkpoint = Arguments(spec).get("output_dir")
     words = ["--doctor-gpus", str(spec.gpus_per_node)]
     words += ["--doctor-mem"] if spec.mem_bytes is not None or spec.mem_per_cpu_bytes is not None else []
     words += ["--doctor-dataset", dataset] if dataset else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,23 @@ from hpctrain.cli import script_file
 from hpctrain.cli.job_options import JobCommand, Request, job_options, request, script_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.spec import JobSpec
 
 
 def _missing(spec: JobSpec) -> list[str]:
     """Return what the shipped training will ask for, so that it is not the queue that tells."""
-    if spec.script is not None or "--config" in spec.arguments:
+    arguments = Arguments(spec)
+    if not arguments.ours or arguments.incomplete:
         return []
     notes = []
-    for name in ("--model_name_or_path", "--dataset_name"):
-        folder = _value_of(name, spec.arguments)
+    for name in ("model_name_or_path", "dataset_name"):
+        folder = arguments.get(name)
         if folder is None:
-            notes.append(f"note: the SFT training needs {name} FOLDER: in config.yaml under training, or behind --")
+            notes.append(f"note: the SFT training needs --{name} FOLDER: in config.yaml under training, or behind --")
         elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / folder).is_dir():
-            notes.append(f"note: {name} {folder} is no folder here")
+            notes.append(f"note: --{name} {folder} is no folder here")
     return notes
-
-
-def _value_of(name: str, arguments: tuple[str, ...]) -> str | None:
-    """Return the last value of an option among argv words, in either form, `--name value` or `--name=value`."""
-    values = [after for word, after in pairwise((*arguments, "")) if word == name]
-    values += [word.partition("=")[2] for word in arguments if word.startswith(f"{name}=")]
-    return values[-1] if values else None
 
 
 def _explain(asked: Request) -> None:

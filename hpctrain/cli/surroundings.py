@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpctrain.cli import surroundings_files
 from hpctrain.errors import SchedulerError
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import FileSystem, PathFacts, SecretFacts, Surroundings
 from hpctrain.jobs.spec import Container, JobSpec
 from hpctrain.scheduler import process

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hpctrain import yaml12
 from hpctrain.errors import UsageError
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PathFacts, PythonFacts, ScriptFacts
 from hpctrain.jobs.spec import JobSpec
 

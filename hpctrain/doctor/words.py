@@ -1,16 +1,8 @@
-"""Small pure helpers of probes and judges: words of a command line, sizes and lists as people read them."""
+"""Small pure helpers of probes and judges: sizes and lists as people read them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
-
-
-def value_of(option: str, arguments: tuple[str, ...]) -> str | None:
-    """Return the last value of an option among argv words, in either form, `--name value` or `--name=value`."""
-    values = [after for word, after in pairwise((*arguments, "")) if word == option]
-    values += [word.partition("=")[2] for word in arguments if word.startswith(f"{option}=")]
-    return values[-1] if values else None
 
 
 def size(count: float) -> str:

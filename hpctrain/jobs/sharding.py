@@ -6,8 +6,7 @@ torchrun and srun start the training without accelerate's launcher; its plugins 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.spec import JobSpec
 
 _FSDP = {
@@ -39,16 +38,5 @@ def variables(spec: JobSpec) -> list[tuple[str, str]]:
 
 def training_argument(spec: JobSpec, name: str, default: str) -> str:
     """Return the number behind `--name` among the training's arguments, the last one winning; `default` where there is no number."""
-    number = option_value(spec.arguments, name) or ""
+    number = Arguments(spec).get(name) or ""
     return number if number.replace(".", "", 1).isascii() and number.replace(".", "", 1).isdecimal() else default
-
-
-def option_value(words: tuple[str, ...], name: str) -> str | None:
-    """Return the last value of `--name` among argv words, in either form, `--name value` or `--name=value`."""
-    value = None
-    for word, after in pairwise((*words, "")):
-        if word == f"--{name}":
-            value = after
-        elif word.startswith(f"--{name}="):
-            value = word.partition("=")[2]
-    return value

@@ -76,6 +76,7 @@ def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
     assert (said.code, said.out) == (0, f"{shown}\n")
 
 
+@pytest.mark.slow  # as long as hpctrain waits for the job to appear
 def test_no_job_id_at_all(rendered: Desk) -> None:
     rendered.program("sbatch", "echo welcome")
     assert "welcome" in rendered.refused("submit", "--no-check", code=3).err

@@ -139,5 +139,4 @@ def test_small_words() -> None:
     assert [words.size(count) for count in (0, 900, 5 << 30, 64 << 30, 3 << 40)] == ["0 B", "900 B", "5.0 GiB", "64 GiB", "3.0 TiB"]
     assert [words.rate(speed) for speed in (85e6, 3.1e8, 163e9)] == ["85 MB/s", "0.31 GB/s", "163 GB/s"]
     assert words.ranges([3, 1, 2, 9]) == "1-3,9"
-    assert words.value_of("--a", ("--a", "1", "--b", "2", "--a=3")) == "3"
     assert json.dumps(words.many(1, "process", "es")) == '"1 process"'

@@ -14,8 +14,8 @@ from hpctrain.doctor import start
 from hpctrain.doctor.facts import Case, EnvironmentFacts, InsideFacts, PythonFacts, TorchBuild
 from hpctrain.doctor.probes import inside, storage
 from hpctrain.doctor.shells import activation, shell_of
-from hpctrain.doctor.words import value_of
 from hpctrain.errors import SchedulerError
+from hpctrain.jobs.arguments import Arguments
 
 LIMIT_S = 60.0
 #: e_machine of an ELF header (elf.h), and `uname -m`'s word for it.
@@ -50,10 +50,9 @@ def environment(case: Case) -> EnvironmentFacts:
         return EnvironmentFacts(**common, missing=str(folder / "bin/python") + (f" (made from {base})" if base else ""))  # type: ignore[arg-type]
     script = f"{activation(case.spec)}\ncommand -v {launcher} || echo -\ncommand -v python || echo -\n"
     script += 'exec python -c "$1" "$2" "$3"\n'
-    arguments = case.spec.arguments
-    own = case.spec.script is not None
-    model, dataset = ("", "") if own else (value_of("--model_name_or_path", arguments) or "", value_of("--dataset_name", arguments) or "")
-    words = [] if own or "--config" in arguments else [model, dataset]
+    arguments = Arguments(case.spec)
+    read_here = arguments.ours and not arguments.incomplete
+    words = [arguments.get("model_name_or_path") or "", arguments.get("dataset_name") or ""] if read_here else []
     argv = [*shell_of(case.spec), script, "doctor", Path(inside.__file__).read_text(encoding="utf-8"), *words]
     chdir = case.spec.chdir if Path(case.spec.chdir).is_dir() else str(Path.cwd())
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from hpctrain.doctor import start
 from hpctrain.doctor.facts import Case, FolderFacts, Quota, QuotaFacts
 from hpctrain.doctor.quota_text import parse_lfs_quota, parse_quota
-from hpctrain.doctor.words import value_of
 from hpctrain.errors import SchedulerError
+from hpctrain.jobs.arguments import Arguments
 
 LIMIT_S = 30.0
 #: A walk over a cache of a million files on a parallel file system takes minutes; what it has seen by then is a lower bound.
@@ -30,10 +30,11 @@ _CACHES: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
 def inputs(case: Case) -> tuple[FolderFacts, ...]:
     """Return model and dataset, where the job's arguments name folders."""
     found = []
-    for name, option in (("model", "--model_name_or_path"), ("dataset", "--dataset_name")):
-        value = value_of(option, case.spec.arguments)
+    arguments = Arguments(case.spec)
+    for name, option in (("model", "model_name_or_path"), ("dataset", "dataset_name")):
+        value = arguments.get(option)
         if value:
-            found.append(folder(name, Path(case.spec.chdir) / value, set_by=option))
+            found.append(folder(name, Path(case.spec.chdir) / value, set_by=f"--{option}"))
     return tuple(found)
 
 

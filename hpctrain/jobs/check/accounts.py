@@ -11,6 +11,7 @@ from hpctrain.jobs.finding import Finding
 _PARTITION = ("resources", "partition")
 _ACCOUNT = ("resources", "account")
 _CONSTRAINT = ("resources", "constraint")
+_ASK = "ask your project's leader, or the site, for an account"
 
 
 def rules(case: Case) -> Iterator[Finding]:
@@ -33,7 +34,7 @@ def _account(case: Case) -> Iterator[Finding]:
                 "account-unknown", "error", f"you may not charge the account {account!r}",
                 evidence=f"{case.said(*_ACCOUNT, value=account)}; sacctmgr lists for you: {', '.join(own) or 'none'}",
                 reason="Slurm refuses the job: Invalid account or account/partition combination specified",
-                fix=case.fix((_ACCOUNT, nearest)) if nearest else "ask your project's leader, or the site, for an account",
+                fix=case.fix((_ACCOUNT, nearest)) if nearest else _ASK,
             )  # fmt: skip
         return
     rule = case.profile.account if case.profile is not None else None
@@ -81,14 +82,19 @@ def _payer(case: Case) -> tuple[str | None, str]:
     return default, f"sacctmgr: your default account is {default}"
 
 
-def _tied_elsewhere(case: Case, account: str) -> tuple[str, ...] | None:
-    """Return the partitions that the user may charge an account in, where the job's is none of them; None where nothing is wrong."""
+def _charged_in(case: Case, account: str) -> tuple[str, ...] | None:
+    """Return the partitions that the user may charge an account in, in lower case as slurmdbd keeps them; None: all, or nobody knows."""
     mine = [each for each in (case.live.associations or ()) if each.account.lower() == account.lower()] if case.live is not None else []
-    tied = tuple(each.partition for each in mine if each.partition is not None)
-    if not tied or len(tied) < len(mine) or case.live is None or case.live.enforces_accounts is False:
-        return None
-    names = {each.name for each in case.landing} or set(case.partition_names)
-    return tied if names and not names & set(tied) else None
+    tied = tuple(each.partition.lower() for each in mine if each.partition is not None)
+    enforced = case.live is not None and case.live.enforces_accounts is not False
+    return tied if tied and len(tied) == len(mine) and enforced else None
+
+
+def _tied_elsewhere(case: Case, account: str) -> tuple[str, ...] | None:
+    """Return those partitions where the job's is none of them; None where nothing is wrong."""
+    tied = _charged_in(case, account)
+    names = {name.lower() for name in (*(each.name for each in case.landing), *case.partition_names)}
+    return tied if tied is not None and names and not names & set(tied) else None
 
 
 def _account_and_partition(case: Case) -> Iterator[Finding]:
@@ -115,18 +121,21 @@ def _account_and_partition(case: Case) -> Iterator[Finding]:
     own = (case.live.accounts or ()) if case.live is not None else ()
     denied = {each.lower() for each in live.deny_accounts} if live is not None else set()
     both = [each for each in own if each.lower() != account.lower() and each.lower() not in denied and _tied_elsewhere(case, each) is None]
+    other = _other_partition(case, account)
     both = [each for each in both if taken is None or each.lower() in taken]
     yield case.finding(
         "account-not-allowed", fact.severity, f"partition {name} does not take the account {account!r}",
         evidence=f"{said}; {fact.source}: {words}",
         reason="Slurm refuses the job: Invalid account or account/partition combination specified",
-        fix=case.fix((_ACCOUNT, both[0])) if both else case.fix((_PARTITION, _other_partition(case, account) or "NAME")),
+        fix=case.fix((_ACCOUNT, both[0])) if both else case.fix((_PARTITION, other)) if other else _ASK,
     )  # fmt: skip
 
 
 def _other_partition(case: Case, account: str) -> str | None:
+    charged = _charged_in(case, account)
     for each in (case.live.partitions or ()) if case.live is not None else ():
         taken = each.allow_accounts is None or account.lower() in {name.lower() for name in each.allow_accounts}
+        taken = taken and (charged is None or each.name.lower() in charged)
         if taken and each.up and (each.gpus_max or 0) >= case.spec.gpus_per_node and account not in each.deny_accounts:
             return each.name
     return None

@@ -103,7 +103,7 @@ class Case:
             return False
         if self.spec.constraint is not None and any(shape.select.constraint for shape in self.profile.nodes.values()):
             return True
-        by_qos = self.profile.qos_required and self._own_homes
+        by_qos = self.profile.qos_required and bool(self._homes)
         return by_qos and not set(self._homes) & {each.name for each in self._defaults}
 
     @property
@@ -115,12 +115,6 @@ class Case:
         """The partitions that the profile says the job's nodes are in."""
         shape = self.profile.shape_name(partition=None, constraint=self.spec.constraint) if self.profile is not None else None
         return tuple(name for name, each in self.profile.partitions.items() if shape and each.nodes == shape) if self.profile else ()
-
-    @property
-    def _own_homes(self) -> bool:
-        """Whether somebody wrote down where those nodes are; what was only read off Slurm makes no site choose."""
-        facts = (self.fact(name, "partitions", name, "nodes") for name in self._homes)
-        return any(fact is not None and fact.level != "live" for fact in facts)
 
     @cached_property
     def landing(self) -> tuple[LivePartition, ...]:

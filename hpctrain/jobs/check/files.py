@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hpctrain.jobs import shell
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.check.surroundings import DatasetFacts, ModelFacts, PathFacts
 from hpctrain.jobs.finding import Finding, Level

@@ -171,7 +171,7 @@ def _cores_of_gpus(case: Case, asked: int) -> Iterator[Finding]:
         return
     least = -(-wanted.value * spec.gpus_per_node // spec.tasks_per_node)
     yield case.finding(
-        "cores-few", fact.severity, f"{asked} cores for the {spec.gpus_per_node} GPUs of a node, and this site wants {wanted.value} for each",
+        "cores-few", fact.severity, f"{asked} cores for {spec.gpus_per_node} GPUs of a node, and this site wants {wanted.value} for each",
         evidence=f"{case.said(*_CPUS, value=spec.cores_per_task)}; {fact.source}{confirm(fact, 'the documentation of the site')}",
         reason="the site refuses a job with fewer, or charges the GPU's share of the node all the same",
         fix=case.fix((_CPUS, least)),

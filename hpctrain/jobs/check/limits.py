@@ -97,8 +97,10 @@ def _qos_limits(case: Case, name: str) -> list[Limit]:
 
 
 def _association_time(case: Case) -> Limit | None:
+    name, account = (case.partition_name or "").lower(), (case.spec.account or "").lower()
     for each in (case.live.associations or ()) if case.live is not None else ():
-        if each.account.lower() == (case.spec.account or "").lower() and each.partition in (None, case.partition_name) and each.time_max:
+        # slurmdbd keeps both names in lower case.
+        if each.account.lower() == account and (each.partition or name).lower() == name and each.time_max:
             return Limit(f"account {each.account}", Fact(each.time_max, "live", "sacctmgr show associations"))
     return None
 

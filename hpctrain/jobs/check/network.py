@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpctrain.jobs import shell
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case, Fact, confirm
 from hpctrain.jobs.check.files import is_hub_name
 from hpctrain.jobs.finding import Finding, Level

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case
 
 GIB = 1024**3

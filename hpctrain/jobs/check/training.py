@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpctrain.jobs.check.arguments import Arguments
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.finding import Finding
 from hpctrain.scheduler.parse import duration

@@ -82,9 +82,13 @@ def _apply(text: str, edits: list[Edit]) -> str:
 
 def _hits(facts: Facts) -> Iterator[Hit]:
     counts: dict[str, int] = {}
+    seen: set[tuple[str, int]] = set()
     for topic in _TOPICS:
         for rule in topic.RULES:
             for hit in rule(facts):
+                if (hit.id, hit.start) in seen:  # one place, found in two ways
+                    continue
+                seen.add((hit.id, hit.start))
                 counts[hit.id] = counts.get(hit.id, 0) + 1
                 if counts[hit.id] > MAX_HITS:
                     break

@@ -57,6 +57,6 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.id,
         "ruleIndex": index,
         "level": finding.level,
-        "message": {"text": f"{finding.what}. {finding.reason[:1].upper()}{finding.reason[1:]} Fix: {finding.fix}"},
+        "message": {"text": f"{finding.what}: {finding.reason} Fix: {finding.fix}"},
         "locations": [{"physicalLocation": place}],
     }

@@ -41,7 +41,9 @@ def test_each_finding_says_what_where_why_and_what_to_write() -> None:
         lines = text.split("\n")
         for one in lint(text, file.name):
             assert one.what, one
-            assert not one.what[0].isupper() or one.what.split()[0].strip(":").isupper() or one.what.startswith(("MASTER", "Python")), one.what
+            assert not one.what[0].isupper() or one.what.split()[0].strip(":").isupper() or one.what.startswith(("MASTER", "Python")), (
+                one.what
+            )
             assert not one.what.endswith("."), one.what
             assert "\n" not in one.what + one.evidence + one.reason + one.fix
             assert one.reason.endswith("."), one.reason

@@ -74,7 +74,7 @@ def test_what_a_repair_writes(before: str, after: str) -> None:
     "text",
     [
         "srun bash -c 'export MASTER_PORT=29500; python t.py'",  # inside another shell's quotes
-        "srun bash -c \"x=$SLURM_PROCID; echo 'a' > $x\"; R=$SLURM_NODEID; srun bash -c \"python t.py $R\"",  # the value came from elsewhere
+        'srun bash -c "x=$SLURM_PROCID; echo \'a\' > $x"; R=$SLURM_NODEID; srun bash -c "python t.py $R"',  # the value came from elsewhere
         "echo `scontrol show hostnames $SLURM_JOB_NODELIST`",  # quotes inside backticks may end others
         "export NCCL_BLOCKING_WAIT=1 TORCH_NCCL_BLOCKING_WAIT=0",  # both are set
         "export TORCH_NCCL_TRACE_BUFFER_SIZE=10",  # an older PyTorch knows this name alone
@@ -91,7 +91,10 @@ def test_what_is_not_certainly_safe_is_left_alone(text: str) -> None:
 
 
 def test_only_the_chosen_repairs_are_made() -> None:
-    text = "#!/bin/bash\n#SBATCH --time=1\nexport PYTHONBUFFERED=1 # hpctrain: ignore=pythonbuffered\nexport PYTHONBUFFERED=1 NCCL_BLOCKING_WAIT=1\n"
+    text = (
+        "#!/bin/bash\n#SBATCH --time=1\nexport PYTHONBUFFERED=1 # hpctrain: ignore=pythonbuffered\n"
+        "export PYTHONBUFFERED=1 NCCL_BLOCKING_WAIT=1\n"
+    )
     assert fix(text, "x", frozenset({"old-nccl-name"})).text == text.replace("NCCL_B", "TORCH_NCCL_B")
     assert fix(text, "x").text.split("\n")[2:4] == text.replace(
         "PYTHONBUFFERED=1 NCCL_B", "PYTHONUNBUFFERED=1 TORCH_NCCL_B"

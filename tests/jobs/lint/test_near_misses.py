@@ -27,9 +27,11 @@ CASES = [
     ("unknown-option", HEAD + "#SBATCH --tres-per-task=gres/gpu:1 --oom-kill-step=1 --stepmgr --cluster=a --tasks-per-node=2 --job=x\n"),
     ("site-option", HEAD + "#SBATCH --container-image=img --ear=on --uenv=pytorch\n"),
     ("directive-twice", HEAD + "#SBATCH --nodes=2\n#SBATCH -N2\n#SBATCH hetjob\n#SBATCH --nodes=4\n"),
+    ("directive-twice", HEAD + "#SBATCH --mail-type=END\n#SBATCH --mail-type=FAIL\n"),  # tried: sbatch adds them up
     ("two-gpu-dialects", HEAD + "#SBATCH --gpus-per-node=4 --gres=nvme:100 --gpus=8\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=1 --gpus=4\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=2 --gpus=8 --gpus-per-node=4\n"),
+    ("gpus-per-task-without-tasks", HEAD + "#SBATCH --nodes=1 --gpus-per-task=1\n"),  # tried: sbatch takes it
     ("gpus-per-task-without-tasks", HEAD + "#SBATCH --gpus=4 --gpus-per-task=1\n"),
     ("gpus-per-task-hides", HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-task=1\nsrun bash -c 'LOCAL_RANK=0 python t.py'\n"),
     ("exclusive-without-gpus", HEAD + "#SBATCH --exclusive --mem=0\nsrun --gpus-per-node=4 torchrun --standalone t.py\n"),
@@ -54,9 +56,15 @@ CASES = [
     ("rank-expanded-early", TWO + "srun bash -c \"x='a'; export RANK=\\$SLURM_PROCID; python t.py\"\n"),
     ("rank-expanded-early", TWO + "srun python t.py --local_rank $SLURM_LOCALID\n"),  # one task per node: 0 is right
     ("rank-expanded-early", HEAD + "#SBATCH --nodes=1\n#SBATCH --ntasks=1\nsrun torchrun --node_rank $SLURM_NODEID --nnodes 1 t.py\n"),
-    ("rank-expanded-early", "#!/bin/bash\ntorchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr $MASTER_ADDR t.py\n"),  # srun starts this file
+    (
+        "rank-expanded-early",  # srun starts this file
+        "#!/bin/bash\ntorchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr $MASTER_ADDR t.py\n",
+    ),
     ("rank-expanded-early", TWO + 'if [ -n "$INNER" ]; then torchrun --node_rank $SLURM_NODEID t.py; else INNER=1 srun bash "$0"; fi\n'),
-    ("rank-expanded-early", TWO + "R=$SLURM_NODEID\nsrun bash -c 'R=$SLURM_NODEID; torchrun --nnodes 2 --node_rank $R --master_addr a t.py'\n"),
+    (
+        "rank-expanded-early",
+        TWO + "R=$SLURM_NODEID\nsrun bash -c 'R=$SLURM_NODEID; torchrun --nnodes 2 --node_rank $R --master_addr a t.py'\n",
+    ),
     ("rank-expanded-early", TWO + "srun bash <<'X'\ntorchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py\nX\n"),
     ("rank-expanded-early", TWO + "srun -N1 -n1 python t.py --rank $SLURM_PROCID\n"),
     ("rank-not-expanded", TWO + "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'\n"),
@@ -64,8 +72,14 @@ CASES = [
     ("launcher-without-srun", TWO + "which torchrun; command -v accelerate; echo torchrun --nnodes 2\npip install accelerate\n"),
     ("launcher-without-srun", HEAD + "#SBATCH --nodes=1-4\ntorchrun --standalone t.py\n"),
     ("launcher-without-srun", TWO + 'for h in a b; do ssh $h torchrun --nnodes 2 t.py & done\n'),
-    ("launchers-per-node", HEAD + f"#SBATCH --nodes=2 --ntasks-per-node=4\nsrun -n 2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 4 {MEET} t.py\n"),
-    ("launchers-per-node", HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4\ntorchrun --standalone --nproc_per_node 4 t.py\n"),
+    (
+        "launchers-per-node",
+        HEAD + f"#SBATCH --nodes=2 --ntasks-per-node=4\nsrun -n 2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 4 {MEET} t.py\n",
+    ),
+    (
+        "launchers-per-node",
+        HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4\ntorchrun --standalone --nproc_per_node 4 t.py\n",
+    ),
     ("srun-per-node-ignored", TWO + "srun --ntasks-per-node=1 hostname\n"),
     ("rank-missing", TWO + f"srun torchrun --nnodes 2 {MEET} t.py\n"),
     ("rank-missing", TWO + "srun accelerate launch --config_file c.yaml --num_machines 2 --main_process_ip $A t.py\n"),
@@ -91,7 +105,10 @@ CASES = [
     ("array-port", HEAD + "#SBATCH --array=0-3\nMASTER_PORT=$((20000 + (SLURM_ARRAY_JOB_ID + SLURM_ARRAY_TASK_ID) % 9000))\n"),
     ("nodelist-cut", TWO + 'h=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)\necho "$SLURM_JOB_NODELIST" | tee nodes\n'),
     ("nodelist-cut", HEAD + '#SBATCH --nodes=1\nh=$(echo "$SLURM_NODELIST" | cut -d, -f1)\n'),
-    ("nodelist-unquoted", TWO + 'x=$SLURM_JOB_NODELIST\nexport Y=$SLURM_NODELIST\n[[ $SLURM_JOB_NODELIST == a* ]]\necho "${SLURM_JOB_NODELIST}"\n'),
+    (
+        "nodelist-unquoted",
+        TWO + 'x=$SLURM_JOB_NODELIST\nexport Y=$SLURM_NODELIST\n[[ $SLURM_JOB_NODELIST == a* ]]\necho "${SLURM_JOB_NODELIST}"\n',
+    ),
     ("scontrol-in-container", TWO + "apptainer exec i.sif python t.py\nscontrol show hostnames a\n"),
     ("hostname-address", TWO + "hostname -i\nH=$(hostname -s)\n"),
     ("pipefail-missing", TWO + "set -o pipefail\nsrun python t.py | tee log\n"),
@@ -125,9 +142,15 @@ CASES = [
     ("export-drops-environment", TWO + "srun --export=ALL,A=1 python t.py\nsrun --export ALL python t.py\n"),
     ("export-drops-environment", HEAD + "#SBATCH --export=NONE\nmodule load x\npython t.py\n"),
     ("sbatch-output-parsed", TWO + "j=$(sbatch --parsable a | cut -d';' -f1)\nsbatch b | tee -a submitted\n"),
-    ("polling-loop", TWO + "for j in 1 2; do scontrol show job $j; done\nwhile sleep 60; do squeue --me; done\nuntil [ -e x ]; do sleep 1; done\n"),
+    (
+        "polling-loop",
+        TWO + "for j in 1 2; do scontrol show job $j; done\nwhile sleep 60; do squeue --me; done\nuntil [ -e x ]; do sleep 1; done\n",
+    ),
     ("polling-loop", TWO + 'while read -r h; do echo "$h"; done < <(scontrol show hostnames a)\n'),
-    ("slurm-variable-unset", TWO + 'n=${SLURM_CPUS_PER_TASK:-4}\nsrun bash -c \'echo $SLURM_CPUS_PER_TASK; export A=$SLURM_CPUS_PER_TASK\'\n'),
+    (
+        "slurm-variable-unset",
+        TWO + 'n=${SLURM_CPUS_PER_TASK:-4}\nsrun bash -c \'echo $SLURM_CPUS_PER_TASK; export A=$SLURM_CPUS_PER_TASK\'\n',
+    ),
     ("slurm-variable-unset", TWO + 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK; fi\n'),
     ("slurm-variable-unset", TWO + "export W=$SLURM_NTASKS P=$SLURM_NTASKS_PER_NODE G=$SLURM_GPUS_PER_NODE\necho $SLURM_CPUS_PER_TASK\n"),
     ("slurm-variable-unset", "#!/bin/bash\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n"),

@@ -15,11 +15,13 @@ from hpctrain.jobs.lint.facts import Facts
 from hpctrain.jobs.lint.reader import commands
 from hpctrain.jobs.lint.reader.model import Command, Reading, Shell
 
-FRAGMENTS = ["'", '"', "$(", "${", "$((", "`", ")", "}", "))", "\\", "\n", "<<EOF\n", "EOF\n", "<<-'X'\n", "if ", "fi\n", "for x in ", "do ",
-             "done", "case x in ", "esac", ";;", "a) ", "{ ", "}", "(", "((", "[[ ", "]]", "&", "&&", "||", "|", ";", ">", "2>&1", "<(", "#", "$'",
-             "a=(", "f() ", "function g ", "srun bash -c '", 'srun bash -c "', "torchrun --node_rank $SLURM_NODEID ", "export X=", "$X", "${X[@]}",
-             "#SBATCH --nodes=2\n", "#SBATCH --x='", "cat > f.sh <<E\n", "E\n", "\x00", "\r\n", "é", "\ud800", "\U000f0001", "accelerate launch ",
-             "trap 'x' USR1\n", "wait\n", "-c", "set -u\n", "echo ", "$0", "?(", "x+=y ", "!"]  # fmt: skip
+FRAGMENTS = [
+    "'", '"', "$(", "${", "$((", "`", ")", "}", "))", "\\", "\n", "<<EOF\n", "EOF\n", "<<-'X'\n", "if ", "fi\n", "for x in ", "do ",
+    "done", "case x in ", "esac", ";;", "a) ", "{ ", "}", "(", "((", "[[ ", "]]", "&", "&&", "||", "|", ";", ">", "2>&1", "<(", "#",
+    "$'", "a=(", "f() ", "function g ", "srun bash -c '", 'srun bash -c "', "torchrun --node_rank $SLURM_NODEID ", "export X=",
+    "$X", "${X[@]}", "#SBATCH --nodes=2\n", "#SBATCH --x='", "cat > f.sh <<E\n", "E\n", "\x00", "\r\n", "\xe9", "\ud800",
+    "\U000f0001", "accelerate launch ", "trap 'x' USR1\n", "wait\n", "-c", "set -u\n", "echo ", "$0", "?(", "x+=y ", "!",
+]  # fmt: skip
 
 
 def read(text: str) -> Reading:
@@ -96,7 +98,8 @@ def test_pipes_background_and_order() -> None:
 
 def test_where_an_expansion_happens() -> None:
     facts = Facts(
-        "#!/bin/bash\n#SBATCH -N 2\nsrun bash -c \"one $A \\$B '$C' $(date)\"\nsrun bash -c 'two $D'\"$E\"\nbash -c 'three $F'\nssh h \"four $G\"\n", "x"
+        "#!/bin/bash\n#SBATCH -N 2\nsrun bash -c \"one $A \\$B '$C' $(date)\"\nsrun bash -c 'two $D'\"$E\"\n"
+        "bash -c 'three $F'\nssh h \"four $G\"\n", "x",
     )  # fmt: skip
     places = {}
     for command in facts.commands:
@@ -121,10 +124,18 @@ def test_functions_and_files_run_where_they_are_called() -> None:
     text = (
         "#!/bin/bash\n#SBATCH -N 2\nhere() { in_batch; }\nthere() { in_task; }\nboth() { anywhere; }\nnever() { nowhere; }\n"
         "export -f there both\nhere; both\nsrun bash -c there\nsrun bash -c 'both x'\n"
-        "cat > a.sh <<'E'\n#!/bin/bash\nin_file\nE\ncat > b.sh <<'E'\n#!/bin/bash\nin_batch_file\nE\nchmod +x a.sh b.sh\nsrun ./a.sh\nbash b.sh\n"
+        "cat > a.sh <<'E'\n#!/bin/bash\nin_file\nE\n"
+        "cat > b.sh <<'E'\n#!/bin/bash\nin_batch_file\nE\nchmod +x a.sh b.sh\nsrun ./a.sh\nbash b.sh\n"
     )
     facts = Facts(text, "x")
-    wanted = {"in_batch": "batch", "in_task": "task", "anywhere": "unknown", "nowhere": "unknown", "in_file": "task", "in_batch_file": "batch"}
+    wanted = {
+        "in_batch": "batch",
+        "in_task": "task",
+        "anywhere": "unknown",
+        "nowhere": "unknown",
+        "in_file": "task",
+        "in_batch_file": "batch",
+    }
     assert {name: facts.place(next(one for one in facts.commands if one.name == name)) for name in wanted} == wanted
 
 
@@ -135,7 +146,24 @@ def test_variables_are_put_in_where_their_value_is_certain() -> None:
     )
     facts = Facts(text, "x")
     argv = facts.argv(next(one for one in facts.commands if one.name == "cmd"))
-    assert [word.text for word in argv.words] == ["cmd", "1", "x", "1", "x 1", "p", "q r", "1", "s", "$D", "$E", "-a", "-b", "$H", "$I", "$@"]
+    assert [word.text for word in argv.words] == [
+        "cmd",
+        "1",
+        "x",
+        "1",
+        "x 1",
+        "p",
+        "q r",
+        "1",
+        "s",
+        "$D",
+        "$E",
+        "-a",
+        "-b",
+        "$H",
+        "$I",
+        "$@",
+    ]
     assert not argv.complete
 
 
@@ -143,7 +171,8 @@ def test_variables_are_put_in_where_their_value_is_certain() -> None:
     ("text", "what"),
     [
         ("echo 'a\n", "single quote"), ('echo "a\n', "double quote"), ("echo $(a\n", "$("), ("echo ${a\n", "${"), ("echo `a\n", "backtick"),
-        ("if a; then\n b\n", "if"), ("while a; do b\n", "loop"), ("case a in\n b) c ;;\n", "case"), ("{ a\n", "brace"), ("( a\n", "parenthesis"),
+        ("if a; then\n b\n", "if"), ("while a; do b\n", "loop"), ("case a in\n b) c ;;\n", "case"),
+        ("{ a\n", "brace"), ("( a\n", "parenthesis"),
         ("cat <<EOF\na\n", "heredoc"), ("a=(b\n", "array"), ("[[ a\n", "[["), ("echo $((1 + 2\n", "(("), ("a )\n", "closing parenthesis"),
     ],
 )  # fmt: skip
@@ -157,7 +186,9 @@ def test_what_is_not_closed_is_a_problem(text: str, what: str) -> None:
 
 @pytest.mark.slow
 def test_scripts_of_this_machine_are_read_as_bash_reads_them() -> None:
-    asked = subprocess.run(["grep", "-rlIE", "-m1", "^#!.*bin/(env )?(ba)?sh", "/usr/bin", "/usr/lib", "/etc"], capture_output=True, text=True)
+    asked = subprocess.run(
+        ["grep", "-rlIE", "-m1", "^#!.*bin/(env )?(ba)?sh", "/usr/bin", "/usr/lib", "/etc"], capture_output=True, text=True
+    )
     compared = 0
     for file in sorted(asked.stdout.split())[:400]:
         try:
@@ -182,7 +213,8 @@ def test_no_text_makes_it_fail(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["$(", '"$(', "${a:-", "$((", "(", "{ ", "if ", "case x in a) ", "`", "[[ ", "f() ", "<(", "a=(", "cat <<A ", "'", '"', "bash -c '", "?(", "&&", "\\"]
+    "unit", ["$(", '"$(', "${a:-", "$((", "(", "{ ", "if ", "case x in a) ", "`", "[[ ", "f() ", "<(", "a=(", "cat <<A ",
+             "'", '"', "bash -c '", "?(", "&&", "\\"],
 )  # fmt: skip
 def test_deep_nesting_neither_fails_nor_overflows_the_stack(unit: str) -> None:
     limit = sys.getrecursionlimit()

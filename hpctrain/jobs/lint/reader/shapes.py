@@ -8,7 +8,6 @@ has said after a few units; the others are skipped without being read.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from hpctrain.jobs.lint.reader.model import Scope
 
@@ -17,14 +16,8 @@ ENOUGH = 10
 #: Texts below this many characters are read whole.
 FROM = 200_000
 _MAX_LINES = 400
+_MAX_LENGTH = 100_000
 _DIGITS = re.compile(r"[0-9]++")
-
-
-@dataclass(slots=True)
-class _Known:
-    shape: str
-    lines: int
-    count: int = 1
 
 
 class Shapes:
@@ -33,7 +26,8 @@ class Shapes:
     def __init__(self, text: str) -> None:
         self._text = text
         self._on = len(text) >= FROM
-        self._known: dict[str, _Known] = {}
+        #: Shape of the first line → number of lines → hash of the whole shape → how many were read.
+        self._known: dict[str, dict[int, dict[int, int]]] = {}
         self._open: list[tuple[int, Scope, str]] = []
 
     def line_start(self, start: int, scope: Scope) -> int:
@@ -46,8 +40,7 @@ class Shapes:
             if end < 0:
                 return start
             first = _DIGITS.sub("0", self._text[start:end]) if end - start < 2000 else ""
-            known = self._known.get(first)
-            behind = self._behind(known, start, end) if known is not None and known.count >= ENOUGH else -1
+            behind = self._behind(self._known.get(first, {}), start, end)
             if behind < 0:
                 break
             start = behind
@@ -59,25 +52,25 @@ class Shapes:
         """Note the units that end here."""
         while self._open and (self._open[-1][1] is scope or self._open[-1][1].depth >= scope.depth):
             begin, opened, first = self._open.pop()
-            if opened is not scope or start - begin > 100_000:
+            lines = self._text.count("\n", begin, start) if opened is scope and start - begin <= _MAX_LENGTH else 0
+            if not 0 < lines <= _MAX_LINES:
                 continue
-            unit = self._text[begin:start]
-            lines = unit.count("\n")
-            if lines > _MAX_LINES:
-                continue
-            known = self._known.get(first)
-            shape = first if lines == 1 else _DIGITS.sub("0", unit)
-            if known is None or known.lines != lines or (lines > 1 and known.shape != shape):
-                self._known[first] = _Known(shape, lines)
-            else:
-                known.count += 1
+            shape = 0 if lines == 1 else hash(_DIGITS.sub("0", self._text[begin:start]))
+            counts = self._known.setdefault(first, {}).setdefault(lines, {})
+            counts[shape] = counts.get(shape, 0) + 1
 
-    def _behind(self, known: _Known, start: int, end: int) -> int:
-        """Return where the unit at `start` ends, if it has the shape that is known; else -1."""
-        if known.lines == 1:
-            return end + 1
-        for _ in range(known.lines - 1):
-            end = self._text.find("\n", end + 1)
-            if end < 0:
-                return -1
-        return end + 1 if _DIGITS.sub("0", self._text[start : end + 1]) == known.shape else -1
+    def _behind(self, known: dict[int, dict[int, int]], start: int, end: int) -> int:
+        """Return where the unit at `start` ends, if enough units of its shape were read; else -1."""
+        for lines, counts in known.items():
+            if lines == 1:
+                if counts[0] >= ENOUGH:
+                    return end + 1
+                continue
+            last = end
+            for _ in range(lines - 1):
+                last = self._text.find("\n", last + 1)
+                if last < 0:
+                    break
+            if last > 0 and counts.get(hash(_DIGITS.sub("0", self._text[start : last + 1])), 0) >= ENOUGH:
+                return last + 1
+        return -1

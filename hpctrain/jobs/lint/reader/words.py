@@ -29,7 +29,7 @@ _MORE_PIECES = re.compile(r"""(?:[^ \t\n'"$`\\|&;<>()]++|'[^']*+'|"[^"$`\\]*+"|\
 _MORE_IN_DOUBLE = re.compile(r'(?:[^"$`\\]++|\\.)++', re.DOTALL)
 _BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
 _BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
-_ARITHMETIC_NAME = re.compile(r"(?<![\w$#])[A-Za-z_]\w*", re.ASCII)
+_ARITHMETIC_NAME = re.compile(r"(?<![\w$#{])[A-Za-z_]\w*", re.ASCII)
 
 
 class WordReader:

@@ -121,15 +121,13 @@ def dotenv(facts: Facts) -> Iterator[Hit]:
     """`export $(cat .env | xargs)`."""
     for command in facts.named("export"):
         for word in command.words[1:]:
-            for part in word.parts:
-                if (
-                    part.kind == "command"
-                    and not part.quote
-                    and any(one.name == "xargs" or ".env" in facts.text[one.start : one.end] for one in part.commands)
-                ):
-                    yield Hit(
-                        "dotenv-xargs", command.start, "export $(… .env …) splits values at blanks", "write: set -a; source .env; set +a"
-                    )
+            part = word.parts[0] if len(word.parts) == 1 else None  # a whole argument, not the value of a name
+            if part is not None and part.kind == "command" and not part.quote and any(_reads_dotenv(facts, one) for one in part.commands):
+                yield Hit("dotenv-xargs", command.start, "export $(… .env …) splits values at blanks", "write: set -a; source .env; set +a")
+
+
+def _reads_dotenv(facts: Facts, command: Command) -> bool:
+    return command.name == "xargs" or re.search(r"\.env\b", facts.text[command.start : command.end]) is not None
 
 
 def printed(facts: Facts) -> Iterator[Hit]:

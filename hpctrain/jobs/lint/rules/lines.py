@@ -15,6 +15,8 @@ from hpctrain.jobs.lint.rules.common import Edit, Hit
 MAX_SCRIPT = 4 * 1024**2
 _EXPANSION = re.compile(r"\$[A-Za-z_{(]|`")
 _LOOKS_LIKE = re.compile(r"^([ \t]*)#([ \t]*)([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE)
+#: Options whose values sbatch adds up (tried on 22.05); of all others the last wins.
+_ADDED_UP = frozenset({"mail-type", "verbose"})
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 
@@ -174,6 +176,8 @@ def repeated(facts: Facts) -> Iterator[Hit]:
     for begin, end in itertools.pairwise(starts):
         seen: dict[str, Option] = {}
         for option in facts.block.options[begin:end]:
+            if option.name in _ADDED_UP:
+                continue
             first = seen.get(option.name)
             if first is not None and first.value != option.value:
                 yield Hit(

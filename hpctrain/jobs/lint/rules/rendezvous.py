@@ -26,36 +26,45 @@ def fixed_port(facts: Facts) -> Iterator[Hit]:
     whole = facts.options.get("exclusive")
     if not facts.is_batch or (whole is not None and whole.value is None):
         return
-    fix = f"write: MASTER_PORT={_FORMULA}"
+    told: set[int] = set()
     for assignment, command in assignments(facts):
         port = _literal_port(assignment.word) if assignment.name in _PORT_NAMES and assignment.array is None else None
-        if port:
-            edits = []
-            if command.shell.depth == 0 and not command.heredocs and facts.text[assignment.word.start : assignment.word.end] == port:
-                edits = [Edit(assignment.word.start, assignment.word.end, _FORMULA)]
-            yield Hit(
-                "fixed-port", assignment.start, f"{assignment.name} is always {port}", f"write: {assignment.name}={_FORMULA}", edits=edits
-            )
-    for launch in facts.launches:
-        if launch.has("standalone"):
+        if port is None:
             continue
-        for name in _PORT_OPTIONS:
-            word = launch.options.get(name)
-            port = _literal_port(word) if word is not None and word.start > launch.words[name].start else None
-            if port and word is not None and launch.command.start <= word.start <= launch.command.end:
-                yield Hit("fixed-port", word.start, f"--{name} is always {port}", fix)
-        endpoint = launch.options.get("rdzv_endpoint")
-        match = _ENDPOINT_PORT.search(endpoint.text) if endpoint is not None and not _LOCAL.match(endpoint.text) else None
-        if endpoint is not None and match and _last_literal(endpoint):
-            yield Hit("fixed-port", endpoint.start, f"--rdzv_endpoint always has the port {match[1]}", fix)
+        told.add(_last_start(assignment.word))
+        edits = []
+        if command.shell.depth == 0 and not command.heredocs and facts.text[assignment.word.start : assignment.word.end] == port:
+            edits = [Edit(assignment.word.start, assignment.word.end, _FORMULA)]
+        fix = f"write: {assignment.name}={_FORMULA}"
+        yield Hit("fixed-port", assignment.start, f"{assignment.name} is always {port}", fix, edits=edits)
+    for launch in facts.launches:
+        for name, word, port in _launch_ports(launch):
+            if _last_start(word) not in told:  # else its variable was told about
+                told.add(_last_start(word))
+                yield Hit("fixed-port", _last_start(word), f"--{name} always has the port {port}", f"write: MASTER_PORT={_FORMULA}")
+
+
+def _launch_ports(launch: Launch) -> Iterator[tuple[str, Word, str]]:
+    """Yield the options of a launcher that hold a number for a port."""
+    if launch.has("standalone"):
+        return
+    for name in _PORT_OPTIONS:
+        word = launch.options.get(name)
+        port = _literal_port(word) if word is not None else None
+        if word is not None and port is not None:
+            yield name, word, port
+    endpoint = launch.options.get("rdzv_endpoint")
+    match = _ENDPOINT_PORT.search(endpoint.text) if endpoint is not None and not _LOCAL.match(endpoint.text) else None
+    if endpoint is not None and match is not None and (not endpoint.parts or endpoint.parts[-1].kind == "text"):
+        yield "rdzv_endpoint", endpoint, match[1]
+
+
+def _last_start(word: Word) -> int:
+    return word.parts[-1].start if word.parts else word.start
 
 
 def _literal_port(word: Word) -> str | None:
     return word.text if word.is_literal and word.text.isdecimal() and 1 < len(word.text) < 6 else None
-
-
-def _last_literal(word: Word) -> bool:
-    return not word.parts or word.parts[-1].kind == "text"
 
 
 def random_in_task(facts: Facts) -> Iterator[Hit]:

@@ -63,7 +63,8 @@ def _totals(facts: Facts) -> Iterator[Hit]:
         )
     per_task = facts.options.get("gpus-per-task")
     tasks = {"ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu", "gpus"} & set(facts.options)
-    if per_task and not tasks and not facts.block.hetjobs:
+    exact = (facts.value("nodes") or "").isdecimal()  # tried: one number of nodes is a number of tasks too
+    if per_task and not tasks and not exact and not facts.block.hetjobs:
         yield Hit(
             "gpus-per-task-without-tasks", per_task.start, "--gpus-per-task without a number of tasks", "add: #SBATCH --ntasks-per-node=N"
         )

@@ -59,9 +59,9 @@ ROWS = (
     ),
     Rule(
         "directive-space",
-        "warning",
+        "note",
         "a blank between # and SBATCH",
-        "sbatch takes the line for a comment; where that is meant, ##SBATCH says so.",
+        "sbatch takes the line for a comment; where that is meant, ##SBATCH says so without a doubt.",
         "src/sbatch/opt.c",
     ),
     Rule("directive-misspelt", "error", "#SBATCH misspelt", "sbatch takes the line for a comment.", "src/sbatch/opt.c"),
