@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import corpus
+import lint_corpus as corpus
 import pytest
 
 from hpctrain.jobs.lint import IDS, RULES, fix, lint
@@ -77,3 +77,22 @@ def test_bash_and_the_reader_agree_on_what_is_closed(file: Path) -> None:
     said = bash.returncode != 0 or "delimited by end-of-file" in bash.stderr  # an open heredoc is only a warning to bash
     read = commands.read(corpus.text_of(file), Shell("batch"))
     assert bool(read.problems) == said, (bash.stderr, read.problems)
+
+
+@pytest.mark.parametrize(
+    ("line", "secret"),
+    [
+        # Put together here, so that no scanner of repositories takes them for real.
+        ("export HF_TOKEN={}", "hf_" + "aB3dE5gH7jK9" * 3),
+        ("OPENAI_API_KEY='{}' python t.py", "sk-" + "proj-" + "Ab1Cd2Ef3Gh4Ij5Kl6Mn7"),
+        ("# token: {}", "gh" + "p_" + "A1b2C3d4E5" * 4),
+        ("export AWS_ACCESS_KEY_ID={}", "AK" + "IA" + "ABCDEFGH12345678"),
+        ('export WANDB_API_KEY="{}"', "0123456789abcdef0123456789abcdef01234567"),
+        ("wandb login {}", "0123456789abcdef0123456789abcdef01234567"),
+    ],
+)
+def test_a_secret_is_found_and_not_shown(line: str, secret: str) -> None:
+    (found,) = lint(f"#!/bin/bash\n#SBATCH --time=1\n{line.format(secret)}\n", "x")
+    assert found.id == "secret-in-script"
+    assert secret not in str(found)
+    assert found.evidence.startswith(line.partition("{")[0][:10])

@@ -6,7 +6,7 @@ import difflib
 import subprocess
 from pathlib import Path
 
-import corpus
+import lint_corpus as corpus
 import pytest
 
 from hpctrain.jobs.lint import RULES, fix, lint

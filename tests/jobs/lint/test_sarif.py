@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import corpus
+import lint_corpus as corpus
 
 from hpctrain import data
 from hpctrain.jobs.lint import RULES, lint, sarif

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import corpus
+import lint_corpus as corpus
 import pytest
 
 pytestmark = [pytest.mark.slurm]

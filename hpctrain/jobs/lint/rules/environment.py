@@ -20,7 +20,7 @@ _HOME = re.compile(r"(?:\$\{?HOME\}?|~|/home)(?:/|\Z)")
 _PER_NODE = re.compile(r"SLURM_PROCID|SLURM_NODEID|SLURM_LOCALID|SLURMD_NODENAME|hostname|HOSTNAME")
 _SECRET = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:ant-|proj-)?(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{18,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abprs]-[\w-]{20,}|(?<=WANDB_API_KEY=)[\"']?[0-9a-f]{40}\b|(?<=wandb login )[0-9a-f]{40}\b)",
+    r"|xox[abprs]-[\w-]{20,}|(?:(?<=WANDB_API_KEY=)|(?<=WANDB_API_KEY=[\"']))[0-9a-f]{40}\b|(?<=wandb login )[0-9a-f]{40}\b)",
     re.ASCII,
 )
 _PLACEHOLDER = re.compile(r"x{4,}|your|example|changeme|placeholder|(.)\1{7,}", re.IGNORECASE)
