@@ -150,6 +150,10 @@ Features = Annotated[Text, matching(_FEATURES, "feature names joined by & | , wi
 Module = Annotated[Text, matching(_MODULE, "a module name such as cuda/12.2")]
 Word = Annotated[Text, AfterValidator(_not_an_option)]
 Path = Word
+#: No options but -l: with -x or -v bash would write secrets into the log, with -n it would run nothing.
+Shebang = Annotated[Text, matching(re.compile(r"#!/[A-Za-z0-9._/-]*bash( -l| --login)?\Z"), "a first line such as #!/bin/bash -l")]
+HostSuffix = Annotated[Text, matching(re.compile(r"[A-Za-z0-9.-]{1,64}\Z"), "letters, digits, . or -")]
+CpuBind = Annotated[Text, matching(re.compile(r"[A-Za-z0-9_,:.-]{1,2048}\Z"), "a value of srun's --cpu-bind, such as none or cores")]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 Seconds = Annotated[int, BeforeValidator(_seconds)]
 Size = Annotated[int, BeforeValidator(_size)]

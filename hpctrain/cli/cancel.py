@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from hpctrain.cli import schedulers
+from hpctrain.cli import jobs_meant, schedulers
 from hpctrain.cli.job_options import Request, spec_of
 from hpctrain.errors import UsageError
 from hpctrain.scheduler.parse import states
@@ -21,10 +21,7 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
 
     JOB is an id or a name; without it, the jobs with the name that config.yaml gives (sft), as scancel -n sft does.
     """
-    chosen = schedulers.find(jobs)
-    if not jobs:
-        name = spec_of(Request(options={}, verb="cancel")).job_name
-        chosen = [record for record in chosen if record.name == name]
+    chosen = jobs_meant.find(jobs) if jobs else _of_the_config()
     for record in chosen:
         if record.state == states.UNKNOWN:
             click.echo(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it", err=True)
@@ -47,6 +44,15 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
     for record in active:
         click.echo(f"cancelled job {record.job_id} ({record.name})")
     return 0
+
+
+def _of_the_config() -> list[JobRecord]:
+    """Return the jobs with the name that config.yaml gives; none is no mistake, as long as all schedulers have answered."""
+    name = spec_of(Request(options={}, verb="cancel")).job_name
+    known, silent = schedulers.all_jobs()
+    if silent is not None:
+        return jobs_meant.find([name])
+    return [record for record in known if record.name == name]
 
 
 def _may_run(record: JobRecord) -> bool:

@@ -130,7 +130,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _shown(path: tuple[str, ...], value: Any) -> Any:
     """Return a value as people write it."""
-    from hpctrain.jobs.check.secrecy import looks_secret
+    from hpctrain.jobs.secret_forms import looks_secret
     from hpctrain.scheduler.parse import duration, memory_size
 
     if isinstance(value, str) and looks_secret(path[-1], value):

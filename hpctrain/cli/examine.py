@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import click
 
 from hpctrain.cli import surroundings
 from hpctrain.cli.job_options import Job, Request, job_of, script_of
+from hpctrain.config import files, layers
 from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs.check import check, refusal, show
@@ -97,23 +99,47 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
     )
 
 
-def before_submit(asked: Request, *, local: bool) -> None:
+def before_submit(asked: Request, *, local: bool, again: str) -> None:
     """Hold a submission against the checks: warnings go to stderr in a line each, errors stop it.
 
     Raises:
         HpctrainError: something is wrong that keeps the job from running, or from running right.
     """
     examined = examine(asked, local=local, test_only=False)
-    for finding in examined.findings:
+    _stop(examined.findings, again)
+
+
+def text_before_submit(text: str, name: str, again: str, *, local: bool) -> None:
+    """Hold a script that is somebody's own against `lint`, and its directives against the cluster of the config, if there is one.
+
+    Raises:
+        HpctrainError: something is wrong that keeps the job from running, or from running right.
+    """
+    from hpctrain.jobs.lint import lint
+
+    found = lint(text, name)
+    layers_ = files.gather(options={}, sbatch=(), config=None, directory=Path.cwd(), environment=os.environ)
+    cluster = layers.written(layers_, ("cluster",))
+    if isinstance(cluster, str) and not local:
+        from hpctrain.clusters import load
+        from hpctrain.jobs.check.script import check_script
+
+        found += check_script(text, name, load.load(cluster, os.environ))
+    _stop(found, again)
+
+
+def _stop(findings: Sequence[Finding], again: str) -> None:
+    """Say each warning in a line, and raise on errors."""
+    for finding in findings:
         if finding.level == "warning":
             click.echo(show.line(finding), err=True)
-    if not examined.errors:
+    errors = [finding for finding in findings if finding.level == "error"]
+    if not errors:
         return
-    lines = tuple(line for finding in examined.errors for line in show.block(finding).splitlines())
     raise HpctrainError(
-        f"not submitted: {show.counts(examined.errors)} in the job",
-        details=lines,
-        fix=f"as above, then submit again; to submit as it is: {asked.again} --no-check",
+        f"not submitted: {show.counts(errors)} in the job",
+        details=tuple(line for finding in errors for line in show.block(finding).splitlines()),
+        fix=f"as above, then submit again; to submit as it is: {again} --no-check",
     )
 
 

@@ -15,7 +15,7 @@ import click
 
 from hpctrain.cli import explained_page
 from hpctrain.errors import UsageError
-from hpctrain.jobs import explain_script, shell
+from hpctrain.jobs import explain_script, secrets_in_text, shell
 from hpctrain.jobs.explain_script import Line
 from hpctrain.jobs.finding import Finding
 
@@ -35,6 +35,7 @@ def command(file: str, sources: bool, as_json: bool) -> None:
     hpctrain render --to - | hpctrain explain-script -
     """  # noqa: D301 - \b is click's word for lines that stay as they are
     text = _read(file)
+    _refuse_python(text, file)
     if as_json:
         _show_json(text, file)
     else:
@@ -67,8 +68,23 @@ def _read(file: str) -> str:
     return octets.decode("utf-8", "surrogateescape")
 
 
+def _refuse_python(text: str, file: str) -> None:
+    """Say once that a Python program is no shell script, instead of once for each of its lines.
+
+    Raises:
+        UsageError: it is one, and has no directives: sbatch runs a Python program too, whose #SBATCH lines are worth a look.
+    """
+    first = text.partition("\n")[0]
+    python = file.endswith(".py") or (first.startswith("#!") and "python" in first)
+    if python and not any(line.startswith("#SBATCH") for line in text.splitlines()):
+        name = shell.quote(file if file != "-" else "FILE")
+        fix = f"hpctrain render --explain --script {name}"
+        raise UsageError(f"{file!r} is a Python program, not a shell script", details=("sbatch starts it from a script",), fix=fix)
+
+
 def _lines(text: str) -> list[Line]:
-    lines = explain_script.explain(text)
+    # A page is shown to others, or kept in a CI log: tokens are cut as lint cuts them.
+    lines = explain_script.explain(secrets_in_text.redacted(text))
     # What stands behind the last line break is no line.
     return lines[:-1] if lines and not lines[-1].text else lines
 

@@ -121,7 +121,8 @@ def _find(answers: Answers, *, slurm: bool) -> Found:
                 details=tuple(line for sentence in silent.details for line in textwrap.wrap(sentence, 78)),
                 fix="load your site's Slurm module, name a profile (hpctrain init --cluster NAME), or: hpctrain init --no-slurm",
             ) from silent
-        click.echo(f"note: {silent.what}, so the profile alone counts", err=True)
+        words = f"note: {silent.what} ({'; '.join(silent.details)}), so the profile alone counts"
+        click.echo(textwrap.fill(words, 80, subsequent_indent="  "), err=True)
     for sentence in live.silent if live is not None else ():
         click.echo(textwrap.fill(f"note: Slurm did not say: {sentence}", 80, subsequent_indent="  "), err=True)
     found = init_found.gather(name, live, known, os.environ)

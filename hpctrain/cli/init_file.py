@@ -6,13 +6,17 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from hpctrain.cli.init_answers import Answers
 from hpctrain.cli.init_found import Found
-from hpctrain.cli.init_questions import describe, gib, live_partition, nodes_of, qos_of, usable
+from hpctrain.cli.init_questions import chosen_by_constraint, describe, gib, live_partition, nodes_of, qos_of, usable
 from hpctrain.config import cluster_layer
 from hpctrain.config.layers import KeyPath, written
 from hpctrain.scheduler.parse import duration, memory_size
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.profile import Cluster
 
 _COLUMN = 32
 _WIDTH = 110
@@ -53,6 +57,8 @@ def _resources(found: Found, answers: Answers) -> Iterator[str]:
     yield _answer(answers, "resources", "gpus_per_node")
     yield _answer(answers, "resources", "time")
     yield from _partition(found, answers)
+    if answers.value("resources", "constraint") is not None:
+        yield _answer(answers, "resources", "constraint")
     yield from _account(found, answers)
     yield from _qos(found, answers)
     if answers.value("resources", "gpu_type") is not None:
@@ -63,7 +69,8 @@ def _resources(found: Found, answers: Answers) -> Iterator[str]:
 def _partition(found: Found, answers: Answers) -> Iterator[str]:
     chosen = answers.value("resources", "partition")
     if chosen is None:
-        yield _line("  # partition: NAME", "nobody knows one here: the site's default")
+        by_constraint = chosen_by_constraint(found, answers)
+        yield _line("  # partition: NAME", "none: the constraint chooses" if by_constraint else "nobody knows one here: the site's default")
         return
     live = live_partition(found, answers)
     why = answers.known["resources", "partition"].why
@@ -104,6 +111,8 @@ def derived(found: Found, answers: Answers) -> Iterator[str]:
     values = dict(_derived(found, answers))
     for name, fallback in (("gpu_directive", "gres"), ("cpus_per_gpu", "8"), ("mem", "64G"), ("constraint", "a100")):
         value, why, explicit = values.get(name, (fallback, "", False))
+        if answers.value("resources", name) is not None:
+            continue  # it stands there already
         if explicit:
             yield _line(f"  {name}: {scalar(value)}", why)
         elif name in values:
@@ -124,9 +133,21 @@ def _derived(found: Found, answers: Answers) -> Iterator[tuple[str, tuple[str, s
         value = written([merged], path)
         if value is None:
             continue
+        if name == "mem":
+            value = _share(found.cluster, answers) or value
         why, value = _tighter(found, answers, name, str(value), merged.origins.get(path, ""))
         known = written([by_profile], path) if by_profile is not None else None
         yield name, (value, why, value != known)
+
+
+def _share(cluster: Cluster, answers: Answers) -> str | None:
+    """Return the share of a node's memory that goes with the job's GPUs, where that is what a job asks for."""
+    memory, gpus = cluster.profile.memory, int(answers.value("resources", "gpus_per_node") or 1)
+    if memory.request != "per-gpu" or memory.per_gpu is not None:
+        return None
+    shape = cluster_layer.shape(cluster.profile, [answers.layer()])
+    share = shape.memory_for(gpus) if shape is not None else None
+    return memory_size.format(share) if share is not None else None
 
 
 def _tighter(found: Found, answers: Answers, name: str, value: str, why: str) -> tuple[str, str]:

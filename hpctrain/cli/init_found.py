@@ -65,7 +65,9 @@ def live_cluster() -> LiveCluster | None:
         return None
     live = discover.discover(timeout=TIMEOUT_S)
     if live.partitions is None:  # the database may have answered, but accounts alone make no job
-        raise SchedulerError("Slurm is here and does not answer", details=live.silent[:1], fix="sinfo")
+        why = live.silent[0] if live.silent else "sinfo said nothing"
+        short = why.removeprefix("it does not answer (").removesuffix(")") if why.startswith("it does") else why
+        raise SchedulerError("Slurm is here and does not answer", details=(short,), fix="sinfo")
     return live
 
 

@@ -6,6 +6,7 @@ from hpctrain.cli.init_answers import Answers, Choice, Question
 from hpctrain.cli.init_found import Found
 from hpctrain.clusters.live import Association, LiveCluster, LiveNodes, LivePartition
 from hpctrain.clusters.merge import ACCOUNTS_COMMAND, gpu_partitions, typical
+from hpctrain.config.layers import written
 from hpctrain.scheduler.parse import duration, memory_size
 
 _HOUR = 3600
@@ -13,7 +14,7 @@ _HOUR = 3600
 
 def answer_all(answers: Answers, found: Found) -> None:
     """Answer every question but the one for the cluster, in an order in which each can use those before."""
-    for make in (_account, _partition, _qos, _gpu_type, _gpus, _nodes, _time):
+    for make in (_account, _partition, _constraint, _qos, _gpu_type, _gpus, _nodes, _time):
         question = make(found, answers)
         if question is not None:
             answers.ask(question)
@@ -97,7 +98,31 @@ def usable(live: LiveCluster, account: str | None) -> tuple[LivePartition, ...]:
     )  # fmt: skip
 
 
+def chosen_by_constraint(found: Found, answers: Answers) -> bool:
+    """Whether the site finds the partition by the constraint (IDRIS, NERSC), and nobody has named one."""
+    if found.profile is None or written(answers.given, ("resources", "partition")):
+        return False
+    profile = found.profile.profile
+    by_constraint = any(shape.select.constraint for shape in profile.nodes.values())
+    return by_constraint and not profile.partition_required and profile.defaults.partition is None
+
+
+def _constraint(found: Found, answers: Answers) -> Question | None:
+    """Return the constraint that leads to the nodes which the account pays for, where the constraint chooses the nodes."""
+    asked = Question(path=("resources", "constraint"), option="--constraint", text="Which constraint?", open=True)
+    if written(answers.given, asked.path):
+        answers.ask(asked)
+    elif found.profile is not None and chosen_by_constraint(found, answers):
+        name = found.profile.profile.shape_name(partition=None, account=answers.value("resources", "account"))
+        wanted = found.profile.profile.nodes[name].select.constraint if name is not None else None
+        if name is not None and wanted is not None:
+            answers.put(asked.path, wanted, f"{name} nodes: {found.profile.evidence('nodes', name, 'select', 'constraint')}")
+    return None
+
+
 def _partition(found: Found, answers: Answers) -> Question | None:
+    if chosen_by_constraint(found, answers):
+        return Question(path=("resources", "partition"), option="--partition", text="Which partition?", why="none: the constraint chooses")
     chosen = found.cluster.profile.defaults.partition if found.cluster is not None else None
     if found.live is not None and found.live.partitions:
         known = usable(found.live, answers.value("resources", "account"))
@@ -184,7 +209,9 @@ def _gpus(found: Found, answers: Answers) -> Question | None:
         why = f"all of a node: sinfo -p {partition}"
     elif found.cluster is not None:
         profile = found.cluster.profile
-        name = profile.shape_name(partition=partition, account=answers.value("resources", "account"))
+        name = profile.shape_name(
+            partition=partition, constraint=answers.value("resources", "constraint"), account=answers.value("resources", "account")
+        )
         if name is not None and profile.nodes[name].gpus:
             count, why = profile.nodes[name].gpus, f"all of a node: {found.cluster.evidence('nodes', name, 'gpus')}"
     elif found.local_gpus:
@@ -219,11 +246,11 @@ def _nodes(found: Found, answers: Answers) -> Question | None:
 def longest(found: Found, answers: Answers) -> tuple[int | None, str]:
     """Return the longest time that a job of these answers can ask for, in seconds, and who says so."""
     name, account = answers.value("resources", "partition"), answers.value("resources", "account")
-    if found.cluster is None or name is None:
+    if found.cluster is None or (name is None and not chosen_by_constraint(found, answers)):
         return None, ""
     limits: list[tuple[int, str]] = []
-    part = found.cluster.profile.partitions.get(name)
-    if part is not None and part.time_max is not None:
+    part = found.cluster.profile.partitions.get(name or "")
+    if name is not None and part is not None and part.time_max is not None:
         limits.append((part.time_max, found.cluster.evidence("partitions", name, "time_max")))
     for row in (found.live.associations if found.live is not None else None) or ():
         if row.account == account and row.partition in (None, name) and row.time_max is not None:

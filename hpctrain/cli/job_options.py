@@ -65,12 +65,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A rendered script and where it goes (None: stdout); `accelerate_config` is the text of the one that was rendered for it."""
+    """A rendered script and where it goes (None: stdout)."""
 
     spec: JobSpec
     text: str
     path: Path | None
-    accelerate_config: str | None = None
+    job: Job | None = None
 
 
 class JobCommand(click.Command):
@@ -170,7 +170,8 @@ def script_of(asked: Request) -> Script:
     Raises:
         UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
     """
-    spec = spec_of(asked)
+    job = job_of(asked)
+    spec = job.spec
     _check_directories(asked, spec)
     _check_training_script(spec, asked.again)
     _check_accelerate_config(spec, asked.again)
@@ -183,13 +184,12 @@ def script_of(asked: Request) -> Script:
         "files": files_of_the_user,
     }  # fmt: skip
     text = render.render(spec, templates, template=template, **made)
-    shards = spec.launcher == "accelerate" and spec.sharding != "ddp"
     to = asked.to or f"{spec.job_name}.sbatch"
     return Script(
         spec,
         text,
         None if to == "-" else Path(to),
-        render.render_accelerate_config(spec, templates, **made) if shards else None,
+        job,
     )
 
 

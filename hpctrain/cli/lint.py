@@ -40,11 +40,13 @@ class _Script:
 @click.option("--select", metavar="ID,...", help="Only these findings.")
 @click.option("--ignore", metavar="ID,...", help="All but these findings.")
 @click.option("--level", type=click.Choice(LEVELS), default="error", show_default=True, help="Exit with 1 from findings of this level on.")
+@click.option("--cluster", metavar="NAME", help="Hold the directives against this cluster's profile, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code hosts.")
 def command(
-    *, files: tuple[str, ...], do_fix: bool, diff: bool, select: str | None, ignore: str | None, level: Level, as_json: bool, sarif: bool
-) -> int:
+    *, files: tuple[str, ...], do_fix: bool, diff: bool, select: str | None, ignore: str | None, level: Level, cluster: str | None,
+    as_json: bool, sarif: bool,
+) -> int:  # fmt: skip
     """Find what is wrong in any sbatch script, line by line.
 
     The scripts are read, never run. FILE may be a directory: its *.sbatch and *.slurm files are read, and its *.sh files with
@@ -52,9 +54,10 @@ def command(
 
     \b
     hpctrain lint job.sbatch
+    hpctrain lint --cluster jean_zay colleague.slurm
     hpctrain lint --fix --select dos-line-ends,nodelist-unquoted scripts/
     """  # noqa: D301 - \b is click's word for lines that stay as they are
-    from hpctrain.jobs.lint import lint
+    from hpctrain.jobs.lint import examine
 
     if as_json and sarif:
         raise UsageError("--json and --sarif are two outputs", fix="hpctrain lint --sarif FILE")
@@ -64,30 +67,48 @@ def command(
         return _show_diff(scripts, chosen)
     if do_fix:
         _fix_all(scripts, chosen)
-    found = {script.name: [one for one in lint(script.text, script.name) if one.id in chosen] for script in scripts}
+    examined = {script.name: examine(script.text, script.name) for script in scripts}
+    found = {name: [one for one in each.findings if one.id in chosen] for name, each in examined.items()}
+    skipped = sum(each.skipped for each in examined.values())
+    if cluster is not None:
+        _hold_against(cluster, scripts, chosen, found)
     findings = [finding for group in found.values() for finding in group]
     if sarif:
         _print_sarif(findings)
     elif as_json:
-        click.echo(json.dumps({"schema": 1, "findings": [one.to_json() for one in findings], "files": len(scripts)}))
+        click.echo(json.dumps({"schema": 1, "findings": [one.to_json() for one in findings], "files": len(scripts), "skipped": skipped}))
     else:
         _print(found)
+    if skipped:
+        click.echo(f"note: {skipped} blocks like others were not read again", err=True)
     return 1 if any(LEVELS.index(finding.level) <= LEVELS.index(level) for finding in findings) else 0
 
 
 def _chosen(select: str | None, ignore: str | None) -> frozenset[str]:
     """Return the ids that are asked for."""
-    from hpctrain.jobs.lint import IDS
+    from hpctrain.jobs.check.script import IDS as OF_THE_SITE
+    from hpctrain.jobs.lint import IDS as OF_THE_TEXT
 
+    known = (*OF_THE_TEXT, *OF_THE_SITE)
     named = [id_.strip() for text in (select, ignore) if text is not None for id_ in text.split(",")]
-    unknown = [id_ for id_ in named if id_ not in IDS]
+    unknown = [id_ for id_ in named if id_ not in known]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], IDS, n=1)
+        close = difflib.get_close_matches(unknown[0], known, n=1)
         details = tuple(f"no finding of lint is called {id_!r}" for id_ in unknown[1:])
         fix = f"write: {close[0]}" if close else "hpctrain docs"
         raise UsageError(f"no finding of lint is called {unknown[0]!r}", details=details, fix=fix)
-    selected = frozenset(IDS if select is None else (id_.strip() for id_ in select.split(",")))
+    selected = frozenset(known if select is None else (id_.strip() for id_ in select.split(",")))
     return selected - frozenset(id_.strip() for id_ in (ignore or "").split(","))
+
+
+def _hold_against(name: str, scripts: list[_Script], chosen: frozenset[str], found: dict[str, list[Finding]]) -> None:
+    """Add what the directives of each script say against the profile of a cluster."""
+    from hpctrain.clusters import load
+    from hpctrain.jobs.check.script import check_script
+
+    cluster = load.load(name, os.environ)
+    for script in scripts:
+        found[script.name] += [one for one in check_script(script.text, script.name, cluster) if one.id in chosen]
 
 
 def _read_all(files: tuple[str, ...]) -> list[_Script]:

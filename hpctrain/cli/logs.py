@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from hpctrain.cli import follow, schedulers
+from hpctrain.cli import follow, jobs_meant, schedulers
 from hpctrain.errors import HpctrainError
 
 
@@ -19,7 +19,7 @@ def command(job: str | None, following: bool, err: bool) -> int:
 
     JOB is an id or a name; without it, the newest job.
     """
-    record = schedulers.newest(schedulers.find([job] if job else []))
+    record = schedulers.newest(jobs_meant.find([job] if job else []))
     scheduler = schedulers.owner(record.job_id)
     logs = scheduler.logs(record.job_id)
     if logs is None:

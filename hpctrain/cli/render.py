@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpctrain.cli import script_file
-from hpctrain.cli.job_options import JobCommand, Request, job_options, request, script_of
+from hpctrain.cli.job_options import JobCommand, Request, Script, job_options, request, script_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.arguments import Arguments
@@ -28,6 +28,19 @@ def _missing(spec: JobSpec) -> list[str]:
         elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / folder).is_dir():
             notes.append(f"note: --{name} {folder} is no folder here")
     return notes
+
+
+def _against_the_site(script: Script) -> list[str]:
+    """Return where the script contradicts the profile of its cluster: what `hpctrain check` says first."""
+    job = script.job
+    if job is None or job.cluster is None:
+        return []
+    from hpctrain.jobs.check import check
+    from hpctrain.jobs.check.surroundings import Surroundings
+
+    found = check(job.spec, cluster=job.cluster, live=None, around=Surroundings(), origins=job.origins)
+    told = ("directive-forbidden", "directive-required", "gpu-dialect")
+    return [f"warning: {finding.what} ({finding.id}); next: hpctrain check" for finding in found if finding.id in told]
 
 
 def _explain(asked: Request) -> None:
@@ -73,7 +86,7 @@ def command(ctx: click.Context, /, force: bool, explain: bool, **parameters: Any
         return
     notes = script_file.write(script, force=force)
     click.echo(str(script.path))
-    for note in [*notes, *_missing(script.spec), script.spec.layout]:
+    for note in [*notes, *_missing(script.spec), *_against_the_site(script), script.spec.layout]:
         click.echo(note, err=True)
     path = shell.quote(script.path)
     click.echo(f"next: sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}", err=True)

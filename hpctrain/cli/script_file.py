@@ -27,10 +27,7 @@ def write(script: Script, *, force: bool) -> list[str]:
     refuse_to_lose(script.path, force=force)
     accelerate = Path(script.spec.chdir) / script.spec.accelerate_config
     wanted = {script.path: script.text}
-    if script.accelerate_config is not None and accelerate.parent.is_dir():
-        refuse_to_lose(accelerate, force=force)
-        wanted[accelerate] = script.accelerate_config
-    elif script.spec.launcher == "accelerate" and accelerate.parent.is_dir() and not accelerate.exists():
+    if script.spec.launcher == "accelerate" and script.spec.sharding == "ddp" and accelerate.parent.is_dir() and not accelerate.exists():
         wanted[accelerate] = data.path("multi_gpu.yaml").read_text(encoding="utf-8")
     logs = Path(script.spec.chdir) / "logs"
     had_logs = logs.exists()
@@ -54,6 +51,7 @@ def write_whole(wanted: Mapping[Path, str]) -> None:
     Raises:
         OSError: the file system refuses; nothing has changed then.
     """
+    wanted = {path.resolve() if path.is_symlink() else path: text for path, text in wanted.items()}  # behind a link, not in its place
     temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in wanted}
     try:
         for path, temporary in temporaries.items():

@@ -50,25 +50,27 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
             return _dry_run(scheduler, path)
         if trial == "test-only":
             return _test_only(scheduler, path)
-        if batch_script is None and not parameters["no_check"]:
-            _check(path, asked.verb, local=scheduler.name == "local")
+        if not parameters["no_check"]:
+            _check(path, asked.verb, local=scheduler.name == "local", named=batch_script is not None)
         return _submit(scheduler, path, parameters)
 
 
-def _check(path: Path, verb: str, *, local: bool) -> None:
-    """Hold the job of a script that hpctrain rendered, and nobody edited since, against the checks.
-
-    A script that is named is submitted as it is: it need not belong to the config that is here.
+def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
+    """Hold a script against the checks: its job, where hpctrain rendered it here and nobody edited it since, else its text.
 
     Raises:
         HpctrainError: the checks found errors.
     """
-    made = render.read_header(path.read_text(encoding="utf-8", errors="surrogateescape"))
-    if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return
-    from hpctrain.cli.examine import before_submit
+    from hpctrain.cli import examine
 
-    before_submit(replace(parse_request(made.arguments), verb=verb), local=local)
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    made = render.read_header(text)
+    if made is not None and made.untouched and made.directory == str(Path.cwd()):
+        again = f"hpctrain {verb} {shell.quote(path)}" if named else f"hpctrain {verb}"
+        examine.before_submit(replace(parse_request(made.arguments), verb=verb), local=local, again=again)
+    elif made is None or not made.untouched:
+        batch_script.read(path)  # what is no batch script at all is no finding, but a wrong word
+        examine.text_before_submit(text, str(path), f"hpctrain {verb} {shell.quote(path)}", local=local)
 
 
 def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: dict[str, Any]) -> int:

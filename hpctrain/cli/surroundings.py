@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from hpctrain.cli import surroundings_files
 from hpctrain.errors import SchedulerError
@@ -27,45 +29,72 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 _QUOTA_KINDS = frozenset({"nfs", "nfs4", "xfs", "ext4", "gpfs", "lustre", "beegfs", "ceph"})
 
 
-def gather(spec: JobSpec, *, quotas: bool = True) -> Surroundings:
-    """Return what lies around `spec`. With `quotas`, the quota programs are asked about the file system of the output."""
-    chdir = path_facts(spec.chdir, "/")
-    here = chdir.is_dir
-    arguments = Arguments(spec)
-    output = path_facts(arguments.get("output_dir") or "runs", spec.chdir)
-    python = surroundings_files.python_facts(spec, _from(spec.chdir))
+_Part = TypeVar("_Part")
+
+
+class _Parts:
+    """Runs the readers; one that fails leaves its part unknown and a note, so that a bug in it blocks no submission."""
+
+    def __init__(self, not_checked: list[str]) -> None:
+        self.not_checked = not_checked
+
+    def of(self, what: str, read: Callable[[], _Part]) -> _Part | None:
+        try:
+            return read()
+        except Exception as error:
+            self.not_checked.append(f"{what}: {type(error).__name__}: {str(error)[:200]}".removesuffix(": "))
+            return None
+
+
+def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None = None) -> Surroundings:
+    """Return what lies around `spec`; what cannot be read is None.
+
+    Args:
+        spec: the job.
+        quotas: ask the quota programs about the file system of the output.
+        not_checked: gets a line for each part whose reader failed, with the reason.
+    """
+    parts = _Parts(not_checked if not_checked is not None else [])
+    look, arguments = _from(spec.chdir), Arguments(spec)
+    chdir = parts.of("the job's directory", lambda: path_facts(spec.chdir, "/"))
+    here = chdir is not None and chdir.is_dir
+    output = parts.of("the output directory", lambda: look(arguments.get("output_dir") or "runs"))
+    if quotas and output is not None:
+        output = parts.of("the quota", lambda output=output: _with_quota(output)) or output
+    python = parts.of("the Python environment", lambda: surroundings_files.python_facts(spec, look))
     return Surroundings(
         machine=os.uname().machine or None,
         user=_user(),
         variables=_variables(),
         leaks=tuple(process.leaks(os.environ)),
         chdir=chdir,
-        output=_with_quota(output) if quotas else output,
-        model=surroundings_files.model_facts(spec, arguments, _from(spec.chdir)) if here else None,
-        dataset=surroundings_files.dataset_facts(spec, arguments, _from(spec.chdir)) if here else None,
-        script=surroundings_files.script_facts(spec, python, _from(spec.chdir)) if here else None,
+        output=output,
+        model=parts.of("the model", lambda: surroundings_files.model_facts(spec, arguments, look)) if here else None,
+        dataset=parts.of("the dataset", lambda: surroundings_files.dataset_facts(spec, arguments, look)) if here else None,
+        script=parts.of("the script", lambda: surroundings_files.script_facts(spec, python, look)) if here else None,
         python=python,
-        accelerate=surroundings_files.accelerate_facts(spec, _from(spec.chdir)) if here else None,
-        image=_image(spec.container, spec.chdir),
-        binds=tuple(_binds(spec.container, spec.chdir)),
-        hooks=tuple(path_facts(hook, spec.chdir) for hook in (*spec.before, *spec.after)) if here else (),
-        secrets=tuple(_secrets(spec)),
+        accelerate=parts.of("the accelerate config", lambda: surroundings_files.accelerate_facts(spec, look)) if here else None,
+        image=parts.of("the container image", lambda: _image(spec.container, spec.chdir)),
+        binds=parts.of("the container's binds", lambda: tuple(_binds(spec.container, spec.chdir))) or (),
+        hooks=(parts.of("the hooks", lambda: tuple(look(hook) for hook in (*spec.before, *spec.after))) or ()) if here else (),
+        secrets=parts.of("the secrets", lambda: tuple(_secrets(spec))) or (),
         launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
     )
 
 
 def path_facts(said: str, base: str) -> PathFacts:
     """Return what is known of a path that counts from `base`."""
-    path = Path(base, Path(said).expanduser())
+    path = Path(base, os.path.expanduser(said))  # unlike Path.expanduser, this leaves the ~ of an unknown user as it is
     real = Path(os.path.realpath(path))
     try:
         status = path.stat()
     except (OSError, ValueError):
         status = None
-    parent = next((each for each in (real, *real.parents) if each.is_dir()), Path("/"))
-    writable = os.access(path if status is not None else parent, os.W_OK | (os.X_OK if status is None or path.is_dir() else 0))
+    is_dir = status is not None and stat.S_ISDIR(status.st_mode)
+    parent = next((each for each in (real, *real.parents) if os.path.isdir(each)), Path("/"))
+    writable = os.access(path if status is not None else parent, os.W_OK | (os.X_OK if status is None or is_dir else 0))
     return PathFacts(
-        said=said, path=str(path), real=str(real), exists=status is not None, is_dir=path.is_dir(),
+        said=said, path=str(path), real=str(real), exists=status is not None, is_dir=is_dir,
         size=status.st_size if status is not None else None,
         writable=writable,
         readable=os.access(path, os.R_OK) if status is not None else None,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpctrain import yaml12
+from hpctrain.clusters.load import open_regular, read_regular
 from hpctrain.errors import UsageError
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PathFacts, PythonFacts, ScriptFacts
@@ -27,6 +28,9 @@ Look = Callable[[str], PathFacts]
 _MAX_HEADERS = 16
 _MAX_HEADER_BYTES = 100_000_000
 _MAX_SCRIPT_BYTES = 4_000_000
+_MAX_TEXT_BYTES = 4_000_000
+#: More than any model has, or its bytes; what says more says nothing.
+_MAX_COUNT = 10**18
 _DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 #: e_machine of the ELF header (elf.h) → platform.machine().
 _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
@@ -47,7 +51,7 @@ def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts |
         problems = tuple((problem.what.replace(where.path, shown), problem.fix.replace(where.path, shown)) for problem in found)
     folder = Path(where.path)
     config = _json(folder / "config.json")
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    files = _files(folder, "*.safetensors") or _files(folder, "pytorch_model*.bin")
     size = sum(file.stat().st_size for file in files) if files else None
     return ModelFacts(
         where=where, problems=problems, config=config, weight_bytes=size,
@@ -57,35 +61,54 @@ def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts |
     )  # fmt: skip
 
 
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of that name, not what else may have it: a directory, a FIFO, a link to nothing."""
+    return sorted(path for path in folder.glob(pattern) if os.path.isfile(path))
+
+
 def _parameters(folder: Path, files: list[Path], config: dict[str, Any] | None) -> int | None:
     """Return the number of parameters: counted in the headers of the weights, else the index's bytes by config.json's dtype."""
     if files and files[0].suffix == ".safetensors" and len(files) <= _MAX_HEADERS:
         counts = [_count(file) for file in files]
         return sum(count for count in counts if count is not None) if None not in counts else None
     index = _json(folder / "model.safetensors.index.json") or {}
-    total = (index.get("metadata") or {}).get("total_size")
+    metadata = index.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
     width = _DTYPES.get(str((config or {}).get("dtype") or (config or {}).get("torch_dtype")))
-    return int(total) // width if isinstance(total, int) and width else None
+    return int(total) // width if isinstance(total, int) and 0 <= total < _MAX_COUNT and width else None
 
 
 def _count(file: Path) -> int | None:
     """Return the number of parameters in a safetensors file: eight bytes of length, then that much JSON of names, dtypes and shapes."""
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             header = json.loads(opened.read(length)) if length < _MAX_HEADER_BYTES else None
-    except (OSError, ValueError, struct.error):
+    except (OSError, ValueError, RecursionError, struct.error):
         return None
     if not isinstance(header, dict):
         return None
     total = 0
     for name, tensor in header.items():
         if name != "__metadata__":
-            count = 1
-            for extent in tensor.get("shape", ()):
-                count *= int(extent)
+            count = _elements(tensor)
+            if count is None or total + count > _MAX_COUNT:
+                return None
             total += count
     return total
+
+
+def _elements(tensor: object) -> int | None:
+    """Return the number of elements of a tensor in a header; None where its shape is none."""
+    shape = tensor.get("shape") if isinstance(tensor, dict) else None
+    if not isinstance(shape, list):
+        return None
+    count = 1
+    for extent in shape:
+        if not isinstance(extent, int) or not 0 <= extent < _MAX_COUNT:
+            return None
+        count = min(count * extent, _MAX_COUNT + 1)
+    return count
 
 
 def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFacts | None:
@@ -112,7 +135,7 @@ def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
     home = Path(variables.get("HF_HOME") or Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface")
     hub = Path(variables.get("HF_HUB_CACHE") or home / "hub")
     snapshots = hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"
-    if snapshots.is_dir() and any(snapshots.iterdir()):
+    if os.path.isdir(snapshots) and any(snapshots.iterdir()):
         return True
     return None if spec.before or spec.modules else False
 
@@ -125,10 +148,8 @@ def script_facts(spec: JobSpec, python: PythonFacts | None, look: Look) -> Scrip
     if spec.script is None:
         return None
     where = look(spec.script)
-    if not where.exists or where.is_dir or (where.size or 0) > _MAX_SCRIPT_BYTES:
-        return ScriptFacts(where=where)
     try:
-        raw = Path(where.path).read_bytes()
+        raw = read_regular(where.path, _MAX_SCRIPT_BYTES)
     except OSError:
         return ScriptFacts(where=where)
     kind = _kind(raw, where.path)
@@ -159,6 +180,8 @@ def _syntax(raw: bytes, spec: JobSpec, python: PythonFacts | None) -> str | None
         return f"{error.lineno or 1}:{error.offset or 1}: {error.msg}"
     except ValueError as error:
         return f"1:1: {error}"
+    except (MemoryError, RecursionError):  # nested deeper than this compiler goes; another version's may go deeper
+        return None
     return None
 
 
@@ -184,11 +207,11 @@ def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix
         return PythonFacts(kind=kind, said=said, prefix=prefix)
     root = Path(prefix.path)
     home, shares = _pyvenv(root)
-    libraries = sorted(root.glob("lib/python3.*/site-packages"))
+    libraries = sorted(path for path in root.glob("lib/python3.*/site-packages") if os.path.isdir(path))
     version = re.search(r"python3\.(\d+)/", str(libraries[-1])) if libraries else None
     return PythonFacts(
         kind=kind, said=said, prefix=prefix, activates=(root / activates).exists(), home=home,
-        home_exists=home is None or Path(home).is_dir(),
+        home_exists=home is None or os.path.isdir(home),
         arch=_machine(root / "bin" / "python"),
         version=(3, int(version[1])) if version else None,
         packages=_packages(libraries[-1]) if libraries and not shares else None,
@@ -199,24 +222,21 @@ def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix
 def _conda_prefix(name: str) -> Path | None:
     """Return the directory of a conda environment; None where it is not in any of the places that conda writes down."""
     if "/" in name:
-        return Path(name).expanduser()
-    roots = [Path(os.environ[key]).parents[1] for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
+        return Path(os.path.expanduser(name))
+    roots = [Path(os.environ[key]).parent.parent for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
     listed = Path.home() / ".conda" / "environments.txt"
-    known = [Path(line.strip()) for line in listed.read_text(errors="replace").splitlines() if line.strip()] if listed.is_file() else []
+    known = [Path(line.strip()) for line in (_text(listed) or "").splitlines() if line.strip()]
     if name == "base":
         return next((root for root in [*roots, *known] if (root / "conda-meta").is_dir() and (root / "condabin").is_dir()), None)
     homes = [Path(part) for part in os.environ.get("CONDA_ENVS_PATH", "").split(os.pathsep) if part]
     homes += [root / "envs" for root in roots] + [Path.home() / ".conda" / "envs"]
     candidates = [home / name for home in homes] + [path for path in known if path.name == name]
-    return next((path for path in candidates if path.is_dir()), None)
+    return next((path for path in candidates if os.path.isdir(path)), None)
 
 
 def _pyvenv(root: Path) -> tuple[str | None, bool]:
     """Return `home` of pyvenv.cfg, and whether the environment sees the packages of the Python that it was made with."""
-    try:
-        text = (root / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None, False
+    text = _text(root / "pyvenv.cfg") or ""
     values = {key.strip().lower(): value.strip() for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
     return values.get("home"), values.get("include-system-site-packages", "").lower() == "true"
 
@@ -224,7 +244,7 @@ def _pyvenv(root: Path) -> tuple[str | None, bool]:
 def _machine(program: Path) -> str | None:
     """Return the architecture in a program's ELF header; None for what is none, such as a wrapper script."""
     try:
-        with program.open("rb") as opened:
+        with open_regular(program) as opened:
             header = opened.read(20)
     except OSError:
         return None
@@ -243,9 +263,8 @@ def _packages(site_packages: Path) -> frozenset[str]:
 
 
 def _torch(site_packages: Path) -> Literal["cuda", "rocm", "cpu"] | None:
-    try:
-        text = (site_packages / "torch" / "version.py").read_text(encoding="utf-8")
-    except OSError:
+    text = _text(site_packages / "torch" / "version.py")
+    if text is None:
         return None
     built = {name: value for name, value in re.findall(r"^(cuda|hip)\b[^=\n]*= *(.+)$", text, re.MULTILINE) if value.strip() != "None"}
     return "rocm" if "hip" in built else "cuda" if "cuda" in built else "cpu"
@@ -265,11 +284,12 @@ def accelerate_facts(spec: JobSpec, look: Look) -> AccelerateFacts | None:
     if not where.exists:
         return facts
     try:
-        document = yaml12.load(Path(where.path).read_text(encoding="utf-8"), name)
+        document = yaml12.load(read_regular(where.path, _MAX_TEXT_BYTES).decode(), name)
     except UsageError as error:
         return AccelerateFacts(where=where, problems=error.details or (f"{name}: {error.what}",))
     except (OSError, UnicodeDecodeError) as error:
-        return AccelerateFacts(where=where, problems=(f"{name}: {error}",))
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return AccelerateFacts(where=where, problems=(f"{name}: {reason}",))
     kind = document.data.get("distributed_type")
     return AccelerateFacts(
         where=where, problems=tuple(accelerate_config.problems(document, name)), distributed_type=None if kind is None else str(kind),
@@ -278,8 +298,13 @@ def accelerate_facts(spec: JobSpec, look: Look) -> AccelerateFacts | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
+    from hpctrain.training import preflight
+
+    return preflight.json_object(path)
+
+
+def _text(path: Path) -> str | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_regular(path, _MAX_TEXT_BYTES).decode(errors="replace")
+    except OSError:
         return None
-    return content if isinstance(content, dict) else None

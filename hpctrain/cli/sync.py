@@ -22,6 +22,8 @@ from hpctrain.sync.destination import Destination
 
 #: rsync(1), EXIT VALUES: some files could not be read; some went away while it looked.
 _SOME_FAILED, _SOME_VANISHED = 23, 24
+#: In the first lines of every script that hpctrain renders.
+_MADE, _HEAD_BYTES = b"\n# made by hpctrain ", 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ def _report(asked: Asked, done: Outcome, rehearsed: Outcome, *, dry_run: bool, a
     if dry_run:
         _tell(f"next: {asked.typed(*(['--delete'] if asked.delete else []), *(['--adopt'] if asked.adopt else []))}")
     else:
-        _tell(f"next: {asked.ssh.typed(asked.target, f'cd {shell.quote(_for_cd(asked.target))} && hpctrain submit')}")
+        # Two steps: a command behind `ssh HOST` runs in a shell that reads no profile, mostly without hpctrain on its PATH.
+        login = shell.join([*asked.ssh.short_words(), asked.target.ssh_login])
+        _tell(f"next: {login}, then there: cd {shell.quote(_for_cd(asked.target))} && hpctrain check")
     return 0
 
 
@@ -105,10 +109,12 @@ def _asked(project: Path, target: str | None, port: int | None, ssh_config: str 
     if target is None:
         if known.destination is None:
             raise UsageError(
-                "this directory was not synced before, so say where it goes", fix=f"hpctrain sync HOST:{shell.quote(project.name)}"
+                "this directory was not synced before, so say where it goes",
+                fix=f"hpctrain sync HOST:/scratch/…/{destination.plain(project.name)}",
             )
         target, port, ssh_config = known.destination, port or known.port, ssh_config or known.ssh_config
-    config = None if ssh_config is None else str(Path(ssh_config).absolute())
+    # Not the file itself: a symlink to a configuration may lead elsewhere tomorrow.
+    config = None if ssh_config is None else str(Path(ssh_config).parent.resolve() / Path(ssh_config).name)
     where = destination.parse(target, project=project.name)
     return Asked(project, known, where, Ssh(port=port, config=config, ask=sys.stdin.isatty()), delete=delete, adopt=adopt)
 
@@ -181,14 +187,33 @@ def _rehearse(asked: Asked, connection: Connection, far: FarSide) -> Outcome:
         commands.to_nothing(str(nothing)) if far.state == "missing" else commands.to_far_side(connection.ssh, asked.target, project=owner)
     )
     outcome = Outcome()
-    argv = commands.rsync(filter_file=str(connection.directory / "rules"), delete=asked.delete, dry_run=True)
+    # In a directory of ours the trial also finds what is gone here, which costs nothing more.
+    delete = asked.delete or owner is not None
+    argv = commands.rsync(filter_file=str(connection.directory / "rules"), delete=delete, dry_run=True)
     finished = remote.stream([*argv, *target], lambda line: (outcome.read(line), None)[1])
     if finished.returncode not in (0, _SOME_FAILED, _SOME_VANISHED):
         raise remote.describe(finished, connection, again=asked.typed())
+    if not asked.delete:
+        outcome.keep_what_is_gone()
+    outcome.rendered = _rendered(asked.project, outcome)
     outcome.notes += [line for line in finished.stderr.splitlines() if line.strip() and not line.startswith("rsync error:")]
     if outcome.total_files == 0:
         raise HpctrainError("there is nothing here to send", fix="cd into your project, then: hpctrain sync")
     return outcome
+
+
+def _rendered(project: Path, outcome: Outcome) -> list[str]:
+    """Return the scripts to be sent that hpctrain has made: their --chdir and their logs are paths of this machine."""
+    found = []
+    for change in outcome.sent:
+        if change.path.endswith(".sbatch") and change.target is None:
+            try:
+                with (project / change.path).open("rb") as file:
+                    made = _MADE in file.read(_HEAD_BYTES)
+            except OSError:  # it went away, or its name is one that rsync writes in another way
+                continue
+            found += [change.path] if made else []
+    return found
 
 
 def _send(asked: Asked, connection: Connection, far: FarSide, rehearsed: Outcome) -> Outcome | None:

@@ -61,6 +61,7 @@ def as_json(done: Outcome, rehearsed: Outcome, target: Destination, *, dry_run: 
         "created": sum(not change.is_directory for change in done.of_kind("created")),
         "changed": sum(not change.is_directory for change in done.of_kind("changed")),
         "deleted": done.deleted,
+        "gone_here": rehearsed.gone,
         "secrets_left_out": rehearsed.secrets,
         "total_files": rehearsed.total_files,
         "total_bytes": rehearsed.total_bytes,
@@ -132,6 +133,11 @@ def _preview(outcome: Outcome) -> list[str]:
             lines += [f"{word}: {changes.files(len(found)) if kind != 'deleted' else len(found)}{size}"]
             lines += [f"  {change.path}" for change in found[:_SHOWN]]
             lines += [f"  and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+    if outcome.gone:
+        are = "is" if len(outcome.gone) == 1 else "are"
+        lines.append(f"{changes.files(len(outcome.gone))} there {are} gone here: {_some(outcome.gone, count=3)}; hpctrain sync --delete")
+    if outcome.rendered:
+        lines.append(f"note: paths of this machine stand in {_some(outcome.rendered, count=3)}; render again there: hpctrain render")
     if outcome.leading_out:
         lines.append(f"note: symlinks that lead out of the project go over as they are: {_some(outcome.leading_out, count=3)}")
     lines += [f"note: rsync said: {note}" for note in outcome.notes[:_SHOWN_NOTES]]

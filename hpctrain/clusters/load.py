@@ -13,10 +13,11 @@ Reads files, and nothing else: the environment is handed in.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hpctrain import yaml12
 from hpctrain.clusters.evidence import Evidence
@@ -31,6 +32,43 @@ SHIPPED = Path(__file__).parent
 LEVELS = ("documented", "reported", "seen", "recalled", "own")
 _ANNOTATION = {"evidence", "source"}
 KeyPath = tuple[str, ...]
+#: More than any file that a person writes.
+_MAX_BYTES = 4_000_000
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Open a file to read; a FIFO would keep the caller waiting, and a device has no end.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is not a regular file.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # first, as opening a device may already do something
+            raise OSError(0, "it is not a regular file", str(path))
+        opened = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except ValueError as error:  # a NUL in the name
+        raise OSError(0, "it is no name of a file", str(path)) from error
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):  # it was, a moment ago
+        opened.close()
+        raise OSError(0, "it is not a regular file", str(path))
+    return opened
+
+
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """Return what a regular file holds.
+
+    Args:
+        path: of the file; links are followed.
+        limit: bytes; a larger file is not read.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or is larger.
+    """
+    with open_regular(path) as opened:
+        content = opened.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(0, f"it is larger than {limit / 1e6:g} MB", str(path))
+    return content
 
 
 @dataclass(slots=True)
@@ -215,7 +253,7 @@ class _Reader:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}", fix=f"ls -l {path}") from error

@@ -14,7 +14,24 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hpctrain.clusters import evidence
-from hpctrain.fieldtypes import Boolean, Features, Module, Name, Seconds, Section, Size, SlurmName, Text, as_list, choice, problem, whole
+from hpctrain.fieldtypes import (
+    Boolean,
+    CpuBind,
+    Features,
+    HostSuffix,
+    Module,
+    Name,
+    Seconds,
+    Section,
+    Shebang,
+    Size,
+    SlurmName,
+    Text,
+    as_list,
+    choice,
+    problem,
+    whole,
+)
 
 #: How well a value is attested, and where it comes from: defined there so that a list of profiles needs no pydantic.
 EVIDENCE = evidence.EVIDENCE
@@ -150,11 +167,18 @@ class NodeShape(Section):
 
     @property
     def memory_for_each_gpu(self) -> int | None:
-        """Bytes to ask for with each GPU: its share of the node in whole GiB; of what is built in, a tenth is left to the system."""
+        """Bytes to ask for with one GPU, as `memory_for` says."""
+        return self.memory_for(1)
+
+    def memory_for(self, gpus: int) -> int | None:
+        """Return the bytes to ask for with so many GPUs: their share of the node in whole GiB, rounded down once for all of them.
+
+        Of what is built in, a tenth is left to the system. None where the memory is unknown, or the share is less than a GiB.
+        """
         if not self.memory or not self.gpus:
             return None
         usable = self.memory * 9 // 10 if self.memory_installed else self.memory
-        return usable // self.gpus >> 30 << 30 or None
+        return usable * gpus // self.gpus >> 30 << 30 or None
 
 
 class GpuRequest(Section):
@@ -266,10 +290,10 @@ class Launch(Section):
         unset: variables that it unsets.
     """
 
-    shebang: Text | None = None
-    master_addr_suffix: Name | None = None
-    cpu_bind: Text | None = None
-    cpu_bind_per_gpu: Text | None = None
+    shebang: Shebang | None = None
+    master_addr_suffix: HostSuffix | None = None
+    cpu_bind: CpuBind | None = None
+    cpu_bind_per_gpu: CpuBind | None = None
     rdzv_is_host: Boolean = False
     variables: dict[str, Text] = Field(default_factory=dict)
     unset: Texts = ()

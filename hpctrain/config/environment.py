@@ -7,16 +7,40 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from hpctrain.fieldtypes import Boolean, Module, Name, Path, Section, Text, Word, as_list, choice, kind, matching, problem, problems, short
+from hpctrain.fieldtypes import (
+    Boolean,
+    CpuBind,
+    HostSuffix,
+    Module,
+    Name,
+    Path,
+    Section,
+    Shebang,
+    Text,
+    Word,
+    as_list,
+    choice,
+    kind,
+    matching,
+    problem,
+    problems,
+    short,
+)
+from hpctrain.jobs.secret_forms import looks_secret
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 #: What Slurm, the launchers and the script itself set. The exceptions are srun's own inputs that leave the layout of the job alone.
 _OURS = re.compile(
-    r"(?!SLURM_(MPI_TYPE|CPU_BIND|MEM_BIND|NETWORK|DEBUG)\Z)(HPCTRAIN|SLURM|SBATCH|PET)_|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|BASH_ENV|PATH|IFS)\Z"
+    r"(?!SLURM_(MPI_TYPE|CPU_BIND|MEM_BIND|NETWORK|DEBUG)\Z)(HPCTRAIN|SLURM|SLURMD|SBATCH|PET|BASH)_"
+    r"|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\Z"
+    # Of bash itself: it keeps some of them read-only, and runs what is in others.
+    r"|(PATH|IFS|PS4|PS0|PROMPT_COMMAND|ENV|UID|EUID|PPID|PWD|OLDPWD|HOME|SHELLOPTS|BASHOPTS|RANDOM|SECONDS|LINENO)\Z"
+    # Of the script: templates/*.j2 use these names.
+    r"|(activation|cache|command|container|gpus|host|hosts|link|mode|pixi|status|stream|threads)\Z"
 )
-_SHEBANG = re.compile(r"#!/[A-Za-z0-9._/-]*bash( -[a-zA-Z]+)*\Z")
-_SUFFIX = re.compile(r"[A-Za-z0-9.-]{1,64}\Z")
-_CPU_BIND = re.compile(r"[A-Za-z0-9_,:.-]{1,2048}\Z")
+#: A file is written as one, so that a pasted key with a slash in it is not taken for a path.
+_FILE = re.compile(r"(~|\.{1,2})?/.")
+_BIND = re.compile(r"[A-Za-z0-9_,:.-]{1,2048}\Z")
 _BIND = re.compile(r"[^,]+\Z")
 
 
@@ -32,6 +56,8 @@ def _environment_variables(value: Any) -> dict[str, str]:
             wrong[name] = "must be one line without control characters"
         elif not _VARIABLE.match(name) or _OURS.match(name):
             wrong[name] = _variable_problem(name)
+        elif looks_secret(name, str(item)):
+            wrong[name] = "looks like a secret, and would stand in the script; put it into a file, chmod 600, and name that under secrets"
         else:
             checked[name] = str(item)
     if wrong:
@@ -57,9 +83,10 @@ def _secrets(value: Any) -> dict[str, str]:
     wrong = {name: _variable_problem(name) for name in value if not _VARIABLE.match(name) or _OURS.match(name)}
     # What looks like the secret itself is not shown again.
     wrong |= {
-        name: "must be the file that holds the secret, such as ~/.hf_token, or the word environment; the secret itself does not belong here"
+        name: "must be the file that holds the secret, such as ~/.hf_token or ./token, or the word environment; "
+        "the secret itself does not belong here"
         for name, item in value.items()
-        if name not in wrong and (not isinstance(item, str) or not (item == "environment" or "/" in item) or item.startswith("-"))
+        if name not in wrong and (not isinstance(item, str) or not (item == "environment" or _FILE.match(item)))
     }
     wrong |= {name: "must be one line without control characters" for name, item in value.items() if _holds_control(str(item))}
     if wrong:
@@ -138,7 +165,7 @@ class Environment(Section):
 class Launch(Section):
     """`launch:` how the processes start; the cluster's profile knows."""
 
-    shebang: Annotated[Text, matching(_SHEBANG, "a first line such as #!/bin/bash -l")] = "#!/bin/bash"
-    master_addr_suffix: Annotated[Text, matching(_SUFFIX, "letters, digits, . or -")] | None = None
-    cpu_bind: Annotated[Text, matching(_CPU_BIND, "a value of srun's --cpu-bind, such as none or cores")] | None = None
+    shebang: Shebang = "#!/bin/bash"
+    master_addr_suffix: HostSuffix | None = None
+    cpu_bind: CpuBind | None = None
     gpus_on_srun: Boolean = False

@@ -92,7 +92,7 @@ def _sbatch_option(key: str, item: Any) -> str | None:
         raise problem(f"must not be here: with it, sbatch does not just submit the script; use {NOT_A_JOB[key]}")
     if isinstance(item, dict | list):
         raise problem(f"must be one value, not {kind(item)}")
-    if key == "gres" and "gpu" in str(item).lower():
+    if (key == "gres" or key.startswith("tres-per-")) and "gpu" in str(item).lower():
         raise problem("must not ask for GPUs: a second GPU request makes Slurm refuse the job; use --gpus and --gpu-type")
     return None if item is None or (isinstance(item, Plain) and item == "true") else as_text(item)
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hpctrain.config import variables
+from hpctrain.errors import UsageError
+from hpctrain.jobs.secret_forms import looks_secret
 from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Secret, Sharding
 from hpctrain.yaml12 import Plain, to_json_value
 
@@ -58,10 +60,10 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         secrets=tuple(
             Secret(name=name, file=None if file == "environment" else _at_home(file, home)) for name, file in environment.secrets.items()
         ),
-        before=tuple(_at_home(file, home) or "" for file in environment.before),
-        after=tuple(_at_home(file, home) or "" for file in environment.after),
+        before=tuple(_sourced(file, home) for file in environment.before),
+        after=tuple(_sourced(file, home) for file in environment.after),
         offline=config.offline,
-        accelerate_config=_accelerate_config(config, home),
+        accelerate_config=_at_home(config.accelerate_config, home) or "",
         script=_at_home(config.script, home),
         template=_at_home(config.template, home),
         cluster=config.cluster,
@@ -71,8 +73,27 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         gpus_on_srun=config.launch.gpus_on_srun,
         master_addr_suffix=config.launch.master_addr_suffix or "",
         cpu_bind=config.launch.cpu_bind,
-        arguments=(*(_at_home(word, home) or "" for word in _words(config.training)), *arguments),
+        arguments=_without_secrets((*(_at_home(word, home) or "" for word in _words(config.training)), *arguments)),
     )
+
+
+def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the training's arguments, which stand in the script.
+
+    Raises:
+        UsageError: one of them is a secret.
+    """
+    before = ""
+    for word in words:
+        name, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and looks_secret(name.removeprefix("--"), value):
+            variable = name.removeprefix("--").upper()
+            raise UsageError(
+                f"{name or 'an argument'} of the training looks like a secret, and would stand in the script",
+                fix=f"put it into a file, chmod 600, and name that in config.yaml: environment.secrets.{variable}: FILE",
+            )
+        before = word if word.startswith("--") else ""
+    return words
 
 
 def _container(environment: Environment, home: str | None) -> Container | None:
@@ -87,11 +108,10 @@ def _container(environment: Environment, home: str | None) -> Container | None:
     )
 
 
-def _accelerate_config(config: Config, home: str | None) -> str:
-    # What shards is rendered for the job, with its numbers; the plain one is the same for all.
-    if config.sharding != "ddp":
-        return f"{config.job_name}.accelerate.yaml"
-    return _at_home(config.accelerate_config, home) or ""
+def _sourced(file: str, home: str | None) -> str:
+    """Return the path of a hook as `source` takes it: a name without a slash would be looked for on PATH."""
+    path = _at_home(file, home) or ""
+    return path if "/" in path else f"./{path}"
 
 
 def _at_home(text: str | None, home: str | None) -> str | None:

@@ -15,11 +15,12 @@ CLUSTER = "cluster"
 #: Profiles that come with hpctrain.
 SHIPPED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     # Left over from debugging or from another machine, these serialise kernels, switch fast paths off or choose the wrong network.
+    # The flight recorder (TORCH_FR_BUFFER_SIZE) wants the default way of error handling, 3 (pytorch/pytorch#121055).
     # Names: NVIDIA's NCCL user guide (environment variables), torch.distributed (ProcessGroupNCCL.hpp), CUDA programming guide.
     "large-scale": (
         {
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "1800", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000",
-            "NCCL_DEBUG": "WARN",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "NCCL_DEBUG": "WARN",
         },
         (
             "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE",
@@ -30,7 +31,7 @@ SHIPPED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "debug": (
         {
             "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO",
-            "TORCH_SHOW_CPP_STACKTRACES": "1", "TORCH_FR_BUFFER_SIZE": "2000",
+            "TORCH_SHOW_CPP_STACKTRACES": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         },
         (),
     ),

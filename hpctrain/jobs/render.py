@@ -88,16 +88,11 @@ def render_accelerate_config(
     spec: JobSpec,
     templates: Mapping[str, str],
     *,
-    version: str,
-    directory: str,
-    arguments: tuple[str, ...],
     compiled: jinja2.BytecodeCache | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return the accelerate config of a job that shards, with the same header as its script; arguments as of `render`."""
-    text = _fill(ACCELERATE_TEMPLATE, templates, {"job": spec}, compiled, files)
-    title = f"# accelerate config of {spec.job_name}: {spec.layout}, sharding {spec.sharding}"
-    return _seal([title, _made_of(ACCELERATE_TEMPLATE, templates, version), _again(directory, arguments), text], spec)
+    """Return the accelerate config that the script of a job that shards writes for itself."""
+    return _fill(ACCELERATE_TEMPLATE, templates, {"job": spec}, compiled, files)
 
 
 def _made_of(template: str, templates: Mapping[str, str], version: str) -> str:

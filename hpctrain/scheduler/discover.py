@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,11 @@ from hpctrain.clusters.live import LiveCluster
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import shell
 from hpctrain.scheduler import process
+
+#: Of the queries that carry a format, which nobody wants to read.
+_NAMES = {"nodes": "sinfo", "users": "sacctmgr show user", "qos": "sacctmgr show qos"}
+#: What the programs put in front of each line.
+_PREFIX = re.compile(r"^(sinfo|scontrol|sacctmgr): ((error|fatal): )?")
 
 
 def is_available() -> bool:
@@ -52,7 +58,21 @@ def discover(*, timeout: float = 10.0) -> LiveCluster:
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = dict(zip(asked, pool.map(lambda argv: _ask(argv, timeout), asked.values()), strict=True))
     texts = {name: text for name, (text, _) in answers.items() if text is not None}
-    return from_texts(texts, silent=tuple(sentence for _, sentence in answers.values() if sentence is not None))
+    return from_texts(texts, silent=_silent(asked, {name: said for name, (_, said) in answers.items() if said is not None}))
+
+
+def _silent(asked: Mapping[str, tuple[str, ...]], said: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence for each query without an answer; of a slurmctld that is not there, one for all."""
+    rest = dict(said)
+    sentences = []
+    if {"nodes", "partitions", "config"} <= said.keys():
+        # All programs read the same configuration, and those three ask the same daemon: what they say is one failure.
+        words = said["nodes"]
+        sentences.append(f"it does not answer ({words if words.startswith('sinfo') else f'sinfo: {words}'})")
+        everything = len(said) == len(asked)
+        rest = {} if everything else {name: each for name, each in said.items() if name in ("users", "qos")}
+    sentences += [f"{_NAMES.get(name) or shell.join(asked[name])}: {words}" for name, words in rest.items()]
+    return tuple(sentences)
 
 
 def from_texts(texts: Mapping[str, str], *, silent: tuple[str, ...] = ()) -> LiveCluster:
@@ -83,16 +103,15 @@ def _understood(part: str, text: str) -> bool:
 
 
 def _ask(argv: tuple[str, ...], timeout: float) -> tuple[str | None, str | None]:
-    """Return what a query printed, or None and the sentence that says why there is no answer."""
-    typed = shell.join(tuple(word.replace(slurm_text.SEPARATOR, "|") for word in argv))
+    """Return what a query printed, or None and why there is no answer: the last thing that the program said."""
     try:
         done = process.run(argv, timeout=timeout)
     except (SchedulerError, OSError) as error:
-        return None, f"{typed}: {error.what if isinstance(error, SchedulerError) else error.strerror}"
-    said = "; ".join(line.strip() for line in (done.stderr.strip() or done.stdout.strip()).splitlines())
+        return None, error.what if isinstance(error, SchedulerError) else error.strerror or str(error)
+    said = [_PREFIX.sub("", line.strip()) for line in (done.stderr.strip() or done.stdout.strip()).splitlines() if line.strip()]
     # sacctmgr ends with 0 in some versions that have just said that there is no accounting.
-    if done.returncode != 0 or (not done.stdout.strip() and "accounting_storage" in said):
-        return None, f"{typed}: {said or f'exit status {done.returncode}'}"
+    if done.returncode != 0 or (not done.stdout.strip() and any("accounting_storage" in line for line in said)):
+        return None, said[-1] if said else f"exit status {done.returncode}"
     return done.stdout, None
 
 

@@ -59,6 +59,8 @@ class Outcome:
         total_files: of the project, after the rules, without directories.
         total_bytes: their sizes.
         wire_bytes: what was sent over the network.
+        gone: files of the far side that are gone here, where they are not to be deleted.
+        rendered: scripts among those sent that hpctrain has made for this machine.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -67,6 +69,8 @@ class Outcome:
     total_files: int = 0
     total_bytes: int = 0
     wire_bytes: int = 0
+    gone: list[str] = field(default_factory=list)
+    rendered: list[str] = field(default_factory=list)
     _directories: int = 0
 
     def read(self, line: str) -> Change | None:
@@ -93,6 +97,12 @@ class Outcome:
     def of_kind(self, kind: Kind) -> list[Change]:
         """Return the changes of one kind."""
         return [change for change in self.changes if change.kind == kind]
+
+    def keep_what_is_gone(self) -> None:
+        """Take the deletions out of the changes, and remember their files as `gone`: a trial with --delete for a transfer without."""
+        self.gone = [path for path in self.deleted if not path.endswith("/")]
+        self.changes = [change for change in self.changes if change.kind != "deleted"]
+        self.notes = [note for note in self.notes if not note.startswith("cannot delete")]
 
     @property
     def sent(self) -> list[Change]:

@@ -61,12 +61,12 @@ def parse(text: str, *, project: str) -> Destination:
         reason = (
             () if ":" not in text else ("a host is letters, digits, '.', '_' and '-', after USER@ or not, and does not begin with '-'",)
         )
-        raise UsageError(f"{text!r} is not HOST:PATH", details=reason, fix=f"hpctrain sync HOST:{shell.quote(_plain(project))}")
+        raise UsageError(f"{text!r} is not HOST:PATH", details=reason, fix=f"hpctrain sync HOST:{shell.quote(plain(project))}")
     login = (f"{match['user']}@" if match["user"] else "") + match["host"]
     path = match["path"]
     strange = next((character for character in path if _unprintable(character)), None)
     if strange is not None:
-        raise UsageError(f"the path in {text!r} holds the control character {strange!r}", fix=f"hpctrain sync {login}:{_plain(project)}")
+        raise UsageError(f"the path in {text!r} holds the control character {strange!r}", fix=f"hpctrain sync {login}:{plain(project)}")
     path = path.removeprefix("~/").lstrip("/") if path.startswith("~/") else path
     path = path.rstrip("/") or path[:1]
     if path.startswith("$"):
@@ -79,11 +79,11 @@ def parse(text: str, *, project: str) -> Destination:
             f"{path.split('/')[0]!r} is not expanded on {match['host']}; '~/' alone is", fix="write the path of that directory"
         )
     if path == "~" or posixpath.normpath(path or ".") in (".", "..", "/", "//"):
-        raise UsageError(f"{text!r} names no directory of the project's own", fix=f"hpctrain sync {login}:{_plain(project)}")
+        raise UsageError(f"{text!r} names no directory of the project's own", fix=f"hpctrain sync {login}:{plain(project)}")
     return Destination(login, path)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Return a project's name as one that needs no quotes."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "my_project"
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpctrain.clusters.load import open_regular, read_regular
 from hpctrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def usage_error(problems: list[Problem]) -> UsageError:
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "*.model", "tekken.json")
 _LFS = b"version https://git-lfs"
+#: The index of a model of some thousand weight files has 10 MB.
+_MAX_JSON_BYTES = 100_000_000
 
 
 def check_model(name: str | None) -> list[Problem]:
@@ -46,12 +50,12 @@ def check_model(name: str | None) -> list[Problem]:
     if name is None:
         return [Problem("--model_name_or_path is missing", "--model_name_or_path FOLDER")]
     folder = Path(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path.is_dir, this takes any name
         what = f"there is no model folder '{name}'; models are read from local folders only, nothing is downloaded"
         source = name if name.count("/") == 1 and not name.startswith((".", "/", "~")) else "OWNER/MODEL"
         return [Problem(what, f"hf download {source} --local-dir {name} (where there is a network)")]
     fix = f"ls {name}"
-    if not (folder / "config.json").is_file():
+    if not os.path.isfile(folder / "config.json"):
         return [Problem(f"the model folder '{name}' has no config.json", fix)]
     problems = [Problem(f"the model folder '{name}' {what}", fix) for what in _weights_problems(folder)]
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER):
@@ -62,20 +66,29 @@ def check_model(name: str | None) -> list[Problem]:
 def _weights_problems(folder: Path) -> list[str]:
     shards: set[str] = set()
     for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("pytorch_model*.bin.index.json")):
-        content = _json(index)
+        content = json_object(index)
         if content is None:
             return [f"has an index that is not JSON: {index.name}"]
-        shards.update(content.get("weight_map", {}).values())
-    missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        names = content.get("weight_map", {})
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            return [f"has an index whose weight_map does not name files: {index.name}"]
+        shards.update(names.values())
+    missing = sorted(shard for shard in shards if not os.path.isfile(folder / shard))
     if missing:
         return [f"lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:3])}"]
     files = [file for pattern in _WEIGHTS for file in folder.glob(pattern)]
     if not files:
         return ["has no weights (*.safetensors or pytorch_model*.bin)"]
     for file in files:
-        with file.open("rb") as opened:
-            if opened.read(len(_LFS)) == _LFS:
-                return [f"has a git-lfs pointer where weights should be: {file.name}; run git lfs pull"]
+        try:
+            with open_regular(file) as opened:
+                first = opened.read(len(_LFS))
+        except FileNotFoundError:  # a link to nothing
+            return [f"has weights that are not a regular file: {file.name}"]
+        except OSError as error:
+            return [f"has weights that cannot be read: {file.name}: {error.strerror}"]
+        if first == _LFS:
+            return [f"has a git-lfs pointer where weights should be: {file.name}; run git lfs pull"]
     return []
 
 
@@ -95,7 +108,7 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
     if name is None:
         return [Problem("--dataset_name is missing", "--dataset_name FOLDER")]
     folder = Path(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         what = f"there is no dataset folder '{name}'; datasets are read from local folders only, nothing is downloaded"
         return [Problem(what, _HOW_TO_SAVE)]
     parts = split_folders(folder)
@@ -116,24 +129,27 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
 
 def split_folders(folder: Path) -> dict[str, Path] | None:
     """Return the folder of each split; of a dataset without splits itself under the name ""; None for anything else."""
-    names = (_json(folder / "dataset_dict.json") or {}).get("splits")
+    names = (json_object(folder / "dataset_dict.json") or {}).get("splits")
     if isinstance(names, list):
         return {str(name): folder / str(name) for name in names}
-    return {"": folder} if (folder / "state.json").is_file() else None
+    return {"": folder} if os.path.isfile(folder / "state.json") else None
 
 
 def columns(part: Path) -> list[str]:
     """Return the column names of one split's folder, as it was saved; none when that cannot be read."""
-    return list((_json(part / "dataset_info.json") or {}).get("features") or ())
+    features = (json_object(part / "dataset_info.json") or {}).get("features")
+    return list(features) if isinstance(features, dict) else []
 
 
 def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
-    state, found = _json(part / "state.json"), columns(part)
-    if state is None or not found:
+    state, found = json_object(part / "state.json"), columns(part)
+    entries = (state or {}).get("_data_files", [])
+    named = isinstance(entries, list) and all(isinstance(each, dict) and isinstance(each.get("filename"), str) for each in entries)
+    if state is None or not found or not named:
         what = f"the dataset '{name}' is damaged: split '{split}' lacks a readable state.json or dataset_info.json"
         return [Problem(what, f"ls {part}")]
-    files = [entry["filename"] for entry in state.get("_data_files", ())]
-    if missing := [file for file in files if not (part / file).is_file()]:
+    files = [entry["filename"] for entry in entries]
+    if missing := [file for file in files if not os.path.isfile(part / file)]:
         what = f"the dataset '{name}' is not complete: split '{split}' lacks {', '.join(missing[:3])}"
         return [Problem(what, f"ls {part}")]
     if "input_ids" not in found:
@@ -142,11 +158,11 @@ def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
     return []
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def json_object(path: Path) -> dict[str, Any] | None:
     """Return a file's JSON object, or None when it is not there or is something else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(read_regular(path, _MAX_JSON_BYTES).decode())
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -137,3 +137,24 @@ def test_what_is_no_batch_script_is_refused_in_a_trial_too(desk: Desk, trial: st
     desk.program("sbatch", "exit 1")
     desk.write("notes.txt", "no script\n")
     assert desk.refused("submit", *where, trial, "notes.txt").lines[0] == "error: notes.txt is not a batch script"
+
+
+def test_a_local_job_is_shown_and_cancelled_while_slurm_is_silent(rendered: Desk, no_slurm: None) -> None:
+    rendered.write("job.sbatch", "#!/bin/bash\n#SBATCH --job-name=here\n#SBATCH --output=out.log\necho started; sleep 300\n")
+    submitted = rendered.run("submit", "--local", "--no-check", "--parsable", "job.sbatch")
+    assert submitted.code == 0, submitted.err
+    job = submitted.out.strip()
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        rendered.program(name, f"touch {rendered.directory}/asked; echo '{name}: error: {UNREACHABLE[0]}' >&2; exit 1")
+    assert rendered.run("logs", job).code == 0
+    assert not (rendered.directory / "asked").exists(), "the id is one of this machine"
+    by_name = rendered.run("logs", "here")
+    assert by_name.code == 0
+    assert "note: Slurm does not answer" in by_name.err
+    for verb in (["logs", "other"], ["logs", "5"], ["cancel", "here", "5", "--yes"], ["cancel"]):
+        refused = rendered.refused(*verb, code=3)
+        assert refused.lines == [f"error: Slurm does not answer: squeue said: {UNREACHABLE[0]}",
+                                 "fix: load your site's Slurm module, then: hpctrain ps"]  # fmt: skip
+    assert rendered.run("ps").err.splitlines() == refused.lines, "the words of ps"
+    ended = rendered.run("cancel", job)
+    assert (ended.code, ended.out) == (0, f"cancelled job {job} (here)\n")

@@ -406,8 +406,18 @@ def slurm(desk: Desk, sbatch: str) -> None:
 def test_a_slurm_that_does_not_answer_is_not_checked_against(project: Desk) -> None:
     slurm(project, "exit 1")
     found = json.loads(project.run("check", "--json").out)
-    assert any("Slurm" in sentence for sentence in found["not_checked"])
+    said = [sentence for sentence in found["not_checked"] if sentence.startswith("Slurm")]
+    assert said == ["Slurm: it does not answer (sinfo: slurm_load_ctl_conf error: Unable to contact slurm controller)"]
     assert not any(sentence.startswith("Slurm") for sentence in found["checked"])
+
+
+def test_one_program_that_does_not_answer_is_named_without_its_format(project: Desk) -> None:
+    slurm(project, "exit 1")
+    project.program("scontrol", '[ "$2" = config ] && echo "ClusterName = lab" || echo "PartitionName=gpu State=UP"')
+    found = json.loads(project.run("check", "--json").out)
+    said = [sentence for sentence in found["not_checked"] if sentence.startswith("Slurm")]
+    failed = "slurm_load_ctl_conf error: Unable to contact slurm controller"
+    assert said == [f"Slurm: {name}: {failed}" for name in ("sinfo", "sacctmgr show user", "sacctmgr show qos")]
 
 
 def test_submit_stops_on_errors_and_shows_them_whole(project: Desk) -> None:

@@ -165,3 +165,29 @@ def test_render_explain_takes_no_file(desk: Desk) -> None:
     assert "--explain writes no file" in desk.refused("render", "--explain", "--to", "x.sbatch").err
     assert desk.refused("render", "--explain", "--to", "-").lines[-1] == "fix: leave out --to"
     assert "must be between 1 and 64" in desk.refused("render", "--explain", "--gpus", "0").err
+
+
+TOKENS = {"WANDB_API_KEY": "0123456789abcdef" * 2 + "01234567", "HF_TOKEN": "hf_" + "aB3dE6gH9jK2" * 3}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--sources",)])
+def test_no_token_is_shown(options: tuple[str, ...], desk: Desk) -> None:
+    desk.write("job.sh", "#!/bin/bash\n" + "".join(f"export {name}={value}\n" for name, value in TOKENS.items()) + "srun python train.py\n")
+    said = desk.run("explain-script", *options, "job.sh")
+    assert said.code == 0
+    assert not any(value in said.out + said.err for value in TOKENS.values())
+    assert "WANDB_API_KEY=012" in said.out, "the line stays, cut"
+    assert "HF_TOKEN=hf_" in said.out
+    assert "secret-in-script" in said.out, "lint has read the script as it is"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_python_program_is_said_to_be_no_shell_script_once(options: tuple[str, ...], desk: Desk) -> None:
+    desk.write("train.py", "import torch\nprint('hello')\n")
+    said = desk.refused("explain-script", *options, "train.py")
+    assert said.out == ""
+    assert said.err.count("not a shell script") == 1
+    assert said.lines[-1] == "fix: hpctrain render --explain --script train.py"
+    # sbatch takes a Python program with directives; those can be explained.
+    desk.write("job.py", "#!/usr/bin/env python3\n#SBATCH --nodes=1\nprint('hello')\n")
+    assert "--nodes=1" in desk.run("explain-script", "job.py").out

@@ -175,6 +175,33 @@ def test_a_profile_without_slurm(desk: Desk) -> None:
     assert "documented" in lines_of(desk, "gpus_per_node") + (desk.directory / "config.yaml").read_text()
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize(
+    ("account", "constraint", "gpus"), [("abc@h100", "h100", 4), ("abc@a100", "a100", 8), ("abc@v100", None, 4)]
+)  # fmt: skip
+def test_where_the_constraint_chooses_the_nodes_no_partition_is_written(
+    desk: Desk, account: str, constraint: str | None, gpus: int
+) -> None:
+    words = ("init", "--cluster", "jean_zay", "--account", account)
+    assert desk.run(*words).code == 0
+    asked = config_of(desk).resources
+    assert (asked.partition, asked.constraint, asked.gpus_per_node) == (None, constraint, gpus)
+    text = (desk.directory / "config.yaml").read_text()
+    assert "the constraint chooses" in text
+    assert "gpu_p13" not in text
+    assert "at most" not in text  # of a partition that the job does not land in
+    assert desk.run(*words, "--force", "--partition", "gpu_p6").code == 0
+    assert config_of(desk).resources.partition == "gpu_p6"
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_the_longest_time_is_that_of_the_qos(desk: Desk) -> None:
+    words = ("init", "--cluster", "jean_zay", "--account", "abc@h100", "--qos", "qos_gpu_h100-t3")
+    assert "at most 20:00:00" in desk.refused(*words, "--time", "20:00:01").err
+    assert desk.run(*words, "--time", "20:00:00").code == 0
+    assert "gpu_p13" not in desk.refused("init", "--cluster", "jean_zay", "--force").err
+
+
 def test_slurm_that_does_not_answer(slurm: Desk) -> None:
     for program in ("sinfo", "scontrol", "sacctmgr"):
         slurm.program(program, "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
@@ -184,7 +211,8 @@ def test_slurm_that_does_not_answer(slurm: Desk) -> None:
     assert slurm.run("init", "--no-slurm").lines[0].startswith("no cluster named")
     said = slurm.run("init", "--cluster", "leonardo", "--account", "x", "--force")
     assert said.code == 0
-    assert "does not answer, so the profile alone counts" in said.err
+    words = "does not answer (sinfo: Unable to contact slurm controller (connect failure)), so the profile alone counts"
+    assert words in " ".join(said.err.split())
 
 
 def test_one_program_that_fails_is_named_and_the_rest_counts(slurm: Desk) -> None:
@@ -364,3 +392,15 @@ def test_ctrl_c_leaves_nothing(slurm: Desk, hpctrain: str) -> None:
             break
     assert terminal.finish()[0] == 130
     assert slurm.snapshot() == before
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize(("gpus", "mem"), [(4, "7G"), (2, "3G"), (1, "1G")])
+def test_the_memory_of_several_gpus_is_rounded_once(desk: Desk, tmp_path: Path, gpus: int, mem: str) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "small.yaml").write_text(
+        "title: Small\nnodes: {a: {gpus: 4, memory: 7900M}}\nmemory: {request: per-gpu}\npartitions: {gpu: {nodes: a}}\n"
+    )
+    desk.set(HPCTRAIN_CLUSTERS=str(tmp_path / "profiles"))
+    assert desk.run("init", "--cluster", "small", "--gpus", str(gpus)).code == 0
+    assert f"mem: {mem} " in (desk.directory / "config.yaml").read_text()

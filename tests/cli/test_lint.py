@@ -98,6 +98,22 @@ def test_sarif(desk: Desk) -> None:
     desk.refused("lint", "--sarif", "--json", "job.sbatch")
 
 
+def test_one_other_number_among_many_is_found_and_what_is_left_out_is_said(desk: Desk) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --time=1\n"
+    line = 'srun torchrun --nnodes {} --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" --rdzv_endpoint "$MASTER_ADDR:$MASTER_PORT" train.py\n'
+    odd = 4 + 1500 + 1
+    desk.write("odd.sbatch", head + line.format(2) * 1500 + line.format(3) + line.format(2) * 300)
+    said = desk.run("lint", "--json", "odd.sbatch")
+    document = json.loads(said.out)
+    assert [(finding["id"], finding["line"]) for finding in document["findings"]] == [("nnodes-mismatch", odd)]
+    assert document["skipped"] == 1790
+    desk.write("same.sbatch", head + "".join(f'if [ -f "$A{n}" ]; then\n  rm "$A{n}" || exit {n}\nfi\n' for n in range(6000)))
+    said = desk.run("lint", "same.sbatch")
+    assert said.err == "1 file: nothing found\nnote: 5990 blocks like others were not read again\n"
+    desk.write("job.sbatch", GOOD)
+    assert json.loads(desk.run("lint", "--json", "job.sbatch").out)["skipped"] == 0
+
+
 def test_stdin(desk: Desk) -> None:
     hpctrain = Path(sys.executable).with_name("hpctrain")
     done = subprocess.run([hpctrain, "lint", "--json", "-"], input=BAD.encode(), capture_output=True, cwd=desk.directory)

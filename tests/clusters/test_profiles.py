@@ -202,7 +202,8 @@ def test_facts_that_decide_whether_a_job_runs() -> None:
     for name in ("tacc_vista", "tacc_lonestar6"):
         tacc = profile(name)
         assert tacc.gpu_request.dialect == "none"
-        assert set(tacc.directives.forbidden) == {"gres", "gpus-per-task", "mem", "export", "nodelist"}
+        assert set(tacc.directives.forbidden) == {"gres", "gpus-per-task", "mem", "nodelist"}
+        assert set(tacc.directives.discouraged) == {"export"}
         assert set(tacc.directives.required) == {"nodes", "ntasks-per-node", "time", "partition"}
     assert profile("tacc_lonestar6").nodes["a100"].gpus == 3
     assert profile("deucalion").launch.shebang == "#!/bin/bash -l"
@@ -237,6 +238,7 @@ def test_the_share_of_a_gpu() -> None:
     assert delta["a100x4"].memory_for_each_gpu == 57 * GIB, "a tenth of what is built in is left to the system"
     assert profile("lumi_g").nodes["mi250x"].memory_for_each_gpu == 60 * GIB
     assert delta["a40x4"].memory_for_each_gpu is None
+    assert delta["a100x4"].memory_for(4) == 230 * GIB, "rounded once for all GPUs"
     assert (juwels["a100"].cpus_for_each_gpu, delta["mi100x8"].cpus_for_each_gpu) == (24, None)
 
 

@@ -383,3 +383,18 @@ def test_the_options_of_the_training_are_real() -> None:
 
     known = {field.name.replace("_", "-") for kind in (SFTConfig, ScriptArguments, ModelConfig) for field in fields(kind)} | {"config"}
     assert sorted(set(TRAINING) - known) == []
+
+
+@pytest.mark.parametrize("words", ['$(scontrol show hostnames $SLURM_JOB_NODELIST)', '"$(hostname)"', "`hostname`"])
+def test_what_a_command_prints_is_no_script(words: str) -> None:
+    for launcher in ("srun torchrun train.py", "srun accelerate launch train.py"):
+        line = explain(script(f"nodes=({words})", launcher))[1]
+        assert "the script that it runs" not in reasons(line)
+        assert "which alone knows it" not in reasons(line)
+        assert "what this command prints" in reasons(line)
+    assert "what this command prints" in reasons(only(f"srun python {words} --lr 1"))
+
+
+def test_mkdir_has_its_option_in_the_sentence_and_not_in_the_name() -> None:
+    assert only("mkdir -p logs").why == "Makes the directory `logs` and those above it; one that is there is no error."
+    assert only("mkdir logs").why == "Makes a directory: logs."

@@ -27,10 +27,7 @@ def files_of(case: Path) -> dict[str, str]:
     spec = to_spec(layers.resolve(found).config, directory=DIRECTORY)
     template = spec.template or render.template_name(spec)
     made: dict[str, Any] = {"version": "VERSION", "directory": DIRECTORY, "arguments": ()}
-    files = {"script.sbatch": render.render(spec, data.templates(), template=template, **made)}
-    if spec.launcher == "accelerate" and spec.sharding != "ddp":
-        files["accelerate.yaml"] = render.render_accelerate_config(spec, data.templates(), **made)
-    return files
+    return {"script.sbatch": render.render(spec, data.templates(), template=template, **made)}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -24,7 +24,7 @@ def spec_of(kind: Sharding, nodes: int = 2, **more: Any) -> JobSpec:
 
 
 def config_of(spec: JobSpec) -> str:
-    return render.render_accelerate_config(spec, data.templates(), version="1", directory="/srv", arguments=())
+    return render.render_accelerate_config(spec, data.templates())
 
 
 @pytest.mark.parametrize("kind", SHARDED)
@@ -33,9 +33,9 @@ def test_the_config_passes_our_own_check_and_its_numbers_are_the_job_s(kind: Sha
     document = yaml12.load(text, "sft.accelerate.yaml")
     assert accelerate_config.problems(document, "sft.accelerate.yaml") == []
     assert (document.data["num_machines"], document.data["num_processes"]) == ("2", "8")
-    made = render.read_header(text)
-    assert made is not None
-    assert made.untouched
+    script = render.render(spec_of(kind), data.templates(), template="multi_node.sbatch.j2", version="1", directory="/srv", arguments=())
+    assert f"<<'END'\n{text}END\n" in script, "the script writes it for itself"
+    assert '--config_file "$HPCTRAIN_RUN_DIR/accelerate.yaml"' in script
 
 
 def environment_of_accelerate(spec: JobSpec, file: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], Any]:

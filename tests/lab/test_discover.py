@@ -94,8 +94,7 @@ def test_a_controller_that_is_not_there_leaves_everything_unknown(
     monkeypatch.setenv("SLURM_CONF", str(conf))
     live = discover.discover(timeout=4)  # the clients try for half a minute
     assert (live.partitions, live.cluster_name) == (None, None)
-    assert [sentence.partition(" ")[0] for sentence in live.silent] == ["sinfo", "scontrol", "scontrol"]
-    assert "scontrol show partition -o: scontrol did not answer within 4 s" in live.silent
+    assert live.silent == ("it does not answer (sinfo did not answer within 4 s)",)
     assert live.accounts is not None  # the database still answers
 
 

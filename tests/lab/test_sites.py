@@ -42,8 +42,6 @@ class Case:
         shows: texts that `scontrol show job` has of the accepted job.
         level: of the finding that `hpctrain check` has where it can ask the site.
         alone: of the finding that it has without Slurm, from the profile alone: `silent` where only the site knows.
-        gap, gap_alone: what hpctrain does not know yet, with and without Slurm; the test then has to fail.
-        only_slurm_knows: the one finding is what sbatch --test-only said.
     """
 
     site: str
@@ -55,13 +53,10 @@ class Case:
     shows: tuple[str, ...] = ()
     level: str = "none"
     alone: str = ""
-    gap: str = ""
-    gap_alone: str = ""
-    only_slurm_knows: bool = False
 
     @property
-    def can_be_checked(self) -> bool:
-        """Whether hpctrain's own words say what is wrong; not where hpctrain would never write such a script."""
+    def can_be_rendered(self) -> bool:
+        """Whether hpctrain's own words say what is wrong; a script that it would never write is read by `lint --cluster`."""
         return not self.remove
 
     def __str__(self) -> str:
@@ -287,7 +282,7 @@ def checked(case: Case, slurm_conf: str | None, project: Path) -> Said:
 @pytest.fixture(scope="module")
 def said(played: dict[str, dict[str, str]], project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[Case, bool], Any]:
     """Return (case, with Slurm?) → what check says. Asked at the same time, in processes of their own: check mostly waits for Slurm."""
-    cases = [case for case in (*RIGHT, *WRONG, *TRAP) if case.can_be_checked]
+    cases = [case for case in (*RIGHT, *WRONG, *TRAP) if case.can_be_rendered]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCTRAIN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
@@ -300,10 +295,9 @@ def said(played: dict[str, dict[str, str]], project: Path, tmp_path_factory: pyt
     return {key: future.exception() or future.result() for key, future in asked.items()}
 
 
-def gaps(cases: list[Case], reason: str) -> list[Any]:
-    """Return the cases that can be checked as parameters; those with a known gap are expected to fail, and must."""
-    marks = {case: [pytest.mark.xfail(reason=getattr(case, reason), strict=True)] if getattr(case, reason) else [] for case in cases}
-    return [pytest.param(case, marks=marks[case], id=str(case)) for case in cases if case.can_be_checked]
+def cases(found: list[Case]) -> list[Any]:
+    """Return the cases that hpctrain renders, as parameters."""
+    return [pytest.param(case, id=str(case)) for case in found if case.can_be_rendered]
 
 
 def answer(said: dict[tuple[Case, bool], Any], case: Case, *, slurm: bool) -> Said:
@@ -315,29 +309,29 @@ def answer(said: dict[tuple[Case, bool], Any], case: Case, *, slurm: bool) -> Sa
     return found
 
 
-@pytest.mark.parametrize("case", gaps(RIGHT, "gap"))
+@pytest.mark.parametrize("case", cases(RIGHT))
 def test_check_has_nothing_against_it(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=True)
     assert (found.status, found.worst()) in ((0, "silent"), (0, "note")), found.text
 
 
-@pytest.mark.parametrize("case", gaps(RIGHT, "gap_alone"))
+@pytest.mark.parametrize("case", cases(RIGHT))
 def test_check_has_nothing_against_it_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=False)
     assert (found.status, found.worst()) in ((0, "silent"), (0, "note")), found.text
 
 
-@pytest.mark.parametrize("case", gaps([*WRONG, *TRAP], "gap"))
+@pytest.mark.parametrize("case", cases([*WRONG, *TRAP]))
 def test_check_says_so_beforehand(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=True)
     wanted = "error" if case.says else case.level
     assert LEVELS.index(found.worst()) >= LEVELS.index(wanted), found.text
     # Not only because Slurm was asked: hpctrain knows why.
     own = found.worst(without=frozenset({"slurm-refuses"}))
-    assert case.only_slurm_knows or LEVELS.index(own) >= LEVELS.index("warning"), found.text
+    assert LEVELS.index(own) >= LEVELS.index("warning"), found.text
 
 
-@pytest.mark.parametrize("case", gaps([case for case in (*WRONG, *TRAP) if case.alone != "silent"], "gap_alone"))
+@pytest.mark.parametrize("case", cases([case for case in (*WRONG, *TRAP) if case.alone != "silent"]))
 def test_check_says_so_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=False)
     assert LEVELS.index(found.worst()) >= LEVELS.index(case.alone), found.text

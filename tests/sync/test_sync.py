@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -42,9 +43,11 @@ def test_the_next_command_works(desk: Desk, far: Host) -> None:
     desk.write("train.py")
     path = "my $(touch canary) 'work'"
     said = desk.sync(f"{far.alias}:{path}", *far.options, "--yes")
-    line = said.err.splitlines()[-1].removeprefix("next: ")
-    assert " && hpctrain submit" in line
-    shown = subprocess.run(["bash", "-c", line.replace("hpctrain submit", "ls -a")], capture_output=True, text=True, check=True)
+    login, _, there = said.err.splitlines()[-1].removeprefix("next: ").partition(", then there: ")
+    assert there.endswith(" && hpctrain check")
+    # What a person does at the prompt: log in, and type the rest there.
+    typed = there.replace("hpctrain check", "ls -a")
+    shown = subprocess.run([*shlex.split(login), "bash", "-s"], input=typed, capture_output=True, text=True, check=True)
     assert MARKER in shown.stdout.splitlines()
     assert not list(far.home.parent.rglob("canary"))
 
@@ -286,5 +289,59 @@ def desk_json(*, changed: int, sent: int, destination: str, total: int, size: in
 
     return {
         "schema": 1, "destination": destination, "dry_run": False, "sent": sent, "bytes": 0, "wire_bytes": Anything(), "created": 0,
-        "changed": changed, "deleted": [], "secrets_left_out": [], "total_files": total, "total_bytes": size,
+        "changed": changed, "deleted": [], "gone_here": [], "secrets_left_out": [], "total_files": total, "total_bytes": size,
     }  # fmt: skip
+
+
+def test_without_delete_it_says_what_is_gone_here(desk: Desk, far: Host) -> None:
+    for name in ("train.py", "gone.txt", "old/a", "old/b"):
+        desk.write(name)
+    first = desk.sync(f"{far.alias}:work", *far.options, "--yes")
+    assert "gone here" not in first.err
+    (desk.project / "gone.txt").unlink()
+    said = desk.sync("--yes")
+    assert said.code == 0, said.err
+    assert "1 file there is gone here: gone.txt; hpctrain sync --delete" in said.err.splitlines()
+    assert said.out == f"nothing to send: {far.alias}:work is up to date\n"
+    assert (far.home / "work/gone.txt").exists()
+    shutil.rmtree(desk.project / "old")
+    desk.write("new.py")
+    more = desk.sync("--yes", "--json")
+    assert sorted(more.json["gone_here"]) == ["gone.txt", "old/a", "old/b"]
+    assert (more.json["deleted"], more.json["sent"]) == ([], 1)
+    assert (far.home / "work/old/a").exists()
+    done = desk.sync("--delete", "--yes", "--json")
+    assert (done.json["gone_here"], tree(far.home / "work")) == ([], {"train.py", "new.py"})
+
+
+def test_in_a_directory_of_others_nothing_is_called_gone(desk: Desk, far: Host) -> None:
+    (far.home / "work").mkdir()
+    (far.home / "work/theirs").write_text("x")
+    desk.write("train.py")
+    said = desk.sync(f"{far.alias}:work", *far.options, "--yes", "--json")
+    assert "gone here" not in said.err
+    assert said.json["gone_here"] == []
+
+
+def test_a_script_with_paths_of_this_machine_is_to_be_rendered_again(desk: Desk, far: Host) -> None:
+    desk.write("train.py")
+    desk.write("own.sbatch", "#!/bin/bash\n#SBATCH --nodes=1\n")
+    subprocess.run([desk.argv()[0], "render", "--to", "sft.sbatch", "--gpus", "1"], cwd=desk.project, check=True, capture_output=True)
+    said = desk.sync(f"{far.alias}:work", *far.options, "--yes")
+    assert "note: paths of this machine stand in sft.sbatch; render again there: hpctrain render" in said.err.splitlines()
+    assert "render again" not in desk.sync("--yes").err, "it is not among those sent"
+
+
+def test_the_configuration_of_ssh_is_remembered_without_dots(desk: Desk, far: Host) -> None:
+    desk.write("train.py")
+    (desk.project / "sub").mkdir()
+    beside = os.path.relpath(far.server.config, desk.project / "sub")
+    said = desk.sync(f"{far.alias}:work", "--ssh-config", f"sub/{beside}", "--dry-run")
+    assert said.code == 0, said.err
+    assert shlex.join(["--ssh-config", str(far.server.config)]) in said.err
+    assert "../" not in said.err
+
+
+def test_without_a_destination_it_names_a_place_that_is_not_home(desk: Desk, far: Host) -> None:
+    desk.write("train.py")
+    assert desk.refused(code=2).err.splitlines()[-1] == "fix: hpctrain sync HOST:/scratch/…/project"

@@ -130,7 +130,7 @@ def test_two_processes_of_accelerate(demo: Any, run: Run, tmp_path: Path) -> Non
 def test_sharding_that_the_cpu_does_not_have_is_said_aloud(demo: Any, run: Run, tmp_path: Path) -> None:
     """The rendered FSDP config is one that accelerate takes; on the CPU it leaves the sharding out without a word, so we say it."""
     spec = JobSpec(job_name="sft", chdir="/srv", gpus_per_node=2, sharding="fsdp", accelerate_config="sft.accelerate.yaml")
-    config = render.render_accelerate_config(spec, data.templates(), version="1", directory="/srv", arguments=())
+    config = render.render_accelerate_config(spec, data.templates())
     (tmp_path / "sft.accelerate.yaml").write_text(config)
     launch = ["accelerate.commands.launch", "--config_file", "sft.accelerate.yaml", "--main_process_port", 0]
     training = {"max_steps": 2, "per_device_train_batch_size": 2, "max_length": 64, "memory_every": 0}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 IDS = (
     "partition-unknown", "partition-down", "partition-missing", "account-unknown", "account-form", "account-missing", "account-not-allowed",
     "account-nodes", "qos-unknown", "qos-missing", "qos-not-allowed", "constraint-unknown", "directive-forbidden", "directive-discouraged",
-    "directive-required",
+    "directive-required", "constraint-partition",
     "time-limit", "time-default", "nodes-limit", "gpus-limit", "array-limit",
     "gpu-dialect", "gpus-per-node", "gpus-unused", "gpus-spread", "single-process", "gpu-type-unknown", "gpu-memory",
     "cores-limit", "cores-few", "memory-limit", "memory-too-small", "memory-all",

@@ -37,6 +37,7 @@ OPTIONS: dict[KeyPath, str] = {
     ("environment", "uv"): "--uv", ("environment", "pixi"): "--pixi", ("sharding",): "--sharding", ("cluster",): "--cluster",
     ("environment", "container", "image"): "--container",
 }  # fmt: skip
+_BEHIND = "behind --"
 _FLAGGED = re.compile(r"--[a-z][a-z0-9-]*\Z")
 #: In a constraint: more than names that all have to be there.
 _ODD = re.compile(r"[|*()\[\]]")
@@ -65,6 +66,7 @@ class Case:
         typed: what the user typed behind the verb, option and value, so that what we tell them to type keeps the rest.
         arguments: what they typed behind `--`.
         local: the job will run on this machine.
+        written: the directives of a script that hpctrain did not write; None: those of the spec.
     """
 
     spec: JobSpec
@@ -75,6 +77,7 @@ class Case:
     typed: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     local: bool = False
+    written: Mapping[str, str | None] | None = None
 
     # -- what the site says ---------------------------------------------------------------------------------------------
 
@@ -209,7 +212,9 @@ class Case:
     # -- where it was written, and what to type ------------------------------------------------------------------------
 
     def origin(self, *path: str) -> str:
-        """Return where the value at `path`, or the nearest section around it, was written."""
+        """Return where the value at `path`, or the nearest section around it, was written; arguments may stand behind `--`, and win."""
+        if path[0] == "training" and path[-1] in (word[2:].partition("=")[0].replace("-", "_") for word in self.arguments if word[:2] == "--"):
+            return _BEHIND
         return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), "default")
 
     def said(self, *path: str, value: object) -> str:
@@ -217,15 +222,18 @@ class Case:
         origin = self.origin(*path)
         if _FLAGGED.match(origin):
             return f"{origin} {path[-1]}={value}" if origin == "--sbatch" else f"{origin} {value}"
+        if origin == _BEHIND:
+            return f"--{path[-1]} {value}, behind --"
         if origin.startswith("HPCTRAIN_"):
             return f"{origin}={value}"
         if origin == "default" or origin.startswith(("profile ", "cluster profile ")):
             return f"{path[-1]} {value} ({origin})"
         return f"{origin}: {path[-1]}: {value}"
 
-    def command(self, *changes: tuple[str, str], verb: str = "render") -> str:
-        """Return the command with these options in place of what the user typed for them; everything else stays."""
-        changed = {_key(*pair) for pair in changes}
+    def command(self, *changes: tuple[str, str], verb: str = "render", without: KeyPath = ()) -> str:
+        """Return the command with these options in place of what the user typed for them; everything else stays, but `without`."""
+        left_out = [("--sbatch", without[-1])] if without[:1] == ("sbatch",) else [(OPTIONS[without], "")] if without in OPTIONS else []
+        changed = {_key(*pair) for pair in (*changes, *left_out)}
         kept = [pair for pair in self.typed if _key(*pair) not in changed]
         words = [word for option, value in (*kept, *changes) for word in ([option, value] if value else [option])]
         tail = ("--", *self.arguments) if self.arguments else ()

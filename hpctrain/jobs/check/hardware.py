@@ -138,7 +138,9 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
 def _cores(case: Case) -> Iterator[Finding]:
     spec, there = case.spec, case.node("cpus")
     total = spec.cores_per_task * spec.tasks_per_node
-    said = case.said(*_CPUS, value=spec.cores_per_task)
+    said, gpus = limits.cores_said(case), case.node("gpus")
+    if spec.cpus_per_task is None and gpus is not None and gpus.value and spec.gpus_per_node > gpus.value:
+        return  # so many cores only because of so many GPUs: `gpus-per-node` says it
     if there is not None and total > there.value:
         fits = max(1, there.value // spec.tasks_per_node)
         yield case.finding(
@@ -172,7 +174,7 @@ def _cores_of_gpus(case: Case, asked: int) -> Iterator[Finding]:
     least = -(-wanted.value * spec.gpus_per_node // spec.tasks_per_node)
     yield case.finding(
         "cores-few", fact.severity, f"{asked} cores for {spec.gpus_per_node} GPUs of a node, and this site wants {wanted.value} for each",
-        evidence=f"{case.said(*_CPUS, value=spec.cores_per_task)}; {fact.source}{confirm(fact, 'the documentation of the site')}",
+        evidence=f"{limits.cores_said(case)}; {fact.source}{confirm(fact, 'the documentation of the site')}",
         reason="the site refuses a job with fewer, or charges the GPU's share of the node all the same",
         fix=case.fix((_CPUS, least)),
     )  # fmt: skip

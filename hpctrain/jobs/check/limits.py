@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpctrain.jobs import shell
 from hpctrain.jobs.check.case import Case, Fact, confirm
 from hpctrain.jobs.finding import Finding
 from hpctrain.scheduler.parse import duration
@@ -116,7 +117,7 @@ def _time(case: Case) -> Iterator[Finding]:
     fix = case.fix((_TIME, allowed))
     yield case.finding(
         "time-limit", limit.fact.severity, f"time {duration.format(asked)} is more than {limit.whose} allows: {allowed}",
-        evidence=f"{case.said(*_TIME, value=duration.format(asked))}; {limit.fact.source}{confirm(limit.fact, _show(case))}",
+        evidence=f"{case.said(*_TIME, value=duration.format(asked))}; {limit.fact.source}{confirm(limit.fact, _shown_by(case, limit))}",
         reason="Slurm refuses such a job, or lets it wait for ever with the reason PartitionTimeLimit or QOSMaxWallDurationPerJobLimit",
         fix=f"{fix}{roomy}",
     )  # fmt: skip
@@ -188,7 +189,7 @@ def _nodes(case: Case) -> Iterator[Finding]:
     bound = "least" if least else "most"
     yield case.finding(
         "nodes-limit", limit.fact.severity, f"{_count(asked, 'node')}, and {limit.whose} allows {limit.fact.value} at {bound}",
-        evidence=f"{case.said(*_NODES, value=asked)}; {limit.fact.source}{confirm(limit.fact, _show(case))}",
+        evidence=f"{case.said(*_NODES, value=asked)}; {limit.fact.source}{confirm(limit.fact, _shown_by(case, limit))}",
         reason="Slurm refuses such a job, or lets it wait for ever with the reason PartitionNodeLimit or QOSMaxNodePerJobLimit",
         fix=case.fix((_NODES, limit.fact.value)),
     )  # fmt: skip
@@ -209,7 +210,7 @@ def _gpus(case: Case) -> Iterator[Finding]:
     gpus = case.spec.gpus_per_node if nodes * case.spec.gpus_per_node <= limit.fact.value else limit.fact.value
     yield case.finding(
         "gpus-limit", limit.fact.severity, f"{case.spec.layout}, and {limit.whose} allows {limit.fact.value} GPUs to a job",
-        evidence=f"{case.said(*_GPUS, value=case.spec.gpus_per_node)}; {limit.fact.source}{confirm(limit.fact, _show(case))}",
+        evidence=f"{case.said(*_GPUS, value=case.spec.gpus_per_node)}; {limit.fact.source}{confirm(limit.fact, _shown_by(case, limit))}",
         reason="Slurm refuses such a job, or lets it wait for ever with a reason such as QOSMaxGRESPerJob",
         fix=case.fix((_NODES, nodes), (_GPUS, gpus)),
     )  # fmt: skip
@@ -226,11 +227,20 @@ def _cores(case: Case) -> Iterator[Finding]:
         fewer = ((_NODES, nodes),) if nodes else ((_NODES, 1), (_CPUS, max(1, limit.fact.value // case.spec.tasks_per_node)))
         yield case.finding(
             "cores-limit", limit.fact.severity, what,
-            evidence=f"{case.said(*_CPUS, value=case.spec.cores_per_task)}, {each} on each node; "
-            f"{limit.fact.source}{confirm(limit.fact, f'sacctmgr show qos {qos_name(case)}')}",
+            evidence=f"{cores_said(case)}, {each} on each node; "
+            f"{limit.fact.source}{confirm(limit.fact, _shown_by(case, limit))}",
             reason="Slurm refuses such a job, or lets it wait for ever with the reason QOSMaxCpuPerJobLimit",
             fix=case.fix(*fewer),
         )  # fmt: skip
+
+
+def cores_said(case: Case) -> str:
+    """Return the words that show the cores of a task where they were written, also as so many for each GPU."""
+    spec = case.spec
+    if spec.cpus_per_task is not None or spec.cpus_per_gpu is None:
+        return case.said(*_CPUS, value=spec.cores_per_task)
+    gpus = spec.processes_per_task
+    return f"{case.said('resources', 'cpus_per_gpu', value=spec.cpus_per_gpu)} x {_count(gpus, 'GPU')}"
 
 
 def _array(case: Case) -> Iterator[Finding]:
@@ -254,6 +264,13 @@ def _highest_index(value: str | None) -> int | None:
     """Return the highest index of `0-15:4`, `1,3,5-7%2`; None for what is no array."""
     numbers = [part.partition(":")[0].rpartition("-")[2] for part in (value or "").partition("%")[0].split(",")]
     return max(map(int, numbers)) if numbers and all(number.isdecimal() for number in numbers) else None
+
+
+def _shown_by(case: Case, limit: Limit) -> str:
+    """Return the command that shows a limit."""
+    if limit.whose.startswith("QOS "):
+        return shell.join(("sacctmgr", "-nP", "show", "qos", limit.whose.removeprefix("QOS "), "format=Name,MaxWall,MaxTRES"))
+    return _show(case)
 
 
 def _show(case: Case) -> str:

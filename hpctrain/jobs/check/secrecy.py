@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from hpctrain.jobs import shell
 from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.finding import Finding
-
-#: What tokens look like, and whose they are. Sources: the providers' own documentation of their prefixes.
-_TOKENS = (
-    ("Hugging Face", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
-    ("GitHub", re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,})")),
-    ("OpenAI", re.compile(r"\bsk-[A-Za-z0-9_-]{20,}")),
-    ("AWS", re.compile(r"\bAKIA[0-9A-Z]{16}\b")),
-    ("GitLab", re.compile(r"\bglpat-[\w-]{20,}")),
-    ("Slack", re.compile(r"\bxox[abprs]-[\w-]{10,}")),
-    ("private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
-)
-_NAMES = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z", re.IGNORECASE)
-#: Names that end so and are none: TOKENIZERS_PARALLELISM does not match, these would.
-_NO_SECRETS = {"PAD_TOKEN", "EOS_TOKEN", "BOS_TOKEN", "UNK_TOKEN", "MASK_TOKEN", "SEP_TOKEN", "CLS_TOKEN"}
-#: A word of one run of letters and digits that is long enough to be a key: WANDB_API_KEY has 40 hex digits.
-_KEY_LIKE = re.compile(r"[A-Za-z0-9_+/=.-]{16,}\Z")
+from hpctrain.jobs.secret_forms import looks_secret, owner_of
 
 
 def rules(case: Case) -> Iterator[Finding]:
@@ -45,7 +29,7 @@ def _in_config(case: Case) -> Iterator[Finding]:
     for path, value in values:
         if not looks_secret(path[-1], value):
             continue
-        owner = next((whose for whose, pattern in _TOKENS if pattern.search(value)), None)
+        owner = owner_of(value)
         variable = path[-1] if path[0] == "environment" else "HF_TOKEN"
         file = f"~/.{variable.lower()}"
         yield case.finding(
@@ -54,13 +38,6 @@ def _in_config(case: Case) -> Iterator[Finding]:
             reason="it would be written into the script, where everybody who can read the directory, and Slurm's accounting, sees it",
             fix=f"umask 077; read -rs word && echo \"$word\" > {file}, then under environment.secrets in config.yaml: {variable}: {file}",
         )  # fmt: skip
-
-
-def looks_secret(name: str, value: str) -> bool:
-    """Whether a value has the form of a token, or the name of a secret and the form of a key."""
-    if any(pattern.search(value) for _, pattern in _TOKENS):
-        return True
-    return bool(_NAMES.search(name)) and name.upper() not in _NO_SECRETS and bool(_KEY_LIKE.match(value))
 
 
 def _files(case: Case) -> Iterator[Finding]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hpctrain.jobs import directives
 from hpctrain.jobs.check import accounts
 from hpctrain.jobs.check.case import Case, Fact, closest, confirm, features
 from hpctrain.jobs.finding import Finding
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.profile import NodeShape
 
 _PARTITION = ("resources", "partition")
 _QOS = ("resources", "qos")
@@ -138,6 +142,8 @@ def _constraint(case: Case) -> Iterator[Finding]:
     known = tuple(dict.fromkeys(feature for group in groups for feature in group.features))
     if asked is None:
         return
+    if not any(group.features for group in groups):
+        yield from _constraint_and_partition(case, asked)
     if not groups:
         yield from _constraint_of_nodes(case, asked)
         return
@@ -168,11 +174,46 @@ def _constraint_of_nodes(case: Case, asked: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _constraint_and_partition(case: Case, asked: str) -> Iterator[Finding]:
+    """The nodes that the constraint selects against those of the partition, both as the profile knows them (IDRIS)."""
+    profile, name = case.profile, case.partition_name
+    home = profile.partitions[name].nodes if profile is not None and case.partition_names and name in profile.partitions else None
+    if profile is None or name is None or home is None:
+        return
+    chosen = {key: shape.select.constraint or "" for key, shape in profile.nodes.items() if shape.select.constraint}
+    by_constraint = [key for key, wanted in chosen.items() if features(wanted) <= features(asked)]
+    # Of alternatives, one that nobody knows may be had in this partition.
+    open_ = "|" in asked and not features(asked) <= {each for wanted in chosen.values() for each in features(wanted)}
+    if not by_constraint or open_ or any(_same_kind(profile.nodes[key], profile.nodes[home]) for key in by_constraint):
+        return
+    other = by_constraint[-1]
+    facts = (case.fact(home, "partitions", name, "nodes"), case.fact(chosen[other], "nodes", other, "select", "constraint"))
+    known = [fact for fact in facts if fact is not None]
+    sources = "; ".join(dict.fromkeys(fact.source for fact in known))
+    there = next((key for key, each in profile.partitions.items() if each.nodes == other), None)
+    yield case.finding(
+        "constraint-partition", "error" if all(fact.severity == "error" for fact in known) else "warning",
+        f"the constraint {asked!r} selects {other} nodes, and partition {name} has {home} nodes",
+        evidence=f"{case.said(*_CONSTRAINT, value=asked)}; {case.said(*_PARTITION, value=name)}; {sources}",
+        reason="no node has both: Slurm refuses the job: Requested node configuration is not available",
+        fix=case.fix((_PARTITION, there)) if there is not None else "leave the partition out, or the constraint",
+    )  # fmt: skip
+
+
+def _same_kind(one: NodeShape, other: NodeShape) -> bool:
+    """Whether two shapes of a profile may be the same nodes: with the same GPUs, as far as anybody knows."""
+    if one is other or (one.gpu is not None and one.gpu == other.gpu):
+        return True
+    wanted, has = features(one.select.constraint or ""), features(other.select.constraint or "")
+    both = one.gpu is not None and other.gpu is not None
+    return not both and not (has and not wanted & has)
+
+
 # -- directives ---------------------------------------------------------------------------------------------------------
 
 
 def _values(case: Case) -> dict[str, str | None]:
-    return dict(directives.values(case.spec))
+    return dict(case.written if case.written is not None else directives.values(case.spec))
 
 
 def _forbidden(case: Case) -> Iterator[Finding]:
@@ -188,7 +229,7 @@ def _forbidden(case: Case) -> Iterator[Finding]:
             "directive-forbidden", fact.severity, f"this site does not take --{name}",
             evidence=f"{case.said(*path, value=written[name] or 'true')}; {fact.source}: {why}",
             reason=f"of --{name} the site says: {why}",
-            fix=f"remove {path[-1]} from where it stands, then: {case.command()}",
+            fix=f"remove {path[-1]} from where it stands, then: {case.command(without=path)}",
         )  # fmt: skip
 
 
@@ -201,7 +242,8 @@ def _discouraged(case: Case) -> Iterator[Finding]:
             yield case.finding(
                 "directive-discouraged", "warning", f"this site asks to avoid --{name}",
                 evidence=f"{case.said(*path, value=written[name] or 'true')}; {fact.source}",
-                reason=f"of --{name} the site says: {why}", fix=f"remove {path[-1]} from where it stands, then: {case.command()}",
+                reason=f"of --{name} the site says: {why}",
+                fix=f"remove {path[-1]} from where it stands, then: {case.command(without=path)}",
             )  # fmt: skip
 
 

@@ -193,9 +193,8 @@ def _script(rest: list[Word], here: Here, explain: Explain) -> list[Part]:
     if bare(first.text) in ("$@", "${@}"):
         return [Part(first.line, shown([first]), "the words that were handed in: options, the training and its arguments.", "bash(1)"),
                 *arguments(rest[1:], here)]  # fmt: skip
-    holds = re.fullmatch(r"\"?\$\{?(\w+)(?:\[@\])?\}?\"?", first.text)
-    if holds is not None:
-        return [Part(first.line, shown([first]), f"what the variable {holds[1]} holds.", "bash(1)"), *arguments(rest[1:], here)]
+    if _expands(first):
+        return [Part(first.line, shown([first]), _expands(first), "bash(1)"), *arguments(rest[1:], here)]
     ours = bare(first.text) == "hpctrain.training.sft"
     what = "the SFT training that comes with hpctrain: each process runs it." if ours else "the script that it runs."
     return [Part(first.line, shown([first]), what), *arguments(rest[1:], here, ours=ours)]
@@ -241,11 +240,22 @@ def _together(parts: list[Part]) -> list[Part]:
     return found
 
 
+def _expands(word: Word) -> str:
+    """Return what a word stands for that is a variable or a command's output, and nothing else; empty for any other word."""
+    inner = bare(word.text)
+    if re.fullmatch(r"\$\(.*\)|`[^`]*`", inner, re.DOTALL):
+        return "what this command prints, taken apart at blanks." if inner == word.text else "what this command prints."
+    holds = re.fullmatch(r"\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?", inner)
+    return f"what the variable {holds[1]} holds." if holds else ""
+
+
 def elements(words: tuple[Word, ...], here: Here, explain: Explain) -> list[Part]:
     """Return what the words of an array are for: a command of its own, or options and arguments of the script's launcher."""
     listed = list(words)
     if not listed:
         return []
+    if all(_expands(word) for word in listed):
+        return _together([Part(word.line, shown([word]), _expands(word), "bash(1)") for word in listed])
     if program_of(listed) is not None:
         return behind(listed, here, explain)
     launcher = {"accelerate": "accelerate launch"}.get(here.facts.launcher or "", here.facts.launcher)

@@ -8,11 +8,11 @@ rules/         the rules by topic; table.py says for each why it matters
 
 from __future__ import annotations
 
-from hpctrain.jobs.lint.engine import fix, lint
+from hpctrain.jobs.lint.engine import Examined, examine, fix, lint
 from hpctrain.jobs.lint.rule import Rule
 from hpctrain.jobs.lint.table import RULES
 
 #: The id of every finding that lint may return.
 IDS: tuple[str, ...] = tuple(RULES)
 
-__all__ = ["IDS", "RULES", "Rule", "fix", "lint"]
+__all__ = ["IDS", "RULES", "Examined", "Rule", "examine", "fix", "lint"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpctrain.jobs import secrets_in_text
 from hpctrain.jobs.finding import Finding
 from hpctrain.jobs.lint.facts import Facts
 from hpctrain.jobs.lint.rules import environment, launchers, lines, logs, ranks, rendezvous, resources, shell, signals, steps
@@ -28,8 +29,26 @@ class Fixed:
     ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is wrong in a script, and how many blocks of it were not read because many before them are like them."""
+
+    findings: list[Finding]
+    skipped: int
+
+
 def lint(text: str, file: str) -> list[Finding]:
     """Return what is wrong in the script `text`, in the order of its lines. Never raises, whatever the text.
+
+    Args:
+        text: of the script, with the line ends that it has.
+        file: its name, as findings shall show it.
+    """
+    return examine(text, file).findings
+
+
+def examine(text: str, file: str) -> Examined:
+    """Return what `lint` returns, and what was left out of a large script. Never raises, whatever the text.
 
     Args:
         text: of the script, with the line ends that it has.
@@ -45,7 +64,7 @@ def lint(text: str, file: str) -> list[Finding]:
         position = start
         if hit.id not in ignored.get(line + 1, ()):
             findings.append(_finding(hit, text, file, line + 1))
-    return findings
+    return Examined(findings, facts.reading.skipped)
 
 
 def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Fixed:
@@ -114,8 +133,7 @@ def _line(text: str, begin: int) -> str:
 
 
 def _clean(text: str) -> str:
-    for match in reversed(list(environment.secret_spans(text))):
-        text = f"{text[: match.start() + 3]}…{text[match.end() :]}"
+    text = secrets_in_text.redacted(text)
     return "".join(character if character.isprintable() else " " if character in "\t\n\r" else "?" for character in text)
 
 

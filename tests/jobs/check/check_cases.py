@@ -44,6 +44,15 @@ IDRIS = {
     "defaults": {"nodes": "v100"},
     "account": {},
 }
+KINDS = {
+    "nodes": {
+        "v100": {"gpus": 4, "gpu": "NVIDIA V100"},
+        "v100_32": {"gpus": 4, "gpu": "NVIDIA V100", "select": {"constraint": "v100-32g"}},
+        "h100": {"gpus": 4, "gpu": "NVIDIA H100", "select": {"constraint": "h100"}},
+    },
+    "partitions": {"gpu_p13": {"nodes": "v100"}, "gpu_p6": {"nodes": "h100"}},
+}
+ON_V100: dict[str, Any] = {"partition": "gpu_p13"}
 
 
 def of_python(**changes: Any) -> dict[str, Any]:
@@ -90,6 +99,11 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
     ),
     "qos-not-allowed": ("error", Scene(live=gpus_of_partition(allow_qos=("long",))), Scene(live=gpus_of_partition(allow_qos=("normal",)))),
     "constraint-unknown": ("error", Scene(spec={"constraint": "h100"}), Scene(spec={"constraint": "a100&nvme*2"})),
+    "constraint-partition": (
+        "error", Scene(spec={**ON_V100, "constraint": "h100"}, profile=KINDS, **OFF_SITE),
+        # The same GPUs, by a finer name.
+        Scene(spec={**ON_V100, "constraint": "v100-32g"}, profile=KINDS, **OFF_SITE),
+    ),
     "directive-forbidden": (
         "error", Scene(profile={"directives": {"forbidden": {"mem": "Slurm will reject any job script with it"}}}),
         Scene(profile={"directives": {"forbidden": {"exclusive": "Slurm will reject any job script with it"}}}),

@@ -53,7 +53,7 @@ def test_the_default_partition_has_no_say_where_the_constraint_finds_another() -
     assert Scene(spec=ON_A100, profile=IDRIS, live=live).findings() == []
     found = the(Scene(spec={**ON_A100, "time_s": 21 * 3600}, profile=IDRIS, live=live), "time-limit")
     assert found.what == "time 21:00:00 is more than partition p5 allows: 20:00:00"
-    assert Scene(spec={**ON_A100, "constraint": "v100-32g"}, profile=IDRIS, live=live).ids() == ["gpus-per-node", "cores-limit"]
+    assert Scene(spec={**ON_A100, "constraint": "v100-32g"}, profile=IDRIS, live=live).ids() == ["gpus-per-node"]
 
 
 def test_without_slurm_the_profile_says_where_such_nodes_are() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from check_cases import CASES, LARGE, gpus_of_partition, of_python
+from check_cases import CASES, KINDS, LARGE, ON_V100, gpus_of_partition, of_python
 from check_scene import ARGUMENTS, GIB, PROFILE, SCRIPT, Scene, missing, nodes, partition
 
 from hpctrain.clusters.live import Association
@@ -172,3 +172,43 @@ def test_idle_features_and_or_are_not_counted_as_nodes() -> None:
     assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "a100"}, live=live).ids()
     # Which of two kinds of nodes it will be is not known, so the larger one counts.
     assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "nvme|a100"}, live=live).ids()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "says"), [("h100", True), ("v100-32g|h100", False), ("h100|nvme", False), ("nvme", False), ("h100&nvme", True)]
+)
+def test_a_constraint_and_a_partition(constraint: str, says: bool) -> None:
+    scene = Scene(spec={**ON_V100, "constraint": constraint}, profile=KINDS, live=None)
+    assert ("constraint-partition" in scene.ids()) is says
+    there = replace(scene, spec={"partition": "gpu_p6", "constraint": constraint})
+    assert "constraint-partition" not in there.ids()
+    if says:
+        assert the(scene, "constraint-partition").fix == "hpctrain render --partition gpu_p6"
+        assert the(replace(scene, level="seen"), "constraint-partition").level == "warning"
+
+
+def test_too_many_cores_because_of_too_many_gpus_are_one_finding() -> None:
+    assert Scene(spec={"gpus_per_node": 8, "cpus_per_gpu": 16}).ids() == ["gpus-per-node"]
+    assert Scene(spec={"gpus_per_node": 8, "cpus_per_task": 128}).ids() == ["gpus-per-node", "cores-limit"]
+
+
+def test_cores_for_each_gpu_are_shown_as_they_were_written() -> None:
+    scene = Scene(spec={"cpus_per_gpu": 17}, origins={("resources", "cpus_per_gpu"): "config.yaml:9:3"})
+    found = the(scene, "cores-limit")
+    assert found.evidence.startswith("config.yaml:9:3: cpus_per_gpu: 17 x 4 GPUs, 1 task on each node; ")
+    assert (found.file, found.line) == ("config.yaml", 9)
+    assert "cpus_per_task 68" in the(Scene(spec={"cpus_per_task": 68}), "cores-limit").evidence
+
+
+@pytest.mark.parametrize("typed", [("--warmup_ratio", "0.1"), ("--warmup-ratio=0.1",)])
+def test_what_was_typed_behind_dashes_is_said_to_stand_there(typed: tuple[str, ...]) -> None:
+    scene = Scene(spec={"arguments": (*ARGUMENTS, *typed)}, arguments=typed, origins={("training",): "config.yaml:20:1"})
+    assert the(scene, "argument-removed").evidence == "--warmup_ratio 0.1, behind --"
+    assert the(replace(scene, arguments=()), "argument-removed").evidence == "config.yaml:20:1: warmup_ratio: 0.1"
+
+
+def test_a_limit_of_a_qos_is_confirmed_by_the_command_that_shows_it() -> None:
+    scene = Scene(spec={"qos": "long", "time_s": 5 * 86_400}, live=None, level="seen", profile={"partitions": {"gpu": {"nodes": "a100"}}})
+    assert the(scene, "time-limit").evidence.endswith("; confirm with: sacctmgr -nP show qos long format=Name,MaxWall,MaxTRES")
+    scene = Scene(spec={"time_s": 5 * 86_400}, live=None, level="seen")
+    assert the(scene, "time-limit").evidence.endswith("; confirm with: scontrol show partition gpu")

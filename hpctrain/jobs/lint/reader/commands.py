@@ -34,6 +34,7 @@ def read(text: str, shell: Shell, boring: BoringLines | None = None) -> Reading:
     for scope in reader.scope.chain():
         if scope.kind not in ("file", "function"):
             reader.problem(scope.start, f"{_SHOWN.get(scope.kind, scope.kind)} is not closed")
+    reading.skipped = reader._shapes.skipped
     return reading
 
 

@@ -220,6 +220,7 @@ class Reading:
         commands: simple commands in the order in which they end. Runs of plain lines that no rule asks about are left out.
         functions: name to the scopes of its definitions.
         comments: offsets of comments that begin like a directive.
+        skipped: blocks that were not read, because many before them are like them.
     """
 
     text: str
@@ -228,3 +229,4 @@ class Reading:
     functions: dict[str, list[Scope]] = field(default_factory=dict)
     comments: list[int] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    skipped: int = 0

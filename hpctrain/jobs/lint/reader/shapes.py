@@ -1,8 +1,9 @@
 """Lines that are like many before them: in a generated script of megabytes, only numbers differ from line to line.
 
 A *unit* is what stands between two beginnings of lines in the same scope: one line, or a whole loop, or a command with its heredoc.
-Its *shape* is its text with every run of digits replaced by one, which bash reads alike. What a rule has to say about a shape it
-has said after a few units; the others are skipped without being read.
+Its *shape* is its text with every run of digits replaced by one, which bash reads alike. Where a rule asks about numbers (a launcher,
+srun, a port, a directive, `-n`), the shape is the text itself. What a rule has to say about a shape it has said after a few units;
+the others are skipped without being read, and counted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ FROM = 200_000
 _MAX_LINES = 400
 _MAX_LENGTH = 100_000
 _DIGITS = re.compile(r"[0-9]++")
+#: A unit that holds one of these is another one when a number in it is another one.
+_COUNTED = re.compile(
+    r"run\b|RUN\b|torch|accelerate|deepspeed|mpi|SBATCH|sbatch|LAUNCH|[Pp]ort|PORT|[Rr]ank|RANK|[Nn]odes|NODES|[Tt]asks|TASKS|[Nn]proc|NPROC"
+    r"|[Gg]pus|GPUS|[ \t]-[nNK]|\$\(\("
+)
 
 
 class Shapes:
@@ -29,6 +35,8 @@ class Shapes:
         #: Shape of the first line → number of lines → hash of the whole shape → how many were read.
         self._known: dict[str, dict[int, dict[int, int]]] = {}
         self._open: list[tuple[int, Scope, str]] = []
+        #: Units that were not read.
+        self.skipped = 0
 
     def line_start(self, start: int, scope: Scope) -> int:
         """Return where reading goes on: at `start`, or behind the units that are like many before them."""
@@ -43,6 +51,7 @@ class Shapes:
             behind = self._behind(self._known.get(first, {}), start, end)
             if behind < 0:
                 break
+            self.skipped += 1
             start = behind
         if first:
             self._open.append((start, scope, first))
@@ -55,22 +64,23 @@ class Shapes:
             lines = self._text.count("\n", begin, start) if opened is scope and start - begin <= _MAX_LENGTH else 0
             if not 0 < lines <= _MAX_LINES:
                 continue
-            shape = 0 if lines == 1 else hash(_DIGITS.sub("0", self._text[begin:start]))
+            shape = _shape(self._text[begin:start])
             counts = self._known.setdefault(first, {}).setdefault(lines, {})
             counts[shape] = counts.get(shape, 0) + 1
 
     def _behind(self, known: dict[int, dict[int, int]], start: int, end: int) -> int:
         """Return where the unit at `start` ends, if enough units of its shape were read; else -1."""
         for lines, counts in known.items():
-            if lines == 1:
-                if counts[0] >= ENOUGH:
-                    return end + 1
-                continue
             last = end
             for _ in range(lines - 1):
                 last = self._text.find("\n", last + 1)
                 if last < 0:
                     break
-            if last > 0 and counts.get(hash(_DIGITS.sub("0", self._text[start : last + 1])), 0) >= ENOUGH:
+            if last > 0 and counts.get(_shape(self._text[start : last + 1]), 0) >= ENOUGH:
                 return last + 1
         return -1
+
+
+def _shape(unit: str) -> int:
+    """Return a number for the text of a unit, equal for those that are read alike."""
+    return hash(unit if _COUNTED.search(unit) else _DIGITS.sub("0", unit))

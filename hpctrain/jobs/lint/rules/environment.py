@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpctrain.jobs import secrets_in_text
 from hpctrain.jobs.lint.facts import Facts
 from hpctrain.jobs.lint.reader.model import Assignment, Command, Scope
 from hpctrain.jobs.lint.rules.common import Edit, Hit, assignments
@@ -18,12 +19,6 @@ _RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _CACHES = frozenset({"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "MIOPEN_USER_DB_PATH"})
 _HOME = re.compile(r"(?:\$\{?HOME\}?|~|/home)(?:/|\Z)")
 _PER_NODE = re.compile(r"SLURM_PROCID|SLURM_NODEID|SLURM_LOCALID|SLURMD_NODENAME|hostname|HOSTNAME")
-_SECRET = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:ant-|proj-)?(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{18,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abprs]-[\w-]{20,}|(?:(?<=WANDB_API_KEY=)|(?<=WANDB_API_KEY=[\"']))[0-9a-f]{40}\b|(?<=wandb login )[0-9a-f]{40}\b)",
-    re.ASCII,
-)
-_PLACEHOLDER = re.compile(r"x{4,}|your|example|changeme|placeholder|(.)\1{7,}", re.IGNORECASE)
 
 
 def python_buffering(facts: Facts) -> Iterator[Hit]:
@@ -156,7 +151,7 @@ def _ends_in_log(command: Command) -> bool:
 
 def secrets(facts: Facts) -> Iterator[Hit]:
     """Tokens written into the script."""
-    for match in secret_spans(facts.text):
+    for match in secrets_in_text.spans(facts.text):
         kind = match[0].lstrip("\"'")[:3]
         yield Hit(
             "secret-in-script",
@@ -164,11 +159,6 @@ def secrets(facts: Facts) -> Iterator[Hit]:
             f"a token ({kind}…) stands in the script",
             'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
         )
-
-
-def secret_spans(text: str) -> Iterator[re.Match[str]]:
-    """Yield what looks like a real token; a placeholder does not."""
-    return (match for match in _SECRET.finditer(text) if not _PLACEHOLDER.search(match[0]))
 
 
 RULES = (python_buffering, names, recorder, interfaces, torchrun_defaults, caches, dotenv, printed, secrets)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hpctrain.jobs.lint.facts import Facts
-from hpctrain.jobs.lint.launch import Launch
+from hpctrain.jobs.lint.launch import RANK_VARIABLES, Launch
+from hpctrain.jobs.lint.reader.model import Command
 from hpctrain.jobs.lint.rules.common import Hit, assignments
 
 _MANY_PROCESSES = ("gpu", "auto", "cuda")
 _CHOSEN = ("config_file", "multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "cpu", "use_parallelism_config")
 _MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
+_REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
+_NAMES_OF = {
+    "torchrun": re.compile(r"torchrun|torch\.distributed\.(?:run|launch)"),
+    "accelerate": re.compile(r"accelerate"),
+    "deepspeed": re.compile(r"deepspeed"),
+}
 _HARMLESS = frozenset(
     {"hostname", "echo", "date", "nvidia-smi", "rocm-smi", "mkdir", "rm", "cp", "ls", "env", "true", "lscpu", "free", "uname"}
 )
@@ -31,12 +39,57 @@ def without_srun(facts: Facts) -> Iterator[Hit]:
     if not facts.many_nodes:
         return
     others = [command for command, call in facts.sruns if not _harmless(facts, command, call.command)]
-    others += list(facts.named("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh"))
+    others += list(facts.named(*_REMOTE))
     for launch in facts.launches:
-        hostfile = launch.kind == "deepspeed" or launch.has("deepspeed_hostfile", "hostfile")
-        if launch.call is None and not others and not hostfile and not launch.remote and facts.place(launch.command) == "batch":
-            what = f"{launch.kind} runs without srun, and so on the first of {facts.value('nodes')} nodes alone"
-            yield Hit("launcher-without-srun", launch.at.start, what, f"srun --ntasks-per-node=1 bash -c '{launch.at.text} …'")
+        if launch.call is not None or launch.remote or _own_remote(facts, launch) or facts.place(launch.command) != "batch":
+            continue
+        rank = launch.option("node_rank", "machine_rank")
+        early = next((part.text for part in rank.expansions() if part.text in RANK_VARIABLES), "") if rank is not None else ""
+        if others and not (_for_several(facts, launch) or early):  # what it does on the first node may be meant to
+            continue
+        if any(_may_belong(facts, launch, other) for other in others):
+            continue
+        what = f"{launch.kind} runs without srun, and so on the first of {facts.value('nodes')} nodes alone"
+        if early:
+            what += f", where ${early} is 0"
+        yield Hit("launcher-without-srun", launch.at.start, what, f"srun --ntasks-per-node=1 bash -c '{launch.at.text} …'")
+
+
+def _own_remote(facts: Facts, launch: Launch) -> bool:
+    """Whether the launcher goes to the other nodes by itself, as deepspeed does with a list of hosts."""
+    if launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile"):
+        return True
+    return launch.kind == "deepspeed" and (not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text)
+
+
+def _for_several(facts: Facts, launch: Launch) -> bool:
+    """Whether the launcher's own options say that it expects other nodes."""
+    word = launch.option("nnodes", "num_machines", "num_nodes")
+    low = word.text.partition(":")[0] if word is not None and word.is_literal else ""
+    return ((int(low) if low.isdecimal() and len(low) < 7 else facts.number(word, launch.command)) or 0) > 1
+
+
+def _may_belong(facts: Facts, launch: Launch, other: Command) -> bool:
+    """Whether `other`, an srun or ssh, may start the same launch on the other nodes."""
+    if other.is_background or launch.command.is_background:
+        return True
+    call = facts._call_of.get(other)
+    if call is not None and {"nodelist", "exclude", "relative"} & set(call.given):
+        return True
+    words = [word.text for word in facts.argv(other).words]
+    if call is None and ((other.name == "ssh" and "-f" in words) or any(word.startswith(("-w", "-x", "--nodelist")) for word in words)):
+        return True
+    if any(one.kind == launch.kind and (one.command is other or _inside(one.command, other)) for one in facts.launches):
+        return True
+    return any(_NAMES_OF[launch.kind].search(word) for word in words)
+
+
+def _inside(command: Command, other: Command) -> bool:
+    """Whether `command` stands in a shell that `other` starts."""
+    via = command.shell.via
+    while via is not None and via is not other:
+        via = via.shell.via
+    return via is other
 
 
 def _harmless(facts: Facts, command: object, index: int) -> bool:

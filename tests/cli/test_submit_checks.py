@@ -1,0 +1,64 @@
+"""`hpctrain submit` looks before it hands over: our scripts by their job, anybody's by their text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Desk
+
+GOOD = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
+#SBATCH --gres=gpu:4
+#SBATCH --time=01:00:00
+#SBATCH --account=abc@h100
+#SBATCH --constraint=h100
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 python train.py
+"""
+
+
+@pytest.fixture
+def slurm(desk: Desk) -> Desk:
+    desk.program("sbatch", "touch submitted; echo 123")
+    for name in ("sinfo", "scontrol", "sacctmgr"):
+        desk.program(name, "echo no answer >&2; exit 1")
+    return desk
+
+
+def submitted(desk: Desk) -> bool:
+    return (desk.directory / "submitted").exists()
+
+
+def test_a_script_of_ones_own_is_read_before_it_is_submitted(slurm: Desk) -> None:
+    slurm.write("own.sbatch", GOOD.replace("--gres=gpu:4", "--gres=gpu:4\n#SBATCH --gpus-per-node=2"))
+    said = slurm.refused("submit", "own.sbatch", code=1)
+    assert said.lines[0] == "error: not submitted: 1 error in the job"
+    assert said.lines[-1].endswith("hpctrain submit own.sbatch --no-check")
+    assert not submitted(slurm)
+    assert slurm.run("submit", "own.sbatch", "--no-check").code == 0
+    assert submitted(slurm)
+
+
+def test_a_good_one_is_submitted(slurm: Desk) -> None:
+    slurm.write("own.sbatch", GOOD)
+    assert slurm.run("submit", "own.sbatch").code == 0
+    assert submitted(slurm)
+
+
+def test_its_directives_are_held_against_the_cluster_of_the_config(slurm: Desk) -> None:
+    slurm.write("config.yaml", "cluster: jean_zay\n")
+    slurm.write("own.sbatch", GOOD.replace("#SBATCH --constraint=h100\n", ""))
+    assert "account-nodes" in slurm.refused("submit", "own.sbatch", code=1).err
+    slurm.write("own.sbatch", GOOD)
+    assert slurm.run("submit", "own.sbatch").code == 0
+
+
+def test_our_own_script_by_its_name_is_checked_as_a_job(slurm: Desk) -> None:
+    slurm.run("render")
+    said = slurm.refused("submit", "sft.sbatch", code=1)
+    assert "error model-folder: " in said.err
+    assert not submitted(slurm)
