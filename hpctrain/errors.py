@@ -10,6 +10,11 @@ something that can be typed.
 
 from __future__ import annotations
 
+import re
+
+#: What a terminal takes as an order (ECMA-48: C0 and C1 but tab and newline) or what turns the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
 
 class HpctrainError(Exception):
     """The operation failed, for a reason that a person can act on.
@@ -29,11 +34,16 @@ class HpctrainError(Exception):
         self.fix = fix
 
     def render(self) -> str:
-        """Return the whole message, `error:` first and `fix:` last."""
+        r"""Return the whole message, `error:` first and `fix:` last; control characters are shown, as \x1b, and not sent."""
         lines = [f"error: {self.what}", *self.details]
         if self.fix is not None:
             lines.append(f"fix: {self.fix}")
-        return "\n".join(lines)
+        return _CONTROL.sub(_shown, "\n".join(lines))
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class UsageError(HpctrainError):

@@ -11,6 +11,7 @@ import io
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -100,6 +101,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # longer (hpctrain.cli.follow) switches it on again.
     gc.disable()
     words = sys.argv[1:] if arguments is None else arguments
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may hold bytes that are no UTF-8
             stream.reconfigure(errors="surrogateescape")
@@ -124,6 +126,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         message, code = _explain(error, words)
         sys.stderr.write(message + "\n")
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give the program the streams that its caller closed (`>&-`); Python has None for them, and a file would get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
 
 
 def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:

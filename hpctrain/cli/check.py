@@ -130,10 +130,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _shown(path: tuple[str, ...], value: Any) -> Any:
     """Return a value as people write it."""
-    from hpctrain.jobs.secret_forms import looks_secret
+    from hpctrain.jobs.secret_forms import looks_secret, named_secret
     from hpctrain.scheduler.parse import duration, memory_size
 
-    if isinstance(value, str) and looks_secret(path[-1], value):
+    if isinstance(value, str) and (looks_secret(path[-1], value) or (path[:2] == ("environment", "env") and named_secret(path[-1]))):
         return _NOT_SHOWN
     if path == ("resources", "time") and isinstance(value, int):
         return duration.format(value)

@@ -174,6 +174,6 @@ def unknown(profile: Profile) -> list[str]:
             found.append(f"time limit of {name}")
     for name, shape in profile.nodes.items():
         missing = [key for key in ("cpus", "memory", "gpu_memory") if getattr(shape, key) is None]
-        if missing:
+        if missing and shape.gpus:
             found.append(f"{' and '.join(missing)} of nodes {name}")
     return found

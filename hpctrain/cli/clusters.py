@@ -149,7 +149,7 @@ def _gpus(row: dict[str, Any]) -> str:
     kind = row["default_nodes"] if row["default_nodes"] in kinds else kinds[0]
     shape = row["nodes"][kind]
     model = re.sub(r"^(NVIDIA|AMD) ", "", shape["gpu"] or "").partition(" ")[0]
-    more = len({(each["gpus"], each["gpu"]) for each in row["nodes"].values()}) - 1
+    more = len({(each["gpus"], each["gpu"]) for each in row["nodes"].values() if each["gpus"]}) - 1
     return f"{shape['gpus']} {model}".rstrip() + (f" +{more}" if more else "")
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import textwrap
+from collections.abc import Iterator
 
 import click
 
 from hpctrain import data
 from hpctrain.errors import UsageError
 
-#: Ids longer than this stand on a line of their own.
-_WIDEST_ID = 30
+#: The widest that anything is laid out; what is not a terminal has this width.
+_WIDTH = 80
+#: Written for programs that keep the page up to date, not for readers.
+_COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
 
 
 @click.command()
@@ -21,7 +27,8 @@ _WIDEST_ID = 30
 def command(finding: str | None, as_json: bool) -> None:
     """Print the page of a finding.
 
-    ID is what stands in brackets behind a finding of check, lint or doctor. Without it: all ids, each with its first line.
+    ID is the word before the colon of a finding: check, lint and doctor write `error ID: …`. Without it: all ids, each with the
+    beginning of its page.
 
     \b
     hpctrain docs
@@ -35,10 +42,10 @@ def command(finding: str | None, as_json: bool) -> None:
         raise _unknown(finding, list(pages))
     if as_json:
         click.echo(json.dumps({"schema": 1, "id": name, "text": pages[name]}))
-    elif sys.stdout.isatty():
-        _show_markdown(pages[name])
+    elif sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        _show_markdown(without_comments(pages[name]))
     else:
-        click.echo(pages[name], nl=not pages[name].endswith("\n"))
+        click.echo("\n".join(wrapped(without_comments(pages[name]), _width())))
 
 
 def first_line(page: str) -> str:
@@ -52,19 +59,64 @@ def _show_all(pages: dict[str, str], *, as_json: bool) -> None:
         listed = [{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
         click.echo(json.dumps({"schema": 1, "pages": listed}))
         return
-    for name, page in pages.items():
-        if not sys.stdout.isatty():
-            click.echo(f"{name}: {first_line(page)}")  # one line each, for grep
-            continue
-        wrapped = textwrap.wrap(first_line(page), 80 - _WIDEST_ID - 2, break_long_words=False, break_on_hyphens=False) or [""]
-        if len(name) > _WIDEST_ID:
-            click.echo(name)
-        else:
-            click.echo(f"{name:<{_WIDEST_ID}}  {wrapped.pop(0)}")
-        for line in wrapped:
-            click.echo(" " * (_WIDEST_ID + 2) + line)
+    width = _width()
+    for verb, ids in by_verb(list(pages)).items():
+        click.echo(f"{verb}:")
+        for name in ids:
+            line = f"  {name}: {first_line(pages[name])}"
+            click.echo(line if len(line) <= width else line[: width - 1].rstrip() + "…")
     if pages:
         click.echo(f"{len(pages)} findings; the page of one: hpctrain docs {next(iter(pages))}", err=True)
+
+
+def by_verb(names: list[str]) -> dict[str, list[str]]:
+    """Return the ids under the verb that says them; an id of several verbs stands under the first of check, lint and doctor."""
+    import hpctrain.doctor
+    from hpctrain.jobs import check
+    from hpctrain.jobs.lint.table import RULES
+
+    said = {"check": set(check.IDS), "lint": set(RULES), "doctor": set(hpctrain.doctor.IDS)}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(next((verb for verb, ids in said.items() if name in ids), "others"), []).append(name)
+    return {verb: found[verb] for verb in (*said, "others") if verb in found}
+
+
+def without_comments(page: str) -> str:
+    """Return a page without its HTML comments, and without the blank lines that they leave behind."""
+    return re.sub(r"\n{3,}", "\n\n", _COMMENT.sub("", page)).strip("\n")
+
+
+def wrapped(page: str, width: int) -> Iterator[str]:
+    """Yield the lines of a Markdown page, its paragraphs and list items filled to `width` columns; code and tables stay as they are."""
+    held: list[str] = []
+    in_code = False
+    for line in [*page.splitlines(), ""]:
+        fence = line.lstrip().startswith("```")
+        as_it_is = in_code or fence or not line.strip() or line.startswith(("#", "|", "    "))
+        if held and (as_it_is or _ITEM.match(line)):
+            yield from _filled(held, width)
+            held = []
+        if as_it_is:
+            yield line
+        else:
+            held.append(line)
+        in_code ^= fence
+
+
+def _filled(lines: list[str], width: int) -> list[str]:
+    item = _ITEM.match(lines[0])
+    indent = " " * (len(item[0]) if item else 0)
+    text = " ".join(line.strip() for line in lines)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _width() -> int:
+    if not sys.stdout.isatty():
+        return _WIDTH
+    import shutil
+
+    return max(40, min(_WIDTH, shutil.get_terminal_size().columns))
 
 
 def _show_markdown(page: str) -> None:
@@ -73,7 +125,7 @@ def _show_markdown(page: str) -> None:
 
     console = Console()
     with console.capture() as captured:
-        console.print(Markdown(page), width=min(console.width, 80))
+        console.print(Markdown(page), width=_width())
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
 
 

@@ -97,7 +97,9 @@ def case_of(asked: Request, *, quick: bool = False) -> Case:
 def lines(verdict: Verdict) -> list[str]:
     """Return a verdict as lines of at most 80 columns: one line, wrapped, and each finding below it."""
     head = click.style(f"{verdict.word:<8}", fg=_COLOURS[verdict.word])
-    wrapped = _wrap(f"{verdict.probe}: {verdict.sentence}", 8)
+    # A finding that holds the sentence says it for both.
+    said_below = any(verdict.sentence in finding.what for finding in verdict.findings)
+    wrapped = _wrap(f"{verdict.probe}:" if said_below else f"{verdict.probe}: {verdict.sentence}", 8)
     found = [head + wrapped[0].lstrip(), *wrapped[1:]]
     for finding in verdict.findings:
         found += finding_lines(finding, 8)

@@ -77,7 +77,7 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
     job, notes = job_of(asked), _Notes()
     live = None if local else _live(slurm, notes)
     cluster = None if local else _cluster(job, live, notes)
-    around = surroundings.gather(job.spec)
+    around = surroundings.gather(job.spec, not_checked=notes.not_checked)
     if around.chdir is not None and not around.chdir.is_dir:
         notes.not_checked.append(f"files in {job.spec.chdir}, which is not here")
     typed = _typed(asked)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
 
 _COLUMN = 32
-_WIDTH = 110
-_LONG = 56
+_WIDTH = 80
+#: Of code: behind longer one there is no room for words.
+_LONG = 46
+#: What stands behind the level of evidence: `hpctrain clusters show NAME` says it, once for all values.
+_SOURCE = re.compile(r"(?<=: )(documented|reported|seen|recalled), [^;]*")
 #: Words that YAML or a reader would not take for the text that they are are quoted.
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+=-]+)*\Z")
 _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
@@ -47,7 +50,7 @@ def _head(found: Found) -> str:
 def _cluster(found: Found) -> str:
     if found.profile is not None:
         name = found.profile.profile.name
-        return "\n".join(["", _line(f"cluster: {name}", f"hpctrain clusters show {name}"), ""])
+        return "\n".join(["", _line(f"cluster: {name}", f"sources: hpctrain clusters show {name}"), ""])
     note = "no profile knows this site" if found.live is not None else "of a cluster that jobs are for"
     return "\n".join(["", _line("# cluster: NAME", f"{note}; known: hpctrain clusters"), ""])
 
@@ -78,7 +81,9 @@ def _partition(found: Found, answers: Answers) -> Iterator[str]:
     others = [each for each in usable(found.live, answers.value("resources", "account")) if each.name != chosen] if found.live else []
     if others:
         yield "  # others:"
-        yield from (_clean(f"  #   partition: {each.name:<20} {describe(each)}") for each in others[:20])
+        for each in others[:20]:
+            start = f"  #   partition: {_clean(each.name):<20} "
+            yield from textwrap.wrap(_clean(describe(each)), _WIDTH, initial_indent=start, subsequent_indent=f"  #{'':<8}")
 
 
 def _account(found: Found, answers: Answers) -> Iterator[str]:
@@ -188,14 +193,14 @@ def _environment(found: Found, answers: Answers) -> Iterator[str]:
 
 
 def _training(answers: Answers) -> Iterator[str]:
-    yield _line("# script: train.py", "your own training; without it, hpctrain's SFT training runs")
-    yield _line("training:", "arguments of the training script, as --key value")
+    yield _line("# script: train.py", "your own; without it: hpctrain's SFT training")
+    yield _line("training:", "arguments of the script, as --key value")
     for name, hint in (("model_name_or_path", "models/my_model"), ("dataset_name", "data/my_dataset")):
         if answers.value("training", name) is not None:
             yield _answer(answers, "training", name)
         else:
-            what = "a model" if name.startswith("model") else "a dataset, tokenised"
-            yield f"  # a folder with {what}; without one: hpctrain prepare --demo demo"
+            what = "a model" if name.startswith("model") else "a tokenised dataset"
+            yield f"  # a folder with {what}; or: hpctrain prepare --demo demo"
             yield f"  # {name}: {hint}"
     yield "  # max_steps: 1000"
 
@@ -218,6 +223,7 @@ def _line(code: str, why: str) -> str:
     """Return a line with its words behind it, in one column; too long ones go on in comments below, or stand above a long line."""
     if not why:
         return code
+    why = _SOURCE.sub(r"\1", why)
     if len(code) > _LONG:
         indent = " " * (len(code) - len(code.lstrip()))
         return "\n".join([*(f"{indent}# {line}" for line in textwrap.wrap(_clean(why), _WIDTH - 4)), code])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import json
 import os
 import stat
@@ -61,13 +62,19 @@ def command(
 
     if as_json and sarif:
         raise UsageError("--json and --sarif are two outputs", fix="hpctrain lint --sarif FILE")
-    chosen = _chosen(select, ignore)
+    chosen = _chosen(select, ignore, with_cluster=cluster is not None)
     scripts = _read_all(files)
     if diff:
         return _show_diff(scripts, chosen)
     if do_fix:
         _fix_all(scripts, chosen)
-    examined = {script.name: examine(script.text, script.name) for script in scripts}
+    collects = gc.isenabled()
+    gc.disable()  # what is read stays until the end; looking for garbage in it costs a tenth of the time
+    try:
+        examined = {script.name: examine(script.text, script.name) for script in scripts}
+    finally:
+        if collects:
+            gc.enable()
     found = {name: [one for one in each.findings if one.id in chosen] for name, each in examined.items()}
     skipped = sum(each.skipped for each in examined.values())
     if cluster is not None:
@@ -84,13 +91,16 @@ def command(
     return 1 if any(LEVELS.index(finding.level) <= LEVELS.index(level) for finding in findings) else 0
 
 
-def _chosen(select: str | None, ignore: str | None) -> frozenset[str]:
+def _chosen(select: str | None, ignore: str | None, *, with_cluster: bool) -> frozenset[str]:
     """Return the ids that are asked for."""
-    from hpctrain.jobs.check.script import IDS as OF_THE_SITE
     from hpctrain.jobs.lint import IDS as OF_THE_TEXT
 
-    known = (*OF_THE_TEXT, *OF_THE_SITE)
+    known = OF_THE_TEXT
     named = [id_.strip() for text in (select, ignore) if text is not None for id_ in text.split(",")]
+    if with_cluster or not set(named) <= set(known):  # a heavy import, which most calls do without
+        from hpctrain.jobs.check.script import IDS as OF_THE_SITE
+
+        known = (*known, *OF_THE_SITE)
     unknown = [id_ for id_ in named if id_ not in known]
     if unknown:
         close = difflib.get_close_matches(unknown[0], known, n=1)
@@ -126,11 +136,31 @@ def _read_all(files: tuple[str, ...]) -> list[_Script]:
             problems.append(f"{name}: {(error.strerror or str(error)).lower()}")
         except ValueError as error:
             problems.append(f"{name}: {error}")
+    if len(problems) == 1:
+        name, _, why = problems[0].rpartition(": ")
+        raise UsageError(f"cannot read {name}: {why}", details=tuple(_beside(Path(name))), fix=f"ls -l {shell.quote(_folder(Path(name)))}")
     if problems:
-        count = f"{len(problems)} files" if len(problems) > 1 else "a file"
+        count = f"{len(problems)} files"
         unread = shell.join([line.rpartition(": ")[0] for line in problems])
         raise UsageError(f"cannot read {count}", details=tuple(problems), fix=f"ls -l {unread}")
+    if not scripts:
+        looked = f"looked for *{', *'.join(_SUFFIXES)}, and *.sh with #SBATCH lines"
+        raise UsageError(f"no batch script in {' '.join(files)}", details=(looked,), fix=f"ls -lR {shell.join(files)}")
     return scripts
+
+
+def _folder(path: Path) -> str:
+    """Return the nearest directory above `path` that is there."""
+    return str(next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir()))
+
+
+def _beside(path: Path) -> Iterator[str]:
+    """Yield a line about the batch scripts that lie where `path` should; none where it is there."""
+    if path.exists():
+        return
+    names = sorted(file.name for file in Path(_folder(path)).iterdir() if file.suffix in (*_SUFFIXES, ".sh"))
+    shown = ", ".join((difflib.get_close_matches(path.name, names, n=5, cutoff=0.0) or names)[:5])
+    yield f"scripts in {_folder(path)}: {shown or 'none'}"
 
 
 def _read(name: str) -> list[_Script]:
@@ -211,6 +241,9 @@ def _fix_all(scripts: list[_Script], chosen: frozenset[str]) -> None:
         wanted[script.path.resolve()] = fixed.text  # behind a link, not in its place
         script.text = fixed.text
         click.echo(f"fixed {script.name}: {', '.join(fixed.ids)}", err=True)
+        links = script.path.stat().st_nlink
+        if links > 1:  # the new text is a new file, which takes this name alone
+            click.echo(f"note: {script.name} had {links} hard links; the others keep the old text", err=True)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in wanted}
     try:
         write_whole(wanted)

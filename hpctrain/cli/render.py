@@ -11,7 +11,7 @@ from hpctrain.cli import script_file
 from hpctrain.cli.job_options import JobCommand, Request, Script, job_options, request, script_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
-from hpctrain.jobs.arguments import Arguments
+from hpctrain.jobs.arguments import FLAG, Arguments
 from hpctrain.jobs.spec import JobSpec
 
 
@@ -23,9 +23,9 @@ def _missing(spec: JobSpec) -> list[str]:
     notes = []
     for name in ("model_name_or_path", "dataset_name"):
         folder = arguments.get(name)
-        if folder is None:
+        if folder in (None, FLAG):
             notes.append(f"note: the SFT training needs --{name} FOLDER: in config.yaml under training, or behind --")
-        elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / folder).is_dir():
+        elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / str(folder)).is_dir():
             notes.append(f"note: --{name} {folder} is no folder here")
     return notes
 

@@ -42,24 +42,6 @@ def all_jobs() -> tuple[list[JobRecord], SchedulerError | None]:
     return jobs, silent
 
 
-def find(words: Sequence[str]) -> list[JobRecord]:
-    """Return the jobs that `words`, ids or names, stand for; without words, all.
-
-    Raises:
-        UsageError: words that stand for no job.
-        SchedulerError: Slurm does not answer, and nothing on this machine is meant.
-    """
-    jobs, silent = all_jobs()
-    if silent is None:
-        return select(words, jobs) if words else jobs
-    local = [record for record in jobs if not words or {record.job_id, record.name} & set(words)]
-    if not local:
-        raise silent
-    if words and not all(any(word in (record.job_id, record.name) for record in local) for word in words):
-        raise silent  # some of the words may be jobs of Slurm: half of what was asked is not done silently
-    return local
-
-
 def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """Return the jobs that `words`, ids or names, stand for; a name stands for every job of it.
 

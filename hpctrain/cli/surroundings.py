@@ -11,11 +11,13 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from hpctrain.cli import surroundings_files
+from hpctrain.clusters.load import is_dir
+from hpctrain.clusters.slurm_text import printable
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import FileSystem, PathFacts, SecretFacts, Surroundings
@@ -42,7 +44,8 @@ class _Parts:
         try:
             return read()
         except Exception as error:
-            self.not_checked.append(f"{what}: {type(error).__name__}: {str(error)[:200]}".removesuffix(": "))
+            words = printable(" ".join(str(error).split()))[:200]
+            self.not_checked.append(f"{what}: {type(error).__name__}: {words}".removesuffix(": "))
             return None
 
 
@@ -58,9 +61,9 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
     look, arguments = _from(spec.chdir), Arguments(spec)
     chdir = parts.of("the job's directory", lambda: path_facts(spec.chdir, "/"))
     here = chdir is not None and chdir.is_dir
-    output = parts.of("the output directory", lambda: look(arguments.get("output_dir") or "runs"))
+    output = quoted = parts.of("the output directory", lambda: look(arguments.get("output_dir") or "runs"))
     if quotas and output is not None:
-        output = parts.of("the quota", lambda output=output: _with_quota(output)) or output
+        quoted = parts.of("the quota", partial(_with_quota, output)) or output
     python = parts.of("the Python environment", lambda: surroundings_files.python_facts(spec, look))
     return Surroundings(
         machine=os.uname().machine or None,
@@ -68,7 +71,7 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
         variables=_variables(),
         leaks=tuple(process.leaks(os.environ)),
         chdir=chdir,
-        output=output,
+        output=quoted,
         model=parts.of("the model", lambda: surroundings_files.model_facts(spec, arguments, look)) if here else None,
         dataset=parts.of("the dataset", lambda: surroundings_files.dataset_facts(spec, arguments, look)) if here else None,
         script=parts.of("the script", lambda: surroundings_files.script_facts(spec, python, look)) if here else None,
@@ -84,17 +87,17 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
 
 def path_facts(said: str, base: str) -> PathFacts:
     """Return what is known of a path that counts from `base`."""
-    path = Path(base, os.path.expanduser(said))  # unlike Path.expanduser, this leaves the ~ of an unknown user as it is
+    path = Path(base, surroundings_files.expanded(said))
     real = Path(os.path.realpath(path))
     try:
         status = path.stat()
     except (OSError, ValueError):
         status = None
-    is_dir = status is not None and stat.S_ISDIR(status.st_mode)
-    parent = next((each for each in (real, *real.parents) if os.path.isdir(each)), Path("/"))
-    writable = os.access(path if status is not None else parent, os.W_OK | (os.X_OK if status is None or is_dir else 0))
+    directory = status is not None and stat.S_ISDIR(status.st_mode)
+    parent = next((each for each in (real, *real.parents) if is_dir(each)), Path("/"))
+    writable = os.access(path if status is not None else parent, os.W_OK | (os.X_OK if status is None or directory else 0))
     return PathFacts(
-        said=said, path=str(path), real=str(real), exists=status is not None, is_dir=is_dir,
+        said=said, path=str(path), real=str(real), exists=status is not None, is_dir=directory,
         size=status.st_size if status is not None else None,
         writable=writable,
         readable=os.access(path, os.R_OK) if status is not None else None,

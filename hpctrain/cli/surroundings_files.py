@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpctrain import yaml12
-from hpctrain.clusters.load import open_regular, read_regular
+from hpctrain.clusters.load import is_dir, is_file, open_regular, read_regular
 from hpctrain.errors import UsageError
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PathFacts, PythonFacts, ScriptFacts
@@ -63,7 +63,7 @@ def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts |
 
 def _files(folder: Path, pattern: str) -> list[Path]:
     """Return the files of that name, not what else may have it: a directory, a FIFO, a link to nothing."""
-    return sorted(path for path in folder.glob(pattern) if os.path.isfile(path))
+    return sorted(path for path in folder.glob(pattern) if is_file(path))
 
 
 def _parameters(folder: Path, files: list[Path], config: dict[str, Any] | None) -> int | None:
@@ -135,7 +135,7 @@ def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
     home = Path(variables.get("HF_HOME") or Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface")
     hub = Path(variables.get("HF_HUB_CACHE") or home / "hub")
     snapshots = hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"
-    if os.path.isdir(snapshots) and any(snapshots.iterdir()):
+    if is_dir(snapshots) and any(snapshots.iterdir()):
         return True
     return None if spec.before or spec.modules else False
 
@@ -207,11 +207,11 @@ def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix
         return PythonFacts(kind=kind, said=said, prefix=prefix)
     root = Path(prefix.path)
     home, shares = _pyvenv(root)
-    libraries = sorted(path for path in root.glob("lib/python3.*/site-packages") if os.path.isdir(path))
+    libraries = sorted(path for path in root.glob("lib/python3.*/site-packages") if is_dir(path))
     version = re.search(r"python3\.(\d+)/", str(libraries[-1])) if libraries else None
     return PythonFacts(
         kind=kind, said=said, prefix=prefix, activates=(root / activates).exists(), home=home,
-        home_exists=home is None or os.path.isdir(home),
+        home_exists=home is None or is_dir(home),
         arch=_machine(root / "bin" / "python"),
         version=(3, int(version[1])) if version else None,
         packages=_packages(libraries[-1]) if libraries and not shares else None,
@@ -222,7 +222,7 @@ def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix
 def _conda_prefix(name: str) -> Path | None:
     """Return the directory of a conda environment; None where it is not in any of the places that conda writes down."""
     if "/" in name:
-        return Path(os.path.expanduser(name))
+        return expanded(name)
     roots = [Path(os.environ[key]).parent.parent for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
     listed = Path.home() / ".conda" / "environments.txt"
     known = [Path(line.strip()) for line in (_text(listed) or "").splitlines() if line.strip()]
@@ -231,7 +231,7 @@ def _conda_prefix(name: str) -> Path | None:
     homes = [Path(part) for part in os.environ.get("CONDA_ENVS_PATH", "").split(os.pathsep) if part]
     homes += [root / "envs" for root in roots] + [Path.home() / ".conda" / "envs"]
     candidates = [home / name for home in homes] + [path for path in known if path.name == name]
-    return next((path for path in candidates if os.path.isdir(path)), None)
+    return next((path for path in candidates if is_dir(path)), None)
 
 
 def _pyvenv(root: Path) -> tuple[str | None, bool]:
@@ -301,6 +301,14 @@ def _json(path: Path) -> dict[str, Any] | None:
     from hpctrain.training import preflight
 
     return preflight.json_object(path)
+
+
+def expanded(said: str) -> Path:
+    """Return a path with its `~` written out; that of a user who is not there stays."""
+    try:
+        return Path(said).expanduser()
+    except RuntimeError:
+        return Path(said)
 
 
 def _text(path: Path) -> str | None:

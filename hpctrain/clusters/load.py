@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -36,6 +36,23 @@ KeyPath = tuple[str, ...]
 _MAX_BYTES = 4_000_000
 
 
+def is_dir(path: str | Path) -> bool:
+    """Whether that is a directory; of a name that is too long, or under a directory that is closed, Path.is_dir would raise."""
+    return _is(stat.S_ISDIR, path)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether that is a regular file, or a link to one; raises nothing."""
+    return _is(stat.S_ISREG, path)
+
+
+def _is(kind: Callable[[int], bool], path: str | Path) -> bool:
+    try:
+        return kind(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def open_regular(path: str | Path) -> IO[bytes]:
     """Open a file to read; a FIFO would keep the caller waiting, and a device has no end.
 
@@ -43,9 +60,9 @@ def open_regular(path: str | Path) -> IO[bytes]:
         OSError: it is not there, cannot be read, or is not a regular file.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # first, as opening a device may already do something
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # first, as opening a device may already do something
             raise OSError(0, "it is not a regular file", str(path))
-        opened = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except ValueError as error:  # a NUL in the name
         raise OSError(0, "it is no name of a file", str(path)) from error
     if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):  # it was, a moment ago

@@ -23,11 +23,20 @@ USER_FIELDS = ("User", "DefaultAccount", "Cluster", "Account", "Partition", "QOS
 QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "MaxJobsPU", "MaxSubmitPU", "MinTRES", "Flags")
 
 _MIB = 1024**2
+#: Longer than any list of GRES.
+_MAX_GRES = 10_000
 #: How Slurm says that something is not known, not set or not limited.
 _NOTHING = frozenset({"", "(null)", "n/a", "none", "unlimited", "infinite", "notset", "invalid", "unknown"})
 _GRES_GPU = re.compile(
-    r"gpu(?::(?P<type>(?!no_consume:)[^:=(),]+(?=:)))?(?::no_consume)?[:=](?P<count>\d+)(?P<unit>[KM]?)(?:\([^)]*\))?\Z", re.IGNORECASE
+    r"gpu(?::(?P<type>(?!no_consume:)[^:=(),]+(?=:)))?(?::no_consume)?[:=](?P<count>\d{1,9})(?P<unit>[KM]?)(?:\([^)]*\))?\Z", re.IGNORECASE
 )
+
+
+def printable(text: str) -> str:
+    """Return `text` without what is no printable character, such as the start of a terminal's escape sequences; lines stay lines."""
+    if text.replace("\n", "").replace(SEPARATOR, "").isprintable():  # as all of them should be, and fast
+        return text
+    return "".join(character for character in text if character.isprintable() or character in "\n\t" + SEPARATOR)
 
 
 def parse_sinfo(text: str) -> tuple[LivePartition, ...]:
@@ -37,7 +46,7 @@ def parse_sinfo(text: str) -> tuple[LivePartition, ...]:
     """
     found: dict[str, LivePartition] = {}
     first: str | None = None
-    for line in text.splitlines():
+    for line in printable(text).splitlines():
         fields = [field.strip() for field in line.split(SEPARATOR)]
         if len(fields) != 14 or not fields[1]:
             continue  # a warning, or the `CLUSTER:` line
@@ -59,10 +68,10 @@ def parse_sinfo(text: str) -> tuple[LivePartition, ...]:
 def parse_partitions(text: str) -> tuple[LivePartition, ...]:
     """Return the partitions of `scontrol show partition -o`, without their nodes."""
     found = []
-    for line in text.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+    for line in printable(text).replace(SEPARATOR, "").splitlines():
         if not line.startswith("PartitionName="):
             continue
+        fields = dict(re.findall(r"(?<!\w)(\w+)=(\S*)", line))
         found.append(
             LivePartition(
                 name=fields["PartitionName"], default=fields.get("Default", "").upper() == "YES", up=_up(fields.get("State")),
@@ -81,8 +90,9 @@ def parse_partitions(text: str) -> tuple[LivePartition, ...]:
 
 def parse_config(text: str) -> LiveCluster:
     """Return what `scontrol show config` says; everything else of the cluster is unknown."""
+    text = printable(text).replace(SEPARATOR, "")
     fields = {key: value.strip() for key, value in re.findall(r"^(\w[\w\[\]]*)\s*= ?(.*)$", text, re.MULTILINE)}
-    version = re.match(r"(\d+)\.(\d+)", fields.get("SLURM_VERSION", ""))
+    version = re.match(r"(\d{1,4})\.(\d{1,4})(?!\d)", fields.get("SLURM_VERSION", ""))
     enforce = fields.get("AccountingStorageEnforce")
     select = _known(fields.get("SelectType"))
     return LiveCluster(
@@ -138,7 +148,7 @@ def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
     MPS and shards are parts of GPUs, and no GPUs. Slices by MIG are counted: Slurm hands them out as GPUs.
     """
     counts: dict[str, int] = {}
-    for item in re.split(r",(?![^(]*\))", gres.strip()):
+    for item in re.split(r",(?![^(]*\))", gres.strip()) if len(gres) <= _MAX_GRES else ():
         match = _GRES_GPU.match(item.strip())
         if match is not None:
             count = int(match["count"]) * {"": 1, "K": 1024, "M": _MIB}[match["unit"].upper()]
@@ -148,7 +158,7 @@ def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
 
 def tres(text: str) -> dict[str, int]:
     """Return the counts of a TRES string: `cpu=64,gres/gpu=8,node=4`; memory, which has units, stays out."""
-    return {key: int(count) for key, count in re.findall(r"(?:^|,)([^=,]+)=(\d+)(?=,|$)", text)}
+    return {key: int(count) for key, count in re.findall(r"(?:^|,)([^=,]+)=(\d{1,18})(?=,|$)", text)}
 
 
 def joined(shown: Sequence[LivePartition] | None, configured: Sequence[LivePartition] | None) -> tuple[LivePartition, ...] | None:
@@ -183,7 +193,7 @@ def _with(groups: tuple[LiveNodes, ...], more: LiveNodes) -> tuple[LiveNodes, ..
 
 
 def _rows(text: str, names: Sequence[str]) -> Iterator[Mapping[str, str]]:
-    for line in text.splitlines():
+    for line in printable(text).replace(SEPARATOR, "").splitlines():
         fields = [field.strip() for field in line.split("|")]
         if len(fields) == len(names):
             yield dict(zip(names, fields, strict=True))

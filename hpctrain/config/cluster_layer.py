@@ -118,8 +118,8 @@ def _memory(asked: _Asked, profile: Profile) -> str | None:
     gpus = asked.gpus or whole
     if profile.memory.per_gpu is not None:
         return memory_size.format(profile.memory.per_gpu * gpus)
-    share = asked.shape.memory_for_each_gpu if asked.shape is not None else None
-    return None if share is None else memory_size.format(share * gpus)
+    share = asked.shape.memory_for(gpus) if asked.shape is not None else None
+    return None if share is None else memory_size.format(share)
 
 
 def _environment(built: _Builder, asked: _Asked, profile: Profile) -> None:

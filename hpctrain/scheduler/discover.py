@@ -23,6 +23,8 @@ from hpctrain.scheduler import process
 _NAMES = {"nodes": "sinfo", "users": "sacctmgr show user", "qos": "sacctmgr show qos"}
 #: What the programs put in front of each line.
 _PREFIX = re.compile(r"^(sinfo|scontrol|sacctmgr): ((error|fatal): )?")
+#: Characters of a program's own words in a sentence.
+_MAX_WORDS = 300
 
 
 def is_available() -> bool:
@@ -107,12 +109,18 @@ def _ask(argv: tuple[str, ...], timeout: float) -> tuple[str | None, str | None]
     try:
         done = process.run(argv, timeout=timeout)
     except (SchedulerError, OSError) as error:
-        return None, error.what if isinstance(error, SchedulerError) else error.strerror or str(error)
+        return None, _short(error.what if isinstance(error, SchedulerError) else error.strerror or str(error))
     said = [_PREFIX.sub("", line.strip()) for line in (done.stderr.strip() or done.stdout.strip()).splitlines() if line.strip()]
     # sacctmgr ends with 0 in some versions that have just said that there is no accounting.
     if done.returncode != 0 or (not done.stdout.strip() and any("accounting_storage" in line for line in said)):
-        return None, said[-1] if said else f"exit status {done.returncode}"
-    return done.stdout, None
+        return None, _short(said[-1]) if said else f"exit status {done.returncode}"
+    return done.stdout, _short(said[-1]) if done.cut else None
+
+
+def _short(words: str) -> str:
+    """Return what fits into a sentence of Slurm's words, which may hold anything."""
+    clean = slurm_text.printable(words).replace(slurm_text.SEPARATOR, "")
+    return clean if len(clean) <= _MAX_WORDS else f"{clean[: _MAX_WORDS - 3]}..."
 
 
 def _user() -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,14 +21,23 @@ _LEAKS = re.compile(r"(SLURMD?|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO|SCO
 _KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT"}
 
 
+#: Of what a program says on each of stdout and stderr: enough for the queue of a whole site, and no threat to a login node's limit.
+KEPT_BYTES = 16_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A program that ended: what was run, its exit status, and its own words."""
+    """A program that ended: what was run, its exit status, and its own words.
+
+    Attributes:
+        cut: it said more than KEPT_BYTES: stdout ends with the last whole line of those, and the last line of stderr says so.
+    """
 
     argv: tuple[str, ...]
     returncode: int
     stdout: str
     stderr: str
+    cut: bool = False
 
 
 class NoAnswerError(SchedulerError):
@@ -46,21 +57,63 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
         NoAnswerError: no answer within `timeout`.
     """
     try:
-        done = subprocess.run(
-            list(argv), capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
+        program = subprocess.Popen(
+            list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
             env=clean(os.environ) if environment is None else dict(environment),
         )  # fmt: skip
     except FileNotFoundError as error:
         raise SchedulerError(
             f"{argv[0]} is not on PATH", fix="load your site's Slurm module, or use this machine: hpctrain submit --local"
         ) from error
+    try:
+        with program:
+            try:
+                said = _listen(program, timeout)
+            except BaseException:  # Ctrl-C too
+                program.kill()
+                raise
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
             f"{argv[0]} did not answer within {timeout:g} s",
             details=(f"  ran: {shell.join(tuple(argv))}",),
             fix="run the command again in a minute",
         ) from error
-    return Finished(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))
+    out, errors = (_whole_lines(each) for each in said)
+    cut = any(len(each) > KEPT_BYTES for each in said)
+    if cut:
+        which = "stdout" if len(said[0]) > KEPT_BYTES else "stderr"
+        errors += f"{chr(10) * (not errors.endswith(chr(10)))}{argv[0]}: only the first 16 MB of its {which} were read\n"
+    return Finished(tuple(argv), program.returncode, out, errors, cut)
+
+
+def _listen(program: subprocess.Popen[bytes], timeout: float) -> tuple[bytearray, bytearray]:
+    """Return stdout and stderr of a program that has ended; of each, one byte past KEPT_BYTES shows that there was more.
+
+    Raises:
+        TimeoutExpired: it still runs, or something that it started holds its streams.
+    """
+    deadline = time.monotonic() + timeout
+    out, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for stream, kept in ((program.stdout, out), (program.stderr, errors)):
+            if stream is not None:  # both are pipes
+                selector.register(stream, selectors.EVENT_READ, kept)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(program.args, timeout)
+            for key, _ in selector.select(left):
+                chunk = os.read(key.fd, 65536)
+                key.data.extend(chunk[: KEPT_BYTES + 1 - len(key.data)])  # the rest is read too: the program must be able to end
+                if not chunk:
+                    selector.unregister(key.fileobj)
+    program.wait(max(0.0, deadline - time.monotonic()))
+    return out, errors
+
+
+def _whole_lines(said: bytearray) -> str:
+    """Return what was said as text; of too much, without the line that was cut."""
+    return _text(bytes(said if len(said) <= KEPT_BYTES else said[: said.rfind(b"\n", 0, KEPT_BYTES) + 1]))
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:

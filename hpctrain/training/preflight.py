@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctrain.clusters.load import open_regular, read_regular
+from hpctrain.clusters.load import is_dir, is_file, open_regular, read_regular
 from hpctrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,12 +49,12 @@ def check_model(name: str | None) -> list[Problem]:
     if name is None:
         return [Problem("--model_name_or_path is missing", "--model_name_or_path FOLDER")]
     folder = Path(name)
-    if not os.path.isdir(folder):  # unlike Path.is_dir, this takes any name
+    if not is_dir(folder):
         what = f"there is no model folder '{name}'; models are read from local folders only, nothing is downloaded"
         source = name if name.count("/") == 1 and not name.startswith((".", "/", "~")) else "OWNER/MODEL"
         return [Problem(what, f"hf download {source} --local-dir {name} (where there is a network)")]
     fix = f"ls {name}"
-    if not os.path.isfile(folder / "config.json"):
+    if not is_file(folder / "config.json"):
         return [Problem(f"the model folder '{name}' has no config.json", fix)]
     problems = [Problem(f"the model folder '{name}' {what}", fix) for what in _weights_problems(folder)]
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER):
@@ -73,7 +72,7 @@ def _weights_problems(folder: Path) -> list[str]:
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             return [f"has an index whose weight_map does not name files: {index.name}"]
         shards.update(names.values())
-    missing = sorted(shard for shard in shards if not os.path.isfile(folder / shard))
+    missing = sorted(shard for shard in shards if not is_file(folder / shard))
     if missing:
         return [f"lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:3])}"]
     files = [file for pattern in _WEIGHTS for file in folder.glob(pattern)]
@@ -108,7 +107,7 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
     if name is None:
         return [Problem("--dataset_name is missing", "--dataset_name FOLDER")]
     folder = Path(name)
-    if not os.path.isdir(folder):
+    if not is_dir(folder):
         what = f"there is no dataset folder '{name}'; datasets are read from local folders only, nothing is downloaded"
         return [Problem(what, _HOW_TO_SAVE)]
     parts = split_folders(folder)
@@ -132,7 +131,7 @@ def split_folders(folder: Path) -> dict[str, Path] | None:
     names = (json_object(folder / "dataset_dict.json") or {}).get("splits")
     if isinstance(names, list):
         return {str(name): folder / str(name) for name in names}
-    return {"": folder} if os.path.isfile(folder / "state.json") else None
+    return {"": folder} if is_file(folder / "state.json") else None
 
 
 def columns(part: Path) -> list[str]:
@@ -149,7 +148,7 @@ def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
         what = f"the dataset '{name}' is damaged: split '{split}' lacks a readable state.json or dataset_info.json"
         return [Problem(what, f"ls {part}")]
     files = [entry["filename"] for entry in entries]
-    if missing := [file for file in files if not os.path.isfile(part / file)]:
+    if missing := [file for file in files if not is_file(part / file)]:
         what = f"the dataset '{name}' is not complete: split '{split}' lacks {', '.join(missing[:3])}"
         return [Problem(what, f"ls {part}")]
     if "input_ids" not in found:

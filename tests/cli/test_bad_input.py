@@ -335,7 +335,7 @@ def test_what_the_shipped_training_lacks_is_said_before_the_queue(desk: Desk) ->
     for words, expected in (
         ((), ["--model_name_or_path FOLDER", "--dataset_name FOLDER"]),
         (("--", "--model_name_or_path", "model", "--dataset_name=none"), ["--dataset_name none is no folder here"]),
-        (("--", "--dataset_name=model", "--model_name_or_path"), []),
+        (("--", "--dataset_name=model", "--model_name_or_path"), ["--model_name_or_path FOLDER"]),
         (("--script", "train.py"), []),
         (("--", "--config", "sft.yaml"), []),
     ):

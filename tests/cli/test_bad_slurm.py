@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,9 @@ def test_a_local_job_is_shown_and_cancelled_while_slurm_is_silent(rendered: Desk
     submitted = rendered.run("submit", "--local", "--no-check", "--parsable", "job.sbatch")
     assert submitted.code == 0, submitted.err
     job = submitted.out.strip()
+    deadline = time.monotonic() + 20
+    while rendered.run("logs", job).code and time.monotonic() < deadline:  # its supervisor has yet to start it
+        time.sleep(0.2)
     for name in ("sbatch", "squeue", "sacct", "scancel"):
         rendered.program(name, f"touch {rendered.directory}/asked; echo '{name}: error: {UNREACHABLE[0]}' >&2; exit 1")
     assert rendered.run("logs", job).code == 0

@@ -22,22 +22,46 @@ PAGES = data.findings()
 ID = "partition-unknown"
 
 
-def test_the_list_has_each_finding_on_a_line_of_its_own(desk: Desk) -> None:
+def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Desk) -> None:
     said = desk.run("docs")
     assert said.code == 0
-    assert said.out.splitlines() == [f"{id_}: {first_line(page)}" for id_, page in PAGES.items()]
+    lines = said.out.splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == ["check:", "lint:", "doctor:"], "every page belongs to a verb"
+    listed = [line.split(":")[0].strip() for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(PAGES)
+    assert max(map(len, lines)) == 80, "cut at the width, and not before"
+    full = {f"  {id_}: {first_line(page)}" for id_, page in PAGES.items()}
+    assert all(line in full or any(each.startswith(line.removesuffix("…")) for each in full) for line in lines if line.startswith("  "))
+    assert lines.index("lint:") < next(at for at, line in enumerate(lines) if line.startswith("  nodelist-unquoted:"))
+    assert lines.index("doctor:") < next(at for at, line in enumerate(lines) if line.startswith("  node-silent:"))
     assert f"{len(PAGES)} findings" in said.err
     assert "README" not in said.out
 
 
-def test_the_page_is_the_file(desk: Desk) -> None:
-    assert desk.run("docs", ID).out == PAGES[ID]
-    assert PAGES[ID] == (Path(__file__).parents[2] / "docs" / "findings" / f"{ID}.md").read_text()
+def test_a_page_in_a_pipe_is_filled_to_80_columns_without_comments(desk: Desk) -> None:
+    assert sum("<!--" in page for page in PAGES.values()) > 10, "the pages have comments to hide"
+    for id_, page in PAGES.items():
+        out = desk.run("docs", id_).out
+        assert "<!--" not in out
+        assert "-->" not in out
+        kept = re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
+        assert out.split() == kept.split(), "no word is lost, and none is moved"
+        code = re.findall(r"```.*?```", kept, re.DOTALL)
+        assert all(block in out for block in code)
+        prose = re.sub(r"```.*?```", "", out, flags=re.DOTALL)
+        assert [line for line in prose.splitlines() if len(line) > 80 and not line.startswith("|") and len(line.split()) > 2] == []
+    assert (Path(__file__).parents[2] / "docs" / "findings" / f"{ID}.md").read_text() == PAGES[ID]
+
+
+def test_the_help_is_true_of_what_the_verbs_write(desk: Desk) -> None:
+    assert "`error ID: …`" in " ".join(desk.run("docs", "--help").out.split())
+    desk.write("job.sbatch", "#SBATCH --nodes=1\n")
+    assert "error no-shebang: " in desk.run("lint", "job.sbatch").out
 
 
 @pytest.mark.parametrize("word", [f"[{ID}]", f"{ID}.md"])
 def test_what_is_copied_from_a_screen_or_a_link_is_understood(word: str, desk: Desk) -> None:
-    assert desk.run("docs", word).out == PAGES[ID]
+    assert desk.run("docs", word).out == desk.run("docs", ID).out
 
 
 def test_a_mistyped_id_gets_the_nearest(desk: Desk) -> None:
@@ -75,6 +99,8 @@ def test_a_terminal_gets_the_page_laid_out(hpctrain: str, tmp_path: Path) -> Non
     plain = re.sub(r"\x1b\[[0-9;]*m", "", laid_out)
     assert "\x1b" not in plain
     assert max(map(len, plain.splitlines())) <= 80
+    assert "\x1b" not in on_a_terminal(f"{hpctrain} docs {ID}", tmp_path, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(f"{hpctrain} docs {ID}", tmp_path, TERM="dumb")
     listed = on_a_terminal(f"{hpctrain} docs", tmp_path)
     assert max(map(len, listed.splitlines())) <= 80
     assert all(id_ in listed for id_ in PAGES)

@@ -146,6 +146,22 @@ def test_all_files_that_cannot_be_read_are_named_at_once(desk: Desk) -> None:
     assert said.lines[-1] == "fix: ls -l 'no such file' nowhere/x.sbatch binary.sbatch"
 
 
+def test_one_file_that_is_not_there_is_named_with_what_lies_beside_it(desk: Desk) -> None:
+    desk.write("train.sbatch", GOOD)
+    said = desk.refused("lint", "trian.sbatch")
+    assert said.lines == ["error: cannot read trian.sbatch: no such file or directory", "scripts in .: train.sbatch", "fix: ls -l ."]
+
+
+def test_a_directory_without_scripts_is_refused(desk: Desk) -> None:
+    desk.write("empty/notes.txt", "nothing\n")
+    said = desk.refused("lint", "empty")
+    assert said.lines == [
+        "error: no batch script in empty",
+        "looked for *.sbatch, *.slurm, and *.sh with #SBATCH lines",
+        "fix: ls -lR empty",
+    ]
+
+
 @pytest.mark.parametrize("option", ["--select", "--ignore"])
 def test_an_unknown_id_is_refused_with_the_nearest(desk: Desk, option: str) -> None:
     desk.write("job.sbatch", GOOD)
@@ -170,6 +186,14 @@ def test_fix_rewrites_and_keeps_mode_link_and_bytes(desk: Desk) -> None:
     before = script.stat().st_mtime_ns
     assert desk.run("lint", "--fix", "link.sbatch").err == "1 file: nothing found\n"
     assert script.stat().st_mtime_ns == before, "a file with nothing to repair is not written"
+
+
+def test_fix_says_that_other_hard_links_keep_the_old_text(desk: Desk) -> None:
+    script = desk.write("job.sbatch", BAD)
+    os.link(script, desk.directory / "other.sbatch")
+    said = desk.run("lint", "--fix", "job.sbatch")
+    assert "note: job.sbatch had 2 hard links; the others keep the old text\n" in said.err
+    assert (desk.directory / "other.sbatch").read_text() == BAD
 
 
 def test_diff_shows_and_writes_nothing(desk: Desk) -> None:

@@ -62,3 +62,15 @@ def test_our_own_script_by_its_name_is_checked_as_a_job(slurm: Desk) -> None:
     said = slurm.refused("submit", "sft.sbatch", code=1)
     assert "error model-folder: " in said.err
     assert not submitted(slurm)
+
+
+def test_the_strongest_word_on_the_cluster_wins(desk: Desk) -> None:
+    desk.write("config.yaml", "cluster: leonardo\n")
+    for variables, words, partition in (
+        ({}, (), "boost_usr_prod"),
+        ({"HPCTRAIN_CLUSTER": "tacc_vista"}, (), "gh"),
+        ({"HPCTRAIN_CLUSTER": "tacc_vista"}, ("--cluster", "meluxina"), "gpu"),
+        ({"HPCTRAIN_CLUSTER": "tacc_vista"}, ("--cluster", "meluxina", "--partition", "mine"), "mine"),
+    ):
+        desk.set(**variables)
+        assert f"#SBATCH --partition={partition}\n" in desk.run("render", "--to", "-", *words).out

@@ -171,7 +171,7 @@ def test_every_cluster_has_a_row() -> None:
 def test_a_profile_is_consistent_in_itself(name: str) -> None:
     cluster = profile(name)
     for kind, shape in cluster.nodes.items():
-        assert shape.gpus > 0
+        assert shape.gpus > 0 or (shape.gpu, shape.vendor, shape.gpu_memory) == (None, None, None), kind
         assert shape.cpus is None or (shape.cpus_per_gpu or 0) * shape.gpus <= shape.cpus, kind
     for partition in cluster.partitions.values():
         assert [row.nodes_min for row in partition.time_by_nodes] == sorted(row.nodes_min for row in partition.time_by_nodes)
@@ -183,6 +183,12 @@ def test_a_profile_is_consistent_in_itself(name: str) -> None:
     if cluster.gpu_request.dialect == "gres":
         assert "gres" not in cluster.directives.forbidden
     assert cluster.nodes or name == "generic_university"
+
+
+def test_a_partition_without_gpus_is_known_for_one() -> None:
+    found = profile("leonardo")
+    assert found.nodes[found.partitions["dcgp_usr_prod"].nodes or ""].gpus == 0
+    assert found.nodes[found.partitions["boost_usr_prod"].nodes or ""].gpus == 4
 
 
 def test_facts_that_decide_whether_a_job_runs() -> None:
@@ -258,7 +264,7 @@ def test_the_table_of_the_page_is_that_of_the_profiles(request: pytest.FixtureRe
     for name in NAMES:
         cluster, found = profile(name), load.read(name, {})
         counts = evidence.tally(found.data, found.origins)
-        kinds = ", ".join(dict.fromkeys(f"{shape.gpus} x {shape.gpu}" for shape in cluster.nodes.values())) or "-"
+        kinds = ", ".join(dict.fromkeys(f"{shape.gpus} x {shape.gpu}" for shape in cluster.nodes.values() if shape.gpus)) or "-"
         levels = " | ".join(str(counts.get(level, 0)) for level in ("documented", "reported", "seen", "recalled"))
         rows.append(f"| [{name}]({cluster.docs}) | {cluster.title} | {cluster.centre or '-'} | {kinds} | {levels} |")
     text = page.read_text()

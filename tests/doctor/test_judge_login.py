@@ -74,8 +74,8 @@ ENVIRONMENTS: list[tuple[str, str, EnvironmentFacts, dict[str, Any], str]] = [
         {"cluster": cluster(nodes={"n": {"gpus": 4, "arch": "aarch64", "vendor": "cuda"}})}, "the nodes of x are aarch64",
     ),
     (
-        "doctor-environment-node-local", "warning", replace(WELL, place="/tmp/v", file_system="xfs"), {"slurm": True},
-        "lies where other nodes may not find it",
+        "doctor-environment-node-local", "warning", replace(WELL, place="/tmp/v", file_system="xfs"),
+        {"slurm": True, "spec": {"chdir": "/home/ada/project"}}, "lies where other nodes may not find it",
     ),
     ("doctor-environment-node-local", "warning", replace(WELL, file_system="tmpfs"), {"slurm": True}, "lies where other nodes"),
     ("doctor-python-old", "error", inside(version="3.6.8"), {}, "Python 3.6.8 is too old"),
@@ -222,3 +222,29 @@ def test_its_page_shows_it(case: Callable[..., Case], page_shows: Callable[[Find
             fix=finding.fix.replace(case().spec.chdir, "/home/ada/project"),
         )
     )
+
+
+def test_an_environment_on_one_node_is_not_to_be_made_on_one_node_again(case: Callable[..., Case]) -> None:
+    local = replace(WELL, place="/tmp/v", file_system="xfs")
+
+    def fix(**values: Any) -> str:
+        asked = case(slurm=True, **values)
+        return next(found.fix for found in env.environment(local, asked).findings if found.id == "doctor-environment-node-local")
+
+    assert fix(spec={"chdir": "/shared/p"}) == "make it on a shared file system: python3 -m venv /shared/p/.venv"
+    here = {"chdir": "/tmp/project", "account": "proj_a"}
+    assert fix(spec=here) == "make it on a shared file system: the job's directory lies where each node has its own, too"
+    places = {"SCRATCH": {"path": "/scratch/$USER", "purge_days": 30}, "WORK": {"path": "/work/<account>"}}
+    assert fix(spec=here, cluster=cluster(storage=places)) == "make it on a shared file system: python3 -m venv /work/proj_a/envs/train"
+
+
+def test_what_a_finding_says_is_not_said_above_it_too(case: Callable[..., Case]) -> None:
+    from hpctrain.cli.doctor import lines
+
+    verdict = env.torch_build(inside(torch=TorchBuild(version="2.9.0+cpu")), case())
+    assert verdict.word == "warning"
+    shown = " ".join(" ".join(lines(verdict)).split())
+    assert shown.count("is built for the CPU only") == 1
+    assert shown.startswith("\x1b[33mwarning")
+    well = env.torch_build(WELL, case())
+    assert well.sentence in " ".join(" ".join(lines(well)).split())

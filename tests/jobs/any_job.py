@@ -86,7 +86,7 @@ environment = optional(
     modules=modules, modules_first=modules, module_start=st.sampled_from(["purge", "reset", "none"]), module_use=st.lists(path, max_size=2),
     env=st.dictionaries(variable, one_line, max_size=2), unset=st.lists(variable, max_size=2),
     profile=st.sampled_from(["large-scale", "debug", "mine"]), before=hooks, after=hooks,
-    secrets=st.dictionaries(variable, st.just("environment") | file_name.map(lambda name: f"secrets/{name}"), max_size=2),
+    secrets=st.dictionaries(variable, st.just("environment") | file_name.map(lambda name: f"./secrets/{name}"), max_size=2),
 )  # fmt: skip
 launch = optional(
     shebang=st.sampled_from(["#!/bin/bash", "#!/bin/bash -l"]), master_addr_suffix=st.sampled_from(["i", "-ib0.x"]),

@@ -128,6 +128,8 @@ class Machine:
         """Return what lies in the project and in the temporary directory that the script had no business to leave there."""
         expected = {"logs", "runs", f"runs/{spec.job_name}-62", f"logs/output_{spec.job_name}.log", f"logs/error_{spec.job_name}.log"}
         expected |= self.prepared
+        if spec.launcher == "accelerate" and spec.sharding != "ddp":
+            expected.add(f"runs/{spec.job_name}-62/accelerate.yaml")
         found = {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")} - expected
         return sorted(found | {str(path) for path in (self.root / "tmp").iterdir()} | {str(path) for path in self.root.glob("CANARY")})
 

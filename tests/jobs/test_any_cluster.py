@@ -88,9 +88,9 @@ def test_what_the_user_says_wins(name: str) -> None:
         "offline": False,
         "environment": {"env": {"NCCL_NET": "Socket"}},
     }
-    spec = spec_of({**said, "launch": {"cpu_bind": "cores", "shebang": "#!/bin/bash -e"}}, cluster)
+    spec = spec_of({**said, "launch": {"cpu_bind": "cores", "shebang": "#!/bin/bash --login"}}, cluster)
     assert (spec.partition, spec.gpus_per_node, spec.cores_per_task, spec.qos, spec.mem_bytes) == ("mine", 1, 3, "q", 7 * 1024**3)
-    assert (spec.offline, dict(spec.env)["NCCL_NET"], spec.cpu_bind, spec.shebang) == (False, "Socket", "cores", "#!/bin/bash -e")
+    assert (spec.offline, dict(spec.env)["NCCL_NET"], spec.cpu_bind, spec.shebang) == (False, "Socket", "cores", "#!/bin/bash --login")
 
 
 def test_a_value_of_the_profile_says_where_it_comes_from() -> None:

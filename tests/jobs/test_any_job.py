@@ -114,7 +114,8 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
         front = [word.decode() for word in call.argv[: -len(raw)]]
         if spec.launcher == "accelerate":
             assert front[0] == "launch"
-            assert front[front.index("--config_file") + 1] == spec.accelerate_config
+            own = f"{machine.directory}/runs/{spec.job_name}-62/accelerate.yaml"
+            assert front[front.index("--config_file") + 1] == (spec.accelerate_config if spec.sharding == "ddp" else own)
             assert front[front.index("--num_processes") + 1] == str(spec.processes)
         elif spec.launcher == "srun":
             assert front == ["-u"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -369,7 +370,8 @@ def test_every_option_of_the_real_sbatch_and_srun_has_a_row() -> None:
 @pytest.mark.slow
 def test_the_options_of_the_launchers_are_real() -> None:
     for command, rows in ((["torchrun", "--help"], TORCHRUN), (["accelerate", "launch", "--help"], ACCELERATE)):
-        help_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        program = Path(sys.executable).with_name(command[0])
+        help_ = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=True).stdout
         options = {name.replace("_", "-") for name in re.findall(r"--([a-z][\w-]+)", help_)}
         assert sorted(set(rows) - options) == []
 
@@ -385,16 +387,14 @@ def test_the_options_of_the_training_are_real() -> None:
     assert sorted(set(TRAINING) - known) == []
 
 
-@pytest.mark.parametrize("words", ['$(scontrol show hostnames $SLURM_JOB_NODELIST)', '"$(hostname)"', "`hostname`"])
+@pytest.mark.parametrize("words", ["$(scontrol show hostnames $SLURM_JOB_NODELIST)", '"$(hostname)"', "`hostname`"])
 def test_what_a_command_prints_is_no_script(words: str) -> None:
     for launcher in ("srun torchrun train.py", "srun accelerate launch train.py"):
         line = explain(script(f"nodes=({words})", launcher))[1]
-        assert "the script that it runs" not in reasons(line)
-        assert "which alone knows it" not in reasons(line)
+        assert not re.search("the script that it runs|which alone knows it", reasons(line))
         assert "what this command prints" in reasons(line)
     assert "what this command prints" in reasons(only(f"srun python {words} --lr 1"))
 
 
 def test_mkdir_has_its_option_in_the_sentence_and_not_in_the_name() -> None:
     assert only("mkdir -p logs").why == "Makes the directory `logs` and those above it; one that is there is no error."
-    assert only("mkdir logs").why == "Makes a directory: logs."

@@ -17,7 +17,22 @@ def test_control_characters_of_slurm_reach_nobody() -> None:
     texts = {
         "config": "ClusterName             = evil\x1b[31m\x07\n",
         "nodes": slurm_text.SEPARATOR.join(
-            ("evil", "gp\x1b]0;u\x07*", "up", "1:00:00", "30:00", "1-2", "NO", "2", "0/2/0/2", "8", "1000", "1", "gpu:a\x1b100:4", "f\u202e")
+            (
+                "evil",
+                "gp\x1b]0;u\x07*",
+                "up",
+                "1:00:00",
+                "30:00",
+                "1-2",
+                "NO",
+                "2",
+                "0/2/0/2",
+                "8",
+                "1000",
+                "1",
+                "gpu:a\x1b100:4",
+                "f\u202e",
+            )
         )
         + "\n",
         "partitions": "PartitionName=gp\x1b]0;u\x07 Default=YES State=UP\x9b QoS=a\x08b\n",
@@ -69,11 +84,11 @@ def test_the_words_of_a_query_that_fails_are_short_and_printable(tmp_path: objec
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     live = discover.discover(timeout=60)
-    assert len(live.silent) == 5
+    assert live.silent
     for sentence in live.silent:
-        assert len(sentence) < 600
+        assert len(sentence) < 400
         assert sentence.isprintable()
-        assert sentence.endswith("...")
+        assert "..." in sentence
 
 
 def test_an_error_shows_control_characters_instead_of_sending_them() -> None:

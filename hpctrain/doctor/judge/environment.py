@@ -216,9 +216,26 @@ def _node_local(facts: EnvironmentFacts, case: Case) -> list[Finding]:
         Finding(
             id="doctor-environment-node-local", level="warning", what=f"{facts.name} lies where other nodes may not find it",
             evidence=f"{place}, on {facts.file_system or 'an unknown file system'}", reason="each node has a /tmp of its own",
-            fix=f"make it on a shared file system: python3 -m venv {shell.quote(case.spec.chdir)}/.venv",
+            fix=f"make it on a shared file system: {_shared(case)}",
         )
     ]  # fmt: skip
+
+
+def _shared(case: Case) -> str:
+    """Return how to make the environment where all nodes see it: in the job's directory, else where the profile has storage."""
+    if not f"{case.spec.chdir}/".startswith(_NODE_LOCAL):
+        return f"python3 -m venv {shell.quote(case.spec.chdir)}/.venv"
+    storage = case.cluster.profile.storage if case.cluster is not None else {}
+    usable = [
+        place.path for place in storage.values()
+        if place.path and place.on_compute_nodes is not False and not (place.in_memory or place.slow_for_environments or place.purge_days)
+        and not f"{place.path}/".startswith(_NODE_LOCAL)
+    ]  # fmt: skip
+    if not usable:
+        return "the job's directory lies where each node has its own, too"
+    # $USER is left for the shell; a place in angle brackets, for which nothing is known, for the reader.
+    path = usable[0].replace("<account>", case.spec.account or "<account>")
+    return f"python3 -m venv {path}/envs/train"
 
 
 def _needed(facts: EnvironmentFacts, case: Case) -> list[str]:

@@ -104,7 +104,7 @@ def slurm(facts: SlurmFacts, case: Case) -> Verdict:
             id="doctor-slurm-silent", level="error", what="Slurm does not answer", evidence=f"it said: {facts.silent}",
             reason="nothing can be submitted", fix="sinfo",
         )  # fmt: skip
-        return Verdict(probe="slurm", sentence=f"{facts.version or 'Slurm'} is installed and does not answer", findings=(finding,))
+        return Verdict(probe="slurm", sentence="Slurm does not answer", findings=(finding,))
     words = f"{facts.version}, {many(len(facts.partitions), 'partition')}"
     if facts.accounts is None:
         return Verdict(probe="slurm", sentence=f"{words}; accounting does not say which accounts are yours")

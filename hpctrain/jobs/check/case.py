@@ -37,6 +37,8 @@ OPTIONS: dict[KeyPath, str] = {
     ("environment", "uv"): "--uv", ("environment", "pixi"): "--pixi", ("sharding",): "--sharding", ("cluster",): "--cluster",
     ("environment", "container", "image"): "--container",
 }  # fmt: skip
+#: Partitions that are no place for a training.
+_FOR_TESTS = re.compile(r"debug|dbg|dev|test|interactive", re.IGNORECASE)
 _BEHIND = "behind --"
 _FLAGGED = re.compile(r"--[a-z][a-z0-9-]*\Z")
 #: In a constraint: more than names that all have to be there.
@@ -213,7 +215,9 @@ class Case:
 
     def origin(self, *path: str) -> str:
         """Return where the value at `path`, or the nearest section around it, was written; arguments may stand behind `--`, and win."""
-        if path[0] == "training" and path[-1] in (word[2:].partition("=")[0].replace("-", "_") for word in self.arguments if word[:2] == "--"):
+        if path[0] == "training" and path[-1] in (
+            word[2:].partition("=")[0].replace("-", "_") for word in self.arguments if word[:2] == "--"
+        ):
             return _BEHIND
         return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), "default")
 
@@ -280,10 +284,27 @@ def confirm(fact: Fact[T], command: str) -> str:
     return "" if fact.severity == "error" else f"; confirm with: {command}"
 
 
-def closest(word: str, known: tuple[str, ...]) -> str | None:
-    """Return the known name that is meant most likely; case counts little."""
+def likely_partition(case: Case, wrong: str | None = None, listed: tuple[str, ...] = ()) -> str | None:
+    """Return the partition that is meant by a wrong name, or where the job fits, the default one first and one for tests last."""
+    near = closest(wrong, listed, cutoff=0.6) if wrong is not None else None
+    if near is not None:
+        return near
+    live, profile, gpus = case.live.partitions if case.live is not None else None, case.profile, case.spec.gpus_per_node
+    default = profile.defaults.partition if profile is not None else None
+    if live is not None:
+        fits = [(each.name, each.default) for each in live if each.up is not False and (each.gpus_max or 0) >= gpus]
+    else:
+        known = profile.partitions.items() if profile is not None else ()
+        shapes = profile.nodes if profile is not None else {}
+        fits = [(name, each.default) for name, each in known if each.nodes in shapes and shapes[each.nodes].gpus > 0]
+    ranked = sorted(fits, key=lambda each: (bool(_FOR_TESTS.search(each[0])), each[0] != default, not each[1]))
+    return ranked[0][0] if ranked else closest(wrong or "", tuple(name for name in listed if not _FOR_TESTS.search(name)) or listed)
+
+
+def closest(word: str, known: tuple[str, ...], *, cutoff: float = 0.0) -> str | None:
+    """Return the known name that is meant most likely; case counts little. `cutoff`: 0 takes any, 1 only the same."""
     import difflib
 
     lowered = {name.lower(): name for name in reversed(known)}
-    found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.0)
+    found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=cutoff)
     return lowered[found[0]] if found else None

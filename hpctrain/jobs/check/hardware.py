@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hpctrain.jobs.check import limits, sizes
-from hpctrain.jobs.check.case import Case, Fact, closest, confirm
+from hpctrain.jobs.check.case import Case, Fact, closest, confirm, likely_partition
 from hpctrain.jobs.finding import Finding
 from hpctrain.scheduler.parse import memory_size
 
@@ -15,6 +16,8 @@ _CPUS = ("resources", "cpus_per_task")
 _MEM = ("resources", "mem")
 _SHARDING = ("sharding",)
 _LORA = "or train a LoRA adapter: use_peft: true under training in config.yaml"
+#: The model in the name of a GPU: a100, nvidia_h100_80gb_hbm3, AMD MI250X. Of Grace-Hopper, either half may be named.
+_MODEL = re.compile(r"(?<![a-z0-9])((?:mi|[abhlpv])[0-9]{2,3})", re.IGNORECASE)
 _DIALECT = ("resources", "gpu_directive")
 
 
@@ -92,14 +95,13 @@ def _gpus(case: Case) -> Iterator[Finding]:
 
 
 def _other(case: Case) -> str:
-    for each in (case.live.partitions or ()) if case.live is not None else ():
-        if (each.gpus_max or 0) >= case.spec.gpus_per_node and each.up:
-            return case.fix((("resources", "partition"), each.name))
-    return case.command(("--partition", "NAME"))
+    return case.fix((("resources", "partition"), likely_partition(case) or "NAME"))
 
 
 def _gpu_type(case: Case) -> Iterator[Finding]:
     asked = case.spec.gpu_type
+    if asked is not None and not any(group.gpus for group in case.live_nodes):
+        yield from _gpu_type_of_profile(case, asked)
     types = tuple(dict.fromkeys(name for group in case.live_nodes for name, _ in group.gpus if name))
     if asked is None or not case.live_nodes or asked in types or not any(group.gpus for group in case.live_nodes):
         return
@@ -109,6 +111,24 @@ def _gpu_type(case: Case) -> Iterator[Finding]:
         evidence=f"{case.said(*path, value=asked)}; sinfo -o '%P %G' lists {', '.join(types) or 'GPUs without a type'}",
         reason="Slurm refuses the job: Requested node configuration is not available",
         fix=case.fix((path, closest(asked, types))) if types else "leave the type out",
+    )  # fmt: skip
+
+
+def _gpu_type_of_profile(case: Case, asked: str) -> Iterator[Finding]:
+    """The type against the GPUs that the profile knows, whose names are the vendor's and not Slurm's: only the model is compared."""
+    shape, request, path = case.shape, case.profile.gpu_request if case.profile is not None else None, ("resources", "gpu_type")
+    fact = case.fact(shape.gpu, "nodes", case.shape_name or "", "gpu") if shape is not None else None
+    if fact is None or request is None or asked == request.type:
+        return
+    wanted, there = _MODEL.search(asked), _MODEL.search(fact.value)
+    if wanted is None or there is None or wanted[1].lower() == there[1].lower():
+        return
+    where = f"partition {case.partition_name}" if case.partition_name else f"{case.shape_name} nodes"
+    yield case.finding(
+        "gpu-type-unknown", "warning", f"GPUs of the type {asked!r} are asked for, and {where} has {fact.value}",
+        evidence=f"{case.said(*path, value=asked)}; {fact.source}; confirm with: sinfo -o '%P %G'",
+        reason="Slurm refuses the job: Requested node configuration is not available",
+        fix=case.fix((path, request.type or there[1].lower())),
     )  # fmt: skip
 
 

@@ -126,14 +126,13 @@ def _torch(case: Case) -> Iterator[Finding]:
     if on_cpu.lower() in ("1", "true", "yes"):
         return
     fact = case.fact(shape.vendor, "nodes", case.shape_name or "", "vendor") if shape is not None else None
-    if (
-        fact is None
-        or python is None
-        or python.torch is None
-        or python.torch == fact.value
-        or case.local
-        or case.spec.container is not None
-    ):
+    if python is None or python.torch is None or case.local or case.spec.container is not None:
+        return
+    if fact is None:
+        if python.torch == "cpu":
+            yield _torch_of_cpu(case, python)
+        return
+    if python.torch == fact.value:
         return
     index = "https://download.pytorch.org/whl/" + ("cu126" if fact.value == "cuda" else "rocm6.4")
     pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
@@ -142,6 +141,17 @@ def _torch(case: Case) -> Iterator[Finding]:
         evidence=f"{_said(case, python)}, torch/version.py; {fact.source}",
         reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
         fix=f"{pip} install --force-reinstall torch --index-url {index}",
+    )  # fmt: skip
+
+
+def _torch_of_cpu(case: Case, python: PythonFacts) -> Finding:
+    """Whatever GPUs the nodes have, it sees none of them."""
+    pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
+    return case.finding(
+        "torch-build", "warning", f"the torch of {python.said} is built for the CPU only, and the job asks for GPUs",
+        evidence=f"{_said(case, python)}, torch/version.py",
+        reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
+        fix=f"{pip} install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126 (AMD: rocm6.4)",
     )  # fmt: skip
 
 

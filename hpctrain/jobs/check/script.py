@@ -21,8 +21,9 @@ from hpctrain.scheduler.parse import directives, duration, memory_size
 #: The findings of `check` that a text can have.
 IDS = (
     "partition-unknown", "partition-missing", "account-form", "account-missing", "account-nodes", "qos-unknown", "qos-missing",
-    "qos-not-allowed", "constraint-unknown", "directive-forbidden", "directive-discouraged", "directive-required", "time-limit",
-    "nodes-limit", "gpus-limit", "array-limit", "gpu-dialect", "gpus-per-node", "memory-limit",
+    "qos-not-allowed", "constraint-unknown", "constraint-partition",
+    "directive-forbidden", "directive-discouraged", "directive-required", "time-limit",
+    "nodes-limit", "gpus-limit", "array-limit", "gpu-dialect", "gpus-per-node", "memory-limit", "memory-too-small",
 )  # fmt: skip
 _GPU_IDS = ("gpu-dialect", "gpus-per-node", "gpus-limit")
 _PATHS: dict[str, KeyPath] = {
@@ -54,6 +55,23 @@ class _ScriptCase(Case):
         return self.command(*((f"--{names.get(path, path[-1].replace('_', '-'))}", str(value)) for path, value in changes))
 
 
+def _no_memory(case: _ScriptCase) -> list[Finding]:
+    """Return a warning where a site gives little memory to a job that asks for none. How much the job needs, its text does not tell."""
+    profile = case.profile
+    default = profile.memory.default_per_cpu if profile is not None else None
+    if profile is None or default is None or {"mem", "mem-per-cpu", "mem-per-gpu", "exclusive"} & set(case.written or {}):
+        return []
+    share = profile.nodes[case.shape_name].memory_for(case.spec.gpus_per_node) if case.shape_name in profile.nodes else None
+    wanted = memory_size.format(share) if share is not None else "0"
+    return [
+        case.finding(
+            "memory-too-small", "warning", f"no memory is asked for, and this site then gives {memory_size.format(default)} for each core",
+            evidence=case.cluster.evidence("memory", "default_per_cpu") if case.cluster is not None else "",
+            reason="a training that loads its model needs more, and is killed: OUT_OF_MEMORY", fix=case.command(("--mem", wanted)),
+        )
+    ]  # fmt: skip
+
+
 def _directive(option: str, value: str) -> str:
     if option == "--gpu-directive":  # an option of ours that is no directive
         return "without a GPU request" if value == "none" else f"--{value}={'gpu:N' if value == 'gres' else 'N'} as the only GPU request"
@@ -75,6 +93,7 @@ def check_script(text: str, file: str, cluster: Cluster) -> list[Finding]:
     asks_gpus, spec = _spec(written, cluster)
     case = _ScriptCase(spec, cluster, None, Surroundings(), origins, file=file, written=written)
     found = [finding for module in (site, limits, hardware) for finding in module.rules(case)]
+    found += _no_memory(case)
     kept = [each for each in found if each.id in IDS and (asks_gpus or each.id not in _GPU_IDS)]
     placed = [each if each.line is not None else dataclasses.replace(each, file=file, line=1, column=1) for each in kept]
     return sorted(placed, key=lambda finding: (finding.line or 0, LEVELS.index(finding.level)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpctrain.jobs import directives
 from hpctrain.jobs.check import accounts
-from hpctrain.jobs.check.case import Case, Fact, closest, confirm, features
+from hpctrain.jobs.check.case import Case, Fact, closest, confirm, features, likely_partition
 from hpctrain.jobs.finding import Finding
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def _partition(case: Case) -> Iterator[Finding]:
                 "partition-unknown", "error" if live is not None else "warning", f"there is no partition {name!r} here",
                 evidence=f"{case.said(*_PARTITION, value=name)}; {source} lists {', '.join(listed)}",
                 reason="Slurm refuses the job: Invalid partition name specified",
-                fix=case.fix((_PARTITION, closest(name, listed))),
+                fix=case.fix((_PARTITION, likely_partition(case, name, listed) or "NAME")),
             )  # fmt: skip
     found = case.live_partition
     if found is not None and found.up is False:
         others = tuple(each.name for each in live or () if each.up and (each.gpus_max or 0) >= case.spec.gpus_per_node)
-        other = closest(found.name, others)
+        other = likely_partition(case, found.name, others) if others else None
         yield case.finding(
             "partition-down", "warning", f"partition {found.name} takes or starts no jobs now",
             evidence=f"{case.said(*_PARTITION, value=found.name)}; sinfo -p {found.name}: it is not up",
@@ -57,13 +57,12 @@ def _partition(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
     if case.profile is not None and case.profile.partition_required and not case.partition_names:
         fact = case.fact(True, "partition_required")
-        names = tuple(case.profile.partitions)
         if fact is not None and (case.live is None or case.live_partition is None):
             yield case.finding(
                 "partition-missing", fact.severity, "no partition is given, and this site wants one",
                 evidence=f"{fact.source}{confirm(fact, 'sinfo -o %P')}",
                 reason="Slurm refuses the job, or puts it where there are no GPUs",
-                fix=case.fix((_PARTITION, case.profile.defaults.partition or (names[0] if names else "NAME"))),
+                fix=case.fix((_PARTITION, case.profile.defaults.partition or likely_partition(case) or "NAME")),
             )  # fmt: skip
 
 

@@ -186,6 +186,11 @@ class Facts:
     def _call_of(self) -> dict[Command, srun.Srun]:
         return dict(self.sruns)
 
+    @cached_property
+    def starts_shell(self) -> frozenset[Command]:
+        """The commands whose arguments another shell reads."""
+        return frozenset(reading.shell.via for reading in self.inner.readings if reading.shell.via is not None)
+
     def call_around(self, command: Command) -> srun.Srun | None:
         """Return the srun call that `command` is, or in whose shell it runs."""
         current: Command | None = command

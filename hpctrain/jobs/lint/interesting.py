@@ -11,7 +11,7 @@ _ALWAYS = frozenset(
     srun torchrun accelerate distributed deepspeed mpirun mpiexec ibrun torchrun_jsc commands python python3
     conda mamba micromamba module ml source activate set shopt wait trap kill scontrol squeue sacct sbatch scancel salloc
     unset tee env printenv exec eval command bash sh zsh dash ksh ssh pdsh xargs mkdir cat chmod hostname shuf export declare typeset
-    local readonly read singularity apptainer podman shifter requeue watch
+    local readonly read singularity apptainer podman shifter requeue watch pkill pgrep sinfo
     PYTHONBUFFERED MASTER_PORT MASTER_ADDR RANK LOCAL_RANK NODE_RANK
     SLURM_PROCID SLURM_NODEID SLURM_LOCALID SLURM_JOB_NODELIST SLURM_NODELIST SLURM_RESTART_COUNT SLURM_GPUS_PER_NODE
     SLURM_CPUS_PER_TASK SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_NPROCS SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_MEM_PER_NODE
@@ -32,6 +32,8 @@ def interesting_words(text: str) -> frozenset[str]:
     found = set(_ALWAYS)
     if "squeue" in text or "sacct" in text or "scontrol" in text:
         found.add("sleep")
+    if "trap" in text:
+        found.add("exit")
     found.update(_PREFIXED.findall(text))
     if "()" in text or "function" in text:
         for one, other in set(_FUNCTIONS.findall(text)):

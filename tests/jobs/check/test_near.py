@@ -212,3 +212,44 @@ def test_a_limit_of_a_qos_is_confirmed_by_the_command_that_shows_it() -> None:
     assert the(scene, "time-limit").evidence.endswith("; confirm with: sacctmgr -nP show qos long format=Name,MaxWall,MaxTRES")
     scene = Scene(spec={"time_s": 5 * 86_400}, live=None, level="seen")
     assert the(scene, "time-limit").evidence.endswith("; confirm with: scontrol show partition gpu")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "says"),
+    [("NVIDIA A100 custom", "h100", True), ("NVIDIA A100 custom", "a100_80gb", False), ("NVIDIA H100", "nvidia_h100_80gb_hbm3", False),
+     ("AMD MI250X", "mi250", False), ("NVIDIA GH200", "h100", False), ("NVIDIA A100", "gpu", False), (None, "h100", False)],
+)  # fmt: skip
+def test_a_gpu_type_that_only_a_profile_can_judge(gpu: str | None, asked: str, says: bool) -> None:
+    profile = {"nodes": {"a100": {**PROFILE["nodes"]["a100"], **({"gpu": gpu} if gpu else {})}}}
+    scene = Scene(spec={"gpu_type": asked}, live=None, profile=profile)
+    assert scene.ids() == (["gpu-type-unknown"] if says else [])
+    if says:
+        assert (the(scene, "gpu-type-unknown").level, the(scene, "gpu-type-unknown").fix) == ("warning", "hpctrain render --gpu-type a100")
+    # Where Slurm shows GPUs, its own names count.
+    assert Scene(spec={"gpu_type": "a100"}, profile={"nodes": {"a100": {**PROFILE["nodes"]["a100"], "gpu": "NVIDIA H100"}}}).ids() == []
+
+
+@pytest.mark.parametrize("level", ["recalled", "documented"])
+def test_a_partition_of_cpu_nodes(level: str) -> None:
+    nodes_ = {**PROFILE["nodes"], "cpu": {"gpus": 0}}
+    profile = {"nodes": nodes_, "partitions": {"cpu": {"nodes": "cpu"}, "debug": {"nodes": "a100"}, "gpu": {"nodes": "a100"}}}
+    scene = Scene(spec={"partition": "cpu"}, profile=profile, live=None, level=level)
+    found = the(scene, "gpus-per-node")
+    assert found.level == ("warning" if level == "recalled" else "error")
+    assert found.fix.endswith("hpctrain render --partition gpu")
+
+
+def test_a_torch_for_the_cpu_needs_no_profile_to_be_wrong() -> None:
+    assert the(Scene(around=of_python(torch="cpu"), profile=None), "torch-build").level == "warning"
+    assert "torch-build" not in Scene(around=of_python(torch="rocm"), profile=None).ids()
+    assert "torch-build" not in Scene(around=of_python(torch="cpu"), profile=None, local=True).ids()
+    assert the(Scene(around=of_python(torch="cpu")), "torch-build").level == "error"
+
+
+def test_no_partition_for_tests_is_typed_where_no_name_is_near() -> None:
+    small, big = partition(name="zdebug", default=False), partition(name="accelerated", default=False)
+    cpu = partition(name="zcpu", default=False, nodes=(nodes(gpus=()),))
+    live = {"partitions": (small, cpu, big)}
+    assert the(Scene(spec={"partition": "z"}, live=live), "partition-unknown").fix == "hpctrain render --partition accelerated"
+    assert the(Scene(spec={"partition": "zdebg"}, live=live), "partition-unknown").fix == "hpctrain render --partition zdebug"
+    assert the(Scene(spec={"partition": "z"}, live=None), "partition-unknown").fix == "hpctrain render --partition gpu"

@@ -78,6 +78,12 @@ def test_what_a_repair_writes(before: str, after: str) -> None:
         "echo `scontrol show hostnames $SLURM_JOB_NODELIST`",  # quotes inside backticks may end others
         "export NCCL_BLOCKING_WAIT=1 TORCH_NCCL_BLOCKING_WAIT=0",  # both are set
         "export TORCH_NCCL_TRACE_BUFFER_SIZE=10",  # an older PyTorch knows this name alone
+        'set -u; export NCCL_BLOCKING_WAIT=1; echo "$NCCL_BLOCKING_WAIT"',  # the reader of the old name would find none
+        "export PYTHONBUFFERED=1; python t.py --unbuffered=${PYTHONBUFFERED:-0}",
+        "export MASTER_PORT=29500; python t.py --init tcp://$MASTER_ADDR:29500",  # both must have the same number
+        "cat > f <<EOF\na\r\nEOF",  # mixed line ends: those in the heredoc may be meant
+        "printf 'GET /\r\n\r\n' | cat",
+        "x=$(printf 'GET /\r\n\r\n')",
     ],
 )
 def test_what_is_not_certainly_safe_is_left_alone(text: str) -> None:
@@ -91,11 +97,12 @@ def test_what_is_not_certainly_safe_is_left_alone(text: str) -> None:
 
 
 def test_only_the_chosen_repairs_are_made() -> None:
-    text = (
-        "#!/bin/bash\n#SBATCH --time=1\nexport PYTHONBUFFERED=1 # hpctrain: ignore=pythonbuffered\n"
-        "export PYTHONBUFFERED=1 NCCL_BLOCKING_WAIT=1\n"
-    )
+    text = "#!/bin/bash\n#SBATCH --time=1\nexport PYTHONBUFFERED=1 # hpctrain: ignore=pythonbuffered\nexport NCCL_BLOCKING_WAIT=1\n"
     assert fix(text, "x", frozenset({"old-nccl-name"})).text == text.replace("NCCL_B", "TORCH_NCCL_B")
-    assert fix(text, "x").text.split("\n")[2:4] == text.replace(
-        "PYTHONBUFFERED=1 NCCL_B", "PYTHONUNBUFFERED=1 TORCH_NCCL_B"
-    ).split("\n")[2:4]  # fmt: skip
+    assert fix(text, "x", frozenset({"pythonbuffered"})).text == text
+    assert fix(text, "x").text == text.replace("NCCL_B", "TORCH_NCCL_B")
+
+
+def test_mixed_line_ends_outside_quotes_are_repaired() -> None:
+    text = "#!/bin/bash\n#SBATCH --time=1\r\necho 'a'\r\n"
+    assert fix(text, "x").text == text.replace("\r", "")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import lint_corpus as corpus
 import pytest
 
-from hpctrain.jobs.lint import IDS
+from hpctrain.jobs.lint import IDS, lint
 
 #: Pitfall → the ids that see it; what a text cannot show stands in the second value.
 PITFALLS: list[tuple[str, tuple[str, ...], str]] = [
@@ -19,7 +20,7 @@ PITFALLS: list[tuple[str, tuple[str, ...], str]] = [
     ("SLURM_NTASKS is set by -n or --ntasks-per-*", ("slurm-variable-unset",), "what libraries read by themselves stands in no text"),
     ("ranks expanded in the batch shell", ("rank-expanded-early", "rank-not-expanded"), ""),
     ("accelerate's static default, rdzv_conf", ("rdzv-conf-backend", "rank-missing", "rendezvous-missing"), ""),
-    ("accelerate's port check", ("fixed-port", "launchers-per-node"), "whether the port is taken shows at run time"),
+    ("accelerate's port check", ("fixed-port", "launchers-per-node", "port-zero"), "whether the port is taken shows at run time"),
     ("torchrun's options, PET_*", ("pet-variable", "rank-missing", "rendezvous-missing", "launcher-alone"), ""),
     ("is_host guesses from host names", (), "whether names and interfaces agree is a fact of the site: its profile adds is_host"),
     ("MASTER_ADDR", ("nodelist-cut", "nodelist-unquoted", "scontrol-in-container", "hostname-address", "rendezvous-local"), ""),
@@ -38,25 +39,25 @@ PITFALLS: list[tuple[str, tuple[str, ...], str]] = [
     ("job names", ("job-name-in-path", "directive-quote"), ""),
     ("limits", ("script-too-large", "array-size"), "the site's own values: hpctrain check"),
     ("the first line", ("no-shebang", "sh-shebang"), "whether a site needs -l is in its profile"),
-    ("strictness, pipes, wait", ("nounset-before-activation", "pipefail-missing", "wait-without-pid"),
+    ("strictness, pipes, wait", ("nounset-before-activation", "pipefail-missing", "wait-without-pid", "wait-ends-script"),
      "set -e in front of modules is good practice as often as not"),
     ("PYTHONUNBUFFERED", ("pythonbuffered", "srun-unbuffered"), ""),
     ("conda", ("source-activate", "conda-not-initialised"), ""),
     ("the log's directory", ("log-directory-too-late",), "whether a relative directory exists where sbatch is typed stands in no text"),
-    ("log patterns", ("array-output", "requeue-truncates", "directive-variable"), ""),
+    ("log patterns", ("array-output", "requeue-truncates", "directive-variable", "output-pattern"), ""),
     ("caches", ("shared-compiler-cache",), "a cache that is not set, and a /tmp in memory, are facts of the site"),
     ("OMP_NUM_THREADS", ("slurm-variable-unset",), "the best number depends on the node and the data loaders"),
     ("ulimit -l", (), "limits come from the shell where sbatch is typed"),
     ("--signal, traps", ("signal-not-to-batch", "trap-in-foreground", "invalid-signal"), ""),
-    ("USR1 to launchers", ("usr1-kills-launcher",), ""),
+    ("USR1 to launchers", ("usr1-kills-launcher", "kill-first-node"), ""),
     ("KillWait", (), "a value of the site"),
     ("requeue", ("restart-count-unset", "requeue-truncates", "requeue-whole-array"), ""),
-    ("-K and --wait", ("kill-on-bad-exit-value",), ""),
+    ("-K and --wait", ("kill-on-bad-exit-value",), "srun without -K is right where KillOnBadExit=1 or the launcher ends its peers"),
     ("exit codes", (), "they are there after the job: hpctrain explain"),
     ("sbatch --parsable", ("sbatch-output-parsed",), ""),
     ("--json of Slurm's commands", (), "whether the plugin is built is a fact of the site"),
     ("fields of sacct", (), "whether a site tracks them is a fact of the site"),
-    ("widths of sinfo -O", (), "whether a cut column matters depends on who reads it"),
+    ("widths of sinfo -O", ("format-widths",), ""),
     ("dependencies", (), "whether the first job is still known shows at run time"),
     ("heterogeneous jobs", ("packjob", "hetjob-first-component"), ""),
     ("polling", ("polling-loop",), ""),
@@ -80,6 +81,15 @@ def test_each_pitfall_is_seen_or_cannot_be_seen(pitfall: tuple[str, tuple[str, .
     _, ids, why_not = pitfall
     assert ids or why_not
     assert set(ids) <= set(IDS)
+
+
+@pytest.mark.parametrize("id_", sorted({id_ for _, ids, _ in PITFALLS for id_ in ids} - {"script-too-large"}))
+def test_each_rule_of_a_pitfall_fires_on_the_wrong_script_of_its_name(id_: str) -> None:
+    files = [
+        file for file in corpus.WRONG if file.stem == id_ or file.stem.startswith(f"{id_}-")
+    ]  # script-too-large, of 4 MiB, is made in test_corpus.py
+    assert files, f"write tests/corpus/lint/wrong/{id_}.sbatch"
+    assert id_ in {one.id for file in files for one in lint(corpus.text_of(file), file.name)}
 
 
 def test_each_rule_has_an_origin() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hpctrain.jobs.finding import Level
 from hpctrain.jobs.lint.facts import Facts
 from hpctrain.jobs.lint.launch import CONTAINERS, PROGRAMS
-from hpctrain.jobs.lint.reader.model import Assignment, Command, Part, Scope, Shell, Word
+from hpctrain.jobs.lint.reader.model import Assignment, Command, Part, Scope, Shell
 
 #: Programs that do the work of a job, rather than prepare it.
 _WORKERS = frozenset({"srun", "python", "python3", "mpirun", "mpiexec", "ibrun", "uv", "poetry", "pixi", *PROGRAMS, *CONTAINERS})
@@ -56,11 +56,6 @@ def replace_part(facts: Facts, part: Part, new: str, command: Command) -> list[E
     if command.shell.depth or facts.text[part.start : part.start + 1] not in ("$", *part.text[:1]):
         return []
     return [Edit(part.start, part.end, new)]
-
-
-def replace_word(facts: Facts, word: Word, new: str) -> list[Edit]:
-    """Return the edit that writes `new` in place of a plain word, where that word really stands there."""
-    return [Edit(word.start, word.end, new)] if facts.text[word.start : word.end] == word.text else []
 
 
 def within(command: Command, scope: Scope) -> bool:

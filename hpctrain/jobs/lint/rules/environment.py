@@ -35,8 +35,10 @@ def python_buffering(facts: Facts) -> Iterator[Hit]:
 
 
 def _rename(facts: Facts, assignment: Assignment, name: str) -> list[Edit]:
+    """Return the edit of the name; none where the old one stands somewhere else too, which may be what reads it."""
     end = assignment.start + len(assignment.name)
-    return [Edit(assignment.start, end, name)] if facts.text[assignment.start : end] == assignment.name else []
+    alone = len(re.findall(rf"\b{assignment.name}\b", facts.text, re.ASCII)) == 1
+    return [Edit(assignment.start, end, name)] if alone and facts.text[assignment.start : end] == assignment.name else []
 
 
 def names(facts: Facts) -> Iterator[Hit]:

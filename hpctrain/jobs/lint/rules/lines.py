@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from hpctrain.jobs.lint import options
 from hpctrain.jobs.lint.directives import Flaw, Option
 from hpctrain.jobs.lint.facts import Facts
+from hpctrain.jobs.lint.reader import commands as reader
+from hpctrain.jobs.lint.reader.model import Shell
 from hpctrain.jobs.lint.rules.common import Edit, Hit
 
 MAX_SCRIPT = 4 * 1024**2
@@ -26,7 +28,8 @@ def whole_file(facts: Facts) -> Iterator[Hit]:
     dos = text.find("\r\n")
     if dos >= 0:
         count = text.count("\r\n")
-        edits = [Edit(match.start(), match.start() + 1, "") for match in re.finditer("\r\n", text)]
+        safe = count == text.count("\n") or not _meant(text)
+        edits = [Edit(match.start(), match.start() + 1, "") for match in re.finditer("\r\n", text)] if safe else []
         yield Hit("dos-line-ends", dos, f"{count} lines end with a carriage return", "sed -i 's/\\r$//' FILE", edits=edits)
     helper = facts.file.endswith((".sh", ".bash", ".inc")) and not facts.is_batch
     if facts.shebang is None and not helper:
@@ -37,6 +40,15 @@ def whole_file(facts: Facts) -> Iterator[Hit]:
     if facts.reading.problems:
         problem = min(facts.reading.problems, key=lambda item: item.start)
         yield Hit("unreadable-shell", problem.start, problem.what, "bash -n FILE")
+
+
+def _meant(text: str) -> bool:
+    """Whether, of mixed line ends, a carriage return may stand inside a heredoc or quotes, where it is data."""
+    if "<<" in text:
+        return True
+    reading = reader.read(text.replace("\r\n", " \n"), Shell("batch"))
+    words = [word for command in reading.commands for word in command.all_words()]
+    return bool(reading.problems) or any("\n" in text[word.start : word.end] for word in words)
 
 
 def unread(facts: Facts) -> Iterator[Hit]:

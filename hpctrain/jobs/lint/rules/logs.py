@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpctrain.jobs.lint.facts import Facts
 from hpctrain.jobs.lint.rules.common import Hit
 
+_PATTERN = re.compile(r"%(?:%|\d*([A-Za-z]))")
 _OWN_FILE = re.compile(r"%\d*[ajJr]")
 
 
@@ -71,8 +72,21 @@ def names(facts: Facts) -> Iterator[Hit]:
         )
 
 
+def patterns(facts: Facts) -> Iterator[Hit]:
+    """Patterns that mean nothing in the log of a batch job, or in an older Slurm."""
+    for name in ("output", "error"):
+        option = facts.options.get(name)
+        letters = [match[1] for match in _PATTERN.finditer(option.value or "")] if option else []
+        if option and "r" in letters:
+            yield Hit("output-pattern", option.start, "%r is known since Slurm 25.11 only", "write %j, and: #SBATCH --open-mode=append")
+        elif option and {"t", "n", "N"} & set(letters):
+            letter = next(letter for letter in letters if letter in "tnN")
+            what = f"%{letter} in the job's own --{name} means the first {'task' if letter == 't' else 'node'} alone"
+            yield Hit("output-pattern", option.start, what, f"srun --{name}=NAME_%t.log, and %j here")
+
+
 def _clean(path: str) -> str:
     return path.removeprefix("./").rstrip("/")
 
 
-RULES = (arrays, requeues, directories, names)
+RULES = (arrays, requeues, directories, names, patterns)

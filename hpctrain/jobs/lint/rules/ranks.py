@@ -56,7 +56,7 @@ def _consumed(facts: Facts, command: Command, call: Srun) -> Iterator[Word]:
 
 
 def _is_script(facts: Facts, command: Command, word: Word) -> bool:
-    return any(reading.shell.via is command for reading in facts.inner.readings) and any(character in word.text for character in " \n;")
+    return command in facts.starts_shell and any(character in word.text for character in " \n;")
 
 
 def _early(facts: Facts, command: Command, call: Srun, part: Part) -> Hit | None:

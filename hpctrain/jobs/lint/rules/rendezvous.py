@@ -33,7 +33,8 @@ def fixed_port(facts: Facts) -> Iterator[Hit]:
             continue
         told.add(_last_start(assignment.word))
         edits = []
-        if command.shell.depth == 0 and not command.heredocs and facts.text[assignment.word.start : assignment.word.end] == port:
+        alone = len(re.findall(rf"(?<!\d){port}(?!\d)", facts.text)) == 1  # else both must keep the same number
+        if alone and command.shell.depth == 0 and not command.heredocs and facts.text[assignment.word.start : assignment.word.end] == port:
             edits = [Edit(assignment.word.start, assignment.word.end, _FORMULA)]
         fix = f"write: {assignment.name}={_FORMULA}"
         yield Hit("fixed-port", assignment.start, f"{assignment.name} is always {port}", fix, edits=edits)
@@ -118,6 +119,14 @@ def array_port(facts: Facts) -> Iterator[Hit]:
                 "a port made of SLURM_ARRAY_JOB_ID is the same in all tasks of the array",
                 f"write: {_FORMULA}",
             )
+
+
+def port_zero(facts: Facts) -> Iterator[Hit]:
+    """A free port, which each machine would choose for itself."""
+    for launch in facts.launches:
+        if launch.text("main_process_port") == "0" and (facts.number(launch.option("num_machines"), launch.command) or 0) > 1:
+            start = launch.words["main_process_port"].start
+            yield Hit("port-zero", start, "--main_process_port 0 for several machines", f"write: --main_process_port {_FORMULA}")
 
 
 def local_address(facts: Facts) -> Iterator[Hit]:
@@ -216,4 +225,4 @@ def own_address(facts: Facts) -> Iterator[Hit]:
             )
 
 
-RULES = (fixed_port, random_in_task, array_port, local_address, cut_list, in_container, own_address)
+RULES = (fixed_port, random_in_task, array_port, port_zero, local_address, cut_list, in_container, own_address)

@@ -14,6 +14,10 @@ _SIGNAL = re.compile(r"(?:([RB]{1,2}):)?(?:SIG)?(\w+)(?:@\d+)?\Z", re.IGNORECASE
 _NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
 _NUMERIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _SENDS = re.compile(r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)")
+_USR = r"-(?:s\s*|-signal[= ])?(?:SIG)?(?:USR[12]|1[02])\b"
+_LOCAL_KILL = re.compile(rf"\bkill\s+{_USR}[^;|&]*(?:\$\(|`)\s*pgrep\b|\bpkill\b[^;|&]*\s{_USR}")
+_OF_SRUN = re.compile(r"\bsrun\b|\s-\w*P")
+_NO_SIGNALS = frozenset({"EXIT", "0", "ERR", "DEBUG", "RETURN"})
 _REQUEUE = re.compile(r"\bscontrol\s+requeue\s+[\"']?+\$\{?+(?:SLURM_JOB_ID|SLURM_JOBID|SLURM_ARRAY_JOB_ID)\}?+[\"']?+(?![\w$])")
 _CANCEL = re.compile(r"\bscancel\s+(?:-\S+\s+)*[\"']?+\$\{?+SLURM_ARRAY_JOB_ID\}?+[\"']?+(?![\w$])")
 
@@ -170,4 +174,42 @@ def _restart_hit(facts: Facts, command: Command, part: Part, what: str, *, warni
     )  # fmt: skip
 
 
-RULES = (wrong_receiver, foreground, kills_launcher, arrays, restart_count)
+def ended_by_wait(facts: Facts) -> Iterator[Hit]:
+    """One wait under `set -e`, which a trapped signal interrupts."""
+    for command in facts.named("wait"):
+        if len(command.words) < 2 or command.conditional or command.after in ("||", "&&"):
+            continue
+        if command.scope.inside("function", "$(", "loop", "if", "case") or not option_on(facts, "errexit", command.shell, command.start):
+            continue
+        traps = [trap for trap in facts.named("trap") if trap.shell is command.shell and trap.start < command.start]
+        signals = [name for trap in traps if not _leaves(facts, trap) for name in (word.text for word in trap.words[2:])]
+        signals = [name for name in signals if name.upper() not in _NO_SIGNALS]
+        if signals:
+            what = f"the trap for {signals[0]} interrupts wait, whose status then ends the script under set -e"
+            yield Hit("wait-ends-script", command.start, what, 'wait "$pid" || status=$?, again while: kill -0 "$pid"')
+
+
+def _leaves(facts: Facts, trap: Command) -> bool:
+    """Whether the action of `trap` ends the script itself, or is empty: then the signal is ignored."""
+    action = trap.words[1].text if len(trap.words) > 2 else ""
+    if action in ("", "-") or re.search(r"\b(?:exit|requeue)\b", action):
+        return True
+    for command in facts.named("exit", "scontrol"):
+        function = command.scope.inside("function")
+        if function is not None and function.name in action:
+            return True
+    return False
+
+
+def first_node_alone(facts: Facts) -> Iterator[Hit]:
+    """A signal for the processes of one node, where there are several."""
+    if not facts.many_nodes:
+        return
+    for command in facts.named("kill", "pkill", "trap"):
+        shown = facts.text[command.start : command.end]
+        if command.shell.depth == 0 and facts.place(command) != "task" and _LOCAL_KILL.search(shown) and not _OF_SRUN.search(shown):
+            what = f"this signal reaches the first of {facts.value('nodes')} nodes alone"
+            yield Hit("kill-first-node", command.start, what, 'kill -USR1 "$pid_of_srun", or: scancel --signal=USR1 "$SLURM_JOB_ID"')
+
+
+RULES = (wrong_receiver, foreground, kills_launcher, arrays, restart_count, ended_by_wait, first_node_alone)

@@ -21,6 +21,7 @@ _NEEDS = {
     "SLURM_GPUS": ("gpus", "gpus-per-task", "gpus-per-socket"), "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
     "SLURM_MEM_PER_NODE": ("mem",), "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
 }  # fmt: skip
+_FORMAT = re.compile(r"(?:-[harlv]*O|--Format(?:=|\Z))(.*)\Z", re.DOTALL)
 
 
 def cores(facts: Facts) -> Iterator[Hit]:
@@ -229,4 +230,19 @@ def _line(facts: Facts, offset: int) -> str:
     return facts.text[facts.text.rfind("\n", 0, offset) + 1 : offset]
 
 
-RULES = (cores, kill_on_bad_exit, unbuffered, environment, submissions, polling, unset_variables, node_list)
+def widths(facts: Facts) -> Iterator[Hit]:
+    """Fields of -O without a width."""
+    for command in facts.named("sinfo", "squeue"):
+        words = [word.text for word in command.words[1:]]
+        for index, text in enumerate(words):
+            match = _FORMAT.match(text)
+            if match is None:
+                continue
+            value = match[1] or (words[index + 1] if index + 1 < len(words) else "")
+            bare = [field for field in value.split(",") if field and ":" not in field and "$" not in field]
+            if bare:
+                fix = f"write: {','.join(field if ':' in field else field + ':60' for field in value.split(','))}"
+                yield Hit("format-widths", command.words[index + 1].start, f"{command.name} cuts {bare[0]} at 20 characters", fix)
+
+
+RULES = (cores, kill_on_bad_exit, unbuffered, environment, submissions, polling, unset_variables, node_list, widths)

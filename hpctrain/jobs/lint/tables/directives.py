@@ -292,4 +292,11 @@ ROWS = (
         "%x puts the name into the path, so the log lands in a directory of that name.",
         "sbatch(1) FILENAME PATTERN",
     ),
+    Rule(
+        "output-pattern",
+        "note",
+        "a pattern that the job's own log cannot have",
+        "Slurm knows %r since 25.11 only; %t, %n and %N make files for the tasks and nodes of a step, not of a batch script.",
+        "sbatch(1) filename pattern",
+    ),
 )

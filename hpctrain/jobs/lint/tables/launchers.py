@@ -161,4 +161,11 @@ ROWS = (
         "hostname may print 127.0.1.1, several addresses, or that of a network that the nodes do not share.",
         "hostname(1); nebius-solutions-library#177",
     ),
+    Rule(
+        "port-zero",
+        "error",
+        "port 0 for several machines",
+        "accelerate takes 0 for a free port of its own on one machine only; the others cannot know it, and the start fails.",
+        "accelerate 1.15, utils/launch.py",
+    ),
 )

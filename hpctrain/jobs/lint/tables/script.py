@@ -210,4 +210,25 @@ ROWS = (
         ("Slurm stores the script and shows it with scontrol write batch_script and sacct --batch-script; git keeps it for ever."),
         "scontrol(1); slurm.conf(5) AccountingStoreFlags",
     ),
+    Rule(
+        "wait-ends-script",
+        "warning",
+        "one wait under set -e, and a trap",
+        "on a signal wait returns 128 and its number, so that set -e ends the script, and Slurm ends the step with it.",
+        "bash(1) SIGNALS",
+    ),
+    Rule(
+        "kill-first-node",
+        "warning",
+        "a signal that reaches one node",
+        "pgrep and pkill see the processes of their own node, so the tasks on the other nodes never get the signal.",
+        "srun(1) SIGNALS; pgrep(1)",
+    ),
+    Rule(
+        "format-widths",
+        "note",
+        "fields without widths",
+        "each field is cut at 20 characters, without a word, and the next one follows without a blank.",
+        "sinfo(1) --Format",
+    ),
 )
