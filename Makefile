@@ -37,7 +37,7 @@ test: $(VENV)/full ## Everything that can run here, a real two-node Slurm includ
 	@tests/with_lab.sh $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slurm and not torch and not slow' -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
 
 lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
 	$(BIN)/ruff check .

@@ -36,6 +36,7 @@ def test_the_page_shows_the_help_of_its_verb(verb: str, request: pytest.FixtureR
     assert f"[{verb}]({verb}.md)" in (page.parent / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.usefixtures("no_slurm")
 def test_the_examples_of_the_page_run(verb: str, tmp_path: Path) -> None:

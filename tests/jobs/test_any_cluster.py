@@ -41,6 +41,7 @@ def script_of(spec: JobSpec) -> str:
     return render.render(spec, data.templates(), template=name, version="1", directory="/srv/project", arguments=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12, deadline=None)
 @given(config=any_job.configs(), account=st.booleans(), data_=st.data())

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_" + "s3cr3t" * 5
 PROGRAM = """import json, os, sys
 print("FOUND " + json.dumps({"prefix": sys.prefix, "status": os.environ.get("HOOK"), **{
@@ -153,7 +155,6 @@ def test_hooks_run_before_and_after(project: Project) -> None:
     assert project.type("submit", "--local", "--wait", "--no-check").returncode == 1
 
 
-@pytest.mark.slow
 def test_a_uv_environment(project: Project) -> None:
     uv = Path(sys.executable).with_name("uv")
     subprocess.run([uv, "venv", "--quiet", "--offline", "--python", sys.executable, project.directory / ".venv"], check=True)
