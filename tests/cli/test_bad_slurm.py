@@ -146,8 +146,9 @@ def test_a_local_job_is_shown_and_cancelled_while_slurm_is_silent(rendered: Desk
     assert submitted.code == 0, submitted.err
     job = submitted.out.strip()
     deadline = time.monotonic() + 20
-    while rendered.run("logs", job).code and time.monotonic() < deadline:  # its supervisor has yet to start it
-        time.sleep(0.2)
+    log = rendered.directory / "out.log"
+    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:  # its supervisor has yet to start it
+        time.sleep(0.1)
     for name in ("sbatch", "squeue", "sacct", "scancel"):
         rendered.program(name, f"touch {rendered.directory}/asked; echo '{name}: error: {UNREACHABLE[0]}' >&2; exit 1")
     assert rendered.run("logs", job).code == 0
