@@ -31,7 +31,7 @@ from hpctrain.fieldtypes import (
     choice,
     problem,
     whole,
-)
+)  # fmt: skip
 
 #: How well a value is attested, and where it comes from: defined there so that a list of profiles needs no pydantic.
 EVIDENCE = evidence.EVIDENCE

@@ -40,7 +40,8 @@ class Text:
         for part in parts:
             self._from.append(length)
             self._to.append(part.start)
-            piece = part.text if part.kind == "text" else self._hole(part, place)
+            # A script may hold the very characters that stand for holes; they become others, as long.
+            piece = _HOLES.sub("\ufffd", part.text) if part.kind == "text" else self._hole(part, place)
             pieces.append(piece)
             length += len(piece)
         self.text = "".join(pieces)

@@ -6,6 +6,7 @@ Beyond the bound a nested text is skipped by counting its brackets, so that time
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 
 from hpctrain.jobs.lint.reader.model import Command, Part, Problem, Reading, Scope, Word
 
@@ -32,7 +33,7 @@ _BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
 _ARITHMETIC_NAME = re.compile(r"(?<![\w$#{])[A-Za-z_]\w*", re.ASCII)
 
 
-class WordReader:
+class WordReader(ABC):
     """Reads words of `text`; `hpctrain.jobs.lint.reader.commands` adds the commands."""
 
     def __init__(self, reading: Reading, scope: Scope) -> None:
@@ -40,9 +41,9 @@ class WordReader:
         self.pos, self.depth = 0, 0
         self.scope = scope
 
+    @abstractmethod
     def commands_until(self, closer: str) -> bool:
         """Read commands up to `closer` and past it; whether it was there."""
-        raise NotImplementedError
 
     def problem(self, start: int, what: str) -> None:
         """Note what bash would stumble over; the first few are enough."""
