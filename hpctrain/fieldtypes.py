@@ -153,6 +153,14 @@ Path = Word
 #: No options but -l: with -x or -v bash would write secrets into the log, with -n it would run nothing.
 Shebang = Annotated[Text, matching(re.compile(r"#!/[A-Za-z0-9._/-]*bash( -l| --login)?\Z"), "a first line such as #!/bin/bash -l")]
 HostSuffix = Annotated[Text, matching(re.compile(r"[A-Za-z0-9.-]{1,64}\Z"), "letters, digits, . or -")]
+#: Indices of a job array; how high they may be is the site's word (MaxArraySize).
+Indices = Annotated[
+    Text,
+    matching(
+        re.compile(r"\d{1,9}(-\d{1,9}(:\d{1,9})?)?(,\d{1,9}(-\d{1,9}(:\d{1,9})?)?)*(%\d{1,9})?\Z", re.ASCII),
+        "indices such as 0-9, 1,5,7-9 or 0-99%4",
+    ),
+]
 CpuBind = Annotated[Text, matching(re.compile(r"[A-Za-z0-9_,:.-]{1,2048}\Z"), "a value of srun's --cpu-bind, such as none or cores")]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 Seconds = Annotated[int, BeforeValidator(_seconds)]

@@ -43,8 +43,8 @@ def run(asked: Request, *, job_id: str | None, local: bool, wait: bool, as_json:
     if job_id is not None:
         scheduler = schedulers.owner(job_id)
         return _report(scheduler, job_id, case, as_json=as_json, of_old=True)
-    if "array" in dict(case.spec.sbatch):
-        raise UsageError("the preflight job is one job, and the config asks for a job array", fix="take sbatch.array out of config.yaml")
+    if case.spec.array is not None:
+        raise UsageError("the preflight job is one job, and the config asks for a job array", fix="take array out of config.yaml")
     script = script_of(request_of(asked, case))
     if script.path is None:
         raise UsageError("--to - writes no script that could be submitted", fix="hpctrain doctor --job")

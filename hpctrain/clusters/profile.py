@@ -79,6 +79,7 @@ class Slurm(Section):
     max_array_size: Count | None = None  # the highest index is one less
     requeue_by_default: Boolean | None = None  # JobRequeue
     requeued_on_node_failure: Boolean | None = None
+    requeue_allowed: Boolean | None = None  # false: neither `scontrol requeue` nor --requeue
     array_tasks_are_jobs: Boolean | None = None
     daemon: Text | None = None  # on compute nodes, where it is not slurmd
     note: Text | None = None

@@ -162,5 +162,7 @@ def _launch(built: _Builder, asked: _Asked, profile: Profile) -> None:
         built.put(("launch", "cpu_bind"), profile.launch.cpu_bind, "launch", "cpu_bind")
     elif whole:
         built.put(("launch", "cpu_bind"), profile.launch.cpu_bind_per_gpu, "launch", "cpu_bind_per_gpu")
+    if profile.slurm.requeue_allowed is False:
+        built.put(("restart", "mode"), "chain", "slurm", "requeue_allowed")
     if profile.gpu_request.on_srun:
         built.put(("launch", "gpus_on_srun"), "true", "gpu_request", "on_srun")

@@ -98,6 +98,15 @@ FIELDS: tuple[Field, ...] = (
         "true sets the offline switches of Hugging Face and W&B; false leaves the network on.",
         "BOOL",
     ),
+    Field(("array",), "--array", "0-9%4", "Indices of a job array, in Slurm's form; of a sweep, the points to run.", "LIST", ("-a",)),
+    Field(
+        ("restart", "mode"),
+        "--restart",
+        "requeue",
+        "After a stop before the end: requeue, chain (jobs submitted at once), off, or auto.",
+        "WORD",
+    ),
+    Field(("restart", "max"), "--max-restarts", "10", "How often at most.", "N"),
     Field(("environment", "conda"), "--conda", "base", "conda environment to activate.", "NAME"),
     Field(("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"),
     Field(("environment", "uv"), "--uv", ".", "Project whose uv environment to activate.", "DIR"),
@@ -125,6 +134,7 @@ SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("resources", "walltime"): ("resources", "time"),
     ("resources", "timeout"): ("resources", "time"),
     ("name",): ("job_name",),
+    ("requeue",): ("restart",),
     ("strategy",): ("sharding",),
     ("site",): ("cluster",),
 }

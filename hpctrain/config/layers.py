@@ -249,7 +249,7 @@ def _known_keys() -> dict[KeyPath, dict[str, str]]:
 
     models: dict[KeyPath, type[Section]] = {
         (): schema.Config, ("resources",): schema.Resources, ("environment",): environment.Environment,
-        ("environment", "container"): environment.Container, ("launch",): environment.Launch,
+        ("environment", "container"): environment.Container, ("launch",): environment.Launch, ("restart",): schema.Restart,
     }  # fmt: skip
     known: dict[KeyPath, dict[str, str]] = {section: {name: name for name in model.model_fields} for section, model in models.items()}
     for alias, path in (ALIASES | SYNONYMS).items():

@@ -12,6 +12,7 @@ from hpctrain.config.environment import Environment, Launch
 from hpctrain.fieldtypes import (
     Boolean,
     Features,
+    Indices,
     JobName,
     Name,
     Path,
@@ -61,6 +62,13 @@ class Resources(Section):
                 "gpu_directive: gpus counts the whole job's GPUs, which Slurm may spread unevenly over nodes; use gres or gpus-per-node"
             )
         return self
+
+
+class Restart(Section):
+    """`restart:` what follows when a training saved and stopped before it was done."""
+
+    mode: Annotated[Text, choice("auto", "requeue", "chain", "off")] = "auto"
+    max: Annotated[int, whole(0, 1000)] = 10
 
 
 def _sbatch_options(value: Any) -> dict[str, str | None]:
@@ -125,6 +133,8 @@ class Config(Section):
     chdir: Path | None = None
     accelerate_config: Path = "multi_gpu.yaml"
     offline: Boolean = True
+    array: Indices | None = None
+    restart: Restart = Field(default_factory=Restart)
     resources: Resources = Field(default_factory=Resources)
     environment: Environment = Field(default_factory=Environment)
     launch: Launch = Field(default_factory=Launch)

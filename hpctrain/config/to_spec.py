@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hpctrain.config import variables
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Secret, Sharding
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding
 from hpctrain.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
@@ -73,8 +73,18 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         gpus_on_srun=config.launch.gpus_on_srun,
         master_addr_suffix=config.launch.master_addr_suffix or "",
         cpu_bind=config.launch.cpu_bind,
+        restart=_restart(config),
+        max_restarts=config.restart.max,
+        array=config.array,
         arguments=_without_secrets((*(_at_home(word, home) or "" for word in _words(config.training)), *arguments)),
     )
+
+
+def _restart(config: Config) -> Restart:
+    """Return how the job goes on; by default, a script of one's own is not started again: it may begin at its beginning."""
+    if config.restart.mode == "auto":
+        return "requeue" if config.script is None else "off"
+    return cast("Restart", config.restart.mode)
 
 
 def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ MODELLED = {
     "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)",
     "error": "--job-name (logs/error_NAME.log follows it)",
     "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
+    "array": "--array", "requeue": "--restart requeue", "no-requeue": "--restart off",
     # Older names that sbatch still takes.
     "tasks": "--nodes and --gpus", "tasks-per-node": "--nodes and --gpus", "workdir": "--chdir",
 }  # fmt: skip
@@ -45,7 +46,7 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
     """Return directive name and value (None for a flag) in order; options of the user's own come last."""
     extra = dict(spec.sbatch)
     gres = [item for item in (_gpu_gres(spec), extra.pop("gres", None)) if item]
-    logs = f"{log_pattern.escape(spec.chdir)}/logs"
+    logs, number = f"{log_pattern.escape(spec.chdir)}/logs", "%A_%a" if spec.array else "%j"
     rows: list[tuple[str, str | None]] = [
         ("job-name", spec.job_name),
         ("chdir", spec.chdir),
@@ -63,11 +64,15 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
         ("mem", None if spec.mem_bytes is None else memory_size.format(spec.mem_bytes)),
         ("mem-per-cpu", None if spec.mem_per_cpu_bytes is None else memory_size.format(spec.mem_per_cpu_bytes)),
         ("time", None if spec.time_s is None else duration.format(spec.time_s)),
-        ("output", f"{logs}/output_{spec.job_name}_%j.log"),
-        ("error", f"{logs}/error_{spec.job_name}_%j.log"),
+        ("array", spec.array),
+        ("output", f"{logs}/output_{spec.job_name}_{number}.log"),
+        ("error", f"{logs}/error_{spec.job_name}_{number}.log"),
         ("open-mode", "append"),
     ]
-    return [row for row in rows if row[1] is not None] + list(extra.items())
+    # Some sites leave it off (JobRequeue=0), and then a job cannot be requeued at all. Where the training does not know how to go on, or
+    # may not, a node that fails must not start it from the beginning either.
+    requeue: list[tuple[str, str | None]] = [("requeue" if spec.restart == "requeue" else "no-requeue", None)]
+    return [row for row in rows if row[1] is not None] + requeue + list(extra.items())
 
 
 def _line(name: str, value: str | None) -> str:

@@ -11,7 +11,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from hpctrain.errors import UsageError
-from hpctrain.jobs import directives, sharding, shell
+from hpctrain.jobs import directives, sharding, shell, stages
 from hpctrain.jobs.spec import JobSpec, short_digest
 
 _MADE = re.compile(
@@ -196,6 +196,7 @@ def _environment(templates: Mapping[str, str], compiled: jinja2.BytecodeCache | 
     environment.filters["sh"] = shell.quote
     environment.filters["sharding_variables"] = sharding.variables
     environment.filters["training_argument"] = sharding.training_argument
+    environment.filters["stage_variable"] = stages.variable
     return environment
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 Launcher = Literal["accelerate", "torchrun", "srun"]
 GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
 Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
+Restart = Literal["requeue", "chain", "off"]
 
 #: Cores for each GPU where nobody said otherwise: what most GPU nodes have (32 cores and 4 GPUs on Leonardo, 64 and 8 elsewhere).
 DEFAULT_CPUS_PER_GPU = 8
@@ -41,6 +42,23 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTable:
+    """Where an array task finds its point.
+
+    Attributes:
+        file: the table, relative to the directory in which the job runs (hpctrain/jobs/sweep).
+        offset: what is added to SLURM_ARRAY_TASK_ID to count points: arrays have a highest index, sweeps have none.
+        how: the point reaches the script as `arguments`, as `environment`, or as a `file`.
+        option: of `file`: the script's option that takes the file's name; None leaves HPCTRAIN_POINT to say it.
+    """
+
+    file: str
+    offset: int = 0
+    how: Literal["arguments", "environment", "file"] = "arguments"
+    option: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job, resolved. Sizes are bytes, durations seconds; None means that the script says nothing and the site's default holds.
 
@@ -61,6 +79,13 @@ class JobSpec:
         before, after: files of the user that the batch shell reads (`source`) before srun and after it.
         master_addr_suffix: what makes the first node's name that of the fast network.
         cpu_bind: of srun; None leaves it to the site.
+        restart: what follows when the training saved and stopped before it was done: `requeue` of the same job, the next job of a `chain`
+            that was submitted at once, or nothing (`off`).
+        max_restarts: how often, at most.
+        array: of an array job, its indices in Slurm's form, such as `0-9%4`.
+        sweep: what the tasks of the array run; None leaves the index to the script.
+        stage: the name of this job among the stages of its launch.
+        parents: the stages that this one comes after.
     """
 
     job_name: str
@@ -105,6 +130,12 @@ class JobSpec:
     gpus_on_srun: bool = False
     master_addr_suffix: str = ""
     cpu_bind: str | None = None
+    restart: Restart = "requeue"
+    max_restarts: int = 10
+    array: str | None = None
+    sweep: SweepTable | None = None
+    stage: str | None = None
+    parents: tuple[str, ...] = ()
 
     @property
     def processes(self) -> int:

@@ -81,7 +81,7 @@ def test_wrong_words(project: Desk) -> None:
     project.refused("doctor", "--job", "--quick", *OWN)
     project.refused("doctor", "--local", *OWN)
     project.refused("doctor", "--job", "--to", "-", *OWN)
-    project.refused("doctor", "--job", "--sbatch", "array=1-4", *OWN)
+    project.refused("doctor", "--job", "--array", "1-4", *OWN)
     project.refused("doctor", "--no-wait", *OWN)
     project.refused("doctor", "--nodes", "none")
     project.refused("doctor", "--of", "90000001", code=1)

@@ -86,9 +86,9 @@ def test_nothing_behind_a_key_leaves_the_weaker_value(desk: Desk) -> None:
 def test_sections_of_all_layers_come_together(desk: Desk) -> None:
     desk.write("training: {a: 1, b: 2}\nsbatch: {mail-type: END, nice: 5}", USER)
     desk.write("training: {b: 3, c: null}\nsbatch: {nice: 7}")
-    spec = desk.spec({}, "mail-user=x@y", "requeue")
+    spec = desk.spec({}, "mail-user=x@y", "contiguous")
     assert spec.arguments == ("--a", "1", "--b", "3")
-    assert dict(spec.sbatch) == {"mail-type": "END", "nice": "7", "mail-user": "x@y", "requeue": None}
+    assert dict(spec.sbatch) == {"mail-type": "END", "nice": "7", "mail-user": "x@y", "contiguous": None}
 
 
 def test_gpus_means_gpus_per_node(desk: Desk) -> None:
@@ -198,7 +198,7 @@ def test_a_key_in_the_wrong_section(desk: Desk, written: str, section: str) -> N
 
 def test_a_key_like_no_other_gets_the_list(desk: Desk) -> None:
     desk.write("zzz: 1")
-    assert desk.refused()[1].startswith("config.yaml:1:1: unknown key 'zzz'; known are accelerate_config, chdir, ")
+    assert desk.refused()[1].startswith("config.yaml:1:1: unknown key 'zzz'; known are accelerate_config, array, chdir, ")
 
 
 BAD: list[tuple[str, list[str]]] = [
@@ -260,7 +260,7 @@ def test_sbatch_options_that_are_passed_on(desk: Desk) -> None:
     desk.write("""\
 sbatch:
   mail-type: END
-  requeue: true
+  contiguous: true
   hold:
   exclusive: false
   comment: 'say "hi" # $(touch CANARY) 100% é'
@@ -274,7 +274,7 @@ sbatch:
     assert values.pop("comment") == 'say "hi" # $(touch CANARY) 100% é'
     assert values == {
         "mail-type": "END",
-        "requeue": None,
+        "contiguous": None,
         "hold": None,
         "gres": "nvme:1",
         "nice": "5",

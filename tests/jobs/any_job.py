@@ -58,7 +58,7 @@ resources = optional(
 memory = st.sampled_from([{}, {"mem": "0"}, {"mem": "480G"}, {"mem": "1K"}, {"mem_per_cpu": "4000"}])
 sbatch = optional(
     comment=one_line,
-    requeue=st.none(),
+    contiguous=st.none(),
     gres=st.sampled_from(["nvme:1", "craynetwork:4,shard:2"]),
     **{"mail-user": one_line, "wckey": one_line},
 )
@@ -100,7 +100,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     config = draw(
         optional(
             job_name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), script=path, offline=st.booleans(),
-            accelerate_config=path, sbatch=sbatch, training=training,
+            accelerate_config=path, sbatch=sbatch, training=training, array=st.sampled_from(["0-3%2", "5", "1,3-9:2"]),
+            restart=optional(mode=st.sampled_from(["auto", "requeue", "chain", "off"]), max=number(0, 99)),
         )
     )  # fmt: skip
     config["launcher"] = draw(st.sampled_from(["accelerate", "torchrun", "srun"]))

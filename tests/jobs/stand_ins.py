@@ -29,6 +29,12 @@ for node in $(printf '%s\\n' 0 $((nodes - 1)) | sort -un); do
     done
 done
 """
+SCONTROL = """\
+case $2 in
+    hostnames) echo localhost; echo node2 ;;
+    job) echo "JobId=62 JobName=x JobState=RUNNING Reason=None EndTime=2035-01-01T00:00:00 Deadline=N/A" ;;
+esac
+"""
 #: Runs the command behind its options and the image.
 CONTAINER = """\
 shift
@@ -65,7 +71,7 @@ class Machine:
         for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv", "hook"):
             self._program(program, RECORD.format(name=program))
         self._program("srun", SRUN)
-        self._program("scontrol", "echo localhost; echo node2")
+        self._program("scontrol", SCONTROL)
         self._program("conda", f"echo '{root}'")
         self._program("pixi", RECORD.format(name="pixi") + PIXI)
         for engine in ("apptainer", "singularity"):
@@ -83,6 +89,7 @@ class Machine:
             "HOME": "/nowhere",
             "TMPDIR": str(self.root / "tmp"),
             "SLURM_JOB_ID": "62",
+            **({"SLURM_ARRAY_JOB_ID": "60", "SLURM_ARRAY_TASK_ID": "3"} if spec.array else {}),
             "SLURM_CPUS_PER_TASK": "8",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_GPUS_ON_NODE": str(spec.gpus_per_node),
@@ -124,12 +131,22 @@ class Machine:
             calls.append(Call(row[len(VARIABLES) :], environment, {name.decode(): value for name, _, value in own}))
         return calls
 
+    def run_dir(self, spec: JobSpec) -> Path:
+        """Return the run directory of the job."""
+        return self.directory / "runs" / (f"{spec.job_name}-60_3" if spec.array else f"{spec.job_name}-62")
+
     def strangers(self, spec: JobSpec) -> list[str]:
         """Return what lies in the project and in the temporary directory that the script had no business to leave there."""
-        expected = {"logs", "runs", f"runs/{spec.job_name}-62", f"logs/output_{spec.job_name}.log", f"logs/error_{spec.job_name}.log"}
+        expected = {"logs", "runs", f"logs/output_{spec.job_name}.log", f"logs/error_{spec.job_name}.log"}
+        run = str(self.run_dir(spec).relative_to(self.directory))
+        expected |= {run, *(f"{run}/{name}" for name in ("run.json", "script.sbatch", "attempts", "attempts/62.0"))}
+        expected |= {f"{run}/attempts/62.0/{name}.json" for name in ("start", "end")}
+        if spec.array:
+            tag = f"{spec.job_name}-60"
+            expected |= {"runs/.launches", f"runs/.launches/{tag}", f"runs/.launches/{tag}/{tag}_3.id"}
         expected |= self.prepared
         if spec.launcher == "accelerate" and spec.sharding != "ddp":
-            expected.add(f"runs/{spec.job_name}-62/accelerate.yaml")
+            expected.add(f"{run}/accelerate.yaml")
         found = {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")} - expected
         return sorted(found | {str(path) for path in (self.root / "tmp").iterdir()} | {str(path) for path in self.root.glob("CANARY")})
 

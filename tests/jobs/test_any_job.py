@@ -40,7 +40,9 @@ def check_directives(spec: JobSpec, script: str) -> None:
     values = directives.last_values(read)
     assert len(values) == len(read), "a directive is given twice"
     assert values["chdir"] == spec.chdir
-    log = log_pattern.expand(values["output"] or "", {"j": "62", "x": "NAME"})
+    assert values.get("array") == spec.array
+    assert ("requeue" in values, "no-requeue" in values) == (spec.restart == "requeue", spec.restart != "requeue")
+    log = log_pattern.expand(values["output"] or "", {"j": "62", "A_%a": "62", "x": "NAME", "A": "62", "a": "3"}).replace("62_3", "62")
     assert log == f"{spec.chdir}/logs/output_{spec.job_name}_62.log"
     assert {name: value for name, value in spec.sbatch if name != "gres"}.items() <= values.items()
     asked = [name for name in values if name in GPU_DIRECTIVES and (name != "gres" or "gpu" in (values["gres"] or ""))]
@@ -102,7 +104,8 @@ def variables_of(spec: JobSpec) -> dict[str, bytes]:
 def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> None:
     """Compare what each node ran with the job: every argument there, unchanged, and nothing else executed."""
     shipped = ["--module" if spec.launcher == "accelerate" else "-m", "hpctrain.training.sft"]
-    training = [*(shipped if spec.script is None else [spec.script]), *arguments]
+    outside = spec.script is not None and spec.script.startswith(("/", "../"))
+    training = [*(shipped if spec.script is None else [spec.script if outside else f"./{spec.script}"]), *arguments]
     raw = [word.encode("utf-8", "surrogateescape") for word in training]
     program = "python" if spec.launcher == "srun" else spec.launcher
     calls = machine.calls(program)
@@ -114,7 +117,7 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
         front = [word.decode() for word in call.argv[: -len(raw)]]
         if spec.launcher == "accelerate":
             assert front[0] == "launch"
-            own = f"{machine.directory}/runs/{spec.job_name}-62/accelerate.yaml"
+            own = f"{machine.run_dir(spec)}/accelerate.yaml"
             assert front[front.index("--config_file") + 1] == (spec.accelerate_config if spec.sharding == "ddp" else own)
             assert front[front.index("--num_processes") + 1] == str(spec.processes)
         elif spec.launcher == "srun":
@@ -185,7 +188,9 @@ def test_the_canaries_sing_where_nothing_is_quoted(tmp_path: Path) -> None:
     """What `test_no_value_runs` looks for does appear when a value is not quoted; else it would prove nothing."""
     machine = Machine(tmp_path, "project")
     spec = any_job.spec_of({"launcher": "torchrun", "script": "$(touch CANARY)"}, [], str(machine.directory))
-    script = any_job.script_of(spec, [], str(machine.directory)).replace(f"    {shell.quote(spec.script)}\n", f"    {spec.script}\n")
+    script = any_job.script_of(spec, [], str(machine.directory)).replace(
+        f'    "$code"/{shell.quote(spec.script)}\n', f"    {spec.script}\n"
+    )
     machine.run(script, spec)
     assert machine.strangers(spec) == ["CANARY"]
 

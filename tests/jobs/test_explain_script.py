@@ -60,7 +60,8 @@ def test_every_line_of_a_golden_is_explained(golden: Path) -> None:
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.parent.name)
 def test_a_golden_has_the_headings_in_their_order(golden: Path) -> None:
-    order = ["what this file is", "what is asked of Slurm", "where it logs", "the environment", "where the ranks meet", "the launch",
+    order = ["what this file is", "what is asked of Slurm", "where it runs", "where it logs", "the environment", "the run",
+             "where the ranks meet", "the launch",
              "on each node", "the launch", "after the launch"]  # fmt: skip
     first_command = next(line.number for line in explain(golden.read_text()) if line.kind == "command")
     seen: list[str] = []

@@ -28,7 +28,7 @@ WRONG = [
     (("--qos", "nope"), "qos-unknown", "Invalid qos"),
     (("--constraint", "h100"), "constraint-unknown", "Invalid feature"),
     (("--gpu-type", "h100"), "gpu-type-unknown", "Requested node configuration|Invalid generic resource"),
-    (("--sbatch", "array=0-1001"), "array-limit", "Invalid job array specification"),
+    (("--array", "0-1001"), "array-limit", "Invalid job array specification"),
 ]
 
 

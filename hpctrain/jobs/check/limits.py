@@ -244,7 +244,7 @@ def cores_said(case: Case) -> str:
 
 
 def _array(case: Case) -> Iterator[Finding]:
-    value = dict(case.spec.sbatch).get("array")
+    value = case.spec.array
     live = case.live.max_array_size if case.live is not None else None
     fact = Fact(live, "live", "scontrol show config: MaxArraySize") if live is not None else None
     if fact is None and case.profile is not None:
@@ -254,9 +254,9 @@ def _array(case: Case) -> Iterator[Finding]:
         return
     yield case.finding(
         "array-limit", fact.severity, f"array index {highest}, and the highest that this Slurm takes is {fact.value - 1}",
-        evidence=f"{case.said('sbatch', 'array', value=value)}; {fact.source}{confirm(fact, 'scontrol show config | grep MaxArraySize')}",
+        evidence=f"{case.said('array', value=value)}; {fact.source}{confirm(fact, 'scontrol show config | grep MaxArraySize')}",
         reason="Slurm refuses the whole array: MaxArraySize is one more than the highest index",
-        fix=f"{case.command(('--sbatch', f'array=0-{fact.value - 1}'))}, and let each task do more",
+        fix=f"{case.command(('--array', f'0-{fact.value - 1}'))}, and let each task do more",
     )  # fmt: skip
 
 

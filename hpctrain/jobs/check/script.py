@@ -109,7 +109,7 @@ def _spec(written: Mapping[str, str | None], cluster: Cluster) -> tuple[bool, Jo
         gpus_per_node=gpus or 1, gpu_type=kind, gpu_directive=dialect, partition=written.get("partition"), account=written.get("account"),
         qos=written.get("qos"), constraint=written.get("constraint"), time_s=_read(duration.parse, written.get("time")),
         mem_bytes=_read(memory_size.parse, written.get("mem")), cluster=cluster.profile.name,
-        sbatch=tuple((name, value) for name, value in written.items() if name == "array"),
+        array=written.get("array"),
     )  # fmt: skip
     return bool(gpus), spec
 

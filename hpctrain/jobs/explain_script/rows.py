@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 HEADER = "what this file is"
 ASKED = "what is asked of Slurm"
+PLACE = "where it runs"
 LOGS = "where it logs"
 ENVIRONMENT = "the environment"
+RUN = "the run"
 MEET = "where the ranks meet"
 LAUNCH = "the launch"
 NODE = "on each node"

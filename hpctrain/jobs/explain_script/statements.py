@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpctrain.jobs.explain_script import launch, read_shell, variable_rows
+from hpctrain.jobs.explain_script import launch, read_shell, run_rows, variable_rows
 from hpctrain.jobs.explain_script.command_rows import CLOSERS, COMMANDS, KEYWORDS, SET
 from hpctrain.jobs.explain_script.facts import Facts
 from hpctrain.jobs.explain_script.read_shell import Command, Statement, Word
@@ -96,7 +96,7 @@ def _ranks(statement: Statement, here: Here) -> list[Part]:
 
 
 def _by_its_own_row(statement: Statement, here: Here) -> Said | None:
-    for pattern, row in STATEMENTS:
+    for pattern, row in (*STATEMENTS, *run_rows.STATEMENTS):
         match = pattern.match(statement.text)
         if match is not None:
             words = {name: bare(value) for name, value in match.groupdict(default="").items()}

@@ -127,7 +127,7 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         "error", Scene(spec={"nodes": 3}, live={"qos": (LiveQos(name="normal", gpus_max=8),)}),
         Scene(spec={"nodes": 2}, live={"qos": (LiveQos(name="normal", gpus_max=8),)}),
     ),
-    "array-limit": ("error", Scene(spec={"sbatch": (("array", "0-1001%4"),)}), Scene(spec={"sbatch": (("array", "1,5,0-1000:2%4"),)})),
+    "array-limit": ("error", Scene(spec={"array": "0-1001%4"}), Scene(spec={"array": "1,5,0-1000:2%4"})),
     # -- GPUs
     "gpu-dialect": (
         "error",

@@ -1,0 +1,169 @@
+"""Statements about the run: its name and directory, the end that is noted, and the requeue. As in statement_rows.py.
+
+To add one: a line here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctrain.jobs.explain_script.rows import END, LAUNCH, PLACE, RUN, Row
+
+_BASH = "bash(1)"
+_OURS = "hpctrain"
+_SBATCH = "sbatch(1)"
+_SCONTROL = "scontrol(1)"
+
+
+def _row(pattern: str, why: str, source: str = _BASH, section: str | None = None) -> tuple[re.Pattern[str], Row]:
+    return re.compile(pattern), Row(why, source, section)
+
+
+STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
+    # without Slurm
+    _row(r'if \[ -z "\$\{SLURM_JOB_ID-\}" \]', "somebody typed `bash` in place of `sbatch`:", _BASH, PLACE),
+    _row(r"if command -v sbatch >/dev/null", "where there is a Slurm, this is a login node, and training on it takes it from everybody."),
+    _row(r'echo "error: this is a batch script', "says so."),
+    _row(
+        r'exec hpctrain submit --local --wait "\$0"',
+        "where there is none, hpctrain plays Slurm on this machine, and runs this file.",
+        _OURS,
+    ),
+    # the run
+    _row(
+        r"tag=\$\{1:-",
+        "what the run is called: the word behind the script's name (`sbatch SCRIPT NAME`), else made of the job's number.",
+        _SBATCH,
+        RUN,
+    ),
+    _row(
+        r"\[\[ \$tag =~ .*\]\] \|\| fail", "it becomes the name of a directory, so a word with other characters ends the job.", _BASH, RUN
+    ),
+    _row(
+        r"index=\$\(\(SLURM_ARRAY_TASK_ID \+ (?P<offset>\d+)\)\)", "which point of the sweep: this array begins at point {offset}.", _SBATCH
+    ),
+    _row(r"index=\$SLURM_ARRAY_TASK_ID", "which task of the array this is.", _SBATCH),
+    _row(r'run="\$\{tag\}', "the run's own name: that of the whole, and what tells this part of it apart.", _OURS, RUN),
+    _row(
+        r"export HPCTRAIN_TAG=",
+        "the names, and the run's directory, for everything that is started below. A job that is requeued, or submitted again under this name, "
+        "comes back to the same directory, and goes on.",
+        _OURS,
+        RUN,
+    ),
+    _row(
+        r"restart=\$\{SLURM_RESTART_COUNT:-0\}",
+        "how often this job has been requeued. Up to Slurm 26.05 nothing is set the first time.",
+        _SBATCH,
+    ),
+    _row(r"export HPCTRAIN_ATTEMPT=", "the name of this start of the job.", _OURS, RUN),
+    _row(r'attempt="\$HPCTRAIN_RUN_DIR', "where notes on this start are kept.", _OURS),
+    _row(r'mkdir -p "\$(?:attempt|launch)"', "makes that directory."),
+    _row(r"note\(\) \{ printf", "a function that writes a file under another name and renames it: nobody ever reads half of one."),
+    _row(r'if \[ ! -e "\$HPCTRAIN_RUN_DIR/run\.json" \]', "at the first start of the run:"),
+    _row(r'cp "\$0"', "keeps this script in the run's directory."),
+    _row(r'note "\$HPCTRAIN_RUN_DIR/run\.json"', "who the run is, for `hpctrain runs`.", _OURS),
+    _row(
+        r'job=(?:"\$\{SLURM_ARRAY_JOB_ID\}_|\$SLURM_JOB_ID)', "the job's number as people write it; of an array task, array_task.", _SBATCH
+    ),
+    _row(r'note "\$attempt/start\.json"', "that, where and when this job started.", _OURS),
+    _row(
+        r'chain="\$HPCTRAIN_RUN_DIR/chain"',
+        "the numbers of the jobs that were submitted together to work on this run, one after another.",
+        _OURS,
+    ),
+    _row(
+        r'if \[ -n "\$\{1-\}" \] && \[ ! -e "\$chain" \]',
+        "where that file has gone, an earlier job of the chain has done all there was to do:",
+    ),
+    _row(r'echo "hpctrain: the run \$run is over', "says so."),
+    _row(r'rm -r "\$attempt"', "this start counts for nothing."),
+    _row(r'launch="runs/\.launches/\$tag"', "what `hpctrain submit` wrote down when this was submitted.", _OURS),
+    _row(r"code=\.", "your script is taken from the project as it is now,"),
+    _row(r'if \[ -d "\$launch/code" \]', "where `hpctrain submit` has kept the code as it was then:"),
+    _row(r"export HPCTRAIN_CODE=", "the place of that copy: code that is queued is code that runs, whatever you edit meanwhile.", _OURS),
+    _row(r'export PYTHONPATH="\$HPCTRAIN_CODE', "modules are imported from the copy first.", "python(1)"),
+    _row(r"code=\$HPCTRAIN_CODE", "and your script is taken from it."),
+    _row(r'if \[ -d "\$launch" \] && ', "the first time,"),
+    _row(r'ln -s "\.\./\.launches/', "the run's directory leads to what was written down."),
+    _row(r'note "\$launch/\$\{tag\}_\$index\.id"', "the run of this point, so that `hpctrain resubmit` finds what is missing.", _OURS),
+    _row(r'echo "Exported run_id', "its name, into the log."),
+    _row(r"export HPCTRAIN_STAGE_\w+=", "where an earlier stage has its run: its checkpoints, and its model.", _OURS),
+    _row(
+        r'if \[ -z "\$\{SLURM_JOB_END_TIME-\}" \]',
+        "where Slurm does not say itself when the time limit ends the job (before 23.02):",
+        _SBATCH,
+    ),
+    _row(r"end=\$\(scontrol show job", "asks for it.", _SCONTROL),
+    _row(r'\[ -z "\$end" \] \|\| SLURM_JOB_END_TIME=', "in seconds since the epoch.", "date(1)"),
+    _row(r"export SLURM_JOB_END_TIME", "the training stops before that moment, early enough to save."),
+    # the point of a sweep
+    _row(r'line=\$\(sed -n "\$\(\(index', "the line of this point, out of the sweep's table.", "sed(1)", LAUNCH),
+    _row(r'\[ -n "\$line" \] \|\| fail', "without one there is nothing to run.", _BASH, LAUNCH),
+    _row(r"export HPCTRAIN_POINT=", "a file with the values of the point,", _OURS, LAUNCH),
+    _row(r'note "\$HPCTRAIN_POINT"', "written: the part of the line before the tab is JSON.", _OURS, LAUNCH),
+    _row(r'eval "command\+=\(', "the part behind the tab is the same as words of bash, quoted: they join the command line.", _BASH, LAUNCH),
+    _row(r'eval "export ', "the part behind the tab is the same as variables, quoted.", _BASH, LAUNCH),
+    _row(r"command\+=\(", "tells your script where that file is.", _BASH, LAUNCH),
+    # on each node
+    _row(
+        r'trap ": >.*/stop\\?"" (?:TERM|USR1)',
+        "a signal (the time limit, scancel, a requeue, preemption) ends nothing here: it leaves a file, and the training saves and stops.",
+    ),
+    _row(
+        r'trap "kill -(?P<signal>\w+) \\"\\\$training',
+        "hands the signal on to your script: Slurm sends it to this shell alone.",
+        "scancel(1)",
+    ),
+    _row(r"training=\$!", "the number of the process that was just started."),
+    _row(r'while kill -0 "\$(?:training|srun)"', "as long as it lives, waits for it; a signal ends one waiting, not the loop."),
+    _row(r'wait "\$training"', "its exit code is the exit code of this task."),
+    # after the launch
+    _row(r"srun=\$!", "srun runs in the background, because bash sees to signals only between two commands.", _BASH, END),
+    _row(
+        r"trap 'scancel --signal=TERM",
+        "a signal to this shell goes to the training. srun must not get it: it would end the step at once.",
+        "srun(1)",
+        END,
+    ),
+    _row(r"trap ': >\"\$attempt/stop\"'", "a signal to this shell leaves the same file for the training.", _BASH, END),
+    _row(r'wait "\$srun" \|\| status', "srun's exit code: that of the task that ended worst.", "srun(1)", END),
+    _row(r"reason=\s*$", "why the training ended, where it says so.", _BASH, END),
+    _row(
+        r'if \[ -s "\$attempt/exit" \]',
+        "launchers hide the exit code of what they started, so the training leaves it in a file:",
+        _OURS,
+        END,
+    ),
+    _row(r'read -r status reason <"\$attempt/exit"', "code and reason, out of that file."),
+    _row(r"ended\(\) \{", "a function that notes how this start of the job ended.", _BASH, END),
+    _row(r'note "\$attempt/end\.json"', "the note, for `hpctrain runs` and `hpctrain resubmit`.", _OURS),
+    _row(r"case \$status in", "what the exit code means, and what follows from it:", _BASH, END),
+    _row(r"(?:0|86|\*)\) ended (?P<how>\w+)", "noted as {how}."),
+    _row(r"85\)", "85 is the training's word for: saved, and not done."),
+    _row(
+        r"if \[\[ \$\(scontrol show job -o",
+        "a job that Slurm itself is ending must not be requeued: it may be one that somebody cancelled.",
+        _SCONTROL,
+    ),
+    _row(
+        r'elif \[ "\$restart" -ge (?P<most>\d+) \]',
+        "{most} restarts are the most; without a bound, a job that never gets on would go round for ever.",
+    ),
+    _row(r"ended (?P<how>\w+)", "noted as {how}."),
+    _row(r'echo "(?:error|hpctrain): (?:restarted|Slurm does not requeue|job \$job is requeued)', "says so."),
+    _row(
+        r'if scontrol requeue "\$job"',
+        "back into the queue, under the same number. The log goes on in the same file (--open-mode=append).",
+        _SCONTROL,
+    ),
+    _row(r'if \[ "\$status" -ne 85 \] && \[ -e "\$chain" \]', "when the run is over, one way or another,", _BASH, END),
+    _row(r'mapfile -t links <"\$chain"', "the numbers of the chain's jobs,"),
+    _row(r'rm "\$chain"', "with this file goes the word that there is work to do."),
+    _row(r'for link in "\$\{links\[@\]\}"', "each of them,"),
+    _row(
+        r'\[ "\$link" = "\$SLURM_JOB_ID" \] \|\| scancel',
+        "but for this one, leaves the queue; one that has ended already is no error.",
+        "scancel(1)",
+    ),
+)
