@@ -1,4 +1,4 @@
-"""Which script `hpctrain submit` hands over: a named one, the rendered one as it is, or one rendered now.
+"""Which scripts `hpctrain submit` hands over: a named one, the rendered ones as they are, or those rendered now.
 
 Nothing is guessed: where two scripts could be meant, the user is told what to type for each.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from hpctrain.cli import script_file
-from hpctrain.cli.job_options import Request, parse_request, script_of, spec_of, words_of
+from hpctrain.cli.job_options import Request, parse_request, spec_of, words_of
+from hpctrain.cli.job_scripts import Script, Scripts, paths_of, scripts_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
 
@@ -23,44 +24,115 @@ from hpctrain.jobs import render, shell
 Trial = Literal["no", "dry-run", "test-only"]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A script to submit.
+
+    Attributes:
+        made: what it was rendered from; None for a script that is somebody's own, or was edited.
+        takes_name: hpctrain rendered it once, so that it takes the name of its run as its argument.
+    """
+
+    path: Path
+    made: Script | None
+    takes_name: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The scripts to submit, in order; `whole` is what they were rendered from, all of them, where that is known."""
+
+    scripts: tuple[Chosen, ...]
+    whole: Scripts | None
+
+
 @contextmanager
-def chosen(asked: Request, named: str | None, *, force: bool, trial: Trial) -> Iterator[Path]:
-    """Yield the script to submit, rendered first where something was asked for.
+def chosen(asked: Request, named: str | None, *, force: bool, trial: Trial) -> Iterator[Choice]:
+    """Yield the scripts to submit, rendered first where something was asked for.
 
     Raises:
         UsageError: no script, a stale one, or more than one that could be meant.
     """
     if named is not None:
-        yield _named(asked, named)
+        yield _as_it_is(_named(asked, named))
         return
     if asked.to == "-":
         raise UsageError("--to - writes to stdout, so there is nothing to submit", fix=f"{asked.again}, without --to")
-    written = Path(f"{spec_of(asked).job_name}.sbatch")
+    written = _first_path(asked)
     if asked.is_bare and written.exists():
-        _refuse_stale(written, asked.again)
-        yield written
+        yield _as_they_are(written, asked.again)
         return
     if asked.is_bare:
         _refuse_others(written, asked.again)
     elif not force:
         _refuse_to_forget(written, asked)
-    made = script_of(asked)
-    if made.path is None:
-        raise ValueError("a script for stdout was refused above")
-    click.echo(made.spec.layout, err=True)
+    made = scripts_of(asked)
+    from hpctrain.cli.render import what_runs
+
+    for line in what_runs(made):
+        click.echo(line, err=True)
     if trial == "test-only":
         with tempfile.TemporaryDirectory() as directory:
-            copy = Path(directory) / made.path.name
-            script_file.write_whole({copy: made.text})
-            yield copy
+            copies = {Path(directory) / path.name: script for path, script in zip(paths_of(made.scripts), made.scripts, strict=True)}
+            script_file.write_whole({path: script.text for path, script in copies.items()})
+            yield Choice(tuple(Chosen(path, script, True) for path, script in copies.items()), made)
         return
     if trial == "dry-run":
-        script_file.refuse_to_lose(made.path, force=force)
-        click.echo(f"would write {made.path}")
+        for path in paths_of(made.scripts):
+            script_file.refuse_to_lose(path, force=force)
+            click.echo(f"would write {path}")
     else:
         for note in script_file.write(made, force=force):
             click.echo(note, err=True)
-    yield made.path
+    yield _all(made)
+
+
+def _all(made: Scripts) -> Choice:
+    return Choice(tuple(Chosen(path, script, True) for path, script in zip(paths_of(made.scripts), made.scripts, strict=True)), made)
+
+
+def _first_path(asked: Request) -> Path:
+    """Return where the first script of a request lies: of stages, it has the first stage's name."""
+    plain = Path(f"{spec_of(asked).job_name}.sbatch")
+    return paths_of(scripts_of(asked).scripts)[0] if asked.is_bare and not plain.exists() else plain
+
+
+def _as_it_is(path: Path) -> Choice:
+    """Return one script that was named: what it was rendered from is known where it still says that."""
+    made = render.read_header(_read(path))
+    if made is None or not made.untouched or made.directory != str(Path.cwd()):
+        return Choice((Chosen(path, None, made is not None),), None)
+    whole = _made_again(made.arguments)
+    same = next((script for script in whole.scripts if script.text == _read(path)), None) if whole is not None else None
+    return Choice((Chosen(path, same, True),), whole if same is not None else None)
+
+
+def _made_again(arguments: tuple[str, ...]) -> Scripts | None:
+    try:
+        return scripts_of(parse_request(arguments))
+    except UsageError:
+        return None  # the config has changed since, and may be wrong by now; the script is not
+
+
+def _as_they_are(written: Path, again: str) -> Choice:
+    """Return the rendered scripts, which must still say what config.yaml says: the user means one of the two, and only they know which.
+
+    Raises:
+        UsageError: what the script's own command would render now is something else.
+    """
+    made = render.read_header(_read(written))
+    if made is None or not made.untouched or made.directory != str(Path.cwd()):
+        return Choice((Chosen(written, None, made is not None),), None)  # somebody's own script, or edited: the user's text is what counts
+    whole = scripts_of(parse_request(made.arguments))
+    for path, script in zip(paths_of(whole.scripts), whole.scripts, strict=True):
+        if not path.is_file() or _read(path) != script.text:
+            renew = shell.join((*again.split(), *made.arguments)) if made.arguments else f"hpctrain render && {again}"
+            raise UsageError(
+                f"{path} is older than what it was made from: config.yaml, a template, HPCTRAIN_* or hpctrain itself has changed since",
+                fix=f"{renew}, or the script as it is: {again} {shell.quote(written)}",
+            )
+    script_file.write_tables(whole.tables)
+    return _all(whole)
 
 
 def _named(asked: Request, named: str) -> Path:
@@ -88,24 +160,6 @@ def _refuse_others(written: Path, again: str) -> None:
         raise UsageError(
             f"there is no {written} here, but {', '.join(path.name for path in others)}",
             fix=f"{again} {shell.quote(others[0])}, or hpctrain render for a new {written}",
-        )
-
-
-def _refuse_stale(written: Path, again: str) -> None:
-    """Refuse a script that no longer says what config.yaml says: the user means one of the two, and only they know which.
-
-    Raises:
-        UsageError: what the script's own command would render now is something else.
-    """
-    text = _read(written)
-    made = render.read_header(text)
-    if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return  # somebody's own script, or edited: the user's text is what counts
-    if script_of(parse_request(made.arguments)).text != text:
-        renew = shell.join((*again.split(), *made.arguments)) if made.arguments else f"hpctrain render && {again}"
-        raise UsageError(
-            f"{written} is older than what it was made from: config.yaml, a template, HPCTRAIN_* or hpctrain itself has changed since",
-            fix=f"{renew}, or the script as it is: {again} {shell.quote(written)}",
         )
 
 

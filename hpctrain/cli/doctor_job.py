@@ -13,7 +13,8 @@ import click
 
 from hpctrain.cli import follow, schedulers, script_file
 from hpctrain.cli.doctor import case_of, errors, finding_lines, summary
-from hpctrain.cli.job_options import Request, script_of
+from hpctrain.cli.job_options import Request
+from hpctrain.cli.job_scripts import scripts_of
 from hpctrain.doctor import report as reports
 from hpctrain.doctor.judge.network import used
 from hpctrain.doctor.judge.nodes import judge
@@ -45,10 +46,11 @@ def run(asked: Request, *, job_id: str | None, local: bool, wait: bool, as_json:
         return _report(scheduler, job_id, case, as_json=as_json, of_old=True)
     if case.spec.array is not None:
         raise UsageError("the preflight job is one job, and the config asks for a job array", fix="take array out of config.yaml")
-    script = script_of(request_of(asked, case))
+    made = scripts_of(request_of(asked, case), alone=True)
+    script = made.scripts[0]
     if script.path is None:
         raise UsageError("--to - writes no script that could be submitted", fix="hpctrain doctor --job")
-    for note in script_file.write(script, force=False):
+    for note in script_file.write(made, force=False):
         click.echo(note, err=True)
     scheduler = LocalScheduler() if local or not SlurmScheduler.is_available() else SlurmScheduler()
     submission = scheduler.submit(script.path)

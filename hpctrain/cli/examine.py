@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctrain.cli import surroundings
-from hpctrain.cli.job_options import Job, Request, job_of, script_of
+from hpctrain.cli.job_options import Job, Request, job_of
+from hpctrain.cli.job_scripts import script_of
 from hpctrain.config import files, layers
 from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError

@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -90,6 +90,41 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Cal
             if not local and not ended:
                 pause = min(pause * 1.5, _ASK_LAST_S)
         time.sleep(_LOOK_S)
+
+
+def several_until_the_end(scheduler: Scheduler, job_ids: Sequence[str], say: Callable[[str], None]) -> int:
+    """Wait until all of these jobs, and all tasks of those that are arrays, have ended; return the worst exit code.
+
+    Args:
+        scheduler: of the jobs.
+        job_ids: jobs, arrays among them.
+        say: gets one line for each job or task that starts or ends.
+    """
+    gc.enable()
+    seen: dict[str, JobRecord] = {}
+    pause = _LOOK_S if scheduler.name == "local" else _ASK_FIRST_S
+    while True:
+        try:
+            found = [
+                record for record in scheduler.status() if record.job_id.partition("_")[0] in {job.partition("_")[0] for job in job_ids}
+            ]
+        except SchedulerError as error:
+            say(f"{error.what}; asking again")
+            time.sleep(_ASK_FIRST_S)
+            continue
+        for record in found:
+            before = seen.get(record.job_id)
+            if "[" not in record.job_id and (before is None or before.state != record.state) and record.state != "PENDING":
+                say(describe(record))
+        seen.update({record.job_id: record for record in found if "[" not in record.job_id})
+        if found and all(record.is_final for record in found):
+            return max(exit_status(record) for record in seen.values())
+        if not found:
+            say(f"{', '.join(job_ids)}: no longer known to the scheduler; the logs are in logs/")
+            return 3
+        time.sleep(pause)
+        if scheduler.name != "local":
+            pause = min(pause * 1.5, _ASK_LAST_S)
 
 
 def tails_of(logs: LogFiles | None) -> list[Tail]:

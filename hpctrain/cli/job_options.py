@@ -1,26 +1,25 @@
-"""The options that describe a job, for every verb that makes a script, and the script that they make."""
+"""The options that describe a job, for every verb that makes a script, and the job that they make."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain import __version__, yaml12
 from hpctrain.cli import HpctrainUsage
-from hpctrain.config import accelerate_config, files, layers
+from hpctrain.config import files, layers
 from hpctrain.config.fields import FIELDS, RIVALS
 from hpctrain.config.to_spec import to_spec
-from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
+    from hpctrain.config.layers import Layer
     from hpctrain.config.schema import Config
 
 ARGUMENTS = "hpctrain.arguments"
@@ -61,16 +60,6 @@ class Job:
     config: Config
     cluster: Cluster | None
     origins: Mapping[tuple[str, ...], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A rendered script and where it goes (None: stdout)."""
-
-    spec: JobSpec
-    text: str
-    path: Path | None
-    job: Job | None = None
 
 
 class JobCommand(click.Command):
@@ -149,9 +138,26 @@ def job_of(asked: Request) -> Job:
     Raises:
         UsageError: all config errors at once.
     """
-    found = files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
-    _mention_unknown_variables()
-    cluster = None
+    mention_unknown_variables()
+    return job_from(asked, layers_of(asked))
+
+
+def layers_of(asked: Request) -> list[Layer]:
+    """Return the layers of a request, the strongest first, without the cluster's.
+
+    Raises:
+        UsageError: a file that cannot be read.
+    """
+    return files.gather(options=asked.options, sbatch=asked.sbatch, config=asked.config, directory=Path.cwd(), environment=os.environ)
+
+
+def job_from(asked: Request, stacked: Sequence[Layer]) -> Job:
+    """Return the job of these layers, the profile of the cluster that they name below them.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    found, cluster = list(stacked), None
     name = layers.written(found, ("cluster",))
     if isinstance(name, str) and name.strip():
         from hpctrain.clusters import load
@@ -162,35 +168,6 @@ def job_of(asked: Request) -> Job:
     resolved = layers.resolve(found, again=asked.again)
     spec = to_spec(resolved.config, directory=str(Path.cwd()), home=str(Path.home()), arguments=asked.arguments)
     return Job(spec, resolved.config, cluster, resolved.origins)
-
-
-def script_of(asked: Request) -> Script:
-    """Return the script of a request; nothing is written.
-
-    Raises:
-        UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
-    """
-    job = job_of(asked)
-    spec = job.spec
-    _check_directories(asked, spec)
-    _check_training_script(spec, asked.again)
-    _check_accelerate_config(spec, asked.again)
-    from hpctrain.cli import templates as files_
-    from hpctrain.jobs import render
-
-    templates, template, files_of_the_user = files_.find(spec, asked.again)
-    made: dict[str, Any] = {
-        "version": __version__, "directory": str(Path.cwd()), "arguments": words_of(asked), "compiled": files_.compiled(),
-        "files": files_of_the_user,
-    }  # fmt: skip
-    text = render.render(spec, templates, template=template, **made)
-    to = asked.to or f"{spec.job_name}.sbatch"
-    return Script(
-        spec,
-        text,
-        None if to == "-" else Path(to),
-        job,
-    )
 
 
 def _parameter(option: str) -> str:
@@ -214,7 +191,7 @@ def words_of(asked: Request) -> tuple[str, ...]:
     return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)
 
 
-def _mention_unknown_variables() -> None:
+def mention_unknown_variables() -> None:
     """Say which HPCTRAIN_* variables look like a key and are none."""
     known = {variable for entry in FIELDS for variable in entry.variables}
     for name in sorted(name for name in os.environ if name.startswith("HPCTRAIN_") and name not in known):
@@ -222,44 +199,3 @@ def _mention_unknown_variables() -> None:
 
         for close in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.85):
             click.echo(f"note: {name} is set and has no meaning; did you mean {close}?", err=True)
-
-
-def _check_directories(asked: Request, spec: JobSpec) -> None:
-    if asked.to is not None and not asked.to.strip():
-        raise UsageError("--to must name a file, or be - for stdout", fix=f"{asked.again} --to {spec.job_name}.sbatch")
-    if Path(spec.chdir).exists() and not Path(spec.chdir).is_dir():
-        raise UsageError(f"--chdir {spec.chdir} is a file, not a directory", fix=f"{asked.again} --chdir DIRECTORY")
-
-
-def _check_training_script(spec: JobSpec, again: str) -> None:
-    if spec.script is None or not Path(spec.chdir).is_dir():
-        return
-    if not (Path(spec.chdir) / spec.script).is_file():
-        raise UsageError(
-            f"there is no script {spec.script!r} in {spec.chdir}",
-            fix=f"{again} --script FILE, or without --script for the SFT training",
-        )
-
-
-def _check_accelerate_config(spec: JobSpec, again: str) -> None:
-    file = Path(spec.chdir) / spec.accelerate_config
-    if spec.launcher != "accelerate" or spec.sharding != "ddp" or not Path(spec.chdir).is_dir():
-        return
-    if not file.exists():
-        if spec.accelerate_config == "multi_gpu.yaml":
-            return  # written beside the script
-        raise UsageError(
-            f"there is no accelerate config {spec.accelerate_config!r} in {spec.chdir}",
-            fix=f"{again} --accelerate-config multi_gpu.yaml",
-        )
-    try:
-        document = yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {spec.accelerate_config}: {error}", fix=f"ls -l {shell.quote(file)}") from error
-    found = accelerate_config.problems(document, spec.accelerate_config)
-    if found:
-        raise UsageError(
-            yaml12.problems_in(len(found), spec.accelerate_config),
-            details=tuple(found),
-            fix=f"edit {spec.accelerate_config}, then run: {again}",
-        )

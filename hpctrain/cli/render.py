@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from hpctrain.cli import script_file
-from hpctrain.cli.job_options import JobCommand, Request, Script, job_options, request, script_of
+from hpctrain.cli.job_options import JobCommand, Request, job_options, request
+from hpctrain.cli.job_scripts import Script, Scripts, scripts_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.arguments import FLAG, Arguments
@@ -56,9 +57,13 @@ def _explain(asked: Request) -> None:
         raise UsageError(f"--explain writes no file, so --to {asked.to} has no meaning", fix=fix)
     from hpctrain.cli import explain_script
 
-    script = script_of(asked)
-    explain_script.show(script.text, f"{script.spec.job_name}.sbatch")
-    click.echo(f"{script.spec.layout}\nnothing was written; next: hpctrain render, with the same options", err=True)
+    made = scripts_of(asked)
+    first = made.scripts[0]
+    explain_script.show(first.text, str(first.path))
+    click.echo(first.spec.layout, err=True)
+    if len(made.scripts) > 1:
+        click.echo(f"note: this is the first of {len(made.scripts)} scripts", err=True)
+    click.echo("nothing was written; next: hpctrain render, with the same options", err=True)
 
 
 @click.command(cls=JobCommand)
@@ -80,13 +85,43 @@ def command(ctx: click.Context, /, force: bool, explain: bool, **parameters: Any
     if explain:
         _explain(asked)
         return
-    script = script_of(asked)
-    if script.path is None:
-        click.echo(script.text, nl=False)
+    made = scripts_of(asked)
+    first = made.scripts[0]
+    if first.path is None:
+        script_file.write_tables(made.tables)
+        click.echo(first.text, nl=False)
         return
-    notes = script_file.write(script, force=force)
-    click.echo(str(script.path))
-    for note in [*notes, *_missing(script.spec), *_against_the_site(script), script.spec.layout]:
+    notes = script_file.write(made, force=force)
+    for script in made.scripts:
+        click.echo(str(script.path))
+        notes += [note for note in [*_missing(script.spec), *_against_the_site(script)] if note not in notes]
+    for note in [*notes, *what_runs(made)]:
         click.echo(note, err=True)
-    path = shell.quote(script.path)
-    click.echo(f"next: sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}", err=True)
+    click.echo(f"next: {_next(made)}", err=True)
+
+
+def what_runs(made: Scripts) -> list[str]:
+    """Return what the scripts will run, a line each: the product of nodes and GPUs, how many tasks, which stage after which."""
+    lines = []
+    for script in made.scripts:
+        name = f"{script.path}: " if len(made.scripts) > 1 else ""
+        if script.part is not None:
+            tasks, _, throttle = script.part.spec.partition("%")
+            points = f"{script.part.count} point{'' if script.part.count == 1 else 's'} as array {tasks}"
+            points += f" + {script.part.offset}" if script.part.offset else ""
+            lines.append(f"{name}{points}{f', {throttle} at a time' if throttle else ''}: {script.spec.layout} each")
+        elif script.stage is not None:
+            after = " and ".join(
+                f"{parent}{'' if kind == 'afterok' else ', however it ends'}" for parent, kind in script.stage.dependencies
+            )
+            lines.append(f"{name}stage {script.stage.name}{f', after {after}' if after else ''}: {script.spec.layout}")
+        else:
+            lines.append(f"{name}{f'array {script.spec.array}: ' if script.spec.array else ''}{script.spec.layout}")
+    return lines
+
+
+def _next(made: Scripts) -> str:
+    path = shell.quote(made.scripts[0].path)
+    if len(made.scripts) > 1:
+        return "hpctrain submit, which keeps them together; without Slurm: hpctrain submit --local --wait"
+    return f"sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}"

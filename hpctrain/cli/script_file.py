@@ -7,42 +7,60 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpctrain import data
-from hpctrain.cli.job_options import Script
+from hpctrain.cli.job_scripts import Scripts, paths_of
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import render, shell
 from hpctrain.jobs.spec import JobSpec
 
 
-def write(script: Script, *, force: bool) -> list[str]:
-    """Write `script`, the log directory and the accelerate config; return notes for the user.
+def write(made: Scripts, *, force: bool) -> list[str]:
+    """Write the scripts, the log directory and what the scripts read; return notes for the user.
 
     The log directory has to be there before submission: Slurm before 23.02 ends a job without one, and without a log.
 
     Raises:
-        UsageError: the file holds something that hpctrain did not write, and `force` is not given.
+        UsageError: a file holds something that hpctrain did not write, and `force` is not given.
         HpctrainError: the file system refuses.
     """
-    if script.path is None:
-        raise ValueError("a script for stdout is not written")
-    refuse_to_lose(script.path, force=force)
-    accelerate = Path(script.spec.chdir) / script.spec.accelerate_config
-    wanted = {script.path: script.text}
-    if script.spec.launcher == "accelerate" and script.spec.sharding == "ddp" and accelerate.parent.is_dir() and not accelerate.exists():
-        wanted[accelerate] = data.path("multi_gpu.yaml").read_text(encoding="utf-8")
-    logs = Path(script.spec.chdir) / "logs"
-    had_logs = logs.exists()
+    paths = paths_of(made.scripts)
+    for path in paths:
+        refuse_to_lose(path, force=force)
+    wanted = {path: script.text for path, script in zip(paths, made.scripts, strict=True)}
+    configs = {path: text for script in made.scripts for path, text in _accelerate_config(script.spec).items()}
+    specs = {script.spec.chdir: script.spec for script in made.scripts}
+    had_logs = {chdir for chdir in specs if (Path(chdir) / "logs").exists()}
     try:
-        notes = _log_directory(script.spec)
-        write_whole(wanted)
+        notes = [note for spec in specs.values() for note in _log_directory(spec)]
+        write_tables(made.tables)
+        write_whole(wanted | configs)
     except OSError as error:
-        if not had_logs and logs.is_dir():
-            logs.rmdir()
-        parent = script.path.parent
+        for logs in (Path(chdir) / "logs" for chdir in specs if chdir not in had_logs):
+            if logs.is_dir():
+                logs.rmdir()
+        parent = paths[0].parent
         fix = f"df -h {shell.quote(parent)}, or: hpctrain render --to FILE" if parent.is_dir() else f"mkdir -p {shell.quote(parent)}"
-        raise HpctrainError(f"cannot write {script.path}: {error.strerror}", fix=fix) from error
-    if accelerate in wanted:
-        notes.append(f"wrote {script.spec.accelerate_config}, the accelerate config of the script")
-    return notes
+        raise HpctrainError(f"cannot write {paths[0]}: {error.strerror}", fix=fix) from error
+    return notes + [f"wrote {path.name}, the accelerate config of the script" for path in configs]
+
+
+def write_tables(tables: Mapping[Path, str]) -> None:
+    """Write the points of a sweep where its tasks look for them; a table's name says what is in it, so that one that is there is right.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    for path, text in tables.items():
+        if not path.exists() and path.parents[2].is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole({path: text})
+
+
+def _accelerate_config(spec: JobSpec) -> dict[Path, str]:
+    """Return the accelerate config that the script needs beside it, where there is none."""
+    path = Path(spec.chdir) / spec.accelerate_config
+    if spec.launcher != "accelerate" or spec.sharding != "ddp" or not path.parent.is_dir() or path.exists():
+        return {}
+    return {path: data.path("multi_gpu.yaml").read_text(encoding="utf-8")}
 
 
 def write_whole(wanted: Mapping[Path, str]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpctrain.cli import follow
-from hpctrain.cli.chosen_script import Trial, chosen
+from hpctrain.cli import follow, launching
+from hpctrain.cli.chosen_script import Choice, Chosen, Trial, chosen
 from hpctrain.cli.job_options import JobCommand, job_options, parse_request, request
+from hpctrain.cli.launching import Launched, Orders
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
 from hpctrain.scheduler import batch_script
@@ -24,7 +26,11 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 @job_options
 @click.option("--force", is_flag=True, help="Replace the script even if hpctrain did not write it, or somebody edited it.")
 @click.option("--no-check", is_flag=True, help="Submit also what `hpctrain check` finds errors in.")
+@click.option("--run-id", metavar="NAME", help="Name of the run; a run that is known goes on from its newest checkpoint.")
+@click.option("--no-snapshot", is_flag=True, help="Run the code as it is when the job starts, not as it is now.")
 @click.option("--local", is_flag=True, help="Run on this machine, Slurm or no Slurm.")
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="With --local: tasks of an array that run at the same time.")
+@click.option("--device", metavar="LIST", help="With --local: the GPUs to use, such as 1 or 0,1.")
 @click.option("--wait", is_flag=True, help="Show the log until the job has ended, and exit with its exit code.")
 @click.option("--resend", is_flag=True, help="Submit although sbatch never answered an earlier submission of the same script.")
 @click.option("--parsable", is_flag=True, help="Print the job id alone, as sbatch does.")
@@ -43,16 +49,18 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     hpctrain submit --local --wait
     """  # noqa: D301 - \b is click's word for lines that stay as they are
     asked = request(ctx, parameters)
-    scheduler = _scheduler(parameters["local"])
+    scheduler = scheduler_for(parameters)
     trial: Trial = "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
-    with chosen(asked, batch_script, force=parameters["force"], trial=trial) as path:
+    with chosen(asked, batch_script, force=parameters["force"], trial=trial) as choice:
         if trial == "dry-run":
-            return _dry_run(scheduler, path)
+            return max(_dry_run(scheduler, one) for one in choice.scripts)
         if trial == "test-only":
-            return _test_only(scheduler, path)
+            return max(_test_only(scheduler, one.path) for one in choice.scripts)
         if not parameters["no_check"]:
-            _check(path, asked.verb, local=scheduler.name == "local", named=batch_script is not None)
-        return _submit(scheduler, path, parameters)
+            paths = [one.path for one in choice.scripts] if choice.whole is None else [choice.scripts[0].path]
+            for path in paths:
+                _check(path, asked.verb, local=scheduler.name == "local", named=batch_script is not None)
+        return _submit(scheduler, choice, parameters)
 
 
 def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
@@ -73,21 +81,32 @@ def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
         examine.text_before_submit(text, str(path), f"hpctrain {verb} {shell.quote(path)}", local=local)
 
 
-def _submit(scheduler: SlurmScheduler | LocalScheduler, path: Path, parameters: dict[str, Any]) -> int:
-    if parameters["wait"] and "array" in _options_in(path):
-        raise UsageError(f"{path} is a job array, and --wait follows one job", fix=f"hpctrain submit {shell.quote(path)}")
-    submission = scheduler.submit(path, resend=parameters["resend"])
-    for note in submission.notes:
-        click.echo(f"note: {note}", err=True)
-    if parameters["parsable"]:
-        click.echo(submission.job_id + (f";{submission.cluster}" if submission.cluster else ""))
-    else:
-        where = "on this machine" if scheduler.name == "local" else "to Slurm"
-        click.echo(f"submitted job {submission.job_id} {where}", err=parameters["wait"])
+def _submit(scheduler: SlurmScheduler | LocalScheduler, choice: Choice, parameters: dict[str, Any]) -> int:
+    orders = Orders(run_id=parameters["run_id"], snapshot=not parameters["no_snapshot"], resend=parameters["resend"])
+    launched = launching.start(choice, scheduler, orders)
+    return report(scheduler, launched, parameters)
+
+
+def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, parameters: dict[str, Any]) -> int:
+    """Say what was submitted and what to type next; with --wait, follow it to its end and return its exit code."""
+    where = "on this machine" if scheduler.name == "local" else "to Slurm"
+    for job in launched.jobs:
+        for note in job.submission.notes:
+            click.echo(f"note: {note}", err=True)
+        job_id, cluster = job.submission.job_id, job.submission.cluster
+        if parameters["parsable"]:
+            click.echo(job_id + (f";{cluster}" if cluster else ""))
+        else:
+            click.echo(f"submitted job {job_id} {where}{f': {job.title}' if job.title else ''}", err=parameters["wait"])
+    if launched.tag is not None and not parameters["parsable"]:
+        click.echo(f"run {launched.tag}", err=True)
+    ids = [job.submission.job_id for job in launched.jobs]
     if parameters["wait"]:
-        return _wait(scheduler, submission.job_id, show=not parameters["parsable"])
+        several = len(ids) > 1 or any(job.is_array for job in launched.jobs)
+        return _wait(scheduler, ids, several=several, show=not parameters["parsable"])
     if not parameters["parsable"]:
-        click.echo(f"next: hpctrain logs -f {submission.job_id}, or to stop it: hpctrain cancel {submission.job_id}", err=True)
+        look = f"hpctrain ps, hpctrain runs list {launched.tag}" if len(ids) > 1 else f"hpctrain logs -f {ids[0]}"
+        click.echo(f"next: {look}, or to stop it: hpctrain cancel {' '.join(ids[:5])}{' …' if len(ids) > 5 else ''}", err=True)
     return 0
 
 
@@ -96,21 +115,31 @@ def _options_in(path: Path) -> dict[str, str | None]:
     return directives.last_values(batch_script.read(path)[1]) if path.is_file() else {}
 
 
-def _scheduler(local: bool) -> SlurmScheduler | LocalScheduler:
-    if local:
-        return LocalScheduler()
-    if SlurmScheduler.is_available():
+def scheduler_for(parameters: dict[str, Any]) -> SlurmScheduler | LocalScheduler:
+    """Return where to submit: Slurm where it is, else this machine, and with --local always.
+
+    Raises:
+        UsageError: options of the local scheduler, and it is not used.
+    """
+    if not parameters["local"] and SlurmScheduler.is_available():
+        for name in ("parallel", "device"):
+            if parameters[name] is not None:
+                raise UsageError(
+                    f"--{name} is about jobs on this machine, and this goes to Slurm", fix=f"add --local, or leave --{name} out"
+                )
         return SlurmScheduler()
-    click.echo("note: sbatch is not on PATH, so the job runs on this machine", err=True)
-    return LocalScheduler()
+    if not parameters["local"]:
+        click.echo("note: sbatch is not on PATH, so the job runs on this machine", err=True)
+    return LocalScheduler(parallel=parameters["parallel"], device=parameters["device"])
 
 
-def _dry_run(scheduler: SlurmScheduler | LocalScheduler, path: Path) -> int:
-    options = _options_in(path)
+def _dry_run(scheduler: SlurmScheduler | LocalScheduler, one: Chosen) -> int:
+    options = _options_in(one.path)
+    arguments = ("RUN",) if one.takes_name else ()
     if isinstance(scheduler, SlurmScheduler):
-        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(path, values=options))}")
+        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(one.path, values=options, arguments=arguments))}")
     else:
-        click.echo(f"would run: bash {shell.quote(path)} on this machine, with stand-ins for srun and scontrol")
+        click.echo(f"would run: {shell.join(('bash', str(one.path), *arguments))} on this machine, with stand-ins for srun and scontrol")
     return 0
 
 
@@ -125,15 +154,18 @@ def _test_only(scheduler: SlurmScheduler | LocalScheduler, path: Path) -> int:
     return 0
 
 
-def _wait(scheduler: SlurmScheduler | LocalScheduler, job_id: str, *, show: bool) -> int:
+def _wait(scheduler: SlurmScheduler | LocalScheduler, job_ids: Sequence[str], *, several: bool, show: bool) -> int:
+    ids = " ".join(job_ids)
     try:
-        tails = follow.tails_of(scheduler.logs(job_id)) if show else []
-        record = follow.until_the_end(scheduler, job_id, tails, lambda line: click.echo(line, err=True))
+        if several:
+            return follow.several_until_the_end(scheduler, job_ids, lambda line: click.echo(line, err=True))
+        tails = follow.tails_of(scheduler.logs(job_ids[0])) if show else []
+        record = follow.until_the_end(scheduler, job_ids[0], tails, lambda line: click.echo(line, err=True))
     except KeyboardInterrupt:
-        click.echo(f"\njob {job_id} keeps running; to stop it: hpctrain cancel {job_id}", err=True)
+        click.echo(f"\njob {ids} keeps running; to stop it: hpctrain cancel {ids}", err=True)
         return 130
     if record is None:
-        click.echo(f"job {job_id} is no longer known to the scheduler; its log is in logs/", err=True)
+        click.echo(f"job {ids} is no longer known to the scheduler; its log is in logs/", err=True)
         return 3
     click.echo(follow.describe(record), err=True)
     return follow.exit_status(record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +10,7 @@ from hpctrain.config import variables
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
 from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding
-from hpctrain.yaml12 import Plain, to_json_value
+from hpctrain.jobs.sweep.words import argument_words
 
 if TYPE_CHECKING:
     from hpctrain.config.environment import Environment
@@ -75,8 +74,8 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         cpu_bind=config.launch.cpu_bind,
         restart=_restart(config),
         max_restarts=config.restart.max,
-        array=config.array,
-        arguments=_without_secrets((*(_at_home(word, home) or "" for word in _words(config.training)), *arguments)),
+        array=config.array if config.sweep is None else None,  # of a sweep, it counts points
+        arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(config.training.items())), *arguments)),
     )
 
 
@@ -128,26 +127,3 @@ def _at_home(text: str | None, home: str | None) -> str | None:
     if text is None or home is None or not (text == "~" or text.startswith("~/")):
         return text
     return home + text[1:]
-
-
-def _words(training: dict[str, Any]) -> list[str]:
-    """Return `--key value` words as HfArgumentParser reads them: lists as several words, mappings as JSON; null leaves the key out."""
-    words: list[str] = []
-    for key, value in training.items():
-        if value is None:
-            continue
-        words.append(f"--{key}")
-        if isinstance(value, list):
-            words.extend(_word(item) for item in value)
-        else:
-            words.append(_word(value))
-    return words
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return json.dumps(to_json_value(value), ensure_ascii=False)
-    # YAML's own spellings of truth, in the one that every argument parser takes.
-    if isinstance(value, Plain) and value in ("True", "TRUE", "False", "FALSE"):
-        return value.lower()
-    return str(value)

@@ -37,8 +37,24 @@ class Scheduler(Protocol):
 
     name: str
 
-    def submit(self, script: Path, *, resend: bool = False) -> Submission:
-        """Submit `script` from the current directory; `resend` even where an earlier submission of it was never answered."""
+    def submit(
+        self,
+        script: Path,
+        *,
+        resend: bool = False,
+        arguments: Sequence[str] = (),
+        dependency: str | None = None,
+        array: str | None = None,
+    ) -> Submission:
+        """Submit `script` from the current directory.
+
+        Args:
+            script: the batch script.
+            resend: even where an earlier submission of the same script in the same words was never answered.
+            arguments: the script's own, `$1` and on; a requeue keeps them.
+            dependency: `afterok:123`, as in `--dependency`, in place of the script's directive.
+            array: `0,3,7-9%2`, as in `--array`, in place of the script's directive.
+        """
 
     def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
         """Return the records of these jobs, or of all my recent ones; one query for all. Unknown ids are left out."""

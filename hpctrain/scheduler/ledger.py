@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,13 @@ KEPT_S = 90 * 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One submission. `job_id` is None until Slurm has named one; `at` is seconds since the epoch."""
+    """One submission. `job_id` is None until Slurm has named one; `at` is seconds since the epoch.
+
+    Attributes:
+        digest: of the script's text.
+        orders: the options of sbatch that are not the script's, and `arguments` the script's own: two arrays of one script, or two tags,
+            are two submissions. Whoever makes a new tag for each call finds here the tag of a call that was never answered.
+    """
 
     token: str
     script: str
@@ -33,6 +40,8 @@ class Entry:
     name: str | None = None
     job_id: str | None = None
     cluster: str | None = None
+    orders: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def comment(self) -> str:
@@ -40,11 +49,20 @@ class Entry:
         return PREFIX + self.token
 
 
-def new(script: Path, text: str, *, name: str | None, output: str | None, error: str | None) -> Entry:
-    """Record that `script` is about to be submitted."""
+def new(
+    script: Path,
+    text: str,
+    *,
+    name: str | None,
+    output: str | None,
+    error: str | None,
+    orders: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+) -> Entry:
+    """Record that `script` is about to be submitted; `orders` are what sbatch's command line asks for besides it."""
     entry = Entry(
-        token=uuid.uuid4().hex[:16], script=str(script.resolve()), digest=digest(text),
-        directory=str(Path.cwd()), output=output, error=error, at=time.time(), name=name,
+        token=uuid.uuid4().hex[:16], script=str(script.resolve()), digest=digest(text), directory=str(Path.cwd()), output=output,
+        error=error, at=time.time(), name=name, orders=tuple(orders), arguments=tuple(arguments),
     )  # fmt: skip
     _forget_old()
     _write(entry)
@@ -79,6 +97,11 @@ def unanswered() -> list[Entry]:
     return [entry for entry in entries() if entry.job_id is None]
 
 
+def unanswered_of(text: str) -> list[Entry]:
+    """Return the unanswered submissions of this script from this directory, whatever their orders and arguments, the oldest first."""
+    return [entry for entry in unanswered() if entry.digest == digest(text) and entry.directory == str(Path.cwd())]
+
+
 def by_job_id(job_id: str) -> Entry | None:
     """Return the newest submission with this job id."""
     matching = [entry for entry in entries() if entry.job_id == job_id]
@@ -88,7 +111,10 @@ def by_job_id(job_id: str) -> Entry | None:
 def _entry(value: dict[str, Any] | None) -> Entry | None:
     """Return what was written; keys of a newer hpctrain, on a home directory that machines share, are passed over."""
     try:
-        return None if value is None else Entry(**{key: value[key] for key in value if key in Entry.__slots__})
+        if value is None:
+            return None
+        lists = {key: tuple(value.get(key, ())) for key in ("orders", "arguments")}
+        return Entry(**{key: value[key] for key in value if key in Entry.__slots__} | lists)
     except TypeError:
         return None
 

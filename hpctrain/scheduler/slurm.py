@@ -51,10 +51,19 @@ class SlurmScheduler:
         """Whether sbatch is on PATH."""
         return shutil.which("sbatch") is not None
 
-    def submit(self, script: Path, *, resend: bool = False) -> Submission:
+    def submit(
+        self,
+        script: Path,
+        *,
+        resend: bool = False,
+        arguments: Sequence[str] = (),
+        dependency: str | None = None,
+        array: str | None = None,
+    ) -> Submission:
         """Hand `script` to sbatch and return the job's id.
 
-        `resend` gives up earlier submissions of the same script that sbatch did not answer and that no job has been found for.
+        `resend` gives up earlier submissions of the same script, with the same arguments, dependency and array, that sbatch did not answer
+        and that no job has been found for.
 
         Raises:
             UsageError: the script is no batch script.
@@ -63,7 +72,8 @@ class SlurmScheduler:
         """
         text, found = batch_script.read(script)
         values = directives.last_values(found)
-        already = self._resolve_unanswered(text, resend=resend)
+        orders = _orders(dependency, array)
+        already = self._resolve_unanswered(text, (orders, tuple(arguments)), resend=resend)
         if already is not None:
             return already
         entry = ledger.new(
@@ -72,8 +82,10 @@ class SlurmScheduler:
             name=values.get("job-name"),
             output=_absolute(values.get("output"), values),
             error=_absolute(values.get("error"), values),
+            orders=orders,
+            arguments=arguments,
         )
-        argv = self.sbatch_argv(script, entry, values)
+        argv = self.sbatch_argv(script, entry, values, arguments=arguments, dependency=dependency, array=array)
         try:
             done = process.run(argv, timeout=self.timeout)
         except process.NoAnswerError as error:
@@ -97,11 +109,20 @@ class SlurmScheduler:
             notes.append(f"not passed on, because they would override the script: {', '.join(dropped)}")
         return Submission(job_id=job_id, cluster=cluster, notes=tuple(notes))
 
-    def sbatch_argv(self, script: Path, entry: ledger.Entry | None = None, values: dict[str, str | None] | None = None) -> list[str]:
+    def sbatch_argv(
+        self,
+        script: Path,
+        entry: ledger.Entry | None = None,
+        values: dict[str, str | None] | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        dependency: str | None = None,
+        array: str | None = None,
+    ) -> list[str]:
         """Return the argv that submits `script`; without an entry, with a placeholder for the token."""
         own = (values or {}).get("comment")
         comment = " ".join(word for word in (entry.comment if entry else f"{ledger.PREFIX}TOKEN", own) if word)
-        return ["sbatch", "--parsable", f"--comment={comment}", str(script)]
+        return ["sbatch", "--parsable", f"--comment={comment}", *_orders(dependency, array), str(script), *arguments]
 
     def test_only(self, script: Path) -> str:
         """Return Slurm's own word on `script`, with its estimate of the start; nothing is submitted.
@@ -159,7 +180,7 @@ class SlurmScheduler:
         for entry in ledger.unanswered():
             job = next((record for record in known.values() if entry.comment in (record.comment or "").split()), None)
             if job is not None:
-                ledger.found(entry, job.job_id, None)
+                ledger.found(entry, _submitted(job), None)
             elif time.time() - entry.at > 86_400:
                 ledger.forget(entry)
             else:
@@ -214,29 +235,29 @@ class SlurmScheduler:
             except SchedulerError:
                 continue
             if record is not None:
-                ledger.found(entry, record.job_id, None)
-                return Submission(job_id=record.job_id, notes=("sbatch did not answer, but the job is there: found by its comment",))
+                ledger.found(entry, _submitted(record), None)
+                return Submission(job_id=_submitted(record), notes=("sbatch did not answer, but the job is there: found by its comment",))
         raise SchedulerError(
             "sbatch did not answer, and whether the job exists is unknown",
             details=(*said, f"its comment is {entry.comment}; the next `hpctrain submit` looks for it before it submits anything"),
             fix="hpctrain ps",
         )
 
-    def _resolve_unanswered(self, text: str, *, resend: bool) -> Submission | None:
-        """Return the job of an earlier, unanswered submission of the same script, if there is one.
+    def _resolve_unanswered(self, text: str, words: tuple[tuple[str, ...], tuple[str, ...]], *, resend: bool) -> Submission | None:
+        """Return the job of an earlier, unanswered submission of the same script in the same `words`, if there is one.
 
         Raises:
             SchedulerError: Slurm shows no such job. That is no proof: it may be on its way still, or have ended and been forgotten, as
                 many sites do not keep comments. Only the user can decide.
         """
-        for entry in ledger.unanswered():
-            if entry.digest != ledger.digest(text) or entry.directory != str(Path.cwd()):
+        for entry in ledger.unanswered_of(text):
+            if (entry.orders, entry.arguments) != words:
                 continue
             record = self._find(entry)
             if record is not None:
-                ledger.found(entry, record.job_id, None)
+                ledger.found(entry, _submitted(record), None)
                 return Submission(
-                    job_id=record.job_id,
+                    job_id=_submitted(record),
                     notes=("this is the job of the earlier call that sbatch did not answer; nothing new was submitted",),
                 )
             if not resend:
@@ -247,6 +268,17 @@ class SlurmScheduler:
                 )
             ledger.forget(entry)
         return None
+
+
+def _orders(dependency: str | None, array: str | None) -> tuple[str, ...]:
+    """Return the options of sbatch that stand in place of the script's directives."""
+    named = (("dependency", dependency), ("array", array))
+    return tuple(f"--{name}={value}" for name, value in named if value is not None)
+
+
+def _submitted(record: JobRecord) -> str:
+    """Return the id that sbatch would have printed: an array's own, not that of a task of it."""
+    return record.job_id.partition("_")[0]
 
 
 def _timeout(text: str) -> float:

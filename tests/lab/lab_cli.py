@@ -55,7 +55,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options; argparse itself ends with status 2 on a wrong one."""
     parser = argparse.ArgumentParser(prog="lab", description="A real two-node Slurm cluster on this machine.")
     verbs = parser.add_subparsers(required=True, metavar="up|down|status|env|play|unplay|sites")
-    default = os.environ.get("HPCTRAIN_LAB_DIR", "/tmp/hpctrain-lab")
+    default = os.environ.get("HPCTRAIN_LAB_DIR", lab_conf.DIRECTORY)
     for name, verb, text in (
         ("up", up, "start it, or do nothing if it runs; prints 'export SLURM_CONF=...' for eval"),
         ("down", down, "cancel its jobs, stop it, and remove all it made"),
@@ -160,7 +160,7 @@ def bring_up(layout: Layout, *, fresh: bool) -> None:
     todo = [daemon for daemon in lab_daemons.daemons(layout) if daemon.name not in alive]
     try:
         if fresh and (strangers := lab_daemons.in_cgroups()):
-            raise Refusal(f"a slurmd that is not ours runs jobs as node1 or node2 (pid {strangers[0]})")
+            raise Refusal(f"a slurmd that is not ours runs jobs as {' or '.join(lab_conf.NODES)} (pid {strangers[0]})")
         if not alive:
             # After a crash of everything: daemons that the state file has forgotten still hold the ports.
             lab_daemons.stop_all(layout)
@@ -326,11 +326,11 @@ def status(layout: Layout, _options: argparse.Namespace) -> int:
     dead = [daemon.name for daemon in lab_daemons.daemons(layout) if daemon.name not in alive]
     good = not dead and ready(states)
     if good:
-        line = f"lab is up: {nodes}"
+        line = f"{lab_conf.CLUSTER} is up: {nodes}"
     elif not alive:
-        line = "lab is down"
+        line = f"{lab_conf.CLUSTER} is down"
     else:
-        line = f"lab is broken: {nodes or 'no node answers'}; not running: {', '.join(dead) or 'none'}"
+        line = f"{lab_conf.CLUSTER} is broken: {nodes or 'no node answers'}; not running: {', '.join(dead) or 'none'}"
     sys.stdout.write(f"{line} ({layout.root})\n")
     return 0 if good else 1
 

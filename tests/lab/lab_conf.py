@@ -11,11 +11,19 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-CLUSTER = "lab"
-NODES = ("node1", "node2")
-NODE_PORTS = {"node1": 17001, "node2": 17002}
-CONTROLLER_PORT = 16817
-DATABASE_PORT = 16819
+# A machine can hold several labs: 1 is everybody's; 2 is the one whose nodes die and whose jobs are preempted. Each has its own nodes,
+# ports, directory and daemons.
+NUMBER = int(os.environ.get("HPCTRAIN_LAB_NUMBER") or 1)
+if not 1 <= NUMBER <= 9:
+    raise SystemExit(f"error: HPCTRAIN_LAB_NUMBER is {NUMBER}; a lab has a number from 1 to 9")
+SUFFIX = "" if NUMBER == 1 else f"-{NUMBER}"
+CLUSTER = "lab" if NUMBER == 1 else f"lab{NUMBER}"
+NODES = (f"node{2 * NUMBER - 1}", f"node{2 * NUMBER}")
+NODE_RANGE = f"node[{2 * NUMBER - 1}-{2 * NUMBER}]"
+NODE_PORTS = {node: 17001 + 10 * (NUMBER - 1) + index for index, node in enumerate(NODES)}
+CONTROLLER_PORT = 16817 + 10 * (NUMBER - 1)
+DATABASE_PORT = CONTROLLER_PORT + 2
+DIRECTORY = f"/tmp/hpctrain-lab{SUFFIX}"
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE_MB = 8000
 GPUS_PER_NODE = 4
@@ -34,7 +42,7 @@ class Layout:
 
     root: Path
     # A played site's directory is no lab, so it carries another mark (lab_sites).
-    mark: str = ".hpctrain-lab"
+    mark: str = f".hpctrain-lab{SUFFIX}"
 
     @property
     def marker(self) -> Path:
@@ -156,8 +164,19 @@ AccountingStorageEnforce=associations,limits,qos
 AccountingStoreFlags=job_comment,job_script
 
 {nodes}
-PartitionName=boost_usr_prod Nodes=node[1-2] Default=YES MaxTime=24:00:00 State=UP
-PartitionName=debug Nodes=node[1-2] MaxTime=00:10:00 State=UP
+PartitionName=boost_usr_prod Nodes={node_range} Default=YES MaxTime=24:00:00 State=UP
+PartitionName=debug Nodes={node_range} MaxTime=00:10:00 State=UP
+"""
+
+# What every lab but the first has besides: jobs that others may preempt, and a controller that soon notices a dead node.
+ROUGH_CONF = """\
+SlurmdTimeout=10
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes={node_range} MaxTime=01:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 State=UP
+PartitionName=low_grace Nodes={node_range} MaxTime=01:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 State=UP
+PartitionName=low_cancel Nodes={node_range} MaxTime=01:00:00 PriorityTier=1 PreemptMode=CANCEL GraceTime=20 State=UP
+PartitionName=high Nodes={node_range} MaxTime=01:00:00 PriorityTier=10 PreemptMode=OFF State=UP
 """
 
 
@@ -174,7 +193,7 @@ def slurm_conf(layout: Layout, hostname: str) -> str:
         f"RealMemory={MEMORY_PER_NODE_MB} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
         for name in NODES
     )
-    return SLURM_CONF.format(
+    return (SLURM_CONF + (ROUGH_CONF if NUMBER > 1 else "")).format(
         cluster=CLUSTER,
         hostname=hostname,
         controller_port=CONTROLLER_PORT,
@@ -186,12 +205,13 @@ def slurm_conf(layout: Layout, hostname: str) -> str:
         memory_per_cpu_mb=MEMORY_PER_NODE_MB // CPUS_PER_NODE,
         kill_wait_s=KILL_WAIT_S,
         nodes=nodes,
+        node_range=NODE_RANGE,
     )
 
 
 def gres_conf(layout: Layout) -> str:
     """Return gres.conf: four device files, because a line with Count and no File is counted as 0 GPUs."""
-    return f"NodeName=node[1-2] Name=gpu File={layout.devices}/gpu[0-{GPUS_PER_NODE - 1}]\n"
+    return f"NodeName={NODE_RANGE} Name=gpu File={layout.devices}/gpu[0-{GPUS_PER_NODE - 1}]\n"
 
 
 def cgroup_conf() -> str:

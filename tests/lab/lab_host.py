@@ -1,4 +1,4 @@
-"""What the lab asks of the machine: can it run here, are the packages there, do node1 and node2 have an address.
+"""What the lab asks of the machine: can it run here, are the packages there, do its nodes have an address.
 
 Raises Refusal, with one line, before anything has been started.
 """
@@ -32,8 +32,8 @@ PACKAGES = (
 )
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "mariadb-install-db")
 HIERARCHIES = ("memory", "freezer")
-HOSTS_MARK = "# hpctrain-lab"
-HOSTS_LINE = f"127.0.0.1 node1 node2 {HOSTS_MARK}"
+HOSTS_MARK = f"# hpctrain-lab{lab_conf.SUFFIX}"
+HOSTS_LINE = f"127.0.0.1 {' '.join(lab_conf.NODES)} {HOSTS_MARK}"
 APT_TIMEOUT_S = 900
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -98,7 +98,7 @@ def require_machine() -> None:
     for name in HIERARCHIES:
         require_hierarchy(lab_conf.CGROUP_ROOT / name)
     if not hosts_known(Path("/etc/hosts").read_text()) and not os.access("/etc/hosts", os.W_OK):
-        raise Refusal("node1 and node2 have no address and /etc/hosts cannot be written")
+        raise Refusal(f"{' and '.join(lab_conf.NODES)} have no address and /etc/hosts cannot be written")
 
 
 def require_hierarchy(folder: Path) -> None:

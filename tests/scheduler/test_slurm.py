@@ -202,3 +202,30 @@ def test_half_of_what_was_asked_is_not_done_silently(programs: Programs, hpctrai
     assert subprocess.run([hpctrain, "cancel", job_id, "786"], capture_output=True).returncode == 3
     assert not LocalScheduler().status([job_id])[0].is_final
     assert subprocess.run([hpctrain, "cancel", job_id], capture_output=True).returncode == 0
+
+
+def test_arguments_dependency_and_array_go_to_sbatch_around_the_script(programs: Programs) -> None:
+    programs(sbatch='printf "%s\\n" "$@" > words.txt; echo 123')
+    scheduler().submit(Path("job.sbatch"), arguments=["tag", "a b", "--array=5"], dependency="afterok:12", array="0,3,7-9%2")
+    words = Path("words.txt").read_text().splitlines()
+    assert words[2:] == ["--dependency=afterok:12", "--array=0,3,7-9%2", "job.sbatch", "tag", "a b", "--array=5"]
+
+
+def test_two_arrays_of_one_script_are_two_submissions_and_each_is_sent_once(programs: Programs) -> None:
+    programs(sbatch="sleep 30")
+    for array in ("0-9", "10-19"):
+        with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
+            scheduler().submit(Path("job.sbatch"), array=array, arguments=["tag"])
+    for words in ({"array": "0-9"}, {"array": "10-19"}):
+        with pytest.raises(SchedulerError, match="has not been answered"):
+            scheduler().submit(Path("job.sbatch"), arguments=["tag"], **words)
+    assert len(calls("sbatch")) == 2
+    assert [(entry.orders, entry.arguments) for entry in ledger.unanswered_of(SCRIPT)] == [
+        (("--array=0-9",), ("tag",)),
+        (("--array=10-19",), ("tag",)),
+    ], "what a caller that makes a new tag each time looks for first"
+    first, second = ledger.unanswered()
+    programs(squeue=f"echo '{squeue_line('77_[10-19]', second.comment)}'", sbatch="echo 80")
+    assert scheduler().submit(Path("job.sbatch"), array="10-19", arguments=["tag"]).job_id == "77"
+    assert scheduler().submit(Path("job.sbatch"), array="10-19", arguments=["other"]).job_id == "80"
+    assert ledger.unanswered() == [first]

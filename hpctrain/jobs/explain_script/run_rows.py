@@ -46,7 +46,7 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r'run="\$\{tag\}', "the run's own name: that of the whole, and what tells this part of it apart.", _OURS, RUN),
     _row(
         r"export HPCTRAIN_TAG=",
-        "the names, and the run's directory, for everything that is started below. A job that is requeued, or submitted again under this name, "
+        "the names, and the run's directory, for everything started below. A job that is requeued, or submitted again under this name, "
         "comes back to the same directory, and goes on.",
         _OURS,
         RUN,
@@ -67,15 +67,8 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
         r'job=(?:"\$\{SLURM_ARRAY_JOB_ID\}_|\$SLURM_JOB_ID)', "the job's number as people write it; of an array task, array_task.", _SBATCH
     ),
     _row(r'note "\$attempt/start\.json"', "that, where and when this job started.", _OURS),
-    _row(
-        r'chain="\$HPCTRAIN_RUN_DIR/chain"',
-        "the numbers of the jobs that were submitted together to work on this run, one after another.",
-        _OURS,
-    ),
-    _row(
-        r'if \[ -n "\$\{1-\}" \] && \[ ! -e "\$chain" \]',
-        "where that file has gone, an earlier job of the chain has done all there was to do:",
-    ),
+    _row(r'over="\$HPCTRAIN_RUN_DIR/over"', "a file that says that the run has ended.", _OURS),
+    _row(r'if \[ -e "\$over" \]', "where it is, an earlier job of the chain has done all there was to do, or failed:"),
     _row(r'echo "hpctrain: the run \$run is over', "says so."),
     _row(r'rm -r "\$attempt"', "this start counts for nothing."),
     _row(r'launch="runs/\.launches/\$tag"', "what `hpctrain submit` wrote down when this was submitted.", _OURS),
@@ -157,13 +150,6 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
         "back into the queue, under the same number. The log goes on in the same file (--open-mode=append).",
         _SCONTROL,
     ),
-    _row(r'if \[ "\$status" -ne 85 \] && \[ -e "\$chain" \]', "when the run is over, one way or another,", _BASH, END),
-    _row(r'mapfile -t links <"\$chain"', "the numbers of the chain's jobs,"),
-    _row(r'rm "\$chain"', "with this file goes the word that there is work to do."),
-    _row(r'for link in "\$\{links\[@\]\}"', "each of them,"),
-    _row(
-        r'\[ "\$link" = "\$SLURM_JOB_ID" \] \|\| scancel',
-        "but for this one, leaves the queue; one that has ended already is no error.",
-        "scancel(1)",
-    ),
+    _row(r'if \[ "\$status" -ne 85 \]', "when the run is over, one way or another,", _BASH, END),
+    _row(r'note "\$over"', "the jobs of the chain that still wait find this, and end at once."),
 )

@@ -1,5 +1,7 @@
 """The stand-in for `srun` in a local job: starts the tasks of every played node on this machine, and ends with the worst exit code.
 
+Signals as with the real one (tried on Slurm 22.05): SIGUSR1, SIGUSR2 and others are forwarded to the tasks, and to nothing that these
+have started; SIGTERM, SIGHUP and SIGQUIT end the step at once, by SIGKILL; of SIGINT, the second within a second reaches the tasks.
 Understands the options that scripts use to lay out tasks. Options that only mean something on a cluster (binding, memory, network)
 are taken and have no effect; an unknown one is an error, as with the real srun.
 """
@@ -50,12 +52,16 @@ class Step:
         self.options = options
         self.tasks: list[subprocess.Popen[bytes]] = []
         self.threads: list[threading.Thread] = []
+        self.forced = False
+        self.interrupts = (float("-inf"), float("-inf"))  # when the last SIGINT came, and when one was last sent on
 
     def run(self, command: list[str]) -> int:
         """Start all tasks, wait for them, and return the exit code that srun would."""
-        signal.signal(signal.SIGTERM, self._forward)
-        signal.signal(signal.SIGINT, self._forward)
-        signal.signal(signal.SIGUSR1, self._forward)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE):
+            signal.signal(number, self._forward)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._force)
+        signal.signal(signal.SIGINT, self._interrupt)
         tree.adopt_orphans()
         nodes, per_node = self._layout()
         for node in range(nodes):
@@ -115,19 +121,36 @@ class Step:
                     if self.options.get("kill-on-bad-exit", "0") != "0" and kill_at == float("inf"):
                         kill_at = time.monotonic() + _GRACE_S
                         self._signal_all(signal.SIGTERM)
-            if time.monotonic() > kill_at:
-                kill_at = float("inf")
-                tree.kill_descendants()
+            if self.forced or time.monotonic() > kill_at:
+                self.forced, kill_at = False, float("inf")
+                tree.send(tree.descendants(), signal.SIGKILL)  # collected above, where their codes are read
             time.sleep(0.02)
         return worst
 
     def _forward(self, number: int, _frame: object) -> None:
         self._signal_all(number)
 
+    def _force(self, _number: int, _frame: object) -> None:
+        _say("forcing job termination")
+        self.forced = True
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        now = time.monotonic()
+        last, sent = self.interrupts
+        if now - last > 1:
+            _say("interrupt (one more within 1 sec to abort)")
+            self.interrupts = (now, sent)
+        elif now - sent < 1:
+            self._force(signal.SIGINT, None)
+        else:
+            _say("sending Ctrl-C to the step")
+            self.interrupts = (now, now)
+            self._signal_all(signal.SIGINT)
+
     def _signal_all(self, number: int) -> None:
-        for task in self.tasks:
-            if task.poll() is None:
-                tree.signal_group(task.pid, number)
+        for task in list(self.tasks):
+            if task.returncode is None:
+                task.send_signal(number)
 
 
 def main() -> NoReturn:
@@ -170,9 +193,13 @@ def _status(code: int) -> int:
 
 
 def _report(host: str, rank: int, code: int) -> None:
-    what = signal.Signals(-code).name if code < 0 else f"Exited with exit code {code}"
-    sys.stderr.write(f"srun: error: {host}: task {rank}: {what}\n")
-    sys.stderr.flush()
+    what = signal.strsignal(-code) if code < 0 else f"Exited with exit code {code}"
+    _say(f"error: {host}: task {rank}: {what}")
+
+
+def _say(message: str) -> None:
+    # In a signal handler, sys.stderr may be in the middle of another message.
+    os.write(2, f"srun: {message}\n".encode())
 
 
 def _label(source: IO[bytes], target: TextIO, prefix: str) -> None:

@@ -1,0 +1,238 @@
+"""The scripts that a request makes: one, or those of a sweep, or one for each stage. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpctrain import __version__, yaml12
+from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables, words_of
+from hpctrain.config import accelerate_config
+from hpctrain.config.to_spec import to_spec
+from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
+from hpctrain.jobs.spec import JobSpec, SweepTable
+from hpctrain.runs import layout
+
+if TYPE_CHECKING:
+    from hpctrain.cli.sweep_plan import Plan
+    from hpctrain.jobs.stages import Stage
+    from hpctrain.jobs.sweep import ArrayPart
+
+Kind = Literal["run", "sweep", "stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A rendered script.
+
+    Attributes:
+        path: where it goes; None: stdout.
+        part: of a sweep, the array that it is.
+        stage: of stages, the one that it runs.
+    """
+
+    spec: JobSpec
+    text: str
+    path: Path | None
+    job: Job
+    part: ArrayPart | None = None
+    stage: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """All scripts of a request, in the order in which they are submitted.
+
+    Attributes:
+        job: of a sweep or of stages, what all of them have in common.
+        tables: files that the scripts read: the points of a sweep.
+        plan: of a sweep.
+    """
+
+    kind: Kind
+    job: Job
+    scripts: tuple[Script, ...]
+    tables: Mapping[Path, str] = field(default_factory=dict)
+    plan: Plan | None = None
+
+
+def script_of(asked: Request) -> Script:
+    """Return the first script of a request.
+
+    Raises:
+        UsageError: as `scripts_of`.
+    """
+    return scripts_of(asked).scripts[0]
+
+
+def jobs_of(asked: Request) -> list[tuple[str, Job]]:
+    """Return the jobs that a request's scripts run, each with the name that messages call it by; "" for the only one.
+
+    Raises:
+        UsageError: all config errors at once, a sweep or stages that cannot be.
+    """
+    mention_unknown_variables()
+    stacked = layers_of(asked)
+    job = job_from(asked, stacked)
+    if job.config.stages is not None:
+        return [(f"stage {stage.name}", each) for stage, each in _stage_jobs(asked, job)]
+    if job.config.sweep is not None:
+        from hpctrain.cli import sweep_plan
+
+        plan = sweep_plan.plan(asked)
+        if plan is not None and plan.sweep.config_keys:
+            return [(f"point {script.group.points[0].index}", script.job) for script in plan.scripts]
+    return [("", job)]
+
+
+def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
+    """Return the scripts of a request; nothing is written.
+
+    Args:
+        asked: what was typed.
+        alone: one job, whatever the config says of a sweep and of stages.
+
+    Raises:
+        UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
+    """
+    mention_unknown_variables()
+    job = job_from(asked, layers_of(asked))
+    if asked.to is not None and not asked.to.strip():
+        raise UsageError("--to must name a file, or be - for stdout", fix=f"{asked.again} --to {job.spec.job_name}.sbatch")
+    _check_whole(asked, job)
+    if job.config.sweep is not None and not alone:
+        return _swept(asked, job)
+    if job.config.stages is not None and not alone:
+        return _staged(asked, job)
+    return Scripts("run", job, (_script(asked, job, job.spec, _path(asked, job.spec.job_name, "")),))
+
+
+def _check_whole(asked: Request, job: Job) -> None:
+    if job.config.sweep is not None and job.config.stages is not None:
+        raise UsageError(
+            "the config has a sweep and stages, and a job is of one of the two",
+            details=(f"{job.origins.get(('sweep',), 'sweep')}: sweep", f"{job.origins.get(('stages',), 'stages')}: stages"),
+            fix=f"keep the sweep in a config of its own, and train its best point with stages: {asked.again} --config FILE",
+        )
+    if job.config.stages is not None and job.config.array is not None:
+        raise UsageError("stages are jobs one after another, and cannot be an array", fix=f"{asked.again}, without --array")
+
+
+def _swept(asked: Request, job: Job) -> Scripts:
+    from hpctrain.cli import sweep_plan
+    from hpctrain.jobs.sweep import swept_arguments, table
+
+    plan = sweep_plan.plan(asked)
+    if plan is None:
+        raise ValueError("a config with a sweep has a plan")
+    home = str(Path.home())
+    points = table(plan.sweep, plan.points, training=job.config.training, home=home)
+    file = f"{layout.RUNS}/{layout.SWEEPS}/{points.name}"
+    left_out = swept_arguments(plan.sweep)
+    parts = [(script, part) for script in plan.scripts for part in script.parts]
+    made = []
+    for number, (script, part) in enumerate(parts, 1):
+        training = {name: value for name, value in script.job.config.training.items() if name not in left_out}
+        config = script.job.config.model_copy(update={"training": training})
+        spec = replace(
+            to_spec(config, directory=str(Path.cwd()), home=home, arguments=asked.arguments), array=part.spec,
+            sweep=SweepTable(file=file, offset=part.offset, how=plan.sweep.passed, option=plan.sweep.option),
+        )  # fmt: skip
+        path = _path(asked, spec.job_name, f"-{number}" if number > 1 else "", several=len(parts) > 1)
+        made.append(_script(asked, script.job, spec, path, part=part))
+    return Scripts("sweep", job, tuple(made), {Path(job.spec.chdir) / file: points.text}, plan)
+
+
+def _staged(asked: Request, job: Job) -> Scripts:
+    made = []
+    for stage, own in _stage_jobs(asked, job):
+        path = _path(asked, job.spec.job_name, f"-{stage.name}", several=True)
+        made.append(_script(asked, own, own.spec, path, stage=stage))
+    return Scripts("stages", job, tuple(made))
+
+
+def _stage_jobs(asked: Request, job: Job) -> list[tuple[Stage, Job]]:
+    """Return each stage with its job, whose name is its own, so that logs and `scancel -n` tell stages apart."""
+    from hpctrain.cli import stage_jobs
+
+    return stage_jobs.jobs(asked, job)
+
+
+def _path(asked: Request, job_name: str, suffix: str, *, several: bool = False) -> Path | None:
+    if asked.to == "-":
+        if several:
+            raise UsageError("this makes several scripts, and stdout takes one", fix=f"{asked.again} --to FILE.sbatch")
+        return None
+    first = Path(asked.to or f"{job_name}.sbatch")
+    return first.with_name(f"{first.stem}{suffix}{first.suffix}") if suffix else first
+
+
+def _script(
+    asked: Request, job: Job, spec: JobSpec, path: Path | None, *, part: ArrayPart | None = None, stage: Stage | None = None
+) -> Script:
+    _check_directory(spec, asked.again)
+    _check_training_script(spec, asked.again)
+    _check_accelerate_config(spec, asked.again)
+    from hpctrain.cli import templates as files_
+    from hpctrain.jobs import render
+
+    templates, template, files_of_the_user = files_.find(spec, asked.again)
+    made: dict[str, Any] = {
+        "version": __version__, "directory": str(Path.cwd()), "arguments": words_of(asked), "compiled": files_.compiled(),
+        "files": files_of_the_user,
+    }  # fmt: skip
+    return Script(spec, render.render(spec, templates, template=template, **made), path, job, part, stage)
+
+
+def paths_of(scripts: Sequence[Script]) -> list[Path]:
+    """Return where the scripts go.
+
+    Raises:
+        ValueError: one goes to stdout.
+    """
+    found = [script.path for script in scripts if script.path is not None]
+    if len(found) != len(scripts):
+        raise ValueError("a script for stdout has no path")
+    return found
+
+
+def _check_directory(spec: JobSpec, again: str) -> None:
+    if Path(spec.chdir).exists() and not Path(spec.chdir).is_dir():
+        raise UsageError(f"--chdir {spec.chdir} is a file, not a directory", fix=f"{again} --chdir DIRECTORY")
+
+
+def _check_training_script(spec: JobSpec, again: str) -> None:
+    if spec.script is None or not Path(spec.chdir).is_dir():
+        return
+    if not (Path(spec.chdir) / spec.script).is_file():
+        raise UsageError(
+            f"there is no script {spec.script!r} in {spec.chdir}",
+            fix=f"{again} --script FILE, or without --script for the SFT training",
+        )
+
+
+def _check_accelerate_config(spec: JobSpec, again: str) -> None:
+    file = Path(spec.chdir) / spec.accelerate_config
+    if spec.launcher != "accelerate" or spec.sharding != "ddp" or not Path(spec.chdir).is_dir():
+        return
+    if not file.exists():
+        if spec.accelerate_config == "multi_gpu.yaml":
+            return  # written beside the script
+        raise UsageError(
+            f"there is no accelerate config {spec.accelerate_config!r} in {spec.chdir}",
+            fix=f"{again} --accelerate-config multi_gpu.yaml",
+        )
+    try:
+        document = yaml12.load(file.read_text(encoding="utf-8"), spec.accelerate_config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {spec.accelerate_config}: {error}", fix=f"ls -l {shell.quote(file)}") from error
+    found = accelerate_config.problems(document, spec.accelerate_config)
+    if found:
+        raise UsageError(
+            yaml12.problems_in(len(found), spec.accelerate_config),
+            details=tuple(found),
+            fix=f"edit {spec.accelerate_config}, then run: {again}",
+        )

@@ -1,0 +1,250 @@
+"""The options of the SFT training: parsed, checked, all problems at once; nothing is connected before they are found possible."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpctrain.errors import UsageError
+from hpctrain.runs import layout
+from hpctrain.training import preflight, trackers
+from hpctrain.training.starting import Weights, weights_problems, weights_to_start_from
+
+
+@dataclass
+class MonitorArguments:
+    """Our own option."""
+
+    memory_every: int = field(default=10, metadata={"help": "Steps between two memory samples of each rank; 0 takes none."})
+
+
+@dataclass
+class SurvivalArguments:
+    """Our own options for starting, stopping and going on."""
+
+    init_from: str | None = field(
+        default=None,
+        metadata={"help": "Start from these weights, and nothing else of them: a folder, RUN_ID, RUN_ID/checkpoint-40, or stage:NAME."},
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations in a row without a better metric_for_best_model."}
+    )
+    early_stopping_threshold: float = field(default=0.0, metadata={"help": "How much better counts as better."})
+    stop_on_nan: bool = field(default=True, metadata={"help": "End with an error when the gradient norm is NaN or infinite."})
+    resume_with_missing_state: bool = field(
+        default=False, metadata={"help": "Resume without the optimizer's, the scheduler's or the random numbers' state."}
+    )
+    resume_with_other_world_size: bool = field(default=False, metadata={"help": "Resume with another number of processes."})
+    resume_with_other_data: bool = field(default=False, metadata={"help": "Resume with another dataset."})
+    resume_without_manifest: bool = field(default=False, metadata={"help": "Resume a checkpoint that was not saved by hpctrain."})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that was asked for, parsed, and found possible."""
+
+    script: Any
+    training: Any
+    model: Any
+    monitor: MonitorArguments
+    survival: SurvivalArguments
+    weights: Weights
+    splits: list[str]
+    train_dataset: Any
+    eval_dataset: Any
+
+
+def read_options(argv: list[str]) -> Options:
+    """Parse, check, and only then build the training arguments, which starts the process group.
+
+    Raises:
+        UsageError: something is missing or cannot be; all problems in one error.
+    """
+    parser = _parser()
+    arguments = _apply_config(parser, list(argv))
+    # The exact options, as TRL's parser understands them, without building the classes: SFTConfig connects the ranks.
+    asked, unknown = parser.parse_known_args(arguments)
+    problems = [_unknown_option(text, parser) for text in unknown if text.startswith("-")]
+    if unknown and not problems:
+        problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", _HELP))
+    problems += preflight.check_launch(os.environ)
+    problems += preflight.check_sharding(os.environ)
+    weights, found = weights_to_start_from(asked)
+    problems += found or weights_problems(weights, asked)
+    splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no")
+    problems += preflight.check_dataset(asked.dataset_name, splits)
+    cpu = asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU"))
+    problems += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
+    problems += _survival_problems(asked) + trackers.problems(asked.report_to)
+    if problems:
+        raise preflight.usage_error(problems)
+    train_dataset, eval_dataset = _load(asked.dataset_name, splits)
+    parser.set_defaults(**_defaults(asked, cpu=cpu, columns=train_dataset.column_names))
+    try:
+        parsed = parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+    except (ValueError, TypeError, NotImplementedError) as error:  # options that exclude each other
+        raise UsageError(f"the training cannot be set up like this: {error}", fix=_HELP) from error
+    script, training, model, monitor, survival = parsed[:5]  # behind them is what remains: --config
+    model.model_name_or_path = weights.model
+    _check_world(training)
+    return Options(
+        script=script,
+        training=training,
+        model=model,
+        monitor=monitor,
+        survival=survival,
+        weights=weights,
+        splits=splits,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+    )
+
+
+_HELP = "python -m hpctrain.training.sft --help"
+
+
+def _parser() -> Any:
+    """Return TRL's parser for the options, which raises UsageError instead of printing six hundred lines of usage."""
+    try:
+        from trl import ModelConfig, ScriptArguments, SFTConfig, TrlParser
+    except ImportError as error:
+        raise UsageError(f"cannot import TRL: {error}", fix="pip install 'hpctrain[train]'") from error
+
+    class Parser(TrlParser):  # type: ignore[misc]  # TRL is not there on the login node
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(message, fix=_HELP)
+
+    classes = (ScriptArguments, SFTConfig, ModelConfig, MonitorArguments, SurvivalArguments)
+    parser = Parser(classes, prog="python -m hpctrain.training.sft", allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
+    parser.set_defaults(dtype=None, logging_nan_inf_filter=False)
+    return parser
+
+
+def _apply_config(parser: Any, argv: list[str]) -> list[str]:
+    """Make the values of `--config FILE` the parser's defaults, and return the command line without it.
+
+    Raises:
+        UsageError: the file is missing, is no YAML mapping, or has keys that are no options.
+    """
+    import yaml
+
+    path: str | None = None
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--config":
+            path = next(words, "")
+        elif word.startswith("--config="):
+            path = word.partition("=")[2]
+        else:
+            rest.append(word)
+    if path is None:
+        return rest
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {path}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'", fix=f"cat {path}")
+    os.environ.update({name: str(value) for name, value in (values.pop("env", None) or {}).items()})
+    unused = parser.set_defaults_with_config(**values)
+    if unused:
+        raise preflight.usage_error([_unknown_option(name, parser) for name in unused[::2]])
+    return rest
+
+
+def _unknown_option(text: str, parser: Any) -> preflight.Problem:
+    name = text.partition("=")[0]
+    close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
+    return preflight.Problem(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""), _HELP)
+
+
+def _survival_problems(asked: Any) -> list[preflight.Problem]:
+    """Return what would keep the training from stopping and going on as it should."""
+    problems = []
+    if asked.early_stopping_patience is not None:
+        if asked.early_stopping_patience < 1:
+            what = f"--early_stopping_patience must be at least 1, not {asked.early_stopping_patience}"
+            problems.append(preflight.Problem(what, "--early_stopping_patience 3"))
+        if asked.eval_strategy == "no":
+            what = "--early_stopping_patience looks at evaluations, and there are none (eval_strategy is no)"
+            problems.append(preflight.Problem(what, "--eval_strategy steps --eval_steps 50"))
+    if asked.save_only_model and os.environ.get(layout.RUN_DIR_VARIABLE):
+        what = "with --save_only_model a checkpoint has no optimizer state: a requeued job could not go on"
+        problems.append(preflight.Problem(what, "leave --save_only_model out; runs/RUN_ID/model has the weights alone"))
+    if getattr(asked, "enable_jit_checkpoint", False):
+        what = "--enable_jit_checkpoint stops each process by itself, at steps that may differ, and then they wait for each other"
+        problems.append(preflight.Problem(what, "leave it out: this training saves at SIGTERM by agreement"))
+    return problems
+
+
+def _says_yes(text: str | None) -> bool:
+    return (text or "").strip().lower() in {"1", "true", "yes", "y", "on"}
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def _load(name: str, splits: list[str]) -> tuple[Any, Any]:
+    """Return the training split and the evaluation split (or None) of a folder that was checked.
+
+    Raises:
+        UsageError: the data cannot be read, or the training split is empty.
+    """
+    import datasets
+
+    # Truncation and packing would write their caches into the dataset's folder, which is shared and often read-only.
+    datasets.disable_caching()
+    try:
+        data = datasets.load_from_disk(name)
+    except Exception as error:
+        raise UsageError(f"cannot read the dataset '{name}'", details=(str(error),), fix=f"ls -lR {name}") from error
+    parts = [data[split] if isinstance(data, datasets.DatasetDict) else data for split in splits]
+    if len(parts[0]) == 0:
+        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix="--dataset_train_split NAME")
+    return parts[0], parts[1] if len(parts) > 1 else None
+
+
+def _defaults(asked: Any, *, cpu: bool, columns: list[str]) -> dict[str, Any]:
+    """Return our defaults for what was not asked for; the module's docstring lists them."""
+    import torch
+
+    bf16 = not cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    ours: dict[str, Any] = {
+        "bf16": bf16 and not asked.fp16,
+        "dtype": "bfloat16" if bf16 and asked.use_peft and not asked.fp16 else "float32",
+        "disable_tqdm": not sys.stdout.isatty(),
+        "completion_only_loss": True if "completion_mask" in columns and "labels" not in columns else None,
+    }
+    if os.environ.get(layout.RUN_DIR_VARIABLE):
+        ours["output_dir"] = str(Path(os.environ[layout.RUN_DIR_VARIABLE]) / "checkpoints")
+    if getattr(asked, "early_stopping_patience", None) is not None:
+        ours["metric_for_best_model"] = "eval_loss"
+    if hasattr(asked, "activation_checkpointing"):  # the new name, without the warning that TRL's default causes
+        ours["activation_checkpointing"] = asked.gradient_checkpointing
+    chosen = {name: value for name, value in ours.items() if getattr(asked, name) is None}
+    return {**chosen, "use_cpu": cpu}
+
+
+def _check_world(training: Any) -> None:
+    """Refuse to train with another number of processes than the launcher started.
+
+    Raises:
+        UsageError: the Trainer would train alone, or in a smaller group.
+    """
+    world = int(os.environ.get("WORLD_SIZE") or 1)
+    if training.world_size != world:
+        raise UsageError(
+            f"the launcher started {world} processes and the Trainer found {training.world_size}",
+            details=("each group would train its own model and write to the same folder",),
+            fix="ACCELERATE_USE_CPU=true to train on the CPU, else check that every rank sees a GPU",
+        )
