@@ -53,7 +53,10 @@ def command() -> None:
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def list_command(chosen: Filter, runs_dir: Path, as_json: bool) -> int:
-    """List checkpoints, and say of each whether it is complete; names and sizes are compared, files are not read."""
+    """List checkpoints, complete or not.
+
+    Names and sizes are compared; `verify` reads the files.
+    """
     found = checkpoints_chosen.choose(chosen, runs_dir).all
     if as_json:
         click.echo(json.dumps({"schema": 1, "checkpoints": [as_json_row(one) for one in found]}))
@@ -102,9 +105,9 @@ def as_json_row(one: Saved) -> dict[str, Any]:
 @click.option("--digests/--no-digests", default=True, show_default=True, help="Read the files and compare their SHA-256.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify_command(chosen: Filter, runs_dir: Path, digests: bool, as_json: bool) -> int:
-    """Compare checkpoints with what was saved, and end with 1 where one has changed.
+    """Compare checkpoints with what was saved.
 
-    Saves that are under way, or were not finished, are left out.
+    Ends with 1 where one has changed. Saves that are under way, or were not finished, are left out.
     """
     found = [one for one in checkpoints_chosen.choose(chosen, runs_dir).all if not one.unfinished]
     if not found and not chosen.is_bare:

@@ -18,9 +18,9 @@ from hpctrain.runs import archive, unpack
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def export_command(word: str, output: Path, force: bool, runs_dir: Path, as_json: bool) -> int:
-    """Write one checkpoint into one file, every byte compared with what was saved; of a RUN alone, its newest complete one.
+    """Write one checkpoint into one file.
 
-    RUN/model means the final weights.
+    Every byte is compared with what was saved. A RUN alone means its newest complete checkpoint, RUN/model the final weights.
     """
     saved = checkpoints_chosen.choose_one(word, runs_dir)
     progress = checkpoints_chosen.Progress("written", saved.manifest.bytes if saved.manifest else None)
@@ -35,7 +35,7 @@ def export_command(word: str, output: Path, force: bool, runs_dir: Path, as_json
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def import_command(file: Path, as_: str | None, runs_dir: Path, as_json: bool) -> int:
-    """Take a checkpoint from a file that `checkpoints export` wrote.
+    """Take a checkpoint from an exported file.
 
     It goes into the run that it comes from, which is made if it is not here. Nothing of it is to be seen before all of it is verified.
     """

@@ -33,11 +33,12 @@ class _Rules:
 
 @dataclass(slots=True)
 class _Plan:
-    """What would go, and what stays: its name, and why."""
+    """What would go, and what stays: its name, and why; `held` is what stays because a job may work on it."""
 
     go: list[Saved] = field(default_factory=list)
     keep: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     silent: SchedulerError | None = None
 
 
@@ -63,10 +64,10 @@ def drop_command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Remove checkpoints, and keep the newest complete one of each run, and the best.
+    """Remove checkpoints, but never the last good one.
 
-    Of a run that waits, runs, or of which nobody knows whether it does, nothing is removed; final weights (RUN/model) go only when they
-    are named. Shows first what would go, and asks.
+    The newest complete one of each run stays, and the best one unless it is named. Of a run that waits, runs, or of which nobody knows
+    whether it does, nothing is removed; final weights (RUN/model) go only when they are named. Shows first what would go, and asks.
 
     \b
     hpctrain checkpoints drop 'sft-*' --state completed --keep-last 2
@@ -107,6 +108,8 @@ def _plan(meant: Chosen, runs_dir: Path, rules: _Rules) -> _Plan:
                 plan.go.append(one)
             elif stays:
                 plan.keep[one.name] = stays
+            if why:
+                plan.held.add(one.name)
     return plan
 
 
@@ -165,11 +168,15 @@ def _drop(plan: _Plan, meant: Chosen, runs_dir: Path, rules: _Rules) -> list[str
             click.echo(f"stays: {one.name} ({runs_table.printable(plan.keep[one.name])}), since a moment ago", err=True)
             continue
         try:
-            directories.remove(one.path)
+            left = directories.remove(one.path)
         except OSError as error:
             plan.failed[one.name] = (error.strerror or str(error)).lower()
             continue
+        if left is not None:
+            plan.failed[one.name] = f"it is no checkpoint any more, and files of it are left in {left}"
         removed.append(one.name)
+    for run in {one.run for one in plan.go if one.name in still}:
+        directories.sweep(runs_dir / run / directories.CHECKPOINTS)
     return removed
 
 
@@ -186,7 +193,7 @@ def _outcome(plan: _Plan, meant: Chosen) -> int:
             HpctrainError(f"{len(plan.failed)} cannot be removed", details=details, fix=f"hpctrain runs show {run}").render(), err=True
         )
         return 1
-    if plan.keep and plan.silent is not None:
+    if plan.held and plan.silent is not None:
         fix = "when Slurm answers again (hpctrain ps), the same command"
         click.echo(HpctrainError(runs.silence(plan.silent), details=("of what may run, nothing is removed",), fix=fix).render(), err=True)
         return plan.silent.exit_code

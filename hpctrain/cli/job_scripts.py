@@ -18,6 +18,7 @@ from hpctrain.runs import layout
 
 if TYPE_CHECKING:
     from hpctrain.cli.sweep_plan import Plan
+    from hpctrain.config.layers import Layer
     from hpctrain.jobs.stages import Stage
     from hpctrain.jobs.sweep import ArrayPart
 
@@ -78,7 +79,7 @@ def jobs_of(asked: Request) -> list[tuple[str, Job]]:
     stacked = layers_of(asked)
     job = job_from(asked, stacked)
     if job.config.stages is not None:
-        return [(f"stage {stage.name}", each) for stage, each in _stage_jobs(asked, job)]
+        return [(f"stage {stage.name}", each) for stage, each in _stage_jobs(asked, stacked)]
     if job.config.sweep is not None:
         from hpctrain.cli import sweep_plan
 
@@ -99,26 +100,15 @@ def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
         UsageError: all config errors at once, a missing script, template or accelerate config that would start too few processes.
     """
     mention_unknown_variables()
-    job = job_from(asked, layers_of(asked))
+    stacked = layers_of(asked)
+    job = job_from(asked, stacked)
     if asked.to is not None and not asked.to.strip():
         raise UsageError("--to must name a file, or be - for stdout", fix=f"{asked.again} --to {job.spec.job_name}.sbatch")
-    _check_whole(asked, job)
     if job.config.sweep is not None and not alone:
         return _swept(asked, job)
     if job.config.stages is not None and not alone:
-        return _staged(asked, job)
+        return _staged(asked, job, stacked)
     return Scripts("run", job, (_script(asked, job, job.spec, _path(asked, job.spec.job_name, "")),))
-
-
-def _check_whole(asked: Request, job: Job) -> None:
-    if job.config.sweep is not None and job.config.stages is not None:
-        raise UsageError(
-            "the config has a sweep and stages, and a job is of one of the two",
-            details=(f"{job.origins.get(('sweep',), 'sweep')}: sweep", f"{job.origins.get(('stages',), 'stages')}: stages"),
-            fix=f"keep the sweep in a config of its own, and train its best point with stages: {asked.again} --config FILE",
-        )
-    if job.config.stages is not None and job.config.array is not None:
-        raise UsageError("stages are jobs one after another, and cannot be an array", fix=f"{asked.again}, without --array")
 
 
 def _swept(asked: Request, job: Job) -> Scripts:
@@ -146,19 +136,26 @@ def _swept(asked: Request, job: Job) -> Scripts:
     return Scripts("sweep", job, tuple(made), {Path(job.spec.chdir) / file: points.text}, plan)
 
 
-def _staged(asked: Request, job: Job) -> Scripts:
+def _staged(asked: Request, job: Job, stacked: Sequence[Layer]) -> Scripts:
     made = []
-    for stage, own in _stage_jobs(asked, job):
+    for stage, own in _stage_jobs(asked, stacked):
         path = _path(asked, job.spec.job_name, f"-{stage.name}", several=True)
         made.append(_script(asked, own, own.spec, path, stage=stage))
     return Scripts("stages", job, tuple(made))
 
 
-def _stage_jobs(asked: Request, job: Job) -> list[tuple[Stage, Job]]:
+def _stage_jobs(asked: Request, stacked: Sequence[Layer]) -> list[tuple[Stage, Job]]:
     """Return each stage with its job, whose name is its own, so that logs and `scancel -n` tell stages apart."""
-    from hpctrain.cli import stage_jobs
+    from hpctrain.config import stages as written
+    from hpctrain.jobs.stages import earlier
 
-    return stage_jobs.jobs(asked, job)
+    planned = written.read(stacked, again=asked.again)
+    found = []
+    for stage, job in written.resolve_each(planned, stacked, lambda layers: job_from(asked, layers)):
+        chained = tuple(parent for parent, kind in stage.dependencies if kind == "afterok") if job.spec.restart == "chain" else ()
+        spec = replace(job.spec, stage=stage.name, parents=tuple(earlier(planned, stage.name)), must_have_completed=chained)
+        found.append((stage, replace(job, spec=spec)))
+    return found
 
 
 def _path(asked: Request, job_name: str, suffix: str, *, several: bool = False) -> Path | None:

@@ -121,13 +121,13 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
             None, tuple(Submitted("", scheduler.submit(one.path, resend=orders.resend), is_array(one.path)) for one in choice.scripts)
         )
     runs = _runs(choice.scripts[0])
-    tag = orders.run_id or _tag(choice.scripts[0])
+    tag = orders.run_id or _tag(choice)
     launch.launch_dir(runs, tag)  # is a name
     if orders.run_id is not None:
         _refuse_running(runs, tag, [one for script in choice.scripts for one in _runs_of(tag, script)])
     _record(choice, runs, tag)
     if orders.snapshot:
-        _snapshot(runs, tag)
+        snapshot(runs, tag)
     launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
     return Launched(tag, tuple(_submit_all(choice, launcher)))
 
@@ -141,14 +141,19 @@ def _runs(script: Chosen) -> Path:
     return chdir / layout.RUNS
 
 
-def _tag(script: Chosen) -> str:
+def _tag(choice: Choice) -> str:
     """Return a new tag, or that of a submission of the same script that was never answered: the answer may be that it is there."""
-    text = batch_script.read(script.path)[0]
-    for entry in ledger.unanswered_of(text):
+    for entry in ledger.unanswered_of(batch_script.read(choice.scripts[0].path)[0]):
         if entry.arguments:
             return entry.arguments[0]
-    name = directives.last_values(batch_script.read(script.path)[1]).get("job-name") or "job"
-    return launch.new_tag(name, time.time(), random.getrandbits(16))
+    return launch.new_tag(_name(choice), time.time(), random.getrandbits(16))
+
+
+def _name(choice: Choice) -> str:
+    """Return what the launch is called: the job's name, of stages that of the whole."""
+    if choice.whole is not None:
+        return choice.whole.job.spec.job_name
+    return directives.last_values(batch_script.read(choice.scripts[0].path)[1]).get("job-name") or "job"
 
 
 def _runs_of(tag: str, script: Chosen) -> list[str]:
@@ -189,7 +194,7 @@ def _record(choice: Choice, runs: Path, tag: str) -> None:
     """Write the record of the launch, and the directories of its runs, so that they are found while they wait."""
     whole = choice.whole
     first = choice.scripts[0]
-    name = directives.last_values(batch_script.read(first.path)[1]).get("job-name") or "job"
+    name = _name(choice)
     said: dict[str, Any] = {"kind": whole.kind if whole is not None else "run"}
     if whole is not None and whole.plan is not None:
         said |= {"points": len(whole.plan.points), "table": next(iter(whole.tables)).name}
@@ -216,7 +221,7 @@ def _make_run(runs: Path, run: str, tag: str, name: str, stage: str | None) -> N
         )
 
 
-def _snapshot(runs: Path, tag: str) -> None:
+def snapshot(runs: Path, tag: str) -> None:
     """Keep the code as it is now, and let the jobs of the launch run that.
 
     Raises:
@@ -245,7 +250,7 @@ def _submit_all(choice: Choice, launcher: Launcher) -> list[Submitted]:
             said |= {"offset": script.part.offset}
         title = one.path.name if len(choice.scripts) > 1 else ""
         try:
-            dependency = _dependency(script.stage.dependencies, jobs) if script is not None and script.stage is not None else None
+            dependency = dependency_on(script.stage.dependencies, jobs) if script is not None and script.stage is not None else None
             first = launcher.submit(one.path, dependency=dependency, **said)
             links = script.spec.max_restarts if script is not None and script.spec.restart == "chain" else 0
             submissions = launcher.chain(first, one.path, links, **said)
@@ -260,7 +265,7 @@ def _submit_all(choice: Choice, launcher: Launcher) -> list[Submitted]:
     return made
 
 
-def _dependency(dependencies: Sequence[tuple[str, str]], jobs: Mapping[str, Sequence[str]]) -> str | None:
+def dependency_on(dependencies: Sequence[tuple[str, str]], jobs: Mapping[str, Sequence[str]]) -> str | None:
     """Return `afterok:12,afterany:13`; of a chain, whose last jobs may be told that nothing is left, all must have ended."""
     words = []
     for stage, kind in dependencies:

@@ -34,7 +34,7 @@ def _missing(spec: JobSpec) -> list[str]:
 def _against_the_site(script: Script) -> list[str]:
     """Return where the script contradicts the profile of its cluster: what `hpctrain check` says first."""
     job = script.job
-    if job is None or job.cluster is None:
+    if job.cluster is None:
         return []
     from hpctrain.jobs.check import check
     from hpctrain.jobs.check.surroundings import Surroundings

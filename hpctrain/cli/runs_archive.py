@@ -43,9 +43,9 @@ def output_options(function: F) -> F:
 @click.option("--incomplete", is_flag=True, help="Take checkpoints along as they are, complete or not.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def export_command(*, chosen: Filter, output: Path, force: bool, runs_dir: Path, with_code: bool, incomplete: bool, as_json: bool) -> int:
-    """Write runs into one file, with their checkpoints; digests of all that is in it are its last part.
+    """Write runs into one file.
 
-    Links, and saves that were not finished, stay behind.
+    It holds their checkpoints, too, and the digests of all that is in it. Links, and saves that were not finished, stay behind.
     """
     if chosen.is_bare:
         raise UsageError("which runs?", fix=f"hpctrain runs export RUN -o {shlex.quote(str(output))}, or '*' for all")
@@ -66,7 +66,10 @@ def export_command(*, chosen: Filter, output: Path, force: bool, runs_dir: Path,
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def import_command(file: Path, as_: str | None, runs_dir: Path, as_json: bool) -> int:
-    """Take runs from a file that `runs export` wrote; nothing of it is to be seen before all of it is verified."""
+    """Take runs from an exported file.
+
+    Nothing of it is to be seen before all of it is verified.
+    """
     progress = import_progress(file)
     for left in unpack.left_from_earlier(runs_dir):
         if time.time() - left.stat().st_mtime > _OLD_S:

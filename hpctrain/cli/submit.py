@@ -90,9 +90,9 @@ def _submit(scheduler: SlurmScheduler | LocalScheduler, choice: Choice, paramete
 def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, parameters: dict[str, Any]) -> int:
     """Say what was submitted and what to type next; with --wait, follow it to its end and return its exit code."""
     where = "on this machine" if scheduler.name == "local" else "to Slurm"
+    for note in dict.fromkeys(note for job in launched.jobs for note in job.submission.notes):
+        click.echo(f"note: {note}", err=True)
     for job in launched.jobs:
-        for note in job.submission.notes:
-            click.echo(f"note: {note}", err=True)
         job_id, cluster = job.submission.job_id, job.submission.cluster
         if parameters["parsable"]:
             click.echo(job_id + (f";{cluster}" if cluster else ""))

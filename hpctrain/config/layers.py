@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str, ...]
 #: Sections whose keys are the user's own, and mean something with no value too.
-_FREE_FORM = (("training",), ("sbatch",), ("environment", "secrets"), ("sweep",))
+_FREE_FORM = (("training",), ("sbatch",), ("environment", "secrets"), ("sweep",), ("stages",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from hpctrain.config.environment import Environment, Launch
+from hpctrain.config.stages import StagesField
 from hpctrain.config.sweep import SweepField
 from hpctrain.fieldtypes import (
     Boolean,
@@ -136,7 +137,7 @@ class Config(Section):
     offline: Boolean = True
     array: Indices | None = None
     sweep: SweepField = None
-    stages: Any = None
+    stages: StagesField = None
     restart: Restart = Field(default_factory=Restart)
     resources: Resources = Field(default_factory=Resources)
     environment: Environment = Field(default_factory=Environment)

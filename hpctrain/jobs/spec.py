@@ -85,7 +85,8 @@ class JobSpec:
         array: of an array job, its indices in Slurm's form, such as `0-9%4`.
         sweep: what the tasks of the array run; None leaves the index to the script.
         stage: the name of this job among the stages of its launch.
-        parents: the stages that this one comes after.
+        parents: the stages that this one comes after, directly or not.
+        must_have_completed: those of them whose end alone, which is what a chain of jobs can wait for, is not enough.
     """
 
     job_name: str
@@ -136,6 +137,7 @@ class JobSpec:
     sweep: SweepTable | None = None
     stage: str | None = None
     parents: tuple[str, ...] = ()
+    must_have_completed: tuple[str, ...] = ()
 
     @property
     def processes(self) -> int:

@@ -35,6 +35,7 @@ class Due:
         ended: the training had reached its end, by early stopping.
         grad_norm: of the step, for a log line at the epoch's end.
         learning_rate: of the step, likewise.
+        training: whether the model was in training mode; TRL logs other things after an evaluation, until the next step.
     """
 
     evaluate: bool = False
@@ -44,6 +45,7 @@ class Due:
     ended: bool = False
     grad_norm: float | None = None
     learning_rate: float | None = None
+    training: bool = True
 
     def key(self) -> tuple[bool, ...]:
         """Return what makes two saves of one step differ."""

@@ -33,6 +33,7 @@ class SavesMixin:
     control: Any
     callback_handler: Any
     accelerator: Any
+    model: Any
     model_wrapped: Any
     current_flos: Any
     _tr_loss: Any
@@ -92,6 +93,7 @@ class SavesMixin:
         """Write what transformers does not save, and its own state again, where it names the best checkpoint."""
         training = self._trained_before + time.monotonic() - self._began
         times = {"training": training, "step": self._deadline.step, "evaluation": self._deadline.evaluation}
+        self._due.training = bool(self.model.training)
         due = self._due.as_numbers()
         kept.write(directory, self.ranks.rank, Kept(kept.sums_of(self), due, self._epoch_rng, times))
         if self.ranks.rank == 0:

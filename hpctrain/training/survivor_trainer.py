@@ -240,11 +240,12 @@ class SurvivorMixin(SavesMixin):
 
     def _log_evaluate_save(self, call: _Call) -> None:
         random_state = kept.random_state() if self.control.should_evaluate else None
-        save = self.control.should_save
+        save, training = self.control.should_save, self.model.training
         try:
             super()._maybe_log_save_evaluate(**call.named())  # type: ignore[misc]
         except _EvaluationCutError as cut:
             self._forget_evaluation()
+            self.model_wrapped.train(training)
             kept.set_random_state(random_state or {})
             self.control.should_evaluate, self.control.should_save = True, save
             self._say(cut.wish, cut.why)
@@ -320,6 +321,7 @@ class SurvivorMixin(SavesMixin):
         if checkpoint.parent.absolute() == Path(self._get_output_dir(None)).absolute():
             self._saved = self._loop.saved_at_start = (step, due.key())
         self._due = replace(due)
+        self.model_wrapped.train(due.training)
         call = _Call(self._tr_loss, due.grad_norm, self.model_wrapped, None, epoch, ignore_keys_for_eval, start_time, due.learning_rate)
         self._do_what_was_due(due, call)
         if self.control.should_training_stop:

@@ -27,7 +27,8 @@ DIRECTORY = f"/tmp/hpctrain-lab{SUFFIX}"
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE_MB = 8000
 GPUS_PER_NODE = 4
-KILL_WAIT_S = 5
+# Slurm's default is 30 s. The rough lab's jobs need some of it: they save when they are told of their end.
+KILL_WAIT_S = 5 if NUMBER == 1 else 15
 ACCOUNTS = ("euhpc_a06_067", "proj_b")
 DEFAULT_ACCOUNT = "proj_b"
 CGROUP_ROOT = Path("/sys/fs/cgroup")

@@ -314,6 +314,22 @@ def test_wandb_that_cannot_be_reached_goes_on_offline(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
+def test_a_wandb_service_that_gets_the_jobs_sigterm(tmp_path: Path) -> None:
+    """Slurm signals every process of a step, and W&B's service ends; the training does not, and the next start tells what is missing."""
+    start = starter(tmp_path)
+    done = start("sft-3", "1.0", 8, "--trackers", "wandb", "--orphan", 3, "--stop", 6)
+    assert done.returncode == 85, done.stderr
+    assert "[end] step=6 " in done.stdout
+    assert "[train] notice: wandb: " in done.stderr
+    done = start("sft-3", "1.1", 8, "--trackers", "wandb")
+    assert done.returncode == 0, done.stderr
+    losses = wandb_values(wandb_rows(tmp_path / "runs" / "sft-3"), "train/loss")
+    assert [step for step, _ in losses] == list(range(1, 9))
+    assert dict(losses) == pytest.approx(logged(tmp_path / "runs" / "sft-3"))
+
+
+@pytest.mark.torch
 def test_a_long_wandb_file_is_read_as_its_own_reader_reads_it(tmp_path: Path) -> None:
     """Longer than several of its blocks of 32 KiB, so that records are in pieces; and cut off, as after a kill."""
     from hpctrain.training import wandb_file
@@ -372,12 +388,11 @@ def test_what_is_not_installed_or_too_old_is_said_before_training(tmp_path: Path
     (tmp_path / "mlflow").mkdir()
     code = """
 import sys
-sys.path = [path for path in sys.path if "site-packages" not in path] + sys.argv[1:]
 from hpctrain.training import trackers
+sys.path = [path for path in sys.path if "site-packages" not in path] + sys.argv[1:]
 for problem in trackers.problems(["mlflow", "wandb", "tensorboard"]): print(problem.what, "|", problem.fix)
 """
-    repository = str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, "-c", code, repository, str(tmp_path)], capture_output=True, text=True, env=clean_environment())
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=clean_environment())
     assert done.stdout.splitlines() == [
         "--report_to wandb: wandb is not installed | pip install 'hpctrain[trackers]'",
         "--report_to tensorboard: tensorboard is not installed | pip install 'hpctrain[trackers]'",

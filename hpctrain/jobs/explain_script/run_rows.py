@@ -83,6 +83,11 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r'echo "Exported run_id', "its name, into the log."),
     _row(r"export HPCTRAIN_STAGE_\w+=", "where an earlier stage has its run: its checkpoints, and its model.", _OURS),
     _row(
+        r"grep -qs '\"outcome\": \"completed\"'",
+        "the stage before must have done all of its steps; that its jobs have ended says less.",
+        _OURS,
+    ),
+    _row(
         r'if \[ -z "\$\{SLURM_JOB_END_TIME-\}" \]',
         "where Slurm does not say itself when the time limit ends the job (before 23.02):",
         _SBATCH,

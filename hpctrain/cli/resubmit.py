@@ -1,0 +1,79 @@
+"""`hpctrain resubmit`: go on with what is missing or failed of a run, a sweep or stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.cli import launching, remaining, schedulers, submit
+from hpctrain.cli.launching import Launched, Submitted
+from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
+from hpctrain.runs import layout
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--array", metavar="LIST", help="Of a sweep, look at these points alone: 0,3,7-9.")
+@click.option("--new-code", is_flag=True, help="Run the code as it is now, not as it was when this was submitted first.")
+@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
+@click.option("--runs-dir", metavar="DIR", default=layout.RUNS, show_default=True, help="Where the runs are.")
+@click.option("--local", is_flag=True, help="Run on this machine, Slurm or no Slurm.")
+@click.option("--wait", is_flag=True, help="Wait until the jobs have ended, and exit with the worst exit code.")
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="With --local: tasks of an array that run at the same time.")
+@click.option("--device", metavar="LIST", help="With --local: the GPUs to use, such as 1 or 0,1.")
+@click.option("--resend", is_flag=True, help="Submit although sbatch never answered an earlier submission of the same script.")
+@click.option("--parsable", is_flag=True, help="Print the job ids alone, as sbatch does.")
+def command(name: str, **parameters: Any) -> int:
+    """Submit again what is missing or failed of NAME: a run, a sweep or stages.
+
+    NAME is what `hpctrain submit` called `run …`, or one run of it. What has completed stays as it is, and what waits or runs is left
+    alone. Each run goes on from its newest complete checkpoint, in the same directory, with the code that it was submitted with.
+
+    \b
+    hpctrain resubmit sft-261121-035908-9ae7
+    hpctrain resubmit sft-261121-035908-9ae7 --array 3,7-9 --dry-run
+    """  # noqa: D301 - \b is click's word for lines that stay as they are
+    runs = Path(parameters["runs_dir"]).absolute()
+    if not runs.is_dir():
+        raise UsageError(f"there is no directory {parameters['runs_dir']}", fix="cd PROJECT, or: hpctrain resubmit NAME --runs-dir DIR")
+    left = remaining.find(runs, name, parameters["array"])
+    for line in left.said:
+        click.echo(line, err=True)
+    if not left.parts:
+        click.echo(f"nothing is left to submit of {name}; next: hpctrain runs list {left.tag}", err=True)
+        return 0
+    scheduler = submit.scheduler_for(parameters)
+    if parameters["dry_run"]:
+        for part in left.parts:
+            array = f" --array={part.array}" if part.array else ""
+            click.echo(f"would submit{array} {shell.quote(_short(part.script))} {left.tag}")
+        return 0
+    for job in left.in_vain:
+        click.echo(f"cancelled {job}, which waited for a job that has failed", err=True)
+        schedulers.owner(job).cancel([job])
+    for run in left.runs:
+        launching.go_on(runs, run)
+    if parameters["new_code"]:
+        launching.snapshot(runs, left.tag)
+    else:
+        remaining.say_what_changed(runs, left.tag)
+    launcher = launching.Launcher(scheduler, runs, left.tag, resend=parameters["resend"])
+    jobs: list[Submitted] = []
+    ids: dict[str, list[str]] = {stage: list(jobs) for stage, jobs in left.jobs.items()}
+    for part in left.parts:
+        said: dict[str, Any] = {"script": part.name, "config": part.config, "stage": part.stage, "array": part.array, "offset": part.offset}
+        dependency = launching.dependency_on(part.dependencies, ids)
+        first = launcher.submit(part.script, dependency=dependency, **said)
+        links = launcher.chain(first, part.script, part.links, **said)
+        title = part.name if len(left.parts) > 1 else ""
+        jobs += [Submitted(title, link, part.array is not None) for link in links]
+        if part.stage is not None:
+            ids[part.stage] = [link.job_id for link in links]
+    return submit.report(scheduler, Launched(left.tag, tuple(jobs)), parameters)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

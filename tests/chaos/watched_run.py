@@ -1,0 +1,214 @@
+"""One run in the campaign: how it is submitted, what its files say, and how it is carried to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rough_lab import RoughLab, cgroups_of, processes_of
+
+#: Names of things that are on their way to become something else; nothing of the kind may stay.
+UNFINISHED = re.compile(r"^\.|\.lock$|\.tmp$|\.writing$|lock$|\.\d+\.\d+$")
+#: A job that starts again at once on a node whose slurmd has just come back may fail to launch; Slurm then holds it.
+HELD = ("launch failed requeued held", "JobHeldUser")
+
+
+class GaveUp(Exception):
+    """Something did not happen in time."""
+
+
+@dataclass
+class Attempt:
+    """What one start of the job left.
+
+    Attributes:
+        name: JOB_ID.RESTART.
+        started: seconds since the epoch.
+        begun_at: the step it went on from; None: it never began to train.
+        reached: the last step that it logged.
+        exit: what the training says of its end: `85 signal`.
+        outcome: what the job script says of its end.
+    """
+
+    name: str
+    started: float
+    begun_at: int | None
+    reached: int | None
+    exit: str | None
+    outcome: str | None
+
+
+@dataclass
+class Run:
+    """A run of the training under one tag.
+
+    Attributes:
+        lab: where.
+        project: the working directory.
+        script: the rendered script.
+        tag: the run id.
+        jobs: ids of the jobs that were submitted for it.
+        humans: how often somebody had to submit it again.
+        deadline: time.monotonic() at which everything about it is given up.
+        notes: what else happened.
+    """
+
+    lab: RoughLab
+    project: Path
+    script: str
+    tag: str
+    deadline: float
+    options: tuple[str, ...] = ()
+    pace_s: float = 0.2
+    jobs: list[str] = field(default_factory=list)
+    humans: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        return self.project / "runs" / self.tag
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def submit(self) -> None:
+        """Submit the script under the run's tag, the first time or again."""
+        said = self.lab.run(
+            "sbatch", "--parsable", *self.options, self.script, self.tag, cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s)
+        )
+        self.jobs.append(said.partition(";")[0])
+
+    @property
+    def job(self) -> str:
+        return self.jobs[-1]
+
+    def attempts(self) -> list[Attempt]:
+        """Return the starts of the job so far, the oldest first."""
+        found = []
+        for folder in (self.directory / "attempts").glob("*"):
+            start, end = read(folder / "start.json"), read(folder / "end.json")
+            steps = [line for line in metrics(folder / "metrics.jsonl")]
+            begun = next((line["step"] for line in steps if line["event"] == "begin"), None)
+            reached = max((line["step"] for line in steps if line["event"] in ("log", "save", "begin")), default=None)
+            word = (folder / "exit").read_text().strip() if (folder / "exit").exists() else None
+            found.append(Attempt(folder.name, start.get("at", 0), begun, reached, word, end.get("outcome")))
+        return sorted(found, key=lambda attempt: (attempt.started, [int(part) for part in attempt.name.split(".")]))
+
+    def step(self) -> int:
+        """Return the last step that the newest attempt has logged; 0 before."""
+        attempts = self.attempts()
+        return (attempts[-1].reached or 0) if attempts else 0
+
+    def wait(self, look: Callable[[], Any], what: str, every_s: float = 0.1) -> Any:
+        """Call `look` until it returns something true, and return that.
+
+        Raises:
+            GaveUp: it never did.
+        """
+        while not (found := look()):
+            if time.monotonic() > self.deadline:
+                raise GaveUp(f"never: {what}")
+            time.sleep(every_s)
+        return found
+
+    def reach(self, step: int) -> None:
+        """Wait until a step is done.
+
+        Raises:
+            GaveUp: the job ended before, or it took too long.
+        """
+
+        def there() -> bool:
+            if self.step() >= step:
+                return True
+            if self.lab.queued(self.job) is None:
+                raise GaveUp(f"job {self.job} ended before step {step}{self.last_words()}")
+            return False
+
+        self.wait(there, f"step {step}", 0.2)
+
+    def completed(self) -> bool:
+        attempts = self.attempts()
+        return bool(attempts) and attempts[-1].outcome == "completed" and (self.directory / "model").is_dir()
+
+    def carry(self, again: Callable[[], None], most: int = 3) -> None:
+        """Carry the run to its end: wait while Slurm has the job, and be the human where it has not.
+
+        Raises:
+            GaveUp: it does not end, or `most` new submissions were not enough.
+        """
+        while True:
+            state = self.wait(lambda: self.lab.queued(self.job) or "gone", "an answer of squeue")
+            if state == "gone":
+                if self.completed():
+                    return
+                if self.humans == most:
+                    raise GaveUp(f"not completed after {most} new submissions{self.last_words()}")
+                self.humans += 1
+                again()
+            elif any(word in state for word in HELD):
+                self.notes.append("held by Slurm after a failed launch, released")
+                self.lab.run("scontrol", "release", self.job, check=False)
+            if time.monotonic() > self.deadline:
+                raise GaveUp(f"job {self.job} is still {state}")
+            time.sleep(0.4)
+
+    def steps_lost(self) -> int:
+        """Return how many steps were done and had to be done again, over all attempts."""
+        trained = [attempt for attempt in self.attempts() if attempt.begun_at is not None]
+        pairs = zip(trained, trained[1:], strict=False)
+        return sum(max(0, (before.reached or 0) - (after.begun_at or 0)) for before, after in pairs)
+
+    def weights(self) -> str:
+        """Return a digest of the final weights."""
+        files = sorted((self.directory / "model").glob("*.safetensors"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else "none"
+
+    def leftovers(self) -> list[str]:
+        """Return what the run left that nobody should find: processes, cgroups, locks and temporary files."""
+        jobs = {*self.jobs, *(attempt.name.partition(".")[0] for attempt in self.attempts())}
+        until = time.monotonic() + 30
+        while (processes_of(jobs) or cgroups_of(jobs)) and time.monotonic() < until:
+            time.sleep(0.3)
+        found = [f"process {' '.join(process.cmdline())[:60]}" for process in processes_of(jobs)]
+        found += [f"cgroup {path}" for path in cgroups_of(jobs)]
+        for path in self.directory.rglob("*"):
+            within = path.relative_to(self.directory)
+            # A directory of an attempt is named after the job and its restart.
+            if UNFINISHED.search(path.name) and within.parts[:-1] != ("attempts",):
+                found.append(str(within))
+        return sorted(found)
+
+    def last_words(self) -> str:
+        """Return the end of the job's error log, for a report."""
+        logs = sorted((self.project / "logs").glob(f"error_*_{self.job}.log"))
+        return "".join(f"\n    {line}" for line in logs[-1].read_text(errors="replace").splitlines()[-6:]) if logs else ""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a small JSON file, {} where there is none."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a metrics.jsonl."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found

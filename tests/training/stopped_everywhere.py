@@ -1,0 +1,104 @@
+"""A program: one training uninterrupted, and the same stopped by a real signal at each of the steps named and resumed; all in this process.
+
+    [torchrun --nproc_per_node 2] stopped_everywhere.py RUNS_DIRECTORY STEPS OPTIONS...
+
+STEPS: `1,2,5+9` (`+`: stopped twice). Only the last rank gets the signal. Rank 0 writes RUNS_DIRECTORY/compared.json: for each of the
+STEPS what differs from the uninterrupted training; nothing, if all is well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import survival
+from transformers import TrainerCallback
+
+from hpctrain.training import sft, stop
+from hpctrain.training.process import leave
+
+made_callbacks = sft._callbacks
+
+
+class SignalAt(TrainerCallback):  # type: ignore[misc]
+    """Sends this process a signal while a step is computed."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_pre_optimizer_step(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step + 1 == self.step:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def attempt(run: Path, number: int, options: list[str], *, signal_at: int | None) -> int | None:
+    """Do one start of the job, and return the step at which it stopped, or None when it was done."""
+    import torch
+
+    torch.manual_seed(0)  # as in a process that has just begun
+    os.environ.update(survival.run_environment({}, run, f"{number}.0"))
+    stop._received.clear()
+    last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
+    own = [SignalAt(signal_at)] if signal_at is not None and last else []
+    sft._callbacks = lambda *given: [*made_callbacks(*given), *own]
+    try:
+        sft.train(sft.read_options(options))
+    except stop.Stopped as stopped:
+        return stopped.step
+    return None
+
+
+def differences(whole: Path, run: Path) -> list[str]:
+    found = []
+    a, b = survival.logged(whole), survival.logged(run)
+    for number, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            found.append(f"log {number}: {one} != {other}")
+    if len(a) != len(b):
+        found.append(f"{len(a)} log lines, and {len(b)}: {[each[1].get('step') for each in a]} {[each[1].get('step') for each in b]}")
+    if survival.digests(whole / "model") != survival.digests(run / "model"):
+        found.append("the final weights")
+    last = max((whole / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2])).name
+    if survival.digests(whole / "checkpoints" / last) != survival.digests(run / "checkpoints" / last):
+        found.append(f"the weights of {last}")
+    one, other = (json.loads((each / "checkpoints" / last / "trainer_state.json").read_text()) for each in (whole, run))
+    for name in ("best_metric", "best_global_step", "total_flos", "epoch", "num_input_tokens_seen", "stateful_callbacks"):
+        if one[name] != other[name]:
+            found.append(f"{name}: {one[name]} != {other[name]}")
+    return found
+
+
+def main() -> None:
+    runs, steps, *options = sys.argv[1:]
+    directory = Path(runs)
+    stop.listen()
+    whole = directory / "whole"
+    assert attempt(whole, 1, options, signal_at=None) is None
+    compared = {}
+    for plan in steps.split(","):
+        run = directory / f"stopped-{plan.replace('+', '-')}"
+        for number, at in enumerate(plan.split("+"), 1):
+            assert attempt(run, number, options, signal_at=int(at)) == int(at)
+            assert not (run / "model").exists()
+        assert attempt(run, 9, options, signal_at=None) is None
+        compared[plan] = differences(whole, run) if int(os.environ.get("RANK", "0")) == 0 else []
+    if int(os.environ.get("RANK", "0")) == 0:
+        (directory / "compared.json").write_text(json.dumps(compared))
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        main()
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        leave(code)
