@@ -95,7 +95,8 @@ def _print(examined: Examined, shown: list[Finding], values: list[dict[str, Any]
     for finding in shown:
         first, _, rest = show.block(finding, _WIDTH).partition("\n")
         click.echo((click.style(first, fg=_COLOURS[finding.level]) if colour else first) + f"\n{rest}\n", color=colour)
-    summary = [f"{examined.job.spec.layout}: {show.counts(examined.findings)}"]
+    what = ", ".join(examined.names) or examined.job.spec.layout
+    summary = [f"{what}: {show.counts(examined.findings)}"]
     summary += [f"Slurm says: {examined.estimate}"] if examined.estimate is not None else []
     summary.append(f"checked: {', '.join(examined.checked)}")
     summary += [f"not checked: {sentence}" for sentence in examined.not_checked]

@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpctrain.cli import surroundings
-from hpctrain.cli.job_options import Job, Request, job_of
-from hpctrain.cli.job_scripts import script_of
+from hpctrain.cli.job_options import Job, Request
+from hpctrain.cli.job_scripts import Script, jobs_of, scripts_of
 from hpctrain.config import files, layers
 from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hpctrain.clusters.live import LiveCluster
     from hpctrain.clusters.profile import Cluster
 
+#: Scripts of one sweep that Slurm is asked about.
+_MOST_TRIED = 5
 #: Seconds for each question to Slurm; it is asked a handful, all at once.
 DISCOVERY_TIMEOUT_S = 10.0
 
@@ -40,6 +42,7 @@ class Examined:
         cluster: the site's profile, with what Slurm says laid over it.
         checked, not_checked: what the job was held against, and what it was not and why.
         estimate: Slurm's own words on when the job would start.
+        names: of the jobs of a sweep or of stages, where they differ.
     """
 
     job: Job
@@ -48,6 +51,7 @@ class Examined:
     checked: tuple[str, ...]
     not_checked: tuple[str, ...]
     estimate: str | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -75,20 +79,27 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
     Raises:
         UsageError: all config errors at once.
     """
-    job, notes = job_of(asked), _Notes()
+    jobs, notes = jobs_of(asked), _Notes()
+    job = jobs[0][1]
     live = None if local else _live(slurm, notes)
     cluster = None if local else _cluster(job, live, notes)
-    around = surroundings.gather(job.spec, not_checked=notes.not_checked)
-    if around.chdir is not None and not around.chdir.is_dir:
-        notes.not_checked.append(f"files in {job.spec.chdir}, which is not here")
     typed = _typed(asked)
-    found = check(
-        job.spec, cluster=cluster, live=live, around=around, origins=job.origins, typed=typed, arguments=asked.arguments, local=local
-    )
+    of_each: list[tuple[str, list[Finding]]] = []
+    cases: list[Case] = []
+    for name, each in jobs:
+        around = surroundings.gather(each.spec, not_checked=notes.not_checked)
+        if around.chdir is not None and not around.chdir.is_dir:
+            notes.not_checked.append(f"files in {each.spec.chdir}, which is not here")
+        cases.append(Case(each.spec, cluster, live, around, each.origins, typed, asked.arguments))
+        said = check(
+            each.spec, cluster=cluster, live=live, around=around, origins=each.origins, typed=typed, arguments=asked.arguments, local=local
+        )
+        of_each.append((name, said))
+    notes.not_checked = list(dict.fromkeys(notes.not_checked))
+    found = _together(of_each)
     estimate = None
     if live is not None and test_only:
-        case = Case(job.spec, cluster, live, around, job.origins, typed, asked.arguments)
-        refused, estimate = _test_only(asked, case, bool(found), notes)
+        refused, estimate = _test_only(asked, cases[0], bool(found), notes)
         found = found + refused
     return Examined(
         job=job,
@@ -97,7 +108,20 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
         checked=tuple(notes.checked),
         not_checked=tuple(notes.not_checked),
         estimate=estimate,
+        names=tuple(name for name, _ in jobs if name),
     )
+
+
+def _together(of_each: Sequence[tuple[str, list[Finding]]]) -> list[Finding]:
+    """Return the findings of several jobs: what all of them have, once; what some have, with the name of the first of those."""
+    counts: dict[Finding, list[str]] = {}
+    for name, found in of_each:
+        for finding in found:
+            counts.setdefault(finding, []).append(name)
+    return [
+        finding if len(names) == len(of_each) else replace(finding, what=f"{names[0]}: {finding.what}")
+        for finding, names in counts.items()
+    ]  # fmt: skip
 
 
 def before_submit(asked: Request, *, local: bool, again: str) -> None:
@@ -195,19 +219,18 @@ def _test_only(asked: Request, case: Case, has_findings: bool, notes: _Notes) ->
         notes.not_checked.append("sbatch --test-only: sbatch is not on PATH")
         return [], None
     try:
-        script = script_of(asked)
+        scripts = scripts_of(asked).scripts
     except UsageError:
         if not has_findings:
             raise
         notes.not_checked.append("sbatch --test-only: the script cannot be rendered before what is found is mended")
         return [], None
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / f"{script.spec.job_name}.sbatch"
-        path.write_text(script.text, encoding="utf-8")
+    if len(scripts) > _MOST_TRIED:
+        notes.not_checked.append(f"sbatch --test-only: {len(scripts) - _MOST_TRIED} of {len(scripts)} scripts")
+    said = []
+    for script in scripts[:_MOST_TRIED]:
         try:
-            words = SlurmScheduler().test_only(path)
+            said.append(_try(script))
         except SchedulerError as error:
             notes.not_checked.append(f"sbatch --test-only: {error.what}")
             return [], None
@@ -215,4 +238,16 @@ def _test_only(asked: Request, case: Case, has_findings: bool, notes: _Notes) ->
             notes.checked.append("sbatch --test-only")
             return [refusal.refused(case, error.details, error.fix)], None
     notes.checked.append("sbatch --test-only")
-    return [], refusal.estimate(words)
+    return [], refusal.estimate(said[0])
+
+
+def _try(script: Script) -> str:
+    """Return Slurm's words on a script that is not written where the user would see it."""
+    import tempfile
+
+    from hpctrain.scheduler.slurm import SlurmScheduler
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"{script.spec.job_name}.sbatch"
+        path.write_text(script.text, encoding="utf-8", errors="surrogateescape")
+        return SlurmScheduler().test_only(path)

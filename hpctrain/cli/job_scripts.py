@@ -60,15 +60,6 @@ class Scripts:
     plan: Plan | None = None
 
 
-def script_of(asked: Request) -> Script:
-    """Return the first script of a request.
-
-    Raises:
-        UsageError: as `scripts_of`.
-    """
-    return scripts_of(asked).scripts[0]
-
-
 def jobs_of(asked: Request) -> list[tuple[str, Job]]:
     """Return the jobs that a request's scripts run, each with the name that messages call it by; "" for the only one.
 

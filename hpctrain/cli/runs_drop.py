@@ -217,10 +217,8 @@ def _outcome(plan: _Plan, dropped: list[str], chosen: Filter, *, dry_run: bool) 
     if plan.closed:
         details = tuple(f"  {run}: {why}" for run, why in list(plan.closed.items())[:_SHOWN])
         first = shlex.quote(next(iter(plan.closed)))
-        click.echo(
-            HpctrainError(f"{_count(len(plan.closed))} cannot be removed", details=details, fix=f"hpctrain runs show {first}").render(),
-            err=True,
-        )
+        fix = f"ls -ld {shlex.quote(str(plan.where))}/{first}"
+        click.echo(HpctrainError(f"{_count(len(plan.closed))} cannot be removed", details=details, fix=fix).render(), err=True)
         return 1
     if plan.keep and plan.silent is not None:
         fix = "when Slurm answers again (hpctrain ps), the same command"

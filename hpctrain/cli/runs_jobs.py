@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +44,20 @@ def survey(runs_dir: Path, runs: Sequence[Run], *, every_job: bool = False) -> S
     """
     submitted = _submitted(runs_dir, [run for run in runs if every_job or _is_open(run)])
     open_ = [job for run in runs if _is_undecided(run) for job in _last_jobs(run, submitted)]
+    if every_job:  # the queue is asked for this user's jobs; somebody else's are asked for by their ids
+        theirs = [run for run in runs if _is_theirs(runs_dir / run.id)]
+        open_ += [job for run in theirs for job in (*run.job_ids, *submitted.get(run.id, ())) if job is not None]
     others = [job for run in runs for job in submitted.get(run.id, ()) if job is not None and (every_job or job not in run.job_ids)]
     others += [job for run in runs if every_job or _is_undecided(run) for job in run.job_ids]
     word, silent = _ask(list(dict.fromkeys(open_)), list(dict.fromkeys(others)))
     return Survey({run.id: state_of(run, submitted.get(run.id, ()), word) for run in runs}, silent)
+
+
+def _is_theirs(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def _is_open(run: Run) -> bool:

@@ -21,8 +21,9 @@ from hpctrain.scheduler import process
 _TIMEOUT_S = 60.0
 #: Of a diff, in characters: the snapshot holds everything anyway.
 DIFF_LIMIT = 2_000_000
-#: fsmonitor may start a program that the project's own configuration names.
-_GIT = ("git", "--no-pager", "-c", "core.quotePath=true", "-c", "core.fsmonitor=false")
+#: fsmonitor may start a program that the project's own configuration names. `git diff` writes the index, whatever GIT_OPTIONAL_LOCKS says
+#: (tried on 2.39), where it may refresh it.
+_GIT = ("git", "--no-pager", "-c", "core.quotePath=true", "-c", "core.fsmonitor=false", "-c", "diff.autoRefreshIndex=false")
 #: What leads to another repository, as a hook of git has it (git rev-parse --local-env-vars).
 _LOCAL = re.compile(
     r"GIT_(ALTERNATE_OBJECT_DIRECTORIES|CONFIG|CONFIG_PARAMETERS|OBJECT_DIRECTORY|DIR|WORK_TREE|IMPLICIT_WORK_TREE|GRAFT_FILE|INDEX_FILE"

@@ -215,8 +215,8 @@ class _Failure:
     who: str
     text: str
     number: int | None
-    total_mib: int | None
-    free_mib: int | None
+    total_mib: float | None
+    free_mib: float | None
 
 
 def _failure(error: Exception, directory: Path, rank: int) -> _Failure:
@@ -225,7 +225,7 @@ def _failure(error: Exception, directory: Path, rank: int) -> _Failure:
     total = free = None
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(directory)
-        total, free = usage.total >> 20, usage.free >> 20
+        total, free = usage.total / (1 << 20), usage.free / (1 << 20)
     line = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]
     return _Failure(f"rank {rank} on {node_name()}", line, _number(error), total, free)
 
@@ -246,14 +246,14 @@ def _save_error(place: Place, failed: list[_Failure]) -> SaveError:
     quoted = shlex.quote(str(directory))
     details = [f"  {failure.who}: {failure.text}" for failure in failed[:4]]
     if failed[0].free_mib is not None:
-        details.append(f"  {directory}: {failed[0].free_mib} MiB were free, of {failed[0].total_mib} MiB")
+        details.append(f"  {directory}: {failed[0].free_mib:.1f} MiB were free, of {failed[0].total_mib:.1f} MiB")
     details.append("what was saved before is whole; nothing of this save is left")
     numbers = {failure.number for failure in failed}
     if numbers & {errno.EROFS, errno.EACCES, errno.EPERM}:
         why, fix = "the directory cannot be written", f"ls -ld {quoted}; findmnt -T {quoted}"
     elif errno.EDQUOT in numbers:
         why, fix = "the quota is used up", f"du -sh {quoted}; --save_total_limit 2"
-    elif errno.ENOSPC in numbers or any(failure.free_mib == 0 for failure in failed):
+    elif errno.ENOSPC in numbers or any(failure.free_mib is not None and failure.free_mib < 1 for failure in failed):
         why, fix = "the disk is full", f"df -h {quoted}; --save_total_limit 2"
     else:
         why, fix = failed[0].text, f"df -h {quoted}; ls -la {quoted}"

@@ -24,15 +24,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hpctrain.errors import HpctrainError
+from hpctrain.memory.reader import node_name
 from hpctrain.runs import layout
 from hpctrain.training import preflight, resume, stop, trackers
 from hpctrain.training.options import Options, read_options
-from hpctrain.training.process import leave, own_rank, refuse, say
+from hpctrain.training.process import WAIT_S, leave, own_rank, say
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
@@ -80,11 +82,18 @@ def _end(code: int, reason: str | None, *, together: bool) -> NoReturn:
 
 
 def _fail(error: HpctrainError) -> NoReturn:
-    """Show an error once, from rank 0, which also says to the job script that no requeue helps."""
+    """Show an error once, from rank 0, which also says to the job script that no requeue helps; another rank only if rank 0 had none."""
+    message = error.render() + "\n"
     if own_rank() != 0:
-        refuse(error)
+        # A launcher ends all with SIGTERM as soon as one has ended: rank 0, with the same error.
+        until = time.monotonic() + WAIT_S
+        while time.monotonic() < until and not stop.signalled():
+            time.sleep(0.1)
+        if stop.signalled():
+            leave(error.exit_code)
+        message = f"rank {own_rank()} on {node_name()}: {message}"
     sys.stdout.flush()
-    sys.stderr.write(error.render() + "\n")
+    sys.stderr.write(message)
     sys.stderr.flush()
     _end(error.exit_code, getattr(error, "reason", "error"), together=False)
 

@@ -103,7 +103,9 @@ class MLflow:
             return uri
         folder = self._identity.runs / DIRECTORY
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "mlruns").is_dir() or _file_system(folder) not in LOCAL_FILE_SYSTEMS:
+        # mlflow-skinny alone has nothing for databases.
+        database = all(importlib.util.find_spec(name) for name in ("sqlalchemy", "alembic"))
+        if (folder / "mlruns").is_dir() or not database or _file_system(folder) not in LOCAL_FILE_SYSTEMS:
             return (folder / "mlruns").as_uri()
         return f"sqlite:///{folder / 'mlflow.db'}"
 

@@ -113,7 +113,7 @@ class Wandb:
 
     def hint(self) -> str:
         """Return the command that uploads the run, or shows that it is there."""
-        if os.environ.get("WANDB_MODE") == "online":
+        if os.environ.get("WANDB_MODE") != "offline":
             return f"run {os.environ['WANDB_RUN_ID']} of project {os.environ['WANDB_PROJECT']}"
         folder = shlex.quote(f"{os.environ['WANDB_DIR']}/wandb")
         return f"to upload this run, type where there is a network: wandb sync {folder}/offline-run-*"

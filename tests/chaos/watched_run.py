@@ -51,19 +51,23 @@ class Run:
     Attributes:
         lab: where.
         project: the working directory.
-        script: the rendered script.
+        name: of the job.
         tag: the run id.
+        deadline: time.monotonic() at which everything about it is given up.
+        nodes: of the job; one process on each.
+        options: of `hpctrain submit`.
+        pace_s: seconds that each step sleeps.
         jobs: ids of the jobs that were submitted for it.
         humans: how often somebody had to submit it again.
-        deadline: time.monotonic() at which everything about it is given up.
         notes: what else happened.
     """
 
     lab: RoughLab
     project: Path
-    script: str
+    name: str
     tag: str
     deadline: float
+    nodes: int = 1
     options: tuple[str, ...] = ()
     pace_s: float = 0.2
     jobs: list[str] = field(default_factory=list)
@@ -79,11 +83,16 @@ class Run:
         return self.directory / "checkpoints"
 
     def submit(self) -> None:
-        """Submit the script under the run's tag, the first time or again."""
-        said = self.lab.run(
-            "sbatch", "--parsable", *self.options, self.script, self.tag, cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s)
-        )
-        self.jobs.append(said.partition(";")[0])
+        """Render and submit the run under its tag."""
+        self._hpctrain("submit", "--job-name", self.name, "--nodes", str(self.nodes), *self.options, "--run-id", self.tag)
+
+    def resubmit(self) -> None:
+        """Do what a person does whose run has ended too early."""
+        self._hpctrain("resubmit", self.tag)
+
+    def _hpctrain(self, *words: str) -> None:
+        said = self.lab.run("hpctrain", *words, "--parsable", cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s))
+        self.jobs.append(said.split()[-1].partition(";")[0])
 
     @property
     def job(self) -> str:
@@ -138,7 +147,7 @@ class Run:
         attempts = self.attempts()
         return bool(attempts) and attempts[-1].outcome == "completed" and (self.directory / "model").is_dir()
 
-    def carry(self, again: Callable[[], None], most: int = 3) -> None:
+    def carry(self, most: int = 3) -> None:
         """Carry the run to its end: wait while Slurm has the job, and be the human where it has not.
 
         Raises:
@@ -152,7 +161,7 @@ class Run:
                 if self.humans == most:
                     raise GaveUp(f"not completed after {most} new submissions{self.last_words()}")
                 self.humans += 1
-                again()
+                self.resubmit()
             elif any(word in state for word in HELD):
                 self.notes.append("held by Slurm after a failed launch, released")
                 self.lab.run("scontrol", "release", self.job, check=False)

@@ -2,7 +2,7 @@
 
     [torchrun --nproc_per_node 2] stopped_everywhere.py RUNS_DIRECTORY STEPS OPTIONS...
 
-STEPS: `1,2,5+9` (`+`: stopped twice). Only the last rank gets the signal. Rank 0 writes RUNS_DIRECTORY/compared.json: for each of the
+STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the last rank gets the signal. Rank 0 writes RUNS_DIRECTORY/compared.json: for each of the
 STEPS what differs from the uninterrupted training; nothing, if all is well.
 """
 
@@ -26,17 +26,25 @@ made_callbacks = sft._callbacks
 
 
 class SignalAt(TrainerCallback):  # type: ignore[misc]
-    """Sends this process a signal while a step is computed."""
+    """Sends this process a signal while a step is computed, or while it is evaluated."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, when: str) -> None:
+        self.step, self.evaluating = step_of(when), when.endswith("e")
 
     def on_pre_optimizer_step(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        if state.global_step + 1 == self.step:
+        if state.global_step + 1 == self.step and not self.evaluating:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_prediction_step(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step == self.step and self.evaluating:
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def attempt(run: Path, number: int, options: list[str], *, signal_at: int | None) -> int | None:
+def step_of(when: str) -> int:
+    return int(when.removesuffix("e"))
+
+
+def attempt(run: Path, number: int, options: list[str], *, signal_at: str | None) -> int | None:
     """Do one start of the job, and return the step at which it stopped, or None when it was done."""
     import torch
 
@@ -83,7 +91,7 @@ def main() -> None:
     for plan in steps.split(","):
         run = directory / f"stopped-{plan.replace('+', '-')}"
         for number, at in enumerate(plan.split("+"), 1):
-            assert attempt(run, number, options, signal_at=int(at)) == int(at)
+            assert attempt(run, number, options, signal_at=at) == step_of(at)
             assert not (run / "model").exists()
         assert attempt(run, 9, options, signal_at=None) is None
         compared[plan] = differences(whole, run) if int(os.environ.get("RANK", "0")) == 0 else []

@@ -1,6 +1,6 @@
 """A training of a model with one weight, as a process of its own: what test_trackers.py starts, kills and starts again.
 
-    python tracked_training.py STEPS [--stop STEP] [--kill STEP] [--trackers A,B] [--fail STEP] [--orphan STEP]
+python tracked_training.py STEPS [--stop STEP] [--kill STEP] [--trackers A,B] [--fail STEP] [--orphan STEP]
 """
 
 import argparse

@@ -61,7 +61,7 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r'mkdir -p "\$(?:attempt|launch)"', "makes that directory."),
     _row(r"note\(\) \{ printf", "a function that writes a file under another name and renames it: nobody ever reads half of one."),
     _row(r'if \[ ! -e "\$HPCTRAIN_RUN_DIR/run\.json" \]', "at the first start of the run:"),
-    _row(r'cp "\$0"', "keeps this script in the run's directory."),
+    _row(r'\[ -e "\$HPCTRAIN_RUN_DIR/script\.sbatch" \] \|\| cp', "keeps this script in the run's directory."),
     _row(r'note "\$HPCTRAIN_RUN_DIR/run\.json"', "who the run is, for `hpctrain runs`.", _OURS),
     _row(
         r'job=(?:"\$\{SLURM_ARRAY_JOB_ID\}_|\$SLURM_JOB_ID)', "the job's number as people write it; of an array task, array_task.", _SBATCH

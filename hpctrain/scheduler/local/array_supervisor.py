@@ -98,7 +98,7 @@ class ArraySupervisor:
                 task.write_state(word, end=time.time(), start=state.get("start"), reason=GONE if word == "NODE_FAIL" else None)
                 state = task.state()
             self._count(str(state["state"]), state.get("exit_code") or 0)
-        tree.reap_but({holder.pid for holder in self.running.values()})
+            tree.reap_but({holder.pid for holder in self.running.values()})
 
     def _count(self, state: str, exit_code: int = 0) -> None:
         self.ended[state] = self.ended.get(state, 0) + 1

@@ -41,7 +41,8 @@ class Supervisor:
         tree.adopt_orphans()
         while True:
             self._write("PENDING")
-            waiting.for_jobs(self.plan, self._say_why, lambda: self.cancelled)
+            if not self.restarts:  # what was met once stays met
+                waiting.for_jobs(self.plan, self._say_why, lambda: self.cancelled)
             ready = waiting.for_gpus(self.job, self.plan, self._say_why, lambda: self.cancelled)
             if ready is None or self.cancelled:
                 self._write("CANCELLED", end=time.time(), exit_code=0, signal=int(signal.SIGTERM))

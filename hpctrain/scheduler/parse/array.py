@@ -1,6 +1,6 @@
 """Slurm's job arrays: `0-9%2`, `0,3,7-9`, `1-10:3`, to and from the indices.
 
-Source: sbatch(1), --array, and what Slurm 22.05 takes and refuses (tests/lab/test_oracles.py). Where Slurm reads over a slip (`1,,2`,
+Source: sbatch(1), --array, and what Slurm 22.05 takes and refuses (tests/lab/test_same_script.py). Where Slurm reads over a slip (`1,,2`,
 `1-3%2,5`, an empty list), this is stricter: the tasks would be others than those that somebody meant.
 """
 

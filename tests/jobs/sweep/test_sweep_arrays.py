@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctrain.errors import UsageError
@@ -24,6 +24,7 @@ def tasks(spec: str) -> list[int]:
     return found
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=300), st.integers(1, 2000), st.none() | st.integers(1, 50))
 def test_every_point_is_in_one_array_that_slurm_takes(indices: set[int], size: int, throttle: int | None) -> None:
     parts = arrays(list(indices), size, throttle)
@@ -43,6 +44,7 @@ def test_a_sweep_beyond_max_array_size_is_several_arrays() -> None:
     assert arrays([], 1001) == []
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 500), min_size=1))
 def test_lists_are_read_back(indices: set[int]) -> None:
     assert selected(compress(indices), 501) == (sorted(indices), None)

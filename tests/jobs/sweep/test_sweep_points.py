@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hpctrain.config import sweep_file
 from hpctrain.errors import UsageError
-from hpctrain.jobs.sweep import Point, Sweep, expand, groups
+from hpctrain.jobs.sweep import Distribution, Point, Sweep, expand, groups
+from hpctrain.jobs.sweep.draw import _value
 from hpctrain.jobs.sweep.expand import MAX_POINTS
 from hpctrain.jobs.sweep.group import MAX_GROUPS
 
@@ -52,6 +53,7 @@ lists = (
 )
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(names.map("g_{}".format), lists, min_size=1, max_size=3),
     st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True),
@@ -194,7 +196,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(st.none() | st.text(max_size=5) | st.sampled_from(["grid", "list", "1", "true"]), nested, max_leaves=12))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_whatever_is_written_becomes_points_or_a_usage_error(value: Any) -> None:
     for text in (json.dumps(value), yaml.safe_dump(value, allow_unicode=True)):
         try:
@@ -247,7 +249,7 @@ def test_random_draws_do_not_depend_on_the_hash_seed_or_on_the_order_of_keys() -
 
 
 @given(st.integers(0, 10**18 - 1), st.floats(1e-9, 1e9), st.floats(1e-9, 1e9), st.integers(-1000, 1000), st.integers(1, 1000))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_random_draws_stay_inside_their_bounds(seed: int, one: float, other: float, low: int, width: int) -> None:
     if one == other:
         return
@@ -257,6 +259,12 @@ def test_random_draws_stay_inside_their_bounds(seed: int, one: float, other: flo
         assert bounds[0] <= float(point["u"]) <= bounds[1]
         assert bounds[0] <= float(point["l"]) <= bounds[1]
         assert low <= int(point["i"]) <= low + width
+
+
+@pytest.mark.parametrize("kind", ["uniform", "log_uniform"])
+def test_rounding_does_not_leave_the_bounds(kind: Literal["uniform", "log_uniform"]) -> None:
+    bounds = Distribution(kind, ("0.1234564", "0.9876546"))
+    assert [_value(bounds, 0), _value(bounds, 2**256 - 1)] == ["0.1234564", "0.9876546"]
 
 
 def test_random_draws_spread_as_their_distributions_say() -> None:

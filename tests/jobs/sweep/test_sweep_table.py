@@ -99,6 +99,7 @@ def test_canaries_stay_words(tmp_path: Path) -> None:
     assert words == raw(["python", "train.py", "--a", *CANARIES, "--X", "".join(CANARIES)])
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(names, values, max_size=4), min_size=1, max_size=3))
 def test_points_are_read_back(points: list[dict[str, Any]]) -> None:
     sweep, expanded = listed(points)

@@ -1,0 +1,71 @@
+"""What a campaign found, as a page and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One fault, and what became of the run.
+
+    Attributes:
+        fault: its name.
+        what: what was done.
+        attempts: how often the job started.
+        humans: how often somebody had to submit it again.
+        lost: steps that were done twice.
+        allowed: how many may be.
+        seconds: from the submission to the end.
+        weights_equal: whether the final weights are those of the uninterrupted run, bit for bit.
+        left: processes, cgroups, locks and temporary files that stayed.
+        wrong: what is not as it must be; empty: passed.
+        notes: what else happened.
+    """
+
+    fault: str
+    what: str
+    attempts: int
+    humans: int
+    lost: int
+    allowed: int
+    seconds: float
+    weights_equal: bool
+    left: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def page(verdicts: list[Verdict], skipped: list[str], seconds: float, about: str) -> str:
+    """Return the report as Markdown."""
+    failed = [verdict for verdict in verdicts if verdict.wrong]
+    lines = [
+        "# Injected faults",
+        "",
+        f"{len(verdicts)} faults in {seconds:.0f} s, {len(failed)} with findings, {len(skipped)} not reached. {about}",
+        "",
+        "| fault | what was done | starts | by hand | steps lost (allowed) | weights | left behind | seconds | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in verdicts:
+        weights = "equal" if one.weights_equal else "DIFFER"
+        verdict = "FAILED" if one.wrong else "ok"
+        lines.append(
+            f"| {one.fault} | {one.what} | {one.attempts} | {one.humans} | {one.lost} ({one.allowed}) | {weights} | {len(one.left) or 'nothing'} "
+            f"| {one.seconds:.0f} | {verdict} |"
+        )
+    lines += ["", *(f"- {one.fault}: {text}" for one in verdicts for text in (*one.wrong, *one.notes))]
+    if skipped:
+        lines.append(f"- no time left for: {', '.join(skipped)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write(directory: Path, verdicts: list[Verdict], skipped: list[str], seconds: float, about: str) -> str:
+    """Write report.md and report.json, and return the page."""
+    text = page(verdicts, skipped, seconds, about)
+    (directory / "report.md").write_text(text)
+    value = {"schema": 1, "seconds": round(seconds, 1), "skipped": skipped, "faults": [asdict(verdict) for verdict in verdicts]}
+    (directory / "report.json").write_text(json.dumps(value, indent=1) + "\n")
+    return text
