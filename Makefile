@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench lab-up lab-down clean
+.PHONY: help demo test test-fast chaos lint format bench lab-up lab-down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -22,7 +22,7 @@ $(VENV)/full: constraints.txt pyproject.toml
 	    && $(PIP) install --constraint constraints.txt --dry-run --no-deps --report - torch | grep -qi '"nvidia-\|"cuda-'; then \
 	    index="--extra-index-url $(TORCH_CPU_INDEX)"; fi; \
 	$(PIP) install --constraint constraints.txt $$index torch
-	$(PIP) install --constraint constraints.txt --editable '.[train,dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[train,trackers,dev]'
 	@touch $@
 
 $(VENV)/light: constraints.txt pyproject.toml
@@ -39,12 +39,16 @@ test: $(VENV)/full ## Everything that can run here, a real two-node Slurm includ
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
 
+MINUTES ?= 25
+chaos: $(VENV)/full ## Break real jobs in 27 ways, and see that none of them costs work (root; MINUTES=25 at most)
+	@$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
+
 lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck tests/golden/*/script.sbatch tests/*.sh examples/*.sh .ci/run
+	$(BIN)/shellcheck tests/golden/*/script*.sbatch tests/*.sh examples/*.sh .ci/run
 
 format: $(VENV)/light ## Format the code
 	$(BIN)/ruff check --fix .

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpctrain import __version__, yaml12
 from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables, words_of
-from hpctrain.config import accelerate_config
-from hpctrain.config.to_spec import to_spec
+from hpctrain.config import accelerate_config, to_spec
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
-from hpctrain.jobs.spec import JobSpec, SweepTable
+from hpctrain.jobs.spec import JobSpec
 from hpctrain.runs import layout
 
 if TYPE_CHECKING:
@@ -104,27 +103,20 @@ def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
 
 def _swept(asked: Request, job: Job) -> Scripts:
     from hpctrain.cli import sweep_plan
-    from hpctrain.jobs.sweep import swept_arguments, table
 
     plan = sweep_plan.plan(asked)
     if plan is None:
         raise ValueError("a config with a sweep has a plan")
-    home = str(Path.home())
-    points = table(plan.sweep, plan.points, training=job.config.training, home=home)
-    file = f"{layout.RUNS}/{layout.SWEEPS}/{points.name}"
-    left_out = swept_arguments(plan.sweep)
+    points = plan.table()
     parts = [(script, part) for script in plan.scripts for part in script.parts]
     made = []
     for number, (script, part) in enumerate(parts, 1):
-        training = {name: value for name, value in script.job.config.training.items() if name not in left_out}
-        config = script.job.config.model_copy(update={"training": training})
-        spec = replace(
-            to_spec(config, directory=str(Path.cwd()), home=home, arguments=asked.arguments), array=part.spec,
-            sweep=SweepTable(file=file, offset=part.offset, how=plan.sweep.passed, option=plan.sweep.option),
-        )  # fmt: skip
+        where: dict[str, Any] = {"directory": str(Path.cwd()), "home": str(Path.home()), "arguments": asked.arguments}
+        spec = to_spec.of_part(script.job.config, plan.sweep, part, points.name, **where)
         path = _path(asked, spec.job_name, f"-{number}" if number > 1 else "", several=len(parts) > 1)
         made.append(_script(asked, script.job, spec, path, part=part))
-    return Scripts("sweep", job, tuple(made), {Path(job.spec.chdir) / file: points.text}, plan)
+    file = Path(job.spec.chdir) / layout.RUNS / layout.SWEEPS / points.name
+    return Scripts("sweep", job, tuple(made), {file: points.text}, plan)
 
 
 def _staged(asked: Request, job: Job, stacked: Sequence[Layer]) -> Scripts:
@@ -138,14 +130,11 @@ def _staged(asked: Request, job: Job, stacked: Sequence[Layer]) -> Scripts:
 def _stage_jobs(asked: Request, stacked: Sequence[Layer]) -> list[tuple[Stage, Job]]:
     """Return each stage with its job, whose name is its own, so that logs and `scancel -n` tell stages apart."""
     from hpctrain.config import stages as written
-    from hpctrain.jobs.stages import earlier
 
     planned = written.read(stacked, again=asked.again)
     found = []
     for stage, job in written.resolve_each(planned, stacked, lambda layers: job_from(asked, layers)):
-        chained = tuple(parent for parent, kind in stage.dependencies if kind == "afterok") if job.spec.restart == "chain" else ()
-        spec = replace(job.spec, stage=stage.name, parents=tuple(earlier(planned, stage.name)), must_have_completed=chained)
-        found.append((stage, replace(job, spec=spec)))
+        found.append((stage, replace(job, spec=to_spec.of_stage(job.spec, stage, planned))))
     return found
 
 

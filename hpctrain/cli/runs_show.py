@@ -13,6 +13,7 @@ import click
 from hpctrain.cli import runs, runs_jobs, runs_table
 from hpctrain.cli.runs_filter import runs_dir_option
 from hpctrain.cli.runs_table import printable, when
+from hpctrain.errors import SchedulerError
 from hpctrain.runs import checkpoints, drop, layout, manifest, select, store
 from hpctrain.runs.states import State
 from hpctrain.runs.store import Attempt, Run
@@ -27,6 +28,7 @@ class _Page:
         environment: of the last attempt that wrote it.
         saved: (name, step, why it does not count or None) of each checkpoint.
         size: bytes of the whole run.
+        silent: what kept a scheduler from answering.
     """
 
     run: Run
@@ -38,6 +40,7 @@ class _Page:
     code: dict[str, Any]
     environment: dict[str, Any]
     saved: list[tuple[str, int | None, str | None]]
+    silent: SchedulerError | None
 
 
 @click.command("show")
@@ -53,6 +56,8 @@ def show_command(run: str, runs_dir: Path, as_json: bool) -> int:
     click.echo("\n".join(_lines(page)))
     for problem in page.run.problems:
         click.echo(f"note: {printable(problem)}", err=True)
+    if page.silent is not None:
+        click.echo(f"note: {runs.silence(page.silent)}", err=True)
     for line in next_steps(page.run, page.state, runs_dir, saved=any(why is None for *_, why in page.saved)):
         click.echo(f"next: {line}", err=True)
     return 0
@@ -67,10 +72,12 @@ def _page(runs_dir: Path, word: str) -> _Page:
     directory = runs_dir / name
     launch = runs_dir / layout.LAUNCHES / run.tag
     of_stage = [launch / f"config.{run.stage}.json"] if run.stage else []
+    survey = runs_jobs.survey(runs_dir, [run])
     attempts = [directory / "attempts" / attempt.name / "environment.json" for attempt in reversed(run.attempts)]
     return _Page(
         run=run,
-        state=runs_jobs.survey(runs_dir, [run]).states[name],
+        state=survey.states[name],
+        silent=survey.silent,
         directory=directory,
         owner=drop.owner(directory.stat().st_uid),
         size=drop.weigh(runs_dir, name).size,
@@ -104,7 +111,9 @@ def next_steps(run: Run, state: State, runs_dir: Path, *, saved: bool) -> list[s
     if job is not None:
         follow = " -f" if state.word == "running" else ""
         steps.append(f"hpctrain logs{follow} {shlex.quote(job)}")
-    if state.word in ("failed", "stopped", "unknown"):
+    if state.word == "unknown":
+        steps.append("hpctrain ps, to see whether a job of it waits or runs")
+    if state.word in ("failed", "stopped"):
         steps.append(f"hpctrain resubmit {name}" + (", which goes on from its newest checkpoint" if saved else ""))
     if state.word == "running":
         steps.append(f"touch {shlex.quote(str(runs_dir / run.id / 'stop'))}, and it saves and stops")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpctrain.cli.job_options import JobCommand, job_options, mention_unknown_variables, request
-from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,13 +26,6 @@ class PlanCommand(JobCommand):
             ctx.info_name = name
 
 
-def _sweep_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --sweep where it is no option of every job."""
-    if ("sweep",) in BY_PATH:
-        return function
-    return click.option("--sweep", "sweep_file", metavar="FILE", help="A sweep in JSON or YAML, in place of the config's.")(function)
-
-
 @click.group()
 def command() -> None:
     """Show the points of a sweep before they become jobs."""
@@ -42,10 +33,9 @@ def command() -> None:
 
 @command.command(cls=PlanCommand, short_help="Show the points, and what running them takes.")
 @job_options
-@_sweep_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def plan(ctx: click.Context, /, as_json: bool, sweep_file: str | None = None, **parameters: Any) -> None:
+def plan(ctx: click.Context, /, as_json: bool, **parameters: Any) -> None:
     """Show the points of a sweep, and what running them takes; nothing is written.
 
     The sweep is that of the config, or of --sweep FILE: a list of points, or keys and values such as `grid: {learning_rate: [1e-5, 3e-5]}`.
@@ -59,7 +49,7 @@ def plan(ctx: click.Context, /, as_json: bool, sweep_file: str | None = None, **
 
     asked = replace(request(ctx, parameters), verb="sweep plan")
     mention_unknown_variables()
-    made = sweep_plan.plan(asked, sweep_file)
+    made = sweep_plan.plan(asked)
     if made is None:
         raise UsageError(
             "there is no sweep in the config",

@@ -75,19 +75,15 @@ class Plan:
         return table(self.sweep, self.points, training=self.job.config.training, home=str(Path.home()))
 
 
-def plan(asked: Request, file: str | None = None) -> Plan | None:
+def plan(asked: Request) -> Plan | None:
     """Return the plan of the sweep of a request; None where there is no sweep.
-
-    Args:
-        asked: what was typed.
-        file: of --sweep, in place of the config's own sweep.
 
     Raises:
         UsageError: all problems of the config, or of the sweep, at once.
     """
     stacked = layers_of(asked)
     whole = job_from(asked, stacked)
-    written = file if file is not None else whole.config.sweep
+    written = whole.config.sweep
     if written is None:
         return None
     title = _title(written, stacked)

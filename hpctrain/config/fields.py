@@ -98,6 +98,7 @@ FIELDS: tuple[Field, ...] = (
         "true sets the offline switches of Hugging Face and W&B; false leaves the network on.",
         "BOOL",
     ),
+    Field(("sweep",), "--sweep", "points.json", "A sweep in JSON or YAML, in place of the config's.", "FILE"),
     Field(("array",), "--array", "0-9%4", "Indices of a job array, in Slurm's form; of a sweep, the points to run.", "LIST", ("-a",)),
     Field(
         ("restart", "mode"),

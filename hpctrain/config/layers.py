@@ -194,15 +194,20 @@ def _where(layer: Layer, path: KeyPath) -> str:
 
 def _problems(details: ErrorDetails, merged: _Merged) -> list[tuple[Layer | None, str]]:
     path = tuple(str(part) for part in details["loc"])
-    keys: Mapping[str, str] = details.get("ctx", {}).get("keys", {})
+    context = details.get("ctx", {})
+    keys: Mapping[str, str] = context.get("keys", {})
+    paths: Mapping[str, KeyPath] = context.get("paths", {})
     if keys:  # the free-form sections are validated whole, and tell of several keys at once
-        return [_problem((*path, key), message, merged) for key, message in keys.items()]
+        return [_problem((*path, key), message, merged, at=(*path, *paths.get(key, (key,)))) for key, message in keys.items()]
     return [_problem(path, _unknown_key(path) if details["type"] == "extra_forbidden" else details["msg"], merged)]
 
 
-def _problem(path: KeyPath, message: str, merged: _Merged) -> tuple[Layer | None, str]:
-    origin = merged.origin(path)
+def _problem(path: KeyPath, message: str, merged: _Merged, *, at: KeyPath | None = None) -> tuple[Layer | None, str]:
+    """Return the layer to blame, and the sentence; `at` is the exact path, where `path` is only what messages call it."""
+    origin = merged.origin(at or path)
     layer, where = (origin.layer, origin.where) if origin is not None else (None, "config")
+    if layer is not None and at is not None and layer.kind == "file":
+        where = _where(layer, at)
     if message.startswith("unknown key"):
         return layer, f"{where}: {message}"
     if layer is not None and layer.kind == "option" and path in BY_PATH:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from hpctrain.config.sweep_random import read_random
-from hpctrain.fieldtypes import kind, short
+from hpctrain.fieldtypes import as_text, kind, short
 from hpctrain.jobs.sweep import Random, Sweep
 from hpctrain.jobs.sweep.model import Axes, Values, argument_name, canonical, canonical_point, spoken
 from hpctrain.jobs.sweep.words import is_secret
@@ -73,8 +73,7 @@ def _field(value: Any) -> Sweep | str | None:
     if value is None or isinstance(value, Sweep):
         return value
     if isinstance(value, str):
-        if not value.strip() or _NO_WORD.search(value) or "\n" in value:
-            raise PydanticCustomError("hpctrain", "{message}", {"message": "must be a file, a list of points, or keys and values"})
+        as_text(value)
         return str(value)
     try:
         return read(value)

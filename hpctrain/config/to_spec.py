@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from hpctrain.config import variables
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, SweepTable
+from hpctrain.jobs.stages import Stage, earlier
+from hpctrain.jobs.sweep import ArrayPart, Sweep, swept_arguments
 from hpctrain.jobs.sweep.words import argument_words
+from hpctrain.runs import layout
 
 if TYPE_CHECKING:
     from hpctrain.config.environment import Environment
@@ -77,6 +81,33 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         array=config.array if config.sweep is None else None,  # of a sweep, it counts points
         arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(config.training.items())), *arguments)),
     )
+
+
+def of_part(
+    config: Config, sweep: Sweep, part: ArrayPart, table: str, *, directory: str, home: str | None = None, arguments: Sequence[str] = ()
+) -> JobSpec:
+    """Return the job of one array of a sweep.
+
+    Args:
+        config: of the points of the array.
+        sweep: what the points hold, and how it reaches the script.
+        part: the array.
+        table: file name of the points.
+        directory: as for `to_spec`, as are `home` and `arguments`.
+        home: see there.
+        arguments: see there.
+    """
+    left_out = swept_arguments(sweep)
+    training = {name: value for name, value in config.training.items() if name not in left_out}
+    spec = to_spec(config.model_copy(update={"training": training}), directory=directory, home=home, arguments=arguments)
+    file = f"{layout.RUNS}/{layout.SWEEPS}/{table}"
+    return replace(spec, array=part.spec, sweep=SweepTable(file=file, offset=part.offset, how=sweep.passed, option=sweep.option))
+
+
+def of_stage(spec: JobSpec, stage: Stage, planned: Sequence[Stage]) -> JobSpec:
+    """Return the job of a stage in its place among all stages."""
+    chained = tuple(parent for parent, kind in stage.dependencies if kind == "afterok") if spec.restart == "chain" else ()
+    return replace(spec, stage=stage.name, parents=tuple(earlier(planned, stage.name)), must_have_completed=chained)
 
 
 def _restart(config: Config) -> Restart:

@@ -20,17 +20,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-import report
+import chaos_report
 import survival
+from chaos_report import Verdict, judged
 from faults import FAULTS, MAX_STEPS, ON_SMALL_DISK, SAVE_STEPS, Fault, small_disk
-from report import Verdict
 from rough_lab import LabError, RoughLab
-from watched_run import GaveUp, Run
+from watched_run import GaveUpError, Run
 
 #: Runs at the same time: they mostly sleep, and their starts take turns on the cores.
 TOGETHER = 3
-#: Seconds for one run; a start of the training is imports for the most part.
-PATIENCE_S = 420.0
 CONFIG = f"""\
 job_name: chaos
 resources: {{gpus_per_node: 1, time: 00:20:00, cpus_per_task: 2, mem: 1500M, partition: boost_usr_prod, account: proj_b}}
@@ -78,18 +76,18 @@ class Campaign:
         survival.make(self.project)
         (self.project / "config.yaml").write_text(CONFIG)
 
-    def run(self, name: str, nodes: int, **more: object) -> Run:
+    def run(self, name: str, nodes: int, patience_s: float, **more: object) -> Run:
         """Return a run that is not submitted yet."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         return Run(self.lab, self.project, name, f"{name}-{self.tag}", deadline, nodes, **more)  # type: ignore[arg-type]
 
     def uninterrupted(self, nodes: int) -> str:
         """Train without any fault, and return the digest of the weights.
 
         Raises:
-            GaveUp: not even that works.
+            GaveUpError: not even that works.
         """
-        run = self.run(f"calm{nodes}", nodes, pace_s=0.0)
+        run = self.run(f"calm{nodes}", nodes, 420.0, pace_s=0.0)
         run.submit()
         run.carry(most=0)
         return run.weights()
@@ -97,7 +95,7 @@ class Campaign:
     def suffer(self, fault: Fault) -> Verdict:
         """Submit a run, strike it, carry it to its end, and look."""
         began = time.monotonic()
-        run = self.run(fault.name, fault.nodes, options=fault.options, pace_s=fault.pace_s)
+        run = self.run(fault.name, fault.nodes, fault.patience_s, options=fault.options, pace_s=fault.pace_s)
         wrong: list[str] = []
         with ExitStack() as stack:
             if fault.name in ON_SMALL_DISK:
@@ -107,7 +105,7 @@ class Campaign:
                 run.submit()
                 fault.strike(run)
                 run.carry()
-            except (GaveUp, LabError, KeyError, OSError, subprocess.SubprocessError) as error:
+            except (GaveUpError, LabError, KeyError, OSError, subprocess.SubprocessError) as error:
                 wrong.append(f"{type(error).__name__}: {error}")
                 self.lab.run("scancel", *run.jobs, check=False)
             left = run.leftovers()
@@ -145,20 +143,6 @@ class Campaign:
         return sorted(verdicts, key=lambda verdict: order.index(verdict.fault)), skipped
 
 
-def judged(fault: Fault, humans: int, attempts: int, lost: int, *, equal: bool) -> list[str]:
-    """Return what is not as the fault's row says."""
-    wrong = []
-    if not equal:
-        wrong.append("the final weights are not those of the uninterrupted run")
-    if lost > fault.lost:
-        wrong.append(f"{lost} steps lost, {fault.lost} allowed")
-    if humans != fault.human:
-        wrong.append(f"submitted again by hand {humans} times, {fault.human} expected")
-    if attempts < fault.restarts:
-        wrong.append(f"started {attempts} times: the fault did not interrupt it")
-    return wrong
-
-
 def say(text: str) -> None:
     sys.stderr.write(f"chaos: {text}\n")
     sys.stderr.flush()
@@ -192,7 +176,7 @@ def main() -> int:
     say(f"{len(faults)} faults, at most {options.minutes:g} minutes; {directory}")
     verdicts, skipped = campaign.go(faults)
     about = f"{MAX_STEPS} steps, a checkpoint each {SAVE_STEPS}; CPU, two played nodes of a real Slurm."
-    sys.stdout.write(report.write(directory, verdicts, skipped, time.monotonic() - campaign.began, about))
+    sys.stdout.write(chaos_report.write(directory, verdicts, skipped, time.monotonic() - campaign.began, about))
     good = not skipped and not any(verdict.wrong for verdict in verdicts)
     if good and options.out is None:
         shutil.rmtree(directory)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 from rough_lab import NODES, pids_on, processes_of
-from watched_run import GaveUp, Run
+from watched_run import GaveUpError, Run
 
 MAX_STEPS = 60
 SAVE_STEPS = 15
@@ -45,6 +45,7 @@ class Fault:
         alone: nothing else may run in the lab meanwhile.
         short: part of the short campaign.
         restarts: how often the job must start at least, the first time included.
+        patience_s: how long the whole may take, in seconds.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Fault:
     alone: bool = False
     short: bool = False
     restarts: int = 2
+    patience_s: float = 420.0
 
 
 def slurm(*argv: str) -> Callable[[Run], None]:
@@ -125,7 +127,7 @@ def kill_program(word: str) -> Callable[[Run], None]:
             if word in " ".join(process.cmdline()) and process.pid not in trainers:
                 process.kill()
                 return
-        raise GaveUp(f"no process with {word!r} in its command line")
+        raise GaveUpError(f"no process with {word!r} in its command line")
 
     return strike
 
@@ -141,10 +143,6 @@ def freeze_rank(run: Run) -> None:
 
 def kill_while_saving(run: Run) -> None:
     """SIGKILL to rank 0 in the moment in which it writes a checkpoint."""
-
-    def saving() -> bool:
-        return any(run.checkpoints.glob(".saving-*")) and run.step() >= SAVE_STEPS
-
     run.reach(SAVE_STEPS - 3)
     victim = ranks(run)[0]
     run.wait(lambda: any(run.checkpoints.glob(".saving-*")), "a checkpoint being written", 0.001)
@@ -179,7 +177,7 @@ def come_back(run: Run) -> None:
 
 
 def restart_controller(run: Run) -> None:
-    """slurmctld is killed, and starts again ten seconds later."""
+    """Slurmctld is killed, and starts again ten seconds later."""
     run.reach(HIT)
     run.lab.kill_daemon("slurmctld", signal.SIGKILL)
     time.sleep(10)
@@ -205,13 +203,14 @@ def fill_disk(run: Run) -> None:
     """Somebody else's file takes what is left; the next save fails, and so does the job. Then the file goes."""
     run.reach(SAVE_STEPS + 2)
     filler = run.checkpoints / "somebody-elses-file"
-    with filler.open("wb") as stream:
-        try:
-            while True:
-                stream.write(b"x" * 4096)
-                stream.flush()
-        except OSError:
-            pass
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(descriptor, b"x" * 4096)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
     run.wait(lambda: run.lab.queued(run.job) is None, "the job fails for want of space", 0.3)
     whole(run, SAVE_STEPS)
     filler.unlink(missing_ok=True)
@@ -230,14 +229,14 @@ def whole(run: Run, step: int) -> None:
     """Hold that a checkpoint is as it was saved: `hpctrain checkpoints verify` says so.
 
     Raises:
-        GaveUp: with its words.
+        GaveUpError: with its words.
     """
     done = subprocess.run(
         ["hpctrain", "checkpoints", "verify", f"{run.tag}/checkpoint-{step}"],
         env=run.lab.env, cwd=run.project, capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
-        raise GaveUp(f"checkpoint-{step} is no longer whole: {done.stdout}{done.stderr}")
+        raise GaveUpError(f"checkpoint-{step} is no longer whole: {done.stdout}{done.stderr}")
 
 
 def damage(how: Callable[[Path], None]) -> Callable[[Run], None]:
@@ -290,7 +289,9 @@ FAULTS = (
     Fault("scancel", "scancel: no requeue brings it back, a human does", slurm("scancel", "JOB"), human=1, nodes=2, short=True),
     Fault("requeue", "scontrol requeue from outside", slurm("scontrol", "requeue", "JOB")),
     Fault("stop-file", "touch runs/RUN_ID/stop", touch_stop, human=1),
-    Fault("time-limit", "--time=1, and work for two", nothing, options=("--time", "1"), pace_s=1.5),
+    Fault(
+        "time-limit", "--time=1, and work for four minutes", nothing, options=("--time", "1"), pace_s=4.0, restarts=4, patience_s=1200
+    ),
     Fault("preempted", "preemption, GraceTime=0", preempt, nodes=2, options=("--partition", "low"), alone=True, short=True),
     Fault("preempted-grace", "preemption, GraceTime=20", preempt, nodes=2, options=("--partition", "low_grace"), alone=True),
     Fault("controller", "slurmctld killed, back after 10 s", restart_controller, alone=True, restarts=1),

@@ -97,9 +97,9 @@ def processes_of(job_ids: set[str]) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             environment = process.environ()
-            if environment.get("SLURM_CLUSTER_NAME") == CLUSTER and environment.get("SLURM_JOB_ID") in job_ids:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+            ours = environment.get("SLURM_CLUSTER_NAME") == CLUSTER and environment.get("SLURM_JOB_ID") in job_ids
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except psutil.Error:
             continue
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -19,7 +20,7 @@ UNFINISHED = re.compile(r"^\.|\.lock$|\.tmp$|\.writing$|lock$|\.\d+\.\d+$")
 HELD = ("launch failed requeued held", "JobHeldUser")
 
 
-class GaveUp(Exception):
+class GaveUpError(Exception):
     """Something did not happen in time."""
 
 
@@ -103,7 +104,7 @@ class Run:
         found = []
         for folder in (self.directory / "attempts").glob("*"):
             start, end = read(folder / "start.json"), read(folder / "end.json")
-            steps = [line for line in metrics(folder / "metrics.jsonl")]
+            steps = metrics(folder / "metrics.jsonl")
             begun = next((line["step"] for line in steps if line["event"] == "begin"), None)
             reached = max((line["step"] for line in steps if line["event"] in ("log", "save", "begin")), default=None)
             word = (folder / "exit").read_text().strip() if (folder / "exit").exists() else None
@@ -119,11 +120,11 @@ class Run:
         """Call `look` until it returns something true, and return that.
 
         Raises:
-            GaveUp: it never did.
+            GaveUpError: it never did.
         """
         while not (found := look()):
             if time.monotonic() > self.deadline:
-                raise GaveUp(f"never: {what}")
+                raise GaveUpError(f"never: {what}")
             time.sleep(every_s)
         return found
 
@@ -131,14 +132,14 @@ class Run:
         """Wait until a step is done.
 
         Raises:
-            GaveUp: the job ended before, or it took too long.
+            GaveUpError: the job ended before, or it took too long.
         """
 
         def there() -> bool:
             if self.step() >= step:
                 return True
             if self.lab.queued(self.job) is None:
-                raise GaveUp(f"job {self.job} ended before step {step}{self.last_words()}")
+                raise GaveUpError(f"job {self.job} ended before step {step}{self.last_words()}")
             return False
 
         self.wait(there, f"step {step}", 0.2)
@@ -151,7 +152,7 @@ class Run:
         """Carry the run to its end: wait while Slurm has the job, and be the human where it has not.
 
         Raises:
-            GaveUp: it does not end, or `most` new submissions were not enough.
+            GaveUpError: it does not end, or `most` new submissions were not enough.
         """
         while True:
             state = self.wait(lambda: self.lab.queued(self.job) or "gone", "an answer of squeue")
@@ -159,21 +160,20 @@ class Run:
                 if self.completed():
                     return
                 if self.humans == most:
-                    raise GaveUp(f"not completed after {most} new submissions{self.last_words()}")
+                    raise GaveUpError(f"not completed after {most} new submissions{self.last_words()}")
                 self.humans += 1
                 self.resubmit()
             elif any(word in state for word in HELD):
                 self.notes.append("held by Slurm after a failed launch, released")
                 self.lab.run("scontrol", "release", self.job, check=False)
             if time.monotonic() > self.deadline:
-                raise GaveUp(f"job {self.job} is still {state}")
+                raise GaveUpError(f"job {self.job} is still {state}")
             time.sleep(0.4)
 
     def steps_lost(self) -> int:
         """Return how many steps were done and had to be done again, over all attempts."""
         trained = [attempt for attempt in self.attempts() if attempt.begun_at is not None]
-        pairs = zip(trained, trained[1:], strict=False)
-        return sum(max(0, (before.reached or 0) - (after.begun_at or 0)) for before, after in pairs)
+        return sum(max(0, (before.reached or 0) - (after.begun_at or 0)) for before, after in itertools.pairwise(trained))
 
     def weights(self) -> str:
         """Return a digest of the final weights."""

@@ -184,7 +184,7 @@ def test_a_wide_table_fits_a_terminal_and_is_whole_in_a_pipe(desk: Desk, no_slur
     lines = on_a_terminal(desk.directory, hpctrain, "sweep", "plan", "--sweep", "points.json")
     assert max(map(len, lines)) <= 80
     assert [line[0] for line in lines if line[:1].isdigit()] == ["3", "0", "1", "2"]
-    assert "   a_rather_long_name_2=222222 a_rather_long_name_3=23232323" in lines
+    assert "   a_rather_long_name_3=23232323 a_rather_long_name_4=2424242424" in lines
     piped = desk.run("sweep", "plan", "--sweep", "points.json").out.splitlines()
     assert piped[-4].split() == ["POINT", *points[0]]
     assert [line.split() for line in piped[-3:]] == [[str(number), *point.values()] for number, point in enumerate(points)]

@@ -23,7 +23,7 @@ from hpctrain.jobs.explain_script.said import Here, fill
 from hpctrain.jobs.explain_script.statement_rows import COMMENTS, STATEMENTS
 from hpctrain.jobs.explain_script.variable_rows import VARIABLES
 
-GOLDENS = sorted((Path(__file__).parents[1] / "golden").glob("*/script.sbatch"))
+GOLDENS = sorted((Path(__file__).parents[1] / "golden").glob("*/script*.sbatch"))
 
 
 def script(*lines: str) -> str:

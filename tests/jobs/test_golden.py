@@ -10,9 +10,10 @@ import pytest
 
 from hpctrain import data, yaml12
 from hpctrain.clusters import load
-from hpctrain.config import cluster_layer, layers
-from hpctrain.config.to_spec import to_spec
-from hpctrain.jobs import render
+from hpctrain.config import cluster_layer, layers, stages, to_spec
+from hpctrain.config.schema import Config
+from hpctrain.jobs import render, sweep
+from hpctrain.jobs.spec import JobSpec
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
 DIRECTORY = "/home/user/project"
@@ -24,10 +25,33 @@ def files_of(case: Path) -> dict[str, str]:
     found = [layers.from_document(document, "config.yaml")]
     if "cluster" in document.data:
         found.append(cluster_layer.layer(load.load(document.data["cluster"], {}), found))
-    spec = to_spec(layers.resolve(found).config, directory=DIRECTORY)
-    template = spec.template or render.template_name(spec)
+    config = layers.resolve(found).config
     made: dict[str, Any] = {"version": "VERSION", "directory": DIRECTORY, "arguments": ()}
-    return {"script.sbatch": render.render(spec, data.templates(), template=template, **made)}
+    texts = {}
+    for name, spec in specs_of(config, found):
+        template = spec.template or render.template_name(spec)
+        texts[name] = render.render(spec, data.templates(), template=template, **made)
+    if config.sweep is not None:
+        texts["points.tsv"] = sweep.table(config.sweep, sweep.expand(config.sweep), training=config.training).text
+    return texts
+
+
+def specs_of(config: Config, found: list[layers.Layer]) -> list[tuple[str, JobSpec]]:
+    """Return the jobs of a case, each with the name of its file: of a sweep the array of the first group, of stages each."""
+    if config.sweep is not None:
+        points = sweep.expand(config.sweep)
+        table = sweep.table(config.sweep, points, training=config.training)
+        [group] = sweep.groups(config.sweep, points)
+        parts = sweep.arrays(group.indices, 4, config.sweep.throttle)
+        specs = [to_spec.of_part(config, config.sweep, part, table.name, directory=DIRECTORY) for part in parts]
+        return [("script.sbatch" if not number else f"script-{number + 1}.sbatch", spec) for number, spec in enumerate(specs)]
+    if config.stages is not None:
+        planned = stages.read(found)
+        resolved = stages.resolve_each(planned, found, lambda each: to_spec.to_spec(layers.resolve(each).config, directory=DIRECTORY))
+        return [
+            (f"script{f'-{stage.name}' if stage.index else ''}.sbatch", to_spec.of_stage(spec, stage, planned)) for stage, spec in resolved
+        ]
+    return [("script.sbatch", to_spec.to_spec(config, directory=DIRECTORY))]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -55,4 +79,4 @@ def test_the_cases_that_must_exist() -> None:
     )
     launchers, shardings = ("accelerate", "torchrun", "srun"), ("ddp", "fsdp", "zero2", "zero3")
     assert {f"leonardo-{launcher}-{sharding}" for launcher in launchers for sharding in shardings} <= names
-    assert {path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/script.sbatch")} == set(CASES)
+    assert {path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/script*.sbatch")} == set(CASES)

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 # A machine can hold several labs: 1 is everybody's; 2 is the one whose nodes die and whose jobs are preempted. Each has its own nodes,
 # ports, directory and daemons.
-NUMBER = int(os.environ.get("HPCTRAIN_LAB_NUMBER") or 1)
-if not 1 <= NUMBER <= 9:
-    raise SystemExit(f"error: HPCTRAIN_LAB_NUMBER is {NUMBER}; a lab has a number from 1 to 9")
+_SAID = os.environ.get("HPCTRAIN_LAB_NUMBER") or "1"
+if _SAID not in tuple("123456789"):
+    sys.stderr.write(f"error: HPCTRAIN_LAB_NUMBER is {_SAID!r}; a lab has a number from 1 to 9\nfix: HPCTRAIN_LAB_NUMBER=2\n")
+    raise SystemExit(2)
+NUMBER = int(_SAID)
 SUFFIX = "" if NUMBER == 1 else f"-{NUMBER}"
 CLUSTER = "lab" if NUMBER == 1 else f"lab{NUMBER}"
 NODES = (f"node{2 * NUMBER - 1}", f"node{2 * NUMBER}")

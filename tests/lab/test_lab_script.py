@@ -188,3 +188,49 @@ def test_the_files_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "Parent - 'cin_staff'\nUser - 'root':DefaultAccount='cin_staff':Partition='dcgp_usr_prod'\n" in sites.associations(
         sites.read("leonardo")
     )
+
+
+def conf_of(number: str) -> dict[str, list[str]]:
+    """Return key → values of the slurm.conf of a lab."""
+    done = run(
+        "import lab_conf; from pathlib import Path; print(lab_conf.slurm_conf(lab_conf.Layout(Path('/x')), 'here'))",
+        HPCTRAIN_LAB_NUMBER=number,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.partition("=") for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    return {key: [value for name, _, value in lines if name == key] for key, _, _ in lines}
+
+
+def test_a_second_lab_shares_nothing_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    sites = importlib.import_module("lab_sites")
+    ports, names = [], []
+    for number in ("1", "2", "9"):
+        conf = conf_of(number)
+        nodes = [dict(word.split("=", 1) for word in f"NodeName={value}".split()) for value in conf["NodeName"]]
+        names += [conf["ClusterName"][0], *(node["NodeName"] for node in nodes)]
+        ports += [*conf["SlurmctldPort"], *conf["AccountingStoragePort"], *(node["Port"] for node in nodes)]
+        hosts = run("import lab_host; print(lab_host.HOSTS_LINE)", HPCTRAIN_LAB_NUMBER=number).stdout
+        assert set(hosts.split()) >= {node["NodeName"] for node in nodes}
+    assert len(set(names)) == len(names) == 9
+    assert len(set(ports)) == len(ports) == 12
+    assert max(map(int, ports)) < sites.FIRST_PORT
+
+
+def test_only_labs_besides_the_first_preempt_and_give_nodes_up_soon() -> None:
+    assert "PreemptType" not in conf_of("1")
+    rough = conf_of("2")
+    assert (rough["PreemptType"], rough["SlurmdTimeout"]) == (["preempt/partition_prio"], ["10"])
+    assert [line.split()[0] for line in rough["PartitionName"]] == ["boost_usr_prod", "debug", "low", "low_grace", "low_cancel", "high"]
+
+
+@pytest.mark.parametrize("number", ["0", "10", "two", "1 "])
+def test_a_number_that_no_lab_has(number: str) -> None:
+    done = subprocess.run([HERE / "lab", "status"], capture_output=True, text=True, env={**os.environ, "HPCTRAIN_LAB_NUMBER": number})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: HPCTRAIN_LAB_NUMBER is {number!r}; a lab has a number from 1 to 9\nfix: HPCTRAIN_LAB_NUMBER=2\n"
+
+
+def test_the_line_of_one_lab_stays_when_another_goes(host: ModuleType) -> None:
+    second = "127.0.0.1 node3 node4 # hpctrain-lab-2\n"
+    assert host.hosts_without(host.hosts_with(HOSTS + second)) == HOSTS + second

@@ -75,3 +75,8 @@ def processes(path: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def end_all() -> None:
+    """End what a test that failed has left."""
+    LocalScheduler().cancel([path.name for path in (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local").glob("[0-9]*")])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.scheduler.local import claims, job_directory
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import array
-from tests.scheduler.local_jobs import directory, processes, record, submit, wait, wait_for, write
+from tests.scheduler.local_jobs import directory, end_all, processes, record, submit, wait, wait_for, write
 
 LOGS = "#SBATCH --output=logs/%A_%a_%j_%x.out\n#SBATCH --error=logs/%A_%a.err\n"
 #: Says that it runs, and goes on when the file `go` is there, or one of its own.
@@ -24,9 +25,11 @@ while [ ! -e go ] && [ ! -e go.$i ]; do sleep 0.05; done; rm on.$i"""
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield
+    end_all()
 
 
 def on() -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,17 @@ from hpctrain.errors import UsageError
 from hpctrain.scheduler.local import dependency, job_directory
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
-from tests.scheduler.local_jobs import directory, output, record, submit, wait, wait_for
+from tests.scheduler.local_jobs import directory, end_all, output, record, submit, wait, wait_for
 
 HELD = 'while [ ! -e "go.$1" ]; do sleep 0.05; done; exit $2'
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield
+    end_all()
 
 
 def held(name: str, code: int = 0) -> str:

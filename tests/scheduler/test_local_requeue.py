@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,17 +16,19 @@ import pytest
 from hpctrain.errors import HpctrainError
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import records
-from tests.scheduler.local_jobs import LISTENS, directory, output, processes, record, submit, wait, wait_for
+from tests.scheduler.local_jobs import LISTENS, directory, end_all, output, processes, record, submit, wait, wait_for
 
 LOGS = "#SBATCH --output=logs/%A_%a.out\n#SBATCH --error=logs/%A_%a.err\n#SBATCH --open-mode=append\n"
 APPEND = "#SBATCH --open-mode=append\n"
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")
+    yield
+    end_all()
 
 
 def test_a_job_requeues_itself_under_the_same_id_until_it_is_done() -> None:
@@ -40,6 +43,22 @@ exit 85"""
     assert [words[:3] for words in said] == [[job_id, "unset", "tag"], [job_id, "1", "tag"], [job_id, "2", "tag"]], "appended"
     ends = [int(words[3]) for words in said]
     assert ends == sorted(set(ends)), "each start has its own end"
+
+
+def test_a_requeue_that_is_the_scripts_last_word_counts() -> None:
+    body = """[ -z "${SLURM_RESTART_COUNT-}" ] || exit 0
+touch ready; while [ ! -e go ]; do sleep 0.05; done
+exec scontrol requeue $SLURM_JOB_ID"""
+    job_id = submit(body)
+    wait_for(lambda: Path("ready").exists() and "batch" in json.loads((directory(job_id) / "state.json").read_text()))
+    supervisor = psutil.Process(json.loads((directory(job_id) / "supervisor.json").read_text())["pid"])
+    batch = psutil.Process(json.loads((directory(job_id) / "state.json").read_text())["batch"])
+    supervisor.suspend()  # it looks only once the script has ended
+    Path("go").touch()
+    wait_for(lambda: batch.status() == psutil.STATUS_ZOMBIE)
+    supervisor.resume()
+    assert wait(job_id).state == "COMPLETED"
+    assert json.loads((directory(job_id) / "state.json").read_text())["restarts"] == 1
 
 
 def test_without_append_the_log_is_the_last_starts_as_in_slurm() -> None:

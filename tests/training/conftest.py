@@ -1,10 +1,13 @@
 """One demo folder for all tests, and the environment that a training process is started with."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # survival.py, for this folder's tests
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +17,16 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from hpctrain.training.demo import make_demo
 
     return make_demo(tmp_path_factory.mktemp("demo") / "demo")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The folders of a model and a dataset with which a training takes a second."""
+    pytest.importorskip("torch")
+    import survival
+
+    model, dataset = survival.make(tmp_path_factory.mktemp("tiny"))
+    return str(model), str(dataset)
 
 
 @pytest.fixture

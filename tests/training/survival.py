@@ -85,7 +85,9 @@ def logged(run: Path) -> list[tuple[str, dict[str, str]]]:
         for line in (attempt / "metrics.jsonl").read_text().splitlines() if (attempt / "metrics.jsonl").exists() else ():
             value = json.loads(line)
             if value["event"] in ("log", "evaluate"):
-                kept = {name: repr(each) for name, each in value.items() if name not in ("at", "time") and not any(t in name for t in _TIMED)}
+                kept = {
+                    name: repr(each) for name, each in value.items() if name not in ("at", "time") and not any(t in name for t in _TIMED)
+                }
                 found.append((value["event"], kept))
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.training.deadline import MARGIN_PART, MARGIN_S, Deadline, end_time
-from hpctrain.training.stop import Stopped, StopFile, Wish, write_exit
+from hpctrain.training.stop import StopFile, Stopped, Wish, write_exit
 
 LISTENER = """
 import os, signal, sys, time

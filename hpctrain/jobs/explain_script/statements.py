@@ -96,7 +96,7 @@ def _ranks(statement: Statement, here: Here) -> list[Part]:
 
 
 def _by_its_own_row(statement: Statement, here: Here) -> Said | None:
-    for pattern, row in (*STATEMENTS, *run_rows.STATEMENTS):
+    for pattern, row in (*run_rows.STATEMENTS, *STATEMENTS):
         match = pattern.match(statement.text)
         if match is not None:
             words = {name: bare(value) for name, value in match.groupdict(default="").items()}

@@ -232,8 +232,8 @@ def new(tasks: int = 0) -> JobDirectory:
     for job in all_jobs():
         if _untouched_s(job.path) > KEPT_S and job.age_s() > KEPT_S and job.other_host() is None:
             shutil.rmtree(job.path, ignore_errors=True)
-            for last in [last for last, owner in _marks() if owner == job.path.name]:
-                (root() / f".last-{last}").unlink(missing_ok=True)
+            for end in [end for end, owner in _marks() if owner == job.path.name]:
+                (root() / f".last-{end}").unlink(missing_ok=True)
     while True:
         taken = _taken()
         number = max([first_job_id() - 1, *taken]) + 1

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faults import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,20 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
+def judged(fault: Fault, humans: int, attempts: int, lost: int, *, equal: bool) -> list[str]:
+    """Return what is not as the fault's row says."""
+    wrong = []
+    if not equal:
+        wrong.append("the final weights are not those of the uninterrupted run")
+    if lost > fault.lost:
+        wrong.append(f"{lost} steps lost, {fault.lost} allowed")
+    if humans != fault.human:
+        wrong.append(f"submitted again by hand {humans} times, {fault.human} expected")
+    if attempts < fault.restarts:
+        wrong.append(f"started {attempts} times: the fault did not interrupt it")
+    return wrong
+
+
 def page(verdicts: list[Verdict], skipped: list[str], seconds: float, about: str) -> str:
     """Return the report as Markdown."""
     failed = [verdict for verdict in verdicts if verdict.wrong]
@@ -51,11 +69,9 @@ def page(verdicts: list[Verdict], skipped: list[str], seconds: float, about: str
     ]
     for one in verdicts:
         weights = "equal" if one.weights_equal else "DIFFER"
-        verdict = "FAILED" if one.wrong else "ok"
-        lines.append(
-            f"| {one.fault} | {one.what} | {one.attempts} | {one.humans} | {one.lost} ({one.allowed}) | {weights} | {len(one.left) or 'nothing'} "
-            f"| {one.seconds:.0f} | {verdict} |"
-        )
+        verdict, left = "FAILED" if one.wrong else "ok", len(one.left) or "nothing"
+        cells = (one.fault, one.what, one.attempts, one.humans, f"{one.lost} ({one.allowed})", weights, left, f"{one.seconds:.0f}", verdict)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", *(f"- {one.fault}: {text}" for one in verdicts for text in (*one.wrong, *one.notes))]
     if skipped:
         lines.append(f"- no time left for: {', '.join(skipped)}")

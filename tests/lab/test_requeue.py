@@ -1,0 +1,75 @@
+"""A run that needs more time than its limit is requeued until it is done, and ends with the weights of an uninterrupted one.
+
+`make chaos` has the long form, four minutes of work and a limit of one; this one is half as long.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CHAOS = Path(__file__).parents[1] / "chaos"
+#: 60 steps of 2 s: two jobs of a minute cannot do it, since each one imports torch first and saves before its end.
+PACE_S = 2.0
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, lab_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return the campaign's project: a small training, and a lab whose jobs may be treated badly."""
+    monkeypatch.syspath_prepend(str(CHAOS))
+    made = importlib.import_module("campaign").Campaign(tmp_path, 1e9)
+    made.prepare()
+    yield made
+    for module in ("campaign", "survival"):
+        sys.modules.pop(module, None)
+
+
+def test_a_run_is_requeued_until_it_is_done(campaign: Any) -> None:
+    calm = campaign.uninterrupted(2)
+    run = campaign.run("limit", 2, 900.0, options=("--time", "1"), pace_s=PACE_S)
+    run.submit()
+    run.carry(most=0)
+    attempts = run.attempts()
+    assert len(attempts) >= 3
+    assert [attempt.exit for attempt in attempts] == ["85 deadline"] * (len(attempts) - 1) + ["0 completed"]
+    assert [attempt.outcome for attempt in attempts] == ["requeued"] * (len(attempts) - 1) + ["completed"]
+    assert [attempt.name for attempt in attempts] == [f"{run.job}.{count}" for count in range(len(attempts))], "one job throughout"
+    assert run.steps_lost() == 0
+    assert run.weights() == calm
+    assert run.leftovers() == []
+    rows = run.lab.run("sacct", "-D", "-X", "-n", "-P", "-j", run.job, "-o", "State").splitlines()
+    assert rows == ["REQUEUED"] * (len(attempts) - 1) + ["COMPLETED"]
+    # One log for all starts, each of which says where it goes on.
+    log = (run.project / "logs" / f"output_limit_{run.job}.log").read_text()
+    assert len(re.findall(r"^\[train\] starts anew from ", log, re.MULTILINE)) == 1
+    assert len(re.findall(r"^\[train\] resumes ", log, re.MULTILINE)) == len(attempts) - 1
+
+
+def test_an_array_task_is_requeued_alone(campaign: Any) -> None:
+    (campaign.project / "config.yaml").open("a").write("sweep:\n  grid: {learning_rate: [0.01, 0.02, 0.03]}\n")
+    run = campaign.run("sweep", 1, 600.0, pace_s=0.5)
+    run.submit()
+    points = [campaign.run("sweep", 1, 600.0) for _ in range(3)]
+    for index, point in enumerate(points):
+        point.tag, point.jobs = f"{run.tag}_{index}", [f"{run.job}_{index}"]
+    # The last one: its job id is the array's.
+    points[2].reach(20)
+    run.lab.run("scancel", "--signal=TERM", f"{run.job}_2")
+    run.wait(lambda: run.lab.queued(run.job) is None, "the array is over", 0.5)
+    assert [[attempt.exit for attempt in point.attempts()] for point in points] == [
+        ["0 completed"],
+        ["0 completed"],
+        ["85 signal", "0 completed"],
+    ]
+    assert points[2].steps_lost() == 0
+    assert len({point.weights() for point in points}) == 3

@@ -1,0 +1,242 @@
+"""Which files are the code of a project in a git work tree, and what is kept of its version; with the real git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpctrain.cli import code as project_code
+from hpctrain.runs.code import Snapshot, Version
+from hpctrain.scheduler import git
+from hpctrain.sync import rules
+
+TOKEN = "hf_" + "aB3" * 12
+
+
+class Repository:
+    """A git repository with one commit."""
+
+    def __init__(self, path: Path, files: dict[str, str | bytes]) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+        self.write(files)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "first")
+
+    def git(self, *words: str) -> str:
+        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c", "commit.gpgsign=false")
+        return subprocess.run(["git", *identity, "-C", self.path, *words], check=True, capture_output=True, text=True).stdout
+
+    def write(self, files: dict[str, str | bytes]) -> None:
+        for name, content in files.items():
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def snapshot(self, below: str = "") -> Snapshot:
+        return project_code.snapshot(self.path / below, self.path / below / "runs")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(
+        tmp_path / "repository",
+        {"train.py": "x = 1\n", "pkg/a.py": "a\n", "gone.py": "g\n", "image.png": bytes(range(256)), ".gitignore": "data/\n*.ckpt\n"},
+    )
+
+
+def names(snapshot: Snapshot) -> set[str]:
+    return {entry.path for entry in snapshot.entries}
+
+
+def test_the_work_tree_as_it_is(repository: Repository) -> None:
+    commit = repository.git("rev-parse", "HEAD").strip()
+    clean = repository.snapshot()
+    assert names(clean) == {"train.py", "pkg/a.py", "gone.py", "image.png", ".gitignore"}
+    assert (clean.commit, clean.version.branch, clean.dirty, clean.diff) == (commit, "main", False, None)
+
+    (repository.path / "gone.py").unlink()
+    repository.write(
+        {
+            "train.py": "x = 2\n", "new.py": "n", "data/corpus": "d", "w.ckpt": "w", "runs/r/run.json": "{}", "logs/l": "l",
+            "image.png": b"\0\1", "env/pyvenv.cfg": "", "env/lib/m.py": "", "wandb/x": "", "sft.sbatch": "#!/bin/bash\n",
+        }
+    )  # fmt: skip
+    dirty = repository.snapshot()
+    assert names(dirty) == {"train.py", "pkg/a.py", "new.py", "image.png", ".gitignore"}
+    assert dirty.version.untracked == ("new.py",)
+    assert (dirty.commit, dirty.dirty) == (commit, True)
+    assert dirty.diff is not None
+    assert "-x = 1\n+x = 2\n" in dirty.diff
+    assert "Binary files a/image.png and b/image.png differ" in dirty.diff
+    assert dirty.path is not None
+    assert (dirty.path / "train.py").read_text() == "x = 2\n"
+    record = dirty.as_json()
+    assert (record["commit"], record["branch"], record["dirty"], record["digest"]) == (commit, "main", True, dirty.digest)
+
+
+def test_the_diff_makes_the_work_tree_again(repository: Repository, tmp_path: Path) -> None:
+    repository.write({"train.py": "x = 2\nÿ\n", "pkg/a.py": "b\n"})
+    (repository.path / "gone.py").unlink()
+    diff = repository.snapshot().diff
+    subprocess.run(["git", "clone", "-q", repository.path, tmp_path / "again"], check=True)
+    subprocess.run(["git", "-C", tmp_path / "again", "apply"], input=diff, text=True, check=True)
+    assert (tmp_path / "again" / "train.py").read_text() == "x = 2\nÿ\n"
+    assert (tmp_path / "again" / "pkg" / "a.py").read_text() == "b\n"
+    assert not (tmp_path / "again" / "gone.py").exists()
+
+
+def test_a_project_below_the_top(repository: Repository) -> None:
+    repository.write({"pkg/new.py": "", "pkg/runs/r/x.py": ""})
+    assert names(repository.snapshot("pkg")) == {"a.py", "new.py"}
+
+
+def test_directories_of_millions_of_files_are_not_listed(repository: Repository) -> None:
+    repository.write(
+        {"pkg/new.py": "", "pkg/runs/r/x.py": "", "pkg/deep/runs/y.py": "", "runs/z.py": "", "a[b]/new.py": "", "a[b]/runs/x": ""}
+    )
+    for below, found in (("pkg", {"new.py", "deep/runs/y.py"}), ("a[b]", {"new.py"})):
+        tree = git.look(repository.path / below, rules.is_secret, ["runs"])
+        assert isinstance(tree, git.Tree)
+        assert set(tree.untracked) == found
+
+
+def test_submodules_and_nested_repositories(repository: Repository, tmp_path: Path) -> None:
+    Repository(tmp_path / "library", {"lib.py": "l\n", ".gitignore": "*.log\n"})
+    repository.git("submodule", "add", "-q", str(tmp_path / "library"), "libs/library")
+    repository.git("commit", "-q", "-m", "second")
+    repository.write({"libs/library/more.py": "", "libs/library/x.log": "", "libs/library/lib.py": "changed\n"})
+    Repository(repository.path / "cloned", {"c.py": "c", "deep/d.py": ""})
+    snapshot = repository.snapshot()
+    assert names(snapshot) >= {"libs/library/lib.py", "libs/library/more.py", "libs/library/.gitignore", "cloned/c.py", "cloned/deep/d.py"}
+    assert not [name for name in names(snapshot) if ".git/" in name or name.endswith((".log", "/.git"))]
+    assert snapshot.diff is not None
+    assert "+changed" in snapshot.diff
+    empty = tmp_path / "not-initialised"
+    subprocess.run(["git", "clone", "-q", repository.path, empty], check=True)
+    assert "train.py" in names(project_code.snapshot(empty, empty / "runs"))
+
+
+def test_names_of_any_bytes(repository: Repository) -> None:
+    odd = [os.fsdecode(b"\xff\xfe.py"), 'quote".py', "new\nline.py", "tab\t.py", "é.py", "back\\slash.py", " blank "]
+    repository.write(dict.fromkeys(odd[:4], "1"))
+    repository.git("add", "-A")
+    repository.write(dict.fromkeys(odd[4:], "2"))
+    assert names(repository.snapshot()) >= set(odd)
+
+
+def test_secrets_stay_out_of_files_and_diffs(repository: Repository) -> None:
+    repository.write({"secrets.env": "PASSWORD=old\n", "deploy/my.key": "old\n"})
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "oh dear")
+    repository.write({"secrets.env": "PASSWORD=new\n", "deploy/my.key": "brand-new\n", "train.py": f"token = '{TOKEN}'\n", ".env": "X=1"})
+    snapshot = repository.snapshot()
+    assert not names(snapshot) & {"secrets.env", "deploy/my.key", ".env"}
+    assert {one.path for one in snapshot.skipped} == {"secrets.env", "deploy/my.key", ".env"}
+    assert snapshot.diff is not None
+    assert "PASSWORD" not in snapshot.diff
+    assert "brand-new" not in snapshot.diff
+    assert TOKEN not in snapshot.diff
+    assert "+token = 'hf_…'" in snapshot.diff
+    assert snapshot.diff.count("[not shown: the name is that of a secret]") == 2
+
+
+def test_a_huge_diff_is_cut_after_a_line(repository: Repository) -> None:
+    repository.write({"train.py": "".join(f"line {number:07}\n" for number in range(200_000)) + f"t = '{TOKEN}'\n"})
+    diff = repository.snapshot().diff
+    assert diff is not None
+    assert len(diff) < git.DIFF_LIMIT + 100
+    assert diff.splitlines()[-1].startswith("[cut here: ")
+    assert diff.splitlines()[-2].startswith("+line ")
+    assert len(diff.splitlines()[-2]) == 13
+    assert TOKEN not in diff
+
+
+def test_where_git_cannot_be_asked(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repository.write({"data/corpus": "d"})
+    (tmp_path / "nothing").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    snapshot = repository.snapshot()
+    assert names(snapshot) == {"train.py", "pkg/a.py", "gone.py", "image.png", ".gitignore", "data/corpus"}
+    assert (snapshot.commit, snapshot.version.notes) == (None, ("git is not on PATH",))
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "git").write_text("#!/bin/sh\necho 'fatal: detected dubious ownership in repository' >&2\nexit 128\n")
+    (broken / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken}:/bin:/usr/bin")
+    assert repository.snapshot().version.notes == ("git said: fatal: detected dubious ownership in repository",)
+
+
+def test_a_repository_that_ignores_the_project_has_no_say(repository: Repository) -> None:
+    repository.write({"data/project/train.py": "x"})
+    snapshot = repository.snapshot("data/project")
+    assert names(snapshot) == {"train.py"}
+    assert snapshot.commit is None
+
+
+def test_before_the_first_commit(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "p"], check=True)
+    (tmp_path / "p" / "train.py").touch()
+    snapshot = project_code.snapshot(tmp_path / "p", tmp_path / "p" / "runs")
+    assert names(snapshot) == {"train.py"}
+    assert (snapshot.commit, snapshot.dirty, snapshot.diff) == (None, True, None)
+
+
+def test_a_hook_of_another_repository_leads_nowhere_else(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Repository(tmp_path / "other", {"other.py": ""})
+    monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
+    snapshot = repository.snapshot()
+    monkeypatch.undo()
+    assert (snapshot.commit, snapshot.dirty) == (repository.git("rev-parse", "HEAD").strip(), False)
+    assert "train.py" in names(snapshot)
+
+
+def test_looking_leaves_no_trace_in_the_repository(repository: Repository) -> None:
+    os.utime(repository.path / "train.py", (1e9, 1e9))  # git would write this into the index: it looks for a change, and finds none
+
+    def state() -> dict[str, tuple[float, int]]:
+        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in (repository.path / ".git").rglob("*")}
+
+    before = state()
+    snapshot = repository.snapshot()
+    assert state() == before
+    assert (snapshot.dirty, snapshot.diff) == (False, None)
+
+
+def test_without_a_snapshot_the_version_is_known(repository: Repository) -> None:
+    looked = project_code.look(repository.path, repository.path / "runs")
+    assert not (repository.path / "runs").exists()
+    assert isinstance(looked, Snapshot)
+    assert looked.path is None
+    assert looked.as_json()["snapshot"] is False
+    assert looked.digest == repository.snapshot().digest
+    repository.write({"big.bin": bytes(21_000_000)})
+    looked = project_code.look(repository.path, repository.path / "runs")
+    assert isinstance(looked, Version)
+    assert (looked.commit, looked.untracked) == (repository.git("rev-parse", "HEAD").strip(), ("big.bin",))
+
+
+@pytest.mark.parametrize(
+    ("quoted", "name"),
+    [
+        ("plain name.py", "plain name.py"),
+        (r'"a\"b\\c\n"', 'a"b\\c\n'),
+        (r'"\303\251"', "é"),
+        ('"', '"'),
+        (r'"\\303"', r"\303"),
+    ],
+)
+def test_names_without_gits_quotes(quoted: str, name: str) -> None:
+    assert git.unquoted(quoted) == name
+
+
+def test_a_rename_away_from_a_secret_is_not_shown() -> None:
+    diff = 'diff --git a/x.py b/x.py\n+1\ndiff --git a/.env b/plain.txt\n+SECRET\ndiff --git "a/\\303\\251.pem" "b/\\303\\251.pem"\n+KEY\n'
+    assert git.shown(diff, rules.is_secret) == (
+        "diff --git a/x.py b/x.py\n+1\ndiff --git a/.env b/plain.txt\n[not shown: the name is that of a secret]\n"
+        'diff --git "a/\\303\\251.pem" "b/\\303\\251.pem"\n[not shown: the name is that of a secret]\n'
+    )

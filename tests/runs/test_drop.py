@@ -1,0 +1,200 @@
+"""Removing runs: whole or not at all, whatever starts or is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import make
+import pytest
+
+from hpctrain.errors import HpctrainError
+from hpctrain.runs import drop, store
+from hpctrain.runs.store import Run
+
+HERE = str(Path(__file__).parent)
+
+
+def build(runs: Path, run_id: str = "sft-1") -> Run:
+    directory = make.run(runs, run_id)
+    make.metrics(make.attempt(directory, outcome="failed", status=1), {"step": 10, "loss": 1.0})
+    (directory / "checkpoints" / "checkpoint-10").mkdir(parents=True)
+    (directory / "checkpoints" / "checkpoint-10" / "model.safetensors").write_bytes(b"x" * 1000)
+    return read(runs, run_id)
+
+
+def read(runs: Path, run_id: str = "sft-1") -> Run:
+    found = store.read_run(runs, run_id)
+    assert found is not None
+    return found
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_run_goes_and_nothing_else(tmp_path: Path) -> None:
+    run, other = build(tmp_path), build(tmp_path, "sft-10")
+    (tmp_path / "sft-1" / "code").symlink_to(tmp_path / "sft-10", target_is_directory=True)  # a link is removed, and not followed
+    before = files(tmp_path / "sft-10")
+    drop.drop(tmp_path, run)
+    assert [path.name for path in tmp_path.iterdir()] == ["sft-10"]
+    assert files(tmp_path / "sft-10") == before
+    drop.drop(tmp_path, run)  # somebody else was faster
+    assert read(tmp_path, "sft-10") == other
+
+
+@pytest.mark.parametrize("change", ["attempt", "half an attempt", "log", "checkpoint", "end"])
+def test_what_has_changed_since_it_was_judged_stays(tmp_path: Path, change: str) -> None:
+    run, directory = build(tmp_path), tmp_path / "sft-1"
+    if change == "attempt":
+        make.attempt(directory, "124")
+    elif change == "half an attempt":
+        (directory / "attempts" / "124.0").mkdir()
+    elif change == "log":
+        make.metrics(directory / "attempts" / "123.0", {"step": 11})
+    elif change == "checkpoint":
+        (directory / "checkpoints" / "checkpoint-11").mkdir()
+    else:
+        (directory / "attempts" / "123.0" / "end.json").unlink()
+    before = files(directory)
+    with pytest.raises(HpctrainError, match="sft-1 has changed while it was being removed"):
+        drop.drop(tmp_path, run)
+    assert files(directory) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["sft-1"]
+
+
+def test_put_back_leaves_alone_what_a_job_has_written_anew(tmp_path: Path) -> None:
+    build(tmp_path)
+    home, aside = tmp_path / "sft-1", tmp_path / ".dropping-1-a.sft-1"
+    home.rename(aside)
+    make.attempt(home, "124")
+    drop.put_back(aside, home)
+    assert not aside.exists()
+    assert [attempt.name for attempt in read(tmp_path).attempts] == ["123.0", "124.0"]
+    assert (home / "checkpoints" / "checkpoint-10" / "model.safetensors").stat().st_size == 1000
+
+
+def test_put_back_keeps_both_of_two_files(tmp_path: Path) -> None:
+    build(tmp_path)
+    home, aside = tmp_path / "sft-1", tmp_path / ".dropping-1-a.sft-1"
+    home.rename(aside)
+    make.run(tmp_path, name="anew")
+    with pytest.raises(HpctrainError, match="the older ones are in") as error:
+        drop.put_back(aside, home)
+    assert read(tmp_path).name == "anew"
+    assert len(read(tmp_path).attempts) == 1
+    (kept,) = tmp_path.glob(".kept-*")
+    assert str(kept) in error.value.what
+    assert list(files(kept)) == ["run.json"]
+    assert drop.clean(tmp_path) == []
+    assert kept.exists()
+
+
+def test_clean_finishes_what_was_decided_and_undoes_what_was_not(tmp_path: Path) -> None:
+    for name in ("sft-1", "sft-2", "sft-3"):
+        build(tmp_path, name)
+    (tmp_path / "sft-1").rename(tmp_path / ".dropped-ab.sft-1")
+    (tmp_path / "sft-2").rename(tmp_path / f".dropping-{int(time.time()) - drop.ABANDONED_S - 5}-ab.sft-2")
+    undecided = (tmp_path / "sft-3").rename(tmp_path / f".dropping-{int(time.time())}-ab.sft-3")  # somebody is at it
+    assert drop.clean(tmp_path) == ["sft-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [undecided.name, "sft-2"]
+    assert len(read(tmp_path, "sft-2").attempts) == 1
+
+
+def test_weight(tmp_path: Path) -> None:
+    build(tmp_path)
+    size = sum(path.lstat().st_size for path in (tmp_path / "sft-1").rglob("*"))
+    (tmp_path / "huge").write_bytes(b"x" * 10**6)
+    (tmp_path / "sft-1" / "link").symlink_to(tmp_path / "huge")
+    assert size < drop.weigh(tmp_path, "sft-1").size < size + 1000
+    assert drop.weigh(tmp_path, "sft-1").obstacle is None
+    (tmp_path / "sft-2").symlink_to(tmp_path / "sft-1")
+    assert "is a link to" in str(drop.weigh(tmp_path, "sft-2").obstacle)
+
+
+@pytest.mark.slow
+def test_a_job_that_starts_meanwhile_loses_nothing(tmp_path: Path) -> None:
+    """A job makes attempts, one after the other, while the run is dropped again and again: what came after the judgement is there."""
+    job = f"""
+import os, sys, time
+sys.path.insert(0, {HERE!r})
+from pathlib import Path
+import make
+home, number = Path({str(tmp_path / "runs" / "sft-1")!r}), 0
+while True:
+    number += 1
+    name = home / "attempts" / f"{{number}}.0"
+    while True:
+        try:
+            name.mkdir(parents=True, exist_ok=True)
+            make.write(name / "start.json", {{"job_id": str(number), "at": time.time()}})
+        except FileNotFoundError:  # the directory went away between the two lines; the script's start would be repeated
+            continue
+        break
+    print(number, flush=True)
+    time.sleep(0.003 if number % 7 else 0.0)
+"""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", job], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    dropped, kept, judged = 0, 0, 0
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        run = store.read_run(runs, "sft-1")
+        if run is None or run.last is None:
+            continue
+        try:
+            drop.drop(runs, run)
+        except HpctrainError:
+            kept += 1
+            continue
+        dropped += 1
+        judged = max(int(attempt.name.partition(".")[0]) for attempt in run.attempts)
+    process.send_signal(signal.SIGKILL)
+    said = [int(line) for line in process.stdout.read().split()]
+    process.wait()
+    there = {int(path.name.partition(".")[0]) for path in (runs / "sft-1" / "attempts").glob("*.0")}
+    assert {number for number in said if number > judged} <= there
+    assert dropped > 20
+    assert kept > 0, "no start has met a removal: the test has shown nothing"
+    assert [path.name for path in runs.iterdir() if path.name != "sft-1" and not path.name.startswith(".kept")] == []
+
+
+@pytest.mark.slow
+def test_a_drop_that_is_killed_leaves_whole_runs_or_none(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    whole: dict[str, bytes] = {}
+    for number in range(150):
+        build(tmp_path, f"sft-{number}")
+        whole = files(tmp_path / f"sft-{number}") | {"run.json": b""}
+    code = f"""
+from pathlib import Path
+from hpctrain.runs import drop, store
+runs = Path({str(tmp_path)!r})
+print(flush=True)
+for name in store.names(runs)[0]:
+    drop.drop(runs, store.read_run(runs, name))
+"""
+    halves = 0
+    for _ in range(8):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(draw.uniform(0.002, 0.02))
+            process.kill()
+        halves += len(list(tmp_path.glob(".dropp*")))
+        for name in store.names(tmp_path)[0]:
+            assert files(tmp_path / name) | {"run.json": b""} == whole
+        for left in tmp_path.glob(".dropping-*"):  # as if it had been a while
+            left.rename(left.with_name(".dropping-1-" + left.name.split("-", 2)[2]))
+        for name in drop.clean(tmp_path):
+            assert files(tmp_path / name) | {"run.json": b""} == whole
+        assert list(tmp_path.glob(".dropp*")) == []
+    assert halves > 0, "no kill has met a removal: the test has shown nothing"
+    assert 0 < len(store.names(tmp_path)[0]) < 150

@@ -1,0 +1,216 @@
+"""The record of a launch: whole for whoever reads it, grown by each further submission, and never written over."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.runs import files, launch, layout
+from hpctrain.runs.launch import Launch, Submission
+
+AT = 1_795_230_908.0
+
+
+def created(runs: Path, tag: str = "sft-1", **changes: Any) -> Launch:
+    given: dict[str, Any] = {
+        "kind": "run", "name": "sft", "now": AT, "cwd": "/proj/sft", "version": "0.1", "argv": ["hpctrain", "submit", "--nodes", "2"]
+    }  # fmt: skip
+    return launch.create(runs, tag, **{**given, **changes})
+
+
+def submission(token: str, **changes: Any) -> Submission:
+    return Submission(**{"token": token, "argv": ("sbatch", "--parsable", "sft.sbatch"), "at": AT, "scheduler": "slurm", **changes})
+
+
+def test_a_tag_says_what_and_when() -> None:
+    tag = launch.new_tag("sft", AT, 0x97F3A)
+    assert re.fullmatch(r"sft-\d{6}-\d{6}-7f3a", tag)
+    assert time.strftime("%y%m%d-%H%M%S", time.localtime(AT)) in tag
+    for name in ("x" * 300, "--", "a b/c", "é", ".hidden", ""):
+        assert layout.NAME.match(launch.new_tag(name, AT, 1)), name
+        assert layout.NAME.match(layout.run_id(launch.new_tag(name, AT, 1), stage="s" * 30, index=None))
+
+
+def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
+    made = created(tmp_path)
+    launch.add_submission(tmp_path, "sft-1", submission("b", job_id="7", at=AT + 1, array="0-9%2", offset=10, dependency="afterok:6"))
+    launch.add_submission(tmp_path, "sft-1", submission("a", job_id="6", script="sft.sbatch", command=("hpctrain", "submit")))
+    read = launch.load(tmp_path, "sft-1")
+    assert read is not None
+    assert (read.tag, read.kind, read.name, read.created, read.cwd, read.version) == ("sft-1", "run", "sft", AT, "/proj/sft", "0.1")
+    assert read.argv == ("hpctrain", "submit", "--nodes", "2")
+    assert read.path == made.path == tmp_path / ".launches" / "sft-1"
+    assert read.submissions == (
+        submission("a", job_id="6", script="sft.sbatch", command=("hpctrain", "submit")),
+        submission("b", job_id="7", at=AT + 1, array="0-9%2", offset=10, dependency="afterok:6"),
+    )
+    assert launch.tags(tmp_path) == ["sft-1"]
+    assert launch.run_dirs_for(tmp_path, read) == [tmp_path / "sft-1"]
+
+
+def test_the_runs_of_each_kind(tmp_path: Path) -> None:
+    sweep = created(tmp_path, "sweep", kind="sweep", points=3, table="points-ab.tsv")
+    assert [path.name for path in launch.run_dirs_for(tmp_path, sweep)] == ["sweep_0", "sweep_1", "sweep_2"]
+    staged = created(tmp_path, "staged", kind="stages", stages=["train", "evaluate"])
+    assert [path.name for path in launch.run_dirs_for(tmp_path, staged)] == ["staged_train", "staged_evaluate"]
+    assert launch.load(tmp_path, "staged") == staged
+
+
+def test_a_known_tag_goes_on(tmp_path: Path) -> None:
+    first = created(tmp_path)
+    launch.add_submission(tmp_path, "sft-1", submission("a", job_id="1"))
+    again = created(tmp_path, now=AT + 99, argv=["hpctrain", "submit", "--run-id", "sft-1"])
+    assert (again.created, again.argv) == (first.created, first.argv)
+    assert [one.job_id for one in again.submissions] == ["1"]
+    staged = created(tmp_path, "staged", kind="stages", stages=["train"])
+    grown = created(tmp_path, "staged", kind="stages", stages=["train", "evaluate"])
+    assert (staged.stages, grown.stages, grown.runs) == (("train",), ("train", "evaluate"), ("staged_train", "staged_evaluate"))
+
+
+@pytest.mark.parametrize(
+    ("tag", "changes", "words"),
+    [
+        ("one", {"kind": "sweep", "points": 2, "table": "t"}, "one was launched as one run, and this is a sweep"),
+        ("many", {"kind": "sweep", "points": 3, "table": "points-b.tsv"}, "many is a sweep over other points"),
+        ("../one", {}, "'../one' cannot be the name of a run"),
+        ("x" * 119, {"kind": "stages", "stages": ["train"]}, "cannot be the name of a run"),
+        ("y" * 117, {"kind": "sweep", "points": 1000, "table": "t"}, "cannot be the name of a run"),
+    ],
+)
+def test_what_a_tag_refuses(tmp_path: Path, tag: str, changes: dict[str, Any], words: str) -> None:
+    created(tmp_path, "one")
+    created(tmp_path, "many", kind="sweep", points=2, table="points-a.tsv")
+    with pytest.raises(UsageError) as caught:
+        created(tmp_path, tag, **changes)
+    assert words in caught.value.what
+    assert "--run-id" in str(caught.value.fix)
+    assert launch.tags(tmp_path) == ["many", "one"]
+
+
+def test_scripts_and_configs_are_never_written_over(tmp_path: Path) -> None:
+    created(tmp_path)
+    text = "#!/bin/bash\r\necho \udcff\n"
+    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", text) == "sft.sbatch"
+    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "other\n") == "sft.2.sbatch"
+    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "third\n") == "sft.3.sbatch"
+    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "other\n") == "sft.2.sbatch"
+    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", text) == "sft.sbatch"
+    assert launch.add_script(tmp_path, "sft-1", "noend", "x") == "noend"
+    assert launch.add_script(tmp_path, "sft-1", "noend", "y") == "noend.2"
+    scripts = tmp_path / ".launches" / "sft-1" / "scripts"
+    assert (scripts / "sft.sbatch").read_bytes() == text.encode("utf-8", "surrogateescape")
+    assert sorted(path.name for path in scripts.iterdir()) == ["noend", "noend.2", "sft.2.sbatch", "sft.3.sbatch", "sft.sbatch"]
+    with pytest.raises(HpctrainError):
+        launch.add_script(tmp_path, "sft-1", "../launch.json", "x")
+
+    config = {"resources": {"nodes": 2}}
+    assert launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "config.yaml:3:3"}) == "config.json"
+    assert launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "--nodes"}) == "config.2.json"
+    assert launch.add_config(tmp_path, "sft-1", config, {}, stage="train") == "config.train.json"
+    kept = files.read_json(tmp_path / ".launches" / "sft-1" / "config.json")
+    assert kept == {"schema": 1, "config": config, "origins": {"resources.nodes": "config.yaml:3:3"}}
+
+
+def test_the_code_of_a_launch(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for digest in ("aa", "bb"):
+        (runs / ".code" / digest).mkdir(parents=True)
+        (runs / ".code" / digest / "train.py").write_text(digest)
+    directory = created(runs).path
+    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n", snapshot="aa")
+    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n", snapshot="aa")
+    assert (directory / "code" / "train.py").read_text() == "aa"
+    launch.set_code(runs, "sft-1", {"digest": "bb", "commit": "c2"}, None, snapshot="bb")
+    assert (directory / "code" / "train.py").read_text() == "bb"
+    assert sorted(path.name for path in directory.iterdir()) == ["code", "code-aa.diff", "code-aa.json", "code.json", "launch.json"]
+    assert (directory / "code-aa.diff").read_text() == "+one\n"
+    read = launch.load(runs, "sft-1")
+    assert read is not None
+    assert read.code == "bb"
+    runs.rename(tmp_path / "moved")
+    moved = tmp_path / "moved" / ".launches" / "sft-1"
+    assert (moved / "code" / "train.py").read_text() == "bb"
+    launch.set_code(tmp_path / "moved", "sft-1", {"digest": None, "commit": "c3"}, None, snapshot=None)
+    assert not (moved / "code").is_symlink()
+    assert (moved / "code-bb.json").exists()
+
+
+def test_a_submission_gets_its_job_id_later_and_keeps_it(tmp_path: Path) -> None:
+    created(tmp_path)
+    launch.add_submission(tmp_path, "sft-1", submission("t"))
+    launch.add_submission(tmp_path, "sft-1", submission("t", job_id="7"))
+    with pytest.raises(HpctrainError, match="is job 7 already"):
+        launch.add_submission(tmp_path, "sft-1", submission("t", job_id="8"))
+    launch.add_submission(tmp_path, "sft-1", submission("refused"))
+    launch.drop_submission(tmp_path, "sft-1", "refused")
+    read = launch.load(tmp_path, "sft-1")
+    assert read is not None
+    assert [(one.token, one.job_id) for one in read.submissions] == [("t", "7")]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "party"}', '{"kind": "run", "points": "x", "runs": 3, "created": "now"}'])
+def test_a_spoilt_record_is_no_traceback(tmp_path: Path, text: str) -> None:
+    directory = created(tmp_path).path
+    (directory / "submissions").mkdir()
+    (directory / "submissions" / "x.json").write_text(text)
+    assert launch.load(tmp_path, "sft-1") is not None
+    (directory / "launch.json").write_text(text)
+    read = launch.load(tmp_path, "sft-1")
+    assert read is None or (read.points, read.runs, read.created) == (None, (), 0.0)
+    assert launch.load(tmp_path, "../x") is None
+    assert launch.load(tmp_path / "nowhere", "x") is None
+    assert launch.tags(tmp_path / "nowhere") == []
+
+
+def test_a_directory_that_a_job_script_made_becomes_a_launch(tmp_path: Path) -> None:
+    (tmp_path / ".launches" / "by-hand").mkdir(parents=True)
+    (tmp_path / ".launches" / "by-hand" / "by-hand_0.id").write_text("by-hand_0\n")
+    assert launch.load(tmp_path, "by-hand") is None
+    assert created(tmp_path, "by-hand", kind="sweep", points=1, table="t").run_ids == ["by-hand_0"]
+
+
+_LAUNCH = """
+import pathlib, sys
+from hpctrain.runs import launch
+runs, number = pathlib.Path(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+made = launch.create(runs, "t", kind="run", name="n", now=float(number), cwd="/", version="0", argv=[number])
+name = launch.add_script(runs, "t", "s.sbatch", f"script {int(number) % 3}\\n")
+launch.add_submission(runs, "t", launch.Submission(token=f"t{number}", argv=(), at=0.0, scheduler="slurm", job_id=number, script=name))
+print(made.argv[0], name)
+"""
+
+
+def test_many_launches_of_one_tag_at_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _LAUNCH, str(tmp_path)]
+    started = [subprocess.Popen([*words, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for number in range(9)]
+    assert [process.stdout.readline() for process in started if process.stdout] == ["ready\n"] * 9
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0].split() for process in started]
+    assert [process.returncode for process in started] == [0] * 9
+    assert len({first for first, _ in answers}) == 1, "two of them think that they were the first"
+    read = launch.load(tmp_path, "t")
+    assert read is not None
+    assert {one.job_id for one in read.submissions} == {str(number) for number in range(9)}
+    scripts = read.path / "scripts"
+    assert sorted(path.read_text() for path in scripts.iterdir()) == ["script 0\n", "script 1\n", "script 2\n"]
+    assert all((scripts / name).read_text() == f"script {number % 3}\n" for number, (_, name) in enumerate(answers))
+
+
+def test_the_files_are_for_people_too(tmp_path: Path) -> None:
+    directory = created(tmp_path, name="größe").path
+    text = (directory / "launch.json").read_text(encoding="utf-8")
+    assert '"name": "größe"' in text
+    assert json.loads(text)["schema"] == 1
