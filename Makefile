@@ -59,6 +59,8 @@ bench: $(VENV)/full ## Measure start-up, rendering and the cost of a memory samp
 	$(BIN)/python tests/bench/bench_memory.py
 	$(BIN)/python tests/bench/bench_lint.py
 	$(BIN)/python tests/bench/bench_check.py
+	$(BIN)/python tests/bench/bench_sweep.py
+	$(BIN)/python tests/bench/bench_runs.py
 
 lab-up: ## Start the two-node Slurm on this machine (root; installs Debian's packages)
 	@tests/lab/lab up

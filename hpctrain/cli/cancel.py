@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -19,7 +20,7 @@ from hpctrain.scheduler.parse.records import JobRecord
 def command(jobs: tuple[str, ...], yes: bool) -> int:
     """Cancel jobs.
 
-    JOB is an id or a name; without it, the jobs with the name that config.yaml gives (sft), as scancel -n sft does.
+    JOB is an id, a job's name, or a run; without it, the jobs with the name that config.yaml gives (sft), as scancel -n sft does.
     """
     chosen = jobs_meant.find(jobs) if jobs else _of_the_config()
     for record in chosen:
@@ -36,7 +37,7 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
         click.echo("nothing was cancelled", err=True)
         return 0
     for scheduler in schedulers.available():
-        ids = [record.job_id for record in active if record.scheduler == scheduler.name]
+        ids = _whole_arrays([record.job_id for record in active if record.scheduler == scheduler.name], jobs)
         if ids and scheduler.name == "local":
             click.echo("ending the job; a training that saves gets up to 30 s", err=True)
         if ids:
@@ -44,6 +45,11 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
     for record in active:
         click.echo(f"cancelled job {record.job_id} ({record.name})")
     return 0
+
+
+def _whole_arrays(ids: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the ids, with an array that was named as a whole in place of its tasks: one word to Slurm, however many there are."""
+    return list(dict.fromkeys(job.partition("_")[0] if job.partition("_")[0] in words else job for job in ids))
 
 
 def _of_the_config() -> list[JobRecord]:
@@ -63,8 +69,8 @@ def _may_run(record: JobRecord) -> bool:
 
 def _agreed(active: list[JobRecord], *, named: bool) -> bool:
     """Ask before several jobs are ended, and before one that was not named: another project's job may have the same name."""
-    if named and len(active) == 1:
-        return True
+    if named and len({record.job_id.partition("_")[0] for record in active}) == 1:
+        return True  # one job, or tasks of one array
     names = ", ".join(f"{record.job_id} ({record.name})" for record in active)
     what = f"{len(active)} jobs: {names}" if len(active) > 1 else f"job {names}"
     if sys.stdin.isatty():

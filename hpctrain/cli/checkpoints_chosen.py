@@ -114,7 +114,7 @@ def may_not_change(run: Run, state: State, runs_dir: Path, *, forgotten: bool) -
     """Return why nothing of a run may be removed: something of it runs, waits, or may; the judgement is that of `runs drop`."""
     from hpctrain.cli import runs_drop
 
-    return runs_drop._why_not(runs_dir, run, state, time.time() if forgotten else None)
+    return runs_drop.why_not(runs_dir, run, state, time.time() if forgotten else None)
 
 
 def _known(word: str, meant: list[Run]) -> bool:

@@ -17,7 +17,7 @@ from hpctrain.errors import HpctrainError
 def command(job: str | None, following: bool, err: bool) -> int:
     """Show the log of a job; -f follows it.
 
-    JOB is an id or a name; without it, the newest job.
+    JOB is an id, a job's name, or a run; without it, the newest job. Of an array, the task that started last: 123_4 names one.
     """
     record = schedulers.newest(jobs_meant.find([job] if job else []))
     scheduler = schedulers.owner(record.job_id)

@@ -113,7 +113,7 @@ def _plan(chosen: Filter, runs_dir: Path, forgotten: bool, only: set[str] | None
             if only is not None:
                 plan.keep[run.id] = state.word
             continue
-        reason = _why_not(runs_dir, run, state, now if forgotten else None)
+        reason = why_not(runs_dir, run, state, now if forgotten else None)
         if reason is not None:
             plan.keep[run.id] = reason
             continue
@@ -126,7 +126,7 @@ def _plan(chosen: Filter, runs_dir: Path, forgotten: bool, only: set[str] | None
     return plan
 
 
-def _why_not(runs_dir: Path, run: Run, state: State, forgotten_now: float | None) -> str | None:
+def why_not(runs_dir: Path, run: Run, state: State, forgotten_now: float | None) -> str | None:
     """Return why a run is not removed; None where it may be."""
     if state.live:
         return f"{state.word}: {state.reason}" if state.word in ("running", "pending", "unknown") else f"job {state.live[0]} has not ended"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.scheduler.base import Scheduler
@@ -43,7 +44,7 @@ def all_jobs() -> tuple[list[JobRecord], SchedulerError | None]:
 
 
 def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """Return the jobs that `words`, ids or names, stand for; a name stands for every job of it.
+    """Return the jobs that `words` stand for: ids, names of jobs, which stand for every job of the name, or runs in ./runs.
 
     Raises:
         UsageError: words that stand for no job, all at once.
@@ -52,16 +53,33 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
     unknown: list[str] = []
     for word in words:
         matching = [record for record in jobs if word in (record.job_id, record.name) or record.job_id.startswith(f"{word}_")]
-        if not matching and word.replace("_", "").isdigit():
+        if not matching:
             # squeue and the last day of accounting do not show it; older jobs are asked for by id.
-            scheduler = owner(word)
-            matching = scheduler.status([word]) if scheduler.name in {known.name for known in available()} else []
+            ids = [word] if word.replace("_", "").isdigit() else _jobs_of_run(word)
+            matching = [record for record in jobs if record.job_id in ids or record.job_id.partition("_")[0] in ids]
+            names = {known.name for known in available()}
+            matching = matching or [record for job in ids[-1:] if (asked := owner(job)).name in names for record in asked.status([job])]
         chosen.update({record.job_id: record for record in matching})
         if not matching:
             unknown.append(word)
     if unknown:
         raise UsageError(f"there is no job {', '.join(repr(word) for word in unknown)}", fix="hpctrain ps")
     return list(chosen.values())
+
+
+def _jobs_of_run(name: str) -> list[str]:
+    """Return the ids of the jobs of a run, or of a whole launch, in ./runs; the newest last."""
+    from hpctrain.runs import launch, launches, layout, store
+
+    runs = Path(layout.RUNS)
+    whole = launch.load(runs, name)
+    if whole is not None:
+        return [each.job_id for each in whole.submissions if each.job_id is not None]
+    run = store.read_run(runs, name) if layout.NAME.match(name) else None
+    if run is None:
+        return []
+    submitted = [job for job in launches.jobs_of(run, launches.read(runs, run.tag)) if job is not None]
+    return [*run.job_ids, *(job for job in submitted if job not in run.job_ids)]
 
 
 def newest(jobs: Sequence[JobRecord]) -> JobRecord:
@@ -71,6 +89,8 @@ def newest(jobs: Sequence[JobRecord]) -> JobRecord:
         HpctrainError: there is none.
     """
     known = [record for record in jobs if record.state != states.UNKNOWN]
+    # Tasks of an array that wait are one record, `123_[4-9]`, and have no log.
+    known = [record for record in known if "[" not in record.job_id] or known
     if not known:
         raise HpctrainError("no job of yours is known here", fix="hpctrain submit")
     return max(known, key=lambda record: (record.start or "~", len(record.job_id), record.job_id))

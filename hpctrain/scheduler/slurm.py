@@ -162,10 +162,11 @@ class SlurmScheduler:
 
     def logs(self, job_id: str) -> LogFiles | None:
         """Return where the job writes: from our own record, else from Slurm while it remembers the job."""
-        entry = ledger.by_job_id(job_id)
-        if entry is not None and entry.output is not None:
+        array, _, task = job_id.partition("_")
+        entry = ledger.by_job_id(array)
+        if entry is not None and entry.output is not None and not (task and "%j" in entry.output):  # a task has a number of its own
             name = entry.name or ""
-            values = {"j": job_id, "A": job_id, "x": name, "u": getpass.getuser()}
+            values = {"j": job_id, "A": array, "a": task, "x": name, "u": getpass.getuser()}
             output = log_pattern.expand(entry.output, values)
             return LogFiles(Path(output), Path(log_pattern.expand(entry.error, values)) if entry.error else Path(output))
         done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)

@@ -172,9 +172,13 @@ def main() -> int:
     directory = (options.out or Path(tempfile.mkdtemp(prefix="hpctrain-chaos-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(directory, options.minutes * 60)
-    campaign.prepare()
-    say(f"{len(faults)} faults, at most {options.minutes:g} minutes; {directory}")
-    verdicts, skipped = campaign.go(faults)
+    try:
+        campaign.prepare()
+        say(f"{len(faults)} faults, at most {options.minutes:g} minutes; {directory}")
+        verdicts, skipped = campaign.go(faults)
+    except (GaveUpError, LabError) as error:
+        sys.stderr.write(f"error: not even a run without any fault ends as it should: {error}\n")
+        return 1
     about = f"{MAX_STEPS} steps, a checkpoint each {SAVE_STEPS}; CPU, two played nodes of a real Slurm."
     sys.stdout.write(chaos_report.write(directory, verdicts, skipped, time.monotonic() - campaign.began, about))
     good = not skipped and not any(verdict.wrong for verdict in verdicts)
