@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,8 @@ import click
 from hpctrain.cli import runs, runs_jobs, runs_table
 from hpctrain.cli.runs_filter import filter_options, runs_dir_option
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.runs import drop, store
+from hpctrain.runs import drop, launch, store
+from hpctrain.runs.code_unused import remove_unused_code, unused_code
 from hpctrain.runs.select import Filter
 from hpctrain.runs.states import State
 from hpctrain.runs.store import Run
@@ -194,7 +196,21 @@ def _drop(runs_dir: Path, now: _Plan, plan: _Plan) -> list[str]:
             click.echo(error.render(), err=True)
             continue
         dropped.append(run.id)
+    _forget_launches(runs_dir, {run.tag for run in now.go if run.id in dropped}, set(dropped))
     return dropped
+
+
+def _forget_launches(runs_dir: Path, tags: set[str], dropped: set[str]) -> None:
+    """Remove the record of a launch of which no run is left, and the snapshots of code that nobody runs any more."""
+    for tag in tags:
+        whole = launch.load(runs_dir, tag)
+        # A sweep has points that never began, and may begin yet.
+        if whole is None or (whole.kind == "sweep" and not set(whole.run_ids) <= dropped):
+            continue
+        if not any(run.exists() for run in launch.run_dirs_for(runs_dir, whole)):
+            shutil.rmtree(whole.path, ignore_errors=True)
+    unused = [one.digest for one in unused_code(runs_dir, now=time.time())]
+    remove_unused_code(runs_dir, unused, now=time.time())
 
 
 def _json(plan: _Plan, dropped: list[str], dry_run: bool) -> None:

@@ -270,6 +270,15 @@ def test_the_record_of_a_launch(project: Desk) -> None:
     assert (found.path / "scripts/sft.sbatch").read_text() == (project.directory / "sft.sbatch").read_text()
 
 
+def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
+    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    for run in ("one", "two"):
+        assert project.run("submit", "--local", "--wait", "--run-id", run).code == 0
+    assert project.run("runs", "drop", "one", "--yes").code == 0
+    assert launch.tags(project.directory / "runs") == ["two"]
+    assert (project.directory / "runs/.launches/two/code/train.py").read_text() == TRAIN
+
+
 def test_a_run_that_has_a_job_gets_no_second_one(project: Desk) -> None:
     project.write("train.py", "import time; time.sleep(60)")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")

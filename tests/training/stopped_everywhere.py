@@ -2,8 +2,8 @@
 
     [torchrun --nproc_per_node 2] stopped_everywhere.py RUNS_DIRECTORY STEPS OPTIONS...
 
-STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the last rank gets the signal. Rank 0 writes RUNS_DIRECTORY/compared.json: for each of the
-STEPS what differs from the uninterrupted training; nothing, if all is well.
+STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the last rank gets the signal. Rank 0
+writes RUNS_DIRECTORY/compared.json: for each of the STEPS what differs from the uninterrupted training; nothing, if all is well.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -97,4 +96,4 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def listed(directory: Path) -> list[str]:
-    return sorted(os.listdir(directory)) if directory.is_dir() else []
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -71,7 +70,7 @@ def test_the_stop_file_is_not_asked_for_at_every_step(tmp_path: Path) -> None:
 def test_the_exit_word_is_where_the_job_script_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_exit(85, "deadline", {"HPCTRAIN_RUN_DIR": str(tmp_path), "HPCTRAIN_ATTEMPT": "12.0"})
     assert (tmp_path / "attempts/12.0/exit").read_text() == "85 deadline\n"
-    assert os.listdir(tmp_path / "attempts/12.0") == ["exit"]
+    assert [path.name for path in (tmp_path / "attempts/12.0").iterdir()] == ["exit"]
     write_exit(85, "deadline", {})
     (tmp_path / "file").touch()
     write_exit(1, "error", {"HPCTRAIN_RUN_DIR": str(tmp_path / "file"), "HPCTRAIN_ATTEMPT": "12.0"})

@@ -1,0 +1,218 @@
+"""From where a training starts: what its first lines say, what it refuses to go on from, and what it goes on from all the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import survival
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+Done = subprocess.CompletedProcess[str]
+Train = Callable[..., Done]
+SHORT = {**survival.BASE, "max_steps": 4, "save_steps": 2, "eval_strategy": "no", "logging_steps": 1}
+
+
+@pytest.fixture
+def train(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> Train:
+    def start(
+        run: str, attempt: str, *more: str, ranks: int = 1, model: str | None = tiny[0], data: str = tiny[1], **options: object
+    ) -> Done:
+        where = {"model_name_or_path": model} if model is not None else {}
+        words = survival.words({**where, "dataset_name": data, **SHORT, **options})
+        surroundings = survival.run_environment(environment, tmp_path / "runs" / run, attempt)
+        command = survival.argv(*words, *more, ranks=ranks)
+        return subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+    return start
+
+
+def said(done: Done) -> list[str]:
+    """Return the lines in front of the training, and the message it ended with."""
+    found = []
+    for line in done.stdout.splitlines():
+        if line.startswith("[train] begin"):
+            break
+        found.append(line)
+    return found
+
+
+def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str], tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "r"
+    first = train("r", "1.0")
+    assert first.returncode == 0, first.stderr
+    assert said(first) == [f"[train] starts anew from {tiny[0]}"]
+    before = survival.digests(run / "model")
+    again = train("r", "2.0")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"[train] is complete already: 4 of 4 steps, model in {run}/model; nothing is trained\n"
+    assert survival.exit_word(run, "2.0") == "0 completed\n"
+    assert survival.digests(run / "model") == before
+    more = train("r", "3.0", max_steps=6)
+    assert more.returncode == 0, more.stderr
+    assert said(more) == [
+        f"[train] resumes run r at step 4 from {run}/checkpoints/checkpoint-4 (weights, optimizer, learning rate, data order, random numbers)",
+        "[train] changed since the checkpoint: max_steps 4 -> 6",
+        "[train] with another number of steps the learning rate follows another schedule from here on",
+    ]
+    assert "[train] finished: 6 of 6 steps" in more.stdout
+    assert survival.digests(run / "model") != before
+    assert json.loads((run / "model/hpctrain.json").read_text())["step"] == 6
+
+
+def test_what_is_damaged_is_skipped_and_named(train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "r"
+    train("r", "1.0")
+    (run / "model/hpctrain.json").unlink()
+    weights = run / "checkpoints/checkpoint-4/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (run / "checkpoints/.saving-6.1.0").mkdir()
+    again = train("r", "2.0")
+    assert again.returncode == 0, again.stderr
+    lines = said(again)
+    assert lines[0] == "[train] skipped .saving-6.1.0: its save was not finished"
+    assert lines[1].startswith("[train] skipped checkpoint-4: model.safetensors has ")
+    assert lines[2].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+
+
+def test_state_that_is_missing_another_world_and_other_data_are_refused_together(
+    train: Train, tiny: tuple[str, str], tmp_path: Path
+) -> None:
+    import datasets
+
+    from hpctrain.runs.manifest import write_manifest
+
+    train("r", "1.0")
+    run = tmp_path / "runs" / "r"
+    shutil.rmtree(run / "model")
+    saved = run / "checkpoints/checkpoint-4"
+    for name in ("optimizer.pt", "rng_state.pth", "hpctrain.json"):
+        (saved / name).unlink()
+    write_manifest(saved, step=4, world_size=1, state=("model", "scheduler", "trainer"), run_id="r", attempt="1.0")
+    other = datasets.load_from_disk(tiny[1])
+    other["train"] = other["train"].select(range(20))
+    other.save_to_disk(str(tmp_path / "other"))
+    refused = train("r", "2.0", ranks=2, data=str(tmp_path / "other"), max_steps=6)
+    assert refused.returncode == 1, "torchrun's own"
+    assert refused.stderr.count("error: ") == 1, refused.stderr
+    message = refused.stderr[refused.stderr.index("error: ") :].splitlines()
+    assert message[:4] == [
+        "error: checkpoint-4 cannot be resumed as it is",
+        str(saved),
+        "it has no optimizer, no rng state: the training would go another way from there",
+        "1 processes saved it, and there are 2 now: other batches, in another order",
+    ]
+    assert message[4].startswith("the train data is not what it was: ")
+    accept = "--resume_with_missing_state true; --resume_with_other_world_size true; --resume_with_other_data true"
+    assert message[5] == f"fix: {accept}; the job as it was, or --init_from {saved} for its weights only"
+    assert survival.exit_word(run, "2.0") == "2 error\n"
+    accepted = train("r", "3.0", *accept.replace(";", "").split(), ranks=2, data=str(tmp_path / "other"), max_steps=6)
+    assert accepted.returncode == 0, accepted.stderr
+    assert "[train] finished: 6 of 6 steps" in accepted.stdout
+
+
+def test_data_in_another_place_is_the_same_data(train: Train, tiny: tuple[str, str], tmp_path: Path) -> None:
+    train("r", "1.0")
+    shutil.rmtree(tmp_path / "runs/r/model")
+    shutil.copytree(tiny[1], tmp_path / "copy")
+    assert train("r", "2.0", data="copy").returncode == 0
+
+
+def test_an_explicit_checkpoint(train: Train, tmp_path: Path) -> None:
+    train("a", "1.0")
+    saved = tmp_path / "runs/a/checkpoints/checkpoint-2"
+    first = train("b", "2.0", resume_from_checkpoint=saved)
+    assert first.returncode == 0, first.stderr
+    assert said(first) == [f"[train] resumes run b at step 2 from {saved} (weights, optimizer, learning rate, data order, random numbers)"]
+    assert survival.digests(tmp_path / "runs/b/model") == survival.digests(tmp_path / "runs/a/model")
+    shutil.rmtree(tmp_path / "runs/b/model")
+    requeued = train("b", "2.1", resume_from_checkpoint=saved)
+    assert said(requeued)[0] == f"[train] --resume_from_checkpoint {saved} was where this run began; it has a checkpoint of its own since"
+    assert said(requeued)[1].startswith("[train] resumes run b at step 4 from ")
+    (saved / "hpctrain.json").unlink()
+    refused = train("c", "3.0", resume_from_checkpoint=saved)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"error: the checkpoint {saved} is not complete: no hpctrain.json\n")
+    assert refused.stderr.splitlines()[-1] == "fix: --resume_without_manifest true, if you know that it is whole"
+    assert train("c", "4.0", resume_from_checkpoint=saved, resume_without_manifest="true").returncode == 0
+    assert train("d", "5.0", resume_from_checkpoint="nowhere").stderr.startswith("error: there is no checkpoint nowhere\n")
+
+
+def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> None:
+    train("a", "1.0")
+    runs = tmp_path / "runs"
+    first = train("a_b", "2.0", init_from="stage:missing", model=None)
+    assert first.returncode == 2
+    assert "error: --init_from: there are no weights 'stage:missing'" in first.stderr
+    first = train("b", "3.0", init_from="a", model=None)
+    assert first.returncode == 0, first.stderr
+    weights = "(weights only: optimizer, learning rate and data begin anew)"
+    assert said(first) == [f"[train] starts from the weights of a: {runs}/a/model {weights}"]
+    assert "[train] begin: step=0/4" in first.stdout
+    shutil.rmtree(runs / "b/model")
+    requeued = train("b", "3.1", init_from="a", model=None)
+    assert said(requeued)[0].startswith(f"[train] resumes run b at step 4 from {runs}/b/checkpoints/checkpoint-4 (")
+    assert said(requeued)[1] == "[train] --init_from a was for the first start; its weights are not used again"
+    other = train("c", "4.0", init_from="a/checkpoint-2", model=None)
+    assert said(other) == [f"[train] starts from the weights of a/checkpoint-2: {runs}/a/checkpoints/checkpoint-2 {weights}"]
+
+
+def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
+    lora = {"use_peft": "true", "lora_r": 2, "lora_target_modules": "q_proj"}
+    assert train("a", "1.0", learning_rate=0.1, **lora).returncode == 0
+    refused = train("b", "2.0", init_from="a")
+    assert refused.returncode == 2
+    assert "error: --init_from a is a LoRA adapter, and this training has none to put it into\n" in refused.stderr
+    assert "fix: --use_peft true --lora_r 2" in refused.stderr
+    refused = train("c", "3.0", init_from="a", **{**lora, "lora_r": 4})
+    assert refused.returncode == 1
+    assert "is another one than this training's" in refused.stderr
+    frozen = train("d", "4.0", init_from="a", learning_rate=0.0, **lora)
+    assert frozen.returncode == 0, frozen.stderr
+    assert survival.digests(tmp_path / "runs/d/model") == survival.digests(tmp_path / "runs/a/model"), "it began with these weights"
+
+
+def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(train: Train, tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": "true", "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.5, "max_steps": 6}
+    whole = train("a", "1.0", **best)
+    assert whole.returncode == 0, whole.stderr
+    runs = tmp_path / "runs"
+    state = json.loads((runs / "a/checkpoints/checkpoint-6/trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == f"{runs}/a/checkpoints/checkpoint-{state['best_global_step']}"
+    assert state["best_global_step"] < 6, "else this proves nothing"
+    shutil.copytree(runs / "a", runs / "moved")
+    for gone in ("a", "moved/model", "moved/checkpoints/checkpoint-6"):
+        shutil.rmtree(runs / gone)
+    surroundings = {"HPCTRAIN_RUN_ID": "a"}
+    assert surroundings  # the run keeps its id when its directory moves
+    again = train("moved", "2.0", output_dir=str(runs / "moved/checkpoints"), **best)
+    assert again.returncode == 2, "another run's checkpoints are not taken for one's own"
+    assert "holds checkpoints of another run, a" in again.stderr
+
+
+def test_problems_of_these_options_are_said_up_front(train: Train) -> None:
+    refused = train("a", "1.0", early_stopping_patience=0, save_only_model="true", init_from="nothing")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: 4 problems before training\n"), refused.stderr
+    for word in (
+        "--early_stopping_patience must be at least 1",
+        "looks at evaluations",
+        "--save_only_model",
+        "there are no weights 'nothing'",
+    ):
+        assert word in refused.stderr
+
+
+def test_early_stopping_is_a_success_and_is_complete(train: Train, tmp_path: Path) -> None:
+    options = {"early_stopping_patience": 1, "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.5, "max_steps": 200}
+    first = train("a", "1.0", **options)
+    assert first.returncode == 0, first.stderr
+    assert survival.exit_word(tmp_path / "runs/a", "1.0") == "0 early-stopping\n"
+    assert "[train] stopped early: " in first.stdout
+    again = train("a", "2.0", **options)
+    assert again.stdout.startswith("[train] is complete already: "), again.stdout
