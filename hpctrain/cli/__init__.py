@@ -30,7 +30,7 @@ VERBS = {
     "render": "Write the sbatch script.",
     "sweep": "Show the points of a sweep before they become jobs.",
     "submit": "Submit the script to Slurm, or run it on this machine.",
-    "resubmit": "Submit again what is missing or failed of a run, a sweep or stages.",
+    "resubmit": "Submit again what is missing or failed of NAME: a run, a sweep or stages.",
     "ps": "List my jobs, on Slurm and on this machine.",
     "logs": "Show the log of a job; -f follows it.",
     "cancel": "Cancel jobs.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 import time
 import uuid
@@ -125,11 +126,37 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
     launch.launch_dir(runs, tag)  # is a name
     if orders.run_id is not None:
         _refuse_running(runs, tag, [one for script in choice.scripts for one in _runs_of(tag, script)])
-    _record(choice, runs, tag)
-    if orders.snapshot:
-        snapshot(runs, tag)
-    launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
-    return Launched(tag, tuple(_submit_all(choice, launcher)))
+    before = _Before(runs, tag)
+    try:
+        _record(choice, runs, tag)
+        if orders.snapshot:
+            snapshot(runs, tag)
+        launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
+        return Launched(tag, tuple(_submit_all(choice, launcher)))
+    except HpctrainError:
+        before.restore()
+        raise
+
+
+class _Before:
+    """What there was of a launch before it began: a script that is refused leaves nothing behind."""
+
+    def __init__(self, runs: Path, tag: str) -> None:
+        self.runs, self.tag = runs, tag
+        self.had_runs, self.had_launch = runs.exists(), launch.load(runs, tag) is not None
+
+    def restore(self) -> None:
+        """Remove what was made, unless something was submitted, or may have been."""
+        whole = launch.load(self.runs, self.tag)
+        if self.had_launch or (whole is not None and whole.submissions):
+            return
+        if not self.had_runs:
+            shutil.rmtree(self.runs, ignore_errors=True)
+        elif whole is not None:
+            for run in launch.run_dirs_for(self.runs, whole):
+                if run.is_dir() and [each.name for each in run.iterdir()] == ["run.json"]:
+                    shutil.rmtree(run)
+            shutil.rmtree(whole.path)
 
 
 def _runs(script: Chosen) -> Path:

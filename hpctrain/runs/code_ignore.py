@@ -52,7 +52,8 @@ def _translate(line: str) -> tuple[bool, str] | None:
         return None
     anchored = "/" in body
     end = r"/\Z" if text.endswith("/") else r"/?\Z"
-    return out, ("" if anchored else "(?:.*/)?") + _glob(body.removeprefix("/")) + end
+    expression = ".+" if body == "/**" else _glob(body.removeprefix("/"))
+    return out, ("" if anchored else "(?:.*/)?") + expression + end
 
 
 def _glob(text: str) -> str:

@@ -79,7 +79,8 @@ class Attempt:
         except Exception as error:
             if self._error is None:  # the space is looked at now: what was written is removed soon
                 self._error, self._failure = error, _failure(error, self.place.final.parent, self.ranks.rank)
-                if not isinstance(error, (OSError, RuntimeError, HpctrainError)):  # no disk says so: show where it comes from
+                if self._failure.number is None and not isinstance(error, (OSError, RuntimeError, HpctrainError)):
+                    # No disk says this: show where it comes from.
                     sys.stderr.write("".join(traceback.format_exception(error)))
 
     def agree(self) -> None:

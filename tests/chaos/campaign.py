@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 import chaos_report
-import survival
+import survival  # type: ignore[import-not-found]  # tests/training/survival.py
 from chaos_report import Verdict, judged
 from faults import FAULTS, MAX_STEPS, ON_SMALL_DISK, SAVE_STEPS, Fault, small_disk
 from rough_lab import LabError, RoughLab
@@ -55,18 +55,19 @@ training:
 
 
 class Campaign:
-    """A project directory in the rough lab, its uninterrupted runs, and the faults.
+    """A project directory in a lab, its uninterrupted runs, and the faults.
 
     Args:
         directory: everything is made in it.
         seconds: when to stop beginning new faults.
+        lab: the number of the lab.
     """
 
-    def __init__(self, directory: Path, seconds: float) -> None:
+    def __init__(self, directory: Path, seconds: float, lab: int = 2) -> None:
         self.began = time.monotonic()
         self.ends = self.began + seconds
         self.project = directory / "project"
-        self.lab = RoughLab(directory / "state")
+        self.lab = RoughLab(directory / "state", lab)
         self.weights: dict[int, str] = {}
         self.tag = f"{int(time.time()):x}"
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from rough_lab import NODES, pids_on, processes_of
 from watched_run import GaveUpError, Run
 
 MAX_STEPS = 60
@@ -93,7 +92,7 @@ def nothing(_run: Run) -> None:
 def ranks(run: Run) -> dict[int, psutil.Process]:
     """Return rank → the process that trains."""
     found: dict[int, psutil.Process] = {}
-    for process in processes_of({run.job}):
+    for process in run.lab.processes_of({run.job}):
         try:
             environment, words = process.environ(), process.cmdline()
         except psutil.Error:
@@ -123,7 +122,7 @@ def kill_program(word: str) -> Callable[[Run], None]:
     def strike(run: Run) -> None:
         run.reach(HIT)
         trainers = {process.pid for process in ranks(run).values()}
-        for process in sorted(processes_of({run.job}), key=lambda each: each.create_time()):
+        for process in sorted(run.lab.processes_of({run.job}), key=lambda each: each.create_time()):
             if word in " ".join(process.cmdline()) and process.pid not in trainers:
                 process.kill()
                 return
@@ -152,15 +151,15 @@ def kill_while_saving(run: Run) -> None:
 def stop_slurmd(run: Run) -> None:
     """The daemon of a node ends; what it started runs on, until Slurm gives the node up."""
     run.reach(HIT)
-    run.lab.kill_daemon(f"slurmd-{NODES[1]}", signal.SIGTERM)
+    run.lab.kill_daemon(f"slurmd-{run.lab.nodes[1]}", signal.SIGTERM)
     come_back(run)
 
 
 def power_failure(run: Run) -> None:
     """A node is gone with all that ran on it."""
     run.reach(HIT)
-    victims = pids_on(NODES[1], {run.job})
-    run.lab.kill_daemon(f"slurmd-{NODES[1]}", signal.SIGKILL)
+    victims = run.lab.pids_on(run.lab.nodes[1], {run.job})
+    run.lab.kill_daemon(f"slurmd-{run.lab.nodes[1]}", signal.SIGKILL)
     for pid in victims:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -171,7 +170,7 @@ def power_failure(run: Run) -> None:
 
 def come_back(run: Run) -> None:
     """Wait until Slurm has given the node up and has requeued the job, then start the node again."""
-    run.wait(lambda: run.lab.wait_for_node(NODES[1], "down"), f"{NODES[1]} is down", 0.3)
+    run.wait(lambda: run.lab.wait_for_node(run.lab.nodes[1], "down"), f"{run.lab.nodes[1]} is down", 0.3)
     run.wait(lambda: "PENDING" in (run.lab.queued(run.job) or ""), "the job is pending again", 0.2)
     run.lab.up()
 

@@ -1,4 +1,4 @@
-"""The rough lab (HPCTRAIN_LAB_NUMBER=2, tests/lab): Slurm's commands in it, its daemons, and the processes of its jobs."""
+"""A lab of tests/lab: Slurm's commands in it, its daemons, and the processes of its jobs. The campaign's is the second one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from pathlib import Path
 import psutil
 
 LAB = Path(__file__).parents[1] / "lab" / "lab"
-DIRECTORY = Path(os.environ.get("HPCTRAIN_ROUGH_LAB_DIR", "/tmp/hpctrain-lab-2"))
-NODES = ("node3", "node4")
-CLUSTER = "lab2"
 CANNOT_RUN_HERE = 3
 # What an outer job, or the user's habits, would change about the commands below.
 SCRUBBED = ("SLURM", "SBATCH_", "SRUN_", "SACCT_", "SQUEUE_", "HPCTRAIN_", "PYTEST_", "PYTHONPATH", "RANK", "WORLD_SIZE", "MASTER_")
@@ -29,34 +26,40 @@ class RoughLab:
 
     Args:
         state: HPCTRAIN_STATE_DIR for everything that is started.
+        number: 2 is the lab whose nodes may die; 1 is everybody's.
     """
 
-    def __init__(self, state: Path) -> None:
-        self.up()
+    def __init__(self, state: Path, number: int = 2) -> None:
+        self.number = number
+        self.cluster = "lab" if number == 1 else f"lab{number}"
+        self.nodes = (f"node{2 * number - 1}", f"node{2 * number}")
+        conf = self.up()
+        self.directory = conf.parent.parent
         kept = {name: value for name, value in os.environ.items() if not name.startswith(SCRUBBED)}
         self.env = kept | {
-            "SLURM_CONF": str(DIRECTORY / "etc" / "slurm.conf"),
+            "SLURM_CONF": str(conf),
             "HPCTRAIN_STATE_DIR": str(state),
             "ACCELERATE_USE_CPU": "true",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parent / "slow_steps"),
         }
 
-    @staticmethod
-    def up() -> None:
-        """Start what of the lab is not running; nodes that were down come back.
+    def up(self) -> Path:
+        """Start what of the lab is not running, and return its slurm.conf; nodes that were down come back.
 
         Raises:
             LabError: it does not start.
             SystemExit: with status 3: it cannot run on this machine.
         """
-        environment = {**os.environ, "HPCTRAIN_LAB_NUMBER": "2"}
-        done = subprocess.run([sys.executable, str(LAB), "up", "--dir", str(DIRECTORY)], env=environment, capture_output=True, text=True)
+        environment = {name: value for name, value in os.environ.items() if name != "HPCTRAIN_LAB_DIR" or self.number == 1}
+        environment["HPCTRAIN_LAB_NUMBER"] = str(self.number)
+        done = subprocess.run([sys.executable, str(LAB), "up"], env=environment, capture_output=True, text=True)
         if done.returncode == CANNOT_RUN_HERE:
             sys.stderr.write(done.stderr)
             raise SystemExit(CANNOT_RUN_HERE)
         if done.returncode:
             raise LabError(done.stderr)
+        return Path(done.stdout.strip().partition("=")[2])
 
     def run(self, *argv: str, cwd: Path | None = None, check: bool = True, timeout_s: float = 120, **more: str) -> str:
         """Run a command and return what it says on stdout.
@@ -78,7 +81,7 @@ class RoughLab:
 
     def daemon(self, name: str) -> int:
         """Return the pid of a daemon of the lab: `slurmctld`, `slurmd-node4`."""
-        return int(json.loads((DIRECTORY / "state.json").read_text())[name][0])
+        return int(json.loads((self.directory / "state.json").read_text())[name][0])
 
     def kill_daemon(self, name: str, number: signal.Signals) -> None:
         """Signal a daemon, and wait until it is gone."""
@@ -90,31 +93,28 @@ class RoughLab:
         """Say whether sinfo calls a node so now."""
         return state in self.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T")
 
+    def processes_of(self, job_ids: set[str]) -> list[psutil.Process]:
+        """Return the living processes that the lab started for these jobs, on whichever of its nodes."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                ours = environment.get("SLURM_CLUSTER_NAME") == self.cluster and environment.get("SLURM_JOB_ID") in job_ids
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
 
-def processes_of(job_ids: set[str]) -> list[psutil.Process]:
-    """Return the living processes that the rough lab started for these jobs, on whichever of its nodes."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-            ours = environment.get("SLURM_CLUSTER_NAME") == CLUSTER and environment.get("SLURM_JOB_ID") in job_ids
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    def cgroups_of(self, job_ids: set[str]) -> list[Path]:
+        """Return the cgroups of these jobs that are still there."""
+        return [path for job in job_ids for node in self.nodes for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_{job}")]
 
-
-def cgroups_of(job_ids: set[str]) -> list[Path]:
-    """Return the cgroups of these jobs that are still there."""
-    return [path for job in job_ids for node in NODES for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_{job}")]
-
-
-def pids_on(node: str, job_ids: set[str]) -> set[int]:
-    """Return every process of these jobs on one node, the step managers included: what a power failure takes away."""
-    found: set[int] = set()
-    for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_*"):
-        if top.name.removeprefix("job_") in job_ids:
-            for file in top.rglob("cgroup.procs"):
-                found.update(int(pid) for pid in file.read_text().split())
-    return found
+    def pids_on(self, node: str, job_ids: set[str]) -> set[int]:
+        """Return every process of these jobs on one node, the step managers included: what a power failure takes away."""
+        found: set[int] = set()
+        for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_*"):
+            if top.name.removeprefix("job_") in job_ids:
+                for file in top.rglob("cgroup.procs"):
+                    found.update(int(pid) for pid in file.read_text().split())
+        return found

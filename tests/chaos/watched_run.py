@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rough_lab import RoughLab, cgroups_of, processes_of
+from rough_lab import RoughLab
 
 #: Names of things that are on their way to become something else; nothing of the kind may stay.
 UNFINISHED = re.compile(r"^\.|\.lock$|\.tmp$|\.writing$|lock$|\.\d+\.\d+$")
@@ -184,10 +184,10 @@ class Run:
         """Return what the run left that nobody should find: processes, cgroups, locks and temporary files."""
         jobs = {*self.jobs, *(attempt.name.partition(".")[0] for attempt in self.attempts())}
         until = time.monotonic() + 30
-        while (processes_of(jobs) or cgroups_of(jobs)) and time.monotonic() < until:
+        while (self.lab.processes_of(jobs) or self.lab.cgroups_of(jobs)) and time.monotonic() < until:
             time.sleep(0.3)
-        found = [f"process {' '.join(process.cmdline())[:60]}" for process in processes_of(jobs)]
-        found += [f"cgroup {path}" for path in cgroups_of(jobs)]
+        found = [f"process {' '.join(process.cmdline())[:60]}" for process in self.lab.processes_of(jobs)]
+        found += [f"cgroup {path}" for path in self.lab.cgroups_of(jobs)]
         for path in self.directory.rglob("*"):
             within = path.relative_to(self.directory)
             # A directory of an attempt is named after the job and its restart.

@@ -234,10 +234,10 @@ def test_a_place_that_cannot_be_written(desk: Desk) -> None:
 
 @pytest.fixture
 def small_disk(desk: Desk) -> Iterator[Path]:
-    """A file system of two pages, which is the current directory."""
+    """A file system of four pages, which is the current directory."""
     outside = desk.directory
     desk.go("disk")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(desk.directory)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(desk.directory)], check=True)
     desk.patch.chdir(desk.directory)
     yield desk.directory
     desk.patch.chdir(outside)
@@ -245,7 +245,7 @@ def small_disk(desk: Desk) -> Iterator[Path]:
 
 
 @as_root
-@pytest.mark.parametrize("pages", [1, 2])
+@pytest.mark.parametrize("pages", [1, 2, 3, 4])
 def test_a_full_disk_keeps_the_old_script_or_none(desk: Desk, small_disk: Path, pages: int) -> None:
     (small_disk / "fill").write_bytes(b"x" * 4096 * pages)
     said = desk.run("render")

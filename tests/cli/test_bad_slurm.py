@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpctrain.errors import SchedulerError
+from hpctrain.runs import launch
 from hpctrain.scheduler import ledger
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -80,7 +81,11 @@ def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
 @pytest.mark.slow  # as long as hpctrain waits for the job to appear
 def test_no_job_id_at_all(rendered: Desk) -> None:
     rendered.program("sbatch", "echo welcome")
-    assert "welcome" in rendered.refused("submit", "--no-check", code=3).err
+    said = rendered.run("submit", "--no-check")
+    assert (said.code, "welcome" in said.err) == (3, True)
+    [tag] = launch.tags(rendered.directory / "runs")
+    [asked] = launch.load(rendered.directory / "runs", tag).submissions  # type: ignore[union-attr]
+    assert (asked.job_id, asked.argv[-1]) == (None, tag), "what may have arrived is remembered"
 
 
 def test_a_job_that_sbatch_did_not_answer_for_is_found_and_not_sent_twice(rendered: Desk) -> None:

@@ -56,8 +56,8 @@ def test_a_page_has_every_line_of_the_script_on_80_columns(golden: Path, desk: D
 def test_headings_and_the_numbers_of_the_script(desk: Desk) -> None:
     out = desk.run("explain-script", str(EVERYTHING)).out
     headings = re.findall(r"^(.+)\n-+$", out, re.MULTILINE)
-    assert headings == ["what this file is", "what is asked of Slurm", "where it logs", "the environment", "where the ranks meet",
-                        "the launch", "on each node", "the launch", "after the launch"]  # fmt: skip
+    assert headings == ["what this file is", "what is asked of Slurm", "where it logs", "where it runs", "where it logs", "the environment",
+                        "the run", "where the ranks meet", "the launch", "on each node", "the launch", "after the launch"]  # fmt: skip
     assert "2 nodes x 4 GPUs = 8" in out
     assert "32 cores / 4 = 8 for each" in " ".join(out.split())
     assert "      As in line " in out, "what was said before is not said again"

@@ -41,6 +41,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=120, deadline=None)
 @example(lines=["a", "!a/b"])
+@example(lines=["a", "!/**"])
 @example(lines=["*", "!*/", "!a.b"])
 @example(lines=["/a/**", "a/**/b", "**/b", "**"])
 @example(lines=["a/", "!ab", "ab "])

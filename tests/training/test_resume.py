@@ -13,6 +13,7 @@ import survival
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+ALL = "(weights, optimizer, learning rate, data order, random numbers)"
 Done = subprocess.CompletedProcess[str]
 Train = Callable[..., Done]
 SHORT = {**survival.BASE, "max_steps": 4, "save_steps": 2, "eval_strategy": "no", "logging_steps": 1}
@@ -56,7 +57,7 @@ def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str],
     more = train("r", "3.0", max_steps=6)
     assert more.returncode == 0, more.stderr
     assert said(more) == [
-        f"[train] resumes run r at step 4 from {run}/checkpoints/checkpoint-4 (weights, optimizer, learning rate, data order, random numbers)",
+        f"[train] resumes run r at step 4 from {run}/checkpoints/checkpoint-4 {ALL}",
         "[train] changed since the checkpoint: max_steps 4 -> 6",
         "[train] with another number of steps the learning rate follows another schedule from here on",
     ]
@@ -163,7 +164,7 @@ def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> Non
 
 
 def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
-    lora = {"use_peft": "true", "lora_r": 2, "lora_target_modules": "q_proj"}
+    lora = {"use_peft": "true", "lora_r": 2}
     assert train("a", "1.0", learning_rate=0.1, **lora).returncode == 0
     refused = train("b", "2.0", init_from="a")
     assert refused.returncode == 2
@@ -178,21 +179,23 @@ def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(train: Train, tmp_path: Path) -> None:
-    best = {"load_best_model_at_end": "true", "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.5, "max_steps": 6}
+    best = {"load_best_model_at_end": "true", "eval_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 8}
+    best |= {"metric_for_best_model": "eval_loss", "greater_is_better": "true"}  # as if: so that the last one is not the best
     whole = train("a", "1.0", **best)
     assert whole.returncode == 0, whole.stderr
-    runs = tmp_path / "runs"
-    state = json.loads((runs / "a/checkpoints/checkpoint-6/trainer_state.json").read_text())
-    assert state["best_model_checkpoint"] == f"{runs}/a/checkpoints/checkpoint-{state['best_global_step']}"
-    assert state["best_global_step"] < 6, "else this proves nothing"
-    shutil.copytree(runs / "a", runs / "moved")
-    for gone in ("a", "moved/model", "moved/checkpoints/checkpoint-6"):
-        shutil.rmtree(runs / gone)
-    surroundings = {"HPCTRAIN_RUN_ID": "a"}
-    assert surroundings  # the run keeps its id when its directory moves
-    again = train("moved", "2.0", output_dir=str(runs / "moved/checkpoints"), **best)
-    assert again.returncode == 2, "another run's checkpoints are not taken for one's own"
-    assert "holds checkpoints of another run, a" in again.stderr
+    run = tmp_path / "runs/a"
+    state = json.loads((run / "checkpoints/checkpoint-8/trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == f"{run}/checkpoints/checkpoint-4", "the last one would prove nothing"
+    (tmp_path / "elsewhere").mkdir()
+    moved = run.rename(tmp_path / "elsewhere/a")
+    shutil.rmtree(moved / "model")
+    again = train("../elsewhere/a", "2.0", **best)
+    assert again.returncode == 0, again.stderr
+    assert said(again)[0].startswith("[train] resumes run a at step 8 from ")
+    assert survival.digests(moved / "model") == survival.digests(moved / "checkpoints/checkpoint-4")
+    foreign = train("b", "3.0", output_dir=moved / "checkpoints")
+    assert foreign.returncode == 2, "another run's checkpoints are not taken for one's own"
+    assert f"error: {moved}/checkpoints holds checkpoints of another run, a\n" in foreign.stderr
 
 
 def test_problems_of_these_options_are_said_up_front(train: Train) -> None:

@@ -82,10 +82,11 @@ def test_one_process_with_a_config_file(demo: Any, run: Run, tmp_path: Path) -> 
     assert last < first - 1
     assert done.stdout.splitlines()[-1].startswith("[train] finished: 20 of 20 steps, loss ")
     assert content(demo.dataset) == before, "packing wrote into the dataset's folder"
-    saved = tmp_path / "run" / "checkpoints"
+    saved = tmp_path / "run" / "model"
     assert (saved / "model.safetensors").is_file()
     assert (saved / "tokenizer.json").is_file()
-    assert (saved / "checkpoint-20" / "trainer_state.json").is_file()
+    assert (saved / "hpctrain.json").is_file()
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-20" / "trainer_state.json").is_file()
     assert json.loads((saved / "config.json").read_text())["dtype"] == "float32"
     events = [(sample.step, sample.event) for sample in samples(done.stdout)]
     assert events == [
@@ -212,7 +213,7 @@ def test_another_world_than_the_launchers_is_refused(monkeypatch: pytest.MonkeyP
     from types import SimpleNamespace
 
     from hpctrain.errors import UsageError
-    from hpctrain.training.sft import _check_world
+    from hpctrain.training.options import _check_world
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     _check_world(SimpleNamespace(world_size=2))
@@ -223,7 +224,7 @@ def test_another_world_than_the_launchers_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_completion_mask_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from hpctrain.training.sft import _defaults
+    from hpctrain.training.options import _defaults
 
     monkeypatch.setenv("HPCTRAIN_RUN_DIR", "/run")
     names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
@@ -244,7 +245,7 @@ def test_only_a_frozen_base_is_loaded_in_bfloat16(monkeypatch: pytest.MonkeyPatc
 
     import torch
 
-    from hpctrain.training.sft import _defaults
+    from hpctrain.training.options import _defaults
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
