@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 MARGIN_S = 10.0
 MARGIN_PART = 0.25
+RULE = f"stops while one more step and a save still fit, with {MARGIN_PART:.0%} of their time and {MARGIN_S:.0f} s to spare"
 END_VARIABLE = "SLURM_JOB_END_TIME"
 _STEPS, _SAVES = 20, 3
 

@@ -74,8 +74,8 @@ def read_options(argv: list[str]) -> Options:
         problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", _HELP))
     problems += preflight.check_launch(os.environ)
     problems += preflight.check_sharding(os.environ)
-    weights, found = weights_to_start_from(asked)
-    problems += found or weights_problems(weights, asked)
+    weights, wrong = weights_to_start_from(asked)
+    problems += wrong or weights_problems(weights, asked)
     splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no")
     problems += preflight.check_dataset(asked.dataset_name, splits)
     cpu = asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU"))
@@ -85,11 +85,7 @@ def read_options(argv: list[str]) -> Options:
         raise preflight.usage_error(problems)
     train_dataset, eval_dataset = _load(asked.dataset_name, splits)
     parser.set_defaults(**_defaults(asked, cpu=cpu, columns=train_dataset.column_names))
-    try:
-        parsed = parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
-    except (ValueError, TypeError, NotImplementedError) as error:  # options that exclude each other
-        raise UsageError(f"the training cannot be set up like this: {error}", fix=_HELP) from error
-    script, training, model, monitor, survival = parsed[:5]  # behind them is what remains: --config
+    script, training, model, monitor, survival = _build(parser, arguments)
     model.model_name_or_path = weights.model
     _check_world(training)
     return Options(
@@ -103,6 +99,15 @@ def read_options(argv: list[str]) -> Options:
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
     )
+
+
+def _build(parser: Any, arguments: list[str]) -> tuple[Any, ...]:
+    """Return the options as the libraries' classes; this connects the ranks."""
+    try:
+        parsed = parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+    except (ValueError, TypeError, NotImplementedError) as error:  # options that exclude each other
+        raise UsageError(f"the training cannot be set up like this: {error}", fix=_HELP) from error
+    return tuple(parsed[:5])  # behind them is what remains: --config
 
 
 _HELP = "python -m hpctrain.training.sft --help"

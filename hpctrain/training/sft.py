@@ -38,6 +38,9 @@ from hpctrain.training.process import WAIT_S, leave, own_rank, say
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
+#: Variables of `accelerate launch` and of torchrun, which both end with 1 whatever code a process of theirs ends with.
+_HIDES_CODES = {"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"}
+
 __all__ = ["Options", "main", "read_options", "train"]
 
 
@@ -70,15 +73,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def _end(code: int, reason: str | None, *, together: bool) -> NoReturn:
     """Write the reason, close the trackers, and end; `together`: when all ranks have come here, launchers end the others with the first."""
+    said = bool(os.environ.get(layout.RUN_DIR_VARIABLE) and os.environ.get(layout.ATTEMPT_VARIABLE))
     if own_rank() == 0:
-        if reason is not None:
-            stop.write_exit(code, reason)
+        said = reason is not None and stop.write_exit(code, reason)
         trackers.finish(code)
     torch = sys.modules.get("torch")
     if together and torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-    leave(code)
+    # A launcher takes 85 for a crash: it prints a traceback, hides the code, and calls the step failed. The file says what is meant.
+    leave(layout.DONE if together and said and _HIDES_CODES & set(os.environ) else code)
 
 
 def _fail(error: HpctrainError) -> NoReturn:

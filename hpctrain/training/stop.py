@@ -1,7 +1,8 @@
 """How a training learns that it must stop, and how it says why it did; no torch, so that it is there before torch is imported.
 
-The job script starts the launcher with SIGTERM, SIGUSR1 and SIGUSR2 ignored, and what is ignored stays so in a new program. `listen`
-gives SIGTERM and SIGUSR1 a meaning again, in this process only: what it forks (workers of the data loader, helpers) goes on as before.
+Slurm announces the end of a job by a signal to the first process of each task, a shell of the job script, which leaves a file for the
+training. `listen` gives SIGTERM and SIGUSR1 themselves that meaning too, whoever sends them, in this process only: what it forks (workers
+of the data loader, helpers) goes on as before.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ STOP_FILE = "stop"
 EXIT_FILE = "exit"
 LOOK_EVERY_S = 2.0
 """Seconds between two looks at the stop file: a metadata server of a parallel file system answers for all jobs of a cluster."""
+
+ANNOUNCED_EVERY_S = 1.0
+"""Seconds between two looks for a signal that the job script got: KillWait can be as short as the site likes."""
 
 
 class Wish(enum.IntEnum):
@@ -61,6 +65,7 @@ class Stopped(SystemExit):
 
 
 _received: list[int] = []
+_looked = float("-inf")
 _listening = 0
 
 
@@ -89,8 +94,26 @@ def _forget() -> None:
 
 
 def signalled() -> str | None:
-    """Return the name of the first signal that came, such as `SIGTERM`."""
+    """Return the name of the first signal that came, such as `SIGTERM`; one that the job script got, and left a file for, counts too.
+
+    Slurm signals the first process of a task alone, which is the script's shell. Rank 0 looks for all: every rank would be a crowd.
+    """
+    if not _received and _rank_zero() and _announced():
+        _received.append(signal.SIGTERM)
     return signal.Signals(_received[0]).name if _received else None
+
+
+def _rank_zero() -> bool:
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
+def _announced() -> bool:
+    global _looked  # noqa: PLW0603 - of the process, as the signals are
+    run_dir, attempt = os.environ.get(layout.RUN_DIR_VARIABLE), os.environ.get(layout.ATTEMPT_VARIABLE)
+    if not run_dir or not attempt or time.monotonic() - _looked < ANNOUNCED_EVERY_S:
+        return False
+    _looked = time.monotonic()
+    return os.path.exists(f"{run_dir}/attempts/{attempt}/{STOP_FILE}")  # noqa: PTH110 - Path.exists raises where this says no
 
 
 class UndisturbedWorker:
@@ -124,7 +147,7 @@ class StopFile:
 
     def __init__(self, run_dir: Path | None, attempt: str | None) -> None:
         self._path = None if run_dir is None else run_dir / STOP_FILE
-        self._kept = None if run_dir is None or attempt is None else run_dir / "attempts" / attempt / STOP_FILE
+        self._kept = None if run_dir is None or attempt is None else run_dir / "attempts" / attempt / "stopped-by"
         self._looked = float("-inf")
         self._there = False
 
@@ -146,14 +169,14 @@ class StopFile:
                 self._path.unlink()
 
 
-def write_exit(code: int, reason: str, environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
-    """Write `CODE REASON` where the job script looks: launchers hide the exit codes of their processes. For rank 0 only.
+def write_exit(code: int, reason: str, environ: dict[str, str] | os._Environ[str] = os.environ) -> bool:
+    """Write `CODE REASON` where the job script looks, and return whether it is there: launchers hide exit codes. For rank 0 only.
 
     Without a run directory and an attempt in the environment nothing is written; what cannot be written is said on standard error.
     """
     run_dir, attempt = environ.get(layout.RUN_DIR_VARIABLE), environ.get(layout.ATTEMPT_VARIABLE)
     if not run_dir or not attempt:
-        return
+        return False
     path = Path(run_dir) / "attempts" / attempt / EXIT_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,3 +184,5 @@ def write_exit(code: int, reason: str, environ: dict[str, str] | os._Environ[str
     except OSError as error:
         sys.stderr.write(f"[train] notice: cannot write {path}: {error.strerror}\n")
         sys.stderr.flush()
+        return False
+    return True

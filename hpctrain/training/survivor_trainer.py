@@ -24,7 +24,7 @@ from typing import Any
 from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
 from hpctrain.training import kept, stop
-from hpctrain.training.deadline import Deadline
+from hpctrain.training.deadline import RULE, Deadline, in_words
 from hpctrain.training.kept import Due
 from hpctrain.training.not_finite import not_finite
 from hpctrain.training.process import say
@@ -92,6 +92,12 @@ class SurvivorMixin(SavesMixin):
     """
 
     def __init__(self, *args: Any, survival: Survival | None = None, **named: Any) -> None:
+        behind = super()
+        if missing := [name for name in ("_run_epoch", "_finalize_training", "_maybe_log_save_evaluate") if not hasattr(behind, name)]:
+            raise HpctrainError(
+                f"this transformers has a training loop that is not known here: Trainer has no {missing[0]}",
+                fix="pip install 'transformers>=5.23'",
+            )
         super().__init__(*args, survival=survival or Survival.from_environment(), **named)
         self._loop = _Loop()
         self._stop_file = stop.StopFile(self.survival.run_dir, self.survival.attempt)
@@ -147,6 +153,8 @@ class SurvivorMixin(SavesMixin):
             evaluation=times.get("evaluation"),
             step=times.get("step"),
         )
+        if self._deadline.end is not None and self.ranks.rank == 0:
+            say(f"[train] the time limit ends in {in_words(self._deadline.end - time.time())}; {RULE}")
         why = self.ranks.share(self._deadline.too_late(time.time()))
         if why is not None:
             raise _too_late(why)

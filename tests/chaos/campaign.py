@@ -135,8 +135,10 @@ class Campaign:
             verdicts.append(verdict)
             say(f"{verdict.fault}: {'; '.join(verdict.wrong) or 'ok'} ({verdict.lost} steps lost, {verdict.seconds:.0f} s)")
 
+        # The longest one first, so that the others fill the time that it takes.
+        together = sorted((fault for fault in faults if not fault.alone), key=lambda fault: -fault.patience_s)
         with ThreadPoolExecutor(TOGETHER) as pool:
-            list(pool.map(one, [fault for fault in faults if not fault.alone]))
+            list(pool.map(one, together))
         for fault in faults:
             if fault.alone:
                 one(fault)

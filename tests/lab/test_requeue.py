@@ -27,6 +27,7 @@ PACE_S = 2.0
 def campaign(tmp_path: Path, lab_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the campaign's project: a small training, in everybody's lab: nothing is broken here."""
     monkeypatch.syspath_prepend(str(CHAOS))
+    monkeypatch.setenv("HPCTRAIN_LAB_DIR", str(Path(lab_env["SLURM_CONF"]).parent.parent))
     made = importlib.import_module("campaign").Campaign(tmp_path, 1e9, lab=1)
     made.prepare()
     yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def test_the_stop_file_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.there()
     file.consume()
     assert not (tmp_path / "stop").exists()
-    assert (tmp_path / "attempts/7.0/stop").is_file()
+    assert (tmp_path / "attempts/7.0/stopped-by").is_file()
     assert not StopFile(tmp_path, "7.1").there()
     assert not StopFile(None, None).there()
 
@@ -122,3 +123,15 @@ def test_a_job_without_time_for_one_step_says_so() -> None:
     assert deadline.too_late(50.0) is None
     assert Deadline(100.0, now=60.0).too_late(99.0) is None, "nothing is known, so nothing is claimed"
     assert Deadline(None, now=0.0, save=1.0, step=1.0).too_late(1e12) is None
+
+
+def test_a_signal_that_the_job_script_got_is_heard_by_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "attempts/7.0").mkdir(parents=True)
+    (tmp_path / "attempts/7.0/stop").touch()
+    program = "from hpctrain.training import stop; print(stop.signalled())"
+    heard = {}
+    for rank, attempt in (("0", "7.0"), ("1", "7.0"), ("0", "7.1")):
+        environment = {**os.environ, "HPCTRAIN_RUN_DIR": str(tmp_path), "HPCTRAIN_ATTEMPT": attempt, "RANK": rank}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        heard[rank, attempt] = done.stdout.strip()
+    assert heard == {("0", "7.0"): "SIGTERM", ("1", "7.0"): "None", ("0", "7.1"): "None"}

@@ -152,7 +152,7 @@ def test_the_stop_file(tiny: tuple[str, str], environment: dict[str, str], tmp_p
     assert survival.exit_word(run, "1.0") == "86 stop-file\n"
     assert f"[train] the file stop is there: saving and stopping at step {saved_step(run)} of" in out
     assert not (run / "stop").exists(), "the next start must not stop at once"
-    assert (run / "attempts/1.0/stop").exists()
+    assert (run / "attempts/1.0/stopped-by").exists()
 
 
 def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
