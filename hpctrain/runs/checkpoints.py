@@ -210,6 +210,35 @@ def sweep(checkpoints: Path) -> None:
         _remove(path)
 
 
+def checkpoint_of(word: str, *, runs: Path, tag: str | None) -> Path:
+    """Return the checkpoint that `word` stands for: `stage:NAME` and a run's id are the newest complete one of that run.
+
+    Args:
+        word: also `RUN_ID/checkpoint-40`, or a directory, which is not looked at here.
+        runs: the directory of all runs.
+        tag: the tag of the launch, for stages.
+
+    Raises:
+        UsageError: there is no complete one.
+    """
+    stage = word.removeprefix("stage:") if word.startswith("stage:") else None
+    if stage is not None and (tag is None or not layout.NAME.match(stage)):
+        raise UsageError(f"{word!r} is no stage of this launch", fix="--resume_from_checkpoint DIRECTORY")
+    first, _, rest = (layout.run_id(tag or "", stage=stage) if stage is not None else word).partition("/")
+    run = runs / first
+    if stage is None and (not layout.NAME.match(first) or not run.is_dir()):
+        return Path(word)
+    if rest:
+        return run / CHECKPOINTS / rest
+    newest, skipped = newest_complete(run / CHECKPOINTS, digests=False)
+    if newest is None:
+        raise UsageError(
+            f"{word!r}: run {first} has no complete checkpoint", details=tuple(f"  {one.name}: {one.why}" for one in skipped),
+            fix=f"hpctrain checkpoints list {first}",
+        )  # fmt: skip
+    return newest.path
+
+
 def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
     """Return the directory of the weights that `word` stands for.
 

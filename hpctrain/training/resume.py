@@ -5,6 +5,7 @@ Decided by rank 0, for all (`decided`); reads files, needs no torch. A checkpoin
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import checkpoints, files
+from hpctrain.runs import checkpoints, files, layout
 from hpctrain.runs.checkpoints import Checkpoint
 from hpctrain.runs.manifest import Manifest, problems, read_manifest
 from hpctrain.training.preflight import split_folders
@@ -69,7 +70,8 @@ class Request:
 
     Attributes:
         output_dir: where the checkpoints of this training are saved.
-        explicit: `--resume_from_checkpoint`: a directory, `true` for the newest in output_dir, or None.
+        explicit: `--resume_from_checkpoint`: a directory, `stage:NAME`, RUN_ID, RUN_ID/checkpoint-40, `true` for the newest in output_dir,
+            or None.
         anew: the first line of the log where nothing is resumed, behind `[train] `.
         init_from: the word of `--init_from`.
         world_size: processes now.
@@ -119,8 +121,10 @@ def decide(request: Request, survival: Survival) -> Start:
     found, skipped = _own(request, survival)
     lines = [f"[train] skipped {one.name}: {one.why}" for one in skipped]
     explicit = request.explicit if request.explicit != "true" else None
-    if explicit is not None and not _already_further(found, Path(explicit), survival):
-        found = _asked_for(Path(explicit), request)
+    # Of a stage before, a requeued job has no further use: its own checkpoint is newer, and that stage may be gone.
+    path = None if explicit is None or (found is not None and explicit.startswith("stage:")) else _path_of(explicit, survival)
+    if path is not None and not _already_further(found, path, survival):
+        found = _asked_for(path, request)
         lines = []
     elif explicit is not None:
         lines.append(f"[train] --resume_from_checkpoint {explicit} was where this run began; it has a checkpoint of its own since")
@@ -166,6 +170,11 @@ def _already_further(own: Checkpoint | None, explicit: Path, survival: Survival)
         return True
     job = (survival.attempt or "").rpartition(".")[0]
     return bool(job) and (own.manifest.attempt or "").rpartition(".")[0] == job
+
+
+def _path_of(word: str, survival: Survival) -> Path:
+    runs = survival.run_dir.absolute().parent if survival.run_dir is not None else Path(layout.RUNS)
+    return checkpoints.checkpoint_of(word, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE))
 
 
 def _asked_for(path: Path, request: Request) -> Checkpoint:

@@ -171,7 +171,7 @@ def power_failure(run: Run) -> None:
 def come_back(run: Run) -> None:
     """Wait until Slurm has given the node up and has requeued the job, then start the node again."""
     run.wait(lambda: run.lab.wait_for_node(run.lab.nodes[1], "down"), f"{run.lab.nodes[1]} is down", 0.3)
-    run.wait(lambda: "PENDING" in (run.lab.queued(run.job) or ""), "the job is pending again", 0.2)
+    run.wait(lambda: "PENDING" in run.state(), "the job is pending again", 0.2)
     run.lab.up()
 
 
@@ -189,7 +189,7 @@ def preempt(run: Run) -> None:
     run.lab.run(
         "sbatch", "--partition=high", "--nodes=2", "--exclusive", "--time=1", "--mem=100", "--output=/dev/null", "--wrap=sleep 5"
     )  # fmt: skip
-    run.wait(lambda: "RUNNING" not in (run.lab.queued(run.job) or ""), "the job is preempted", 0.3)
+    run.wait(lambda: "RUNNING" not in run.state(), "the job is preempted", 0.3)
 
 
 def small_disk(run: Run) -> None:
@@ -210,7 +210,7 @@ def fill_disk(run: Run) -> None:
         pass
     finally:
         os.close(descriptor)
-    run.wait(lambda: run.lab.queued(run.job) is None, "the job fails for want of space", 0.3)
+    run.wait(lambda: not run.state(), "the job fails for want of space", 0.3)
     whole(run, SAVE_STEPS)
     filler.unlink(missing_ok=True)
 
@@ -219,7 +219,7 @@ def read_only(run: Run) -> None:
     """The file system turns read-only, as Lustre and NFS do in trouble; later somebody mends it."""
     run.reach(SAVE_STEPS + 2)
     subprocess.run(["mount", "-o", "remount,ro", str(run.checkpoints)], check=True)
-    run.wait(lambda: run.lab.queued(run.job) is None, "the job fails because it cannot save", 0.3)
+    run.wait(lambda: not run.state(), "the job fails because it cannot save", 0.3)
     whole(run, SAVE_STEPS)
     subprocess.run(["mount", "-o", "remount,rw", str(run.checkpoints)], check=True)
 
@@ -244,7 +244,7 @@ def damage(how: Callable[[Path], None]) -> Callable[[Run], None]:
     def strike(run: Run) -> None:
         run.reach(LATE_HIT)
         run.lab.run("scancel", "--signal=KILL", run.job)
-        run.wait(lambda: run.lab.queued(run.job) is None, "the job is gone", 0.3)
+        run.wait(lambda: not run.state(), "the job is gone", 0.3)
         newest = max(run.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
         how(newest)
         run.notes.append(f"damaged {newest.name}")
@@ -287,9 +287,16 @@ FAULTS = (
     Fault("sigterm-storm", "SIGTERM ten times in two seconds", again_and_again),
     Fault("scancel", "scancel: no requeue brings it back, a human does", slurm("scancel", "JOB"), human=1, nodes=2, short=True),
     Fault("requeue", "scontrol requeue from outside", slurm("scontrol", "requeue", "JOB")),
+    Fault(
+        "chain",
+        "SIGTERM where nothing is requeued: the next job of the chain goes on",
+        slurm("scancel", "--signal=TERM", "JOB"),
+        options=("--restart", "chain", "--max-restarts", "2"),
+    ),
     Fault("stop-file", "touch runs/RUN_ID/stop", touch_stop, human=1),
     Fault(
-        "time-limit", "--time=1, and work for four minutes", nothing, options=("--time", "1"), pace_s=4.0, restarts=4, patience_s=1200
+        "time-limit", "--time=1, and work for four minutes", nothing, options=("--time", "1", "--max-restarts", "40"), pace_s=4.0,
+        restarts=4, patience_s=1200,
     ),
     Fault("preempted", "preemption, GraceTime=0", preempt, nodes=2, options=("--partition", "low"), alone=True, short=True),
     Fault("preempted-grace", "preemption, GraceTime=20", preempt, nodes=2, options=("--partition", "low_grace"), alone=True),

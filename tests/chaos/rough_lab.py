@@ -75,8 +75,17 @@ class RoughLab:
         return done.stdout.strip()
 
     def queued(self, job_id: str) -> str | None:
-        """Return `STATE REASON` of a job that pends, runs or completes; None for one that is over."""
-        lines = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r", check=False).splitlines()
+        """Return `STATE REASON` of a job that pends, runs or completes; None for one that is over.
+
+        Raises:
+            LabError: squeue fails, which says nothing about the job.
+        """
+        try:
+            lines = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r").splitlines()
+        except LabError as error:
+            if "Invalid job id specified" in str(error):  # forgotten, five minutes after its end
+                return None
+            raise
         return lines[0] if lines else None
 
     def daemon(self, name: str) -> int:

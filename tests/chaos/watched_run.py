@@ -59,6 +59,7 @@ class Run:
         options: of `hpctrain submit`.
         pace_s: seconds that each step sleeps.
         jobs: ids of the jobs that were submitted for it.
+        links: those of the last submission: several for a chain.
         humans: how often somebody had to submit it again.
         notes: what else happened.
     """
@@ -72,6 +73,7 @@ class Run:
     options: tuple[str, ...] = ()
     pace_s: float = 0.2
     jobs: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
     humans: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -93,11 +95,26 @@ class Run:
 
     def _hpctrain(self, *words: str) -> None:
         said = self.lab.run("hpctrain", *words, "--parsable", cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s))
-        self.jobs.append(said.split()[-1].partition(";")[0])
+        self.links = [line.partition(";")[0] for line in said.split()]
+        self.jobs += self.links
+
+    def now(self) -> tuple[str, str] | None:
+        """Return (job id, `STATE REASON`) of the job that works on the run or is the next to do so; None: Slurm has none left."""
+        for job in self.links:
+            state = self.lab.queued(job)
+            if state is not None:
+                return job, state
+        return None
+
+    def state(self) -> str:
+        """Return `STATE REASON` of that job; empty: there is none."""
+        found = self.now()
+        return found[1] if found else ""
 
     @property
     def job(self) -> str:
-        return self.jobs[-1]
+        found = self.now()
+        return found[0] if found else self.links[-1]
 
     def attempts(self) -> list[Attempt]:
         """Return the starts of the job so far, the oldest first."""
@@ -138,7 +155,7 @@ class Run:
         def there() -> bool:
             if self.step() >= step:
                 return True
-            if self.lab.queued(self.job) is None:
+            if not self.state():
                 raise GaveUpError(f"job {self.job} ended before step {step}{self.last_words()}")
             return False
 
@@ -155,8 +172,8 @@ class Run:
             GaveUpError: it does not end, or `most` new submissions were not enough.
         """
         while True:
-            state = self.wait(lambda: self.lab.queued(self.job) or "gone", "an answer of squeue")
-            if state == "gone":
+            state = self.state()
+            if not state:
                 if self.completed():
                     return
                 if self.humans == most:

@@ -37,7 +37,7 @@ def campaign(tmp_path: Path, lab_env: dict[str, str], monkeypatch: pytest.Monkey
 
 def test_a_run_is_requeued_until_it_is_done(campaign: Any) -> None:
     calm = campaign.uninterrupted(2)
-    run = campaign.run("limit", 2, 900.0, options=("--time", "1"), pace_s=PACE_S)
+    run = campaign.run("limit", 2, 900.0, options=("--time", "1", "--max-restarts", "40"), pace_s=PACE_S)
     run.submit()
     run.carry(most=0)
     attempts = run.attempts()
@@ -60,13 +60,14 @@ def test_an_array_task_is_requeued_alone(campaign: Any) -> None:
     (campaign.project / "config.yaml").open("a").write("sweep:\n  grid: {learning_rate: [0.01, 0.02, 0.03]}\n")
     run = campaign.run("sweep", 1, 600.0, pace_s=0.5)
     run.submit()
+    (array,) = run.links
     points = [campaign.run("sweep", 1, 600.0) for _ in range(3)]
     for index, point in enumerate(points):
-        point.tag, point.jobs = f"{run.tag}_{index}", [f"{run.job}_{index}"]
+        point.tag, point.links = f"{run.tag}_{index}", [f"{array}_{index}"]
     # The last one: its job id is the array's.
     points[2].reach(20)
-    run.lab.run("scancel", "--signal=TERM", f"{run.job}_2")
-    run.wait(lambda: run.lab.queued(run.job) is None, "the array is over", 0.5)
+    run.lab.run("scancel", "--signal=TERM", f"{array}_2")
+    run.wait(lambda: not run.state(), "the array is over", 0.5)
     assert [[attempt.exit for attempt in point.attempts()] for point in points] == [
         ["0 completed"],
         ["0 completed"],
