@@ -1,6 +1,7 @@
 """hpctrain: correct, monitored, restartable training jobs on Slurm clusters.
 
-Importing this package imports neither torch nor anything else that is slow: `MemoryCallback` is looked up when it is asked for.
+Importing this package imports neither torch nor anything else that is slow: `MemoryCallback` and `SurvivorMixin` are looked up when they
+are asked for.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpctrain.training.memory_callback import MemoryCallback
+    from hpctrain.training.survivor_trainer import SurvivorMixin
 
 __version__ = "0.1.0"
-__all__ = ["MemoryCallback", "__version__"]
+__all__ = ["MemoryCallback", "SurvivorMixin", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from hpctrain.training.memory_callback import MemoryCallback
 
         return MemoryCallback
+    if name == "SurvivorMixin":
+        from hpctrain.training.survivor_trainer import SurvivorMixin
+
+        return SurvivorMixin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

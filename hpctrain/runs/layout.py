@@ -10,7 +10,8 @@ runs/RUN_ID/                     one run: what one training does until it is don
         metrics.jsonl            what the Trainer logged (rank 0)
     memory/rank-N.jsonl          samples of the MemoryCallback
     tracker.json, wandb/, tensorboard/   of the trackers, where there are any: a restart goes on with the same tracker run
-    checkpoints/checkpoint-N/    each with its manifest, CHECKPOINT_MANIFEST
+    checkpoints/checkpoint-N/    each with its manifest, CHECKPOINT_MANIFEST; hpctrain-training.json and hpctrain-rank-N.pt hold what
+                                 the Trainer's own files leave out
     model/                       the final weights, with a manifest too
     launch -> ../.launches/TAG   what `hpctrain submit` wrote down
     over                         of a chain of jobs: the run has ended, and the jobs that still wait have nothing to do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,22 @@ from hpctrain.cli import VERBS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")])
-HELP = re.compile(r"(<!-- help: .*? -->\n```\n)(.*?)(```\n<!-- end of help -->)", re.DOTALL)
+#: Help of the verb, or `<!-- help of runs list: …` of a subcommand.
+HELP = re.compile(r"(<!-- help(?: of ([a-z -]+))?: [^\n]*? -->\n```\n)(.*?)(```\n<!-- end of help -->)", re.DOTALL)
+#: Verbs that are groups, each with the subcommands whose help their page shows.
+GROUPS = {
+    "sweep": ("plan",),
+    "runs": ("list", "show", "drop", "export", "import"),
+    "checkpoints": ("list", "verify", "drop", "export", "import"),
+}
+#: Pages that are no verb's, and have examples.
+TOPICS = ("sweeps", "stages", "runs")
 
 
-def help_of(verb: str) -> str:
+def help_of(words: str) -> str:
     hpctrain = Path(sys.executable).with_name("hpctrain")
     return subprocess.run(
-        [hpctrain, verb, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "102"}
+        [hpctrain, *words.split(), "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "102"}
     ).stdout
 
 
@@ -28,10 +38,11 @@ def help_of(verb: str) -> str:
 def test_the_page_shows_the_help_of_its_verb(verb: str, request: pytest.FixtureRequest) -> None:
     page = ROOT / "docs" / "verbs" / f"{verb}.md"
     text = page.read_text()
-    expected = HELP.sub(lambda match: match[1] + help_of(verb) + match[3], text)
+    expected = HELP.sub(lambda match: match[1] + help_of(match[2] or verb) + match[4], text)
     if request.config.getoption("--update-docs"):
         page.write_text(expected)
-    assert HELP.search(text), f"{page} has no place for the help"
+    shown = [match[2] or verb for match in HELP.finditer(text)]
+    assert shown == [verb, *(f"{verb} {name}" for name in GROUPS.get(verb, ()))], f"{page} has no place for some of the help"
     assert page.read_text() == expected, "write it with: pytest --update-docs"
     assert f"[{verb}]({verb}.md)" in (page.parent / "README.md").read_text()
 
@@ -52,6 +63,30 @@ def test_the_examples_of_the_page_run(verb: str, tmp_path: Path) -> None:
     subprocess.run(["bash", "-c", "hpctrain cancel --yes"], cwd=tmp_path, env=environment, capture_output=True)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.usefixtures("no_slurm")
+def test_the_examples_of_a_topic_run(topic: str, tmp_path: Path) -> None:
+    """Each block is one shell, in which lines that begin with `$ ` are typed; the others are what they print."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    page = (ROOT / "docs" / f"{topic}.md").read_text()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        typed = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+        done = subprocess.run(
+            ["bash", "-e", "-c", "\n".join(typed)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        said = f"{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{block}\n{said}"
+        for line in block.splitlines():
+            assert line.startswith("$ ") or line in said.splitlines(), f"{line!r} is not what is printed:\n{said}"
+    subprocess.run(["bash", "-c", "hpctrain cancel --yes"], cwd=tmp_path, env=environment, capture_output=True)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
@@ -62,8 +97,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 #: Keys of the shipped config that contradict others there, each group once left out.
 RIVALS = {
     "first": ("mem_per_cpu", "cpus_per_gpu", "venv", "uv", "pixi", "container", "image", "engine", "binds", "gpu_libraries",
-              "accelerate_config"),
-    "second": ("mem", "cpus_per_task", "conda", "venv", "uv", "pixi", "sharding"),
+              "accelerate_config", "sweep", "grid", "throttle", "pass", "booleans", "array"),
+    "second": ("mem", "cpus_per_task", "conda", "venv", "uv", "pixi", "sharding", "stages", "-"),
 }  # fmt: skip
 
 
@@ -71,8 +106,8 @@ def uncommented(text: str, without: tuple[str, ...]) -> str:
     """Return the config with every commented key alive, but for `without`."""
     lines = []
     for line in text.splitlines():
-        alive = re.sub(r"^(\s*)# (?=\s*[A-Za-z_-]+:(\s|$))", r"\1", line)
-        key = re.match(r"\s*([A-Za-z_-]+):", alive)
+        alive = re.sub(r"^(\s*)# (?=\s*([A-Za-z_-]+:(\s|$)|- \{))", r"\1", line)
+        key = re.match(r"\s*([A-Za-z_-]+):", alive) or re.match(r"\s*(-) \{", alive)
         lines += [] if key is None or key[1] in without else [alive]
     return "\n".join(lines)
 
@@ -80,12 +115,15 @@ def uncommented(text: str, without: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("without", RIVALS.values(), ids=RIVALS)
 def test_the_config_that_is_shipped_is_valid_with_every_key_of_it(without: tuple[str, ...]) -> None:
     from hpctrain import yaml12
-    from hpctrain.config import layers, variables
+    from hpctrain.config import layers, stages, variables
     from hpctrain.config.fields import FIELDS
 
     text = (ROOT / "config.yaml").read_text()
     layers.resolve([layers.from_document(yaml12.load(text, "config.yaml"), "config.yaml")])
-    whole = layers.resolve([layers.from_document(yaml12.load(uncommented(text, without), "config.yaml"), "config.yaml")])
+    every = [layers.from_document(yaml12.load(uncommented(text, without), "config.yaml"), "config.yaml")]
+    whole = layers.resolve(every)
+    assert len(stages.read(every)) == (0 if "stages" in without else 3)
+    assert (whole.config.sweep is None) == ("sweep" in without)
     assert variables.resolved(whole.config.environment)[0]["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] == "1800"
     assert len(whole.origins) > 40
     for field in FIELDS:
@@ -99,7 +137,7 @@ def test_the_table_of_keys_and_the_schema_agree() -> None:
 
     models = {
         (): schema.Config, ("resources",): schema.Resources, ("environment",): environment.Environment,
-        ("environment", "container"): environment.Container, ("launch",): environment.Launch,
+        ("environment", "container"): environment.Container, ("launch",): environment.Launch, ("restart",): schema.Restart,
     }  # fmt: skip
     for field in FIELDS:
         assert field.name in models[field.path[:-1]].model_fields
@@ -117,7 +155,16 @@ def test_the_table_of_keys_and_the_schema_agree() -> None:
         "after",
         "container",
     )
-    free = {("resources",), ("environment",), ("launch",), ("sbatch",), ("training",), *(("environment", name) for name in in_files)}
+    free = {
+        ("resources",),
+        ("environment",),
+        ("launch",),
+        ("restart",),
+        ("stages",),
+        ("sbatch",),
+        ("training",),
+        *(("environment", name) for name in in_files),
+    }
     free |= {("launch", name) for name in environment.Launch.model_fields}
     free |= {("environment", "container", name) for name in ("binds", "gpu_libraries")}
     assert {(*section, name) for section, model in models.items() for name in model.model_fields} == listed | free

@@ -345,3 +345,17 @@ def test_words_that_stand_for_no_weights(tmp_path: Path, monkeypatch: pytest.Mon
             checkpoints.weights_of(word, runs=runs, tag=tag)
         assert what in raised.value.what
         assert more in raised.value.render()
+
+
+def test_the_checkpoint_that_a_word_stands_for(tmp_path: Path) -> None:
+    for step in (20, 40):
+        save(tmp_path / "launch_pre/checkpoints", step)
+    (tmp_path / "launch_pre/checkpoints/checkpoint-40/optimizer.pt").unlink()
+    newest = tmp_path / "launch_pre/checkpoints/checkpoint-20"
+    for word, expected in {
+        "stage:pre": newest, "launch_pre": newest, "launch_pre/checkpoint-40": newest.with_name("checkpoint-40"), "some/folder": Path("some/folder"),
+    }.items():  # fmt: skip
+        assert checkpoints.checkpoint_of(word, runs=tmp_path, tag="launch") == expected
+    for word, tag in (("stage:other", "launch"), ("stage:pre", None), ("stage:../x", "launch")):
+        with pytest.raises(UsageError):
+            checkpoints.checkpoint_of(word, runs=tmp_path, tag=tag)
