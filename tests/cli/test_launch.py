@@ -117,7 +117,8 @@ def test_a_sweep_larger_than_an_array_counts_on(project: Desk) -> None:
 @pytest.mark.parametrize("passed", ["environment", "file"])
 def test_a_point_as_environment_and_as_a_file(project: Desk, passed: str) -> None:
     option = ", option: config" if passed == "file" else ""
-    project.write("config.yaml", f"script: train.py\nlauncher: srun\nsweep: {{list: [{{DIM: 7, TEXT: \"a 'b'\"}}], pass: {passed}{option}}}\n")
+    sweep = f"{{list: [{{DIM: 7, TEXT: \"a 'b'\"}}], pass: {passed}{option}}}"
+    project.write("config.yaml", f"script: train.py\nlauncher: srun\nsweep: {sweep}\n")
     assert project.run("submit", "--local", "--wait").code == 0
     [run] = outcomes(project)
     found = seen(project, run)
@@ -177,7 +178,8 @@ def test_stages_stop_at_the_one_that_fails_and_go_on_from_it(project: Desk) -> N
     said = project.run("resubmit", tag, "--local", "--wait")
     assert said.code == 0, said.err
     assert outcomes(project) == {
-        f"{tag}_first": ["completed"], f"{tag}_second": ["failed", "completed"], f"{tag}_third": ["completed"], f"{tag}_report": ["completed"],
+        f"{tag}_first": ["completed"], f"{tag}_second": ["failed", "completed"], f"{tag}_third": ["completed"],
+        f"{tag}_report": ["completed"],
     }  # fmt: skip
     assert seen(project, f"{tag}_third")["env"]["HPCTRAIN_STAGE_SECOND"] == str(runs / f"{tag}_second")
 

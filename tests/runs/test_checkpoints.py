@@ -353,7 +353,8 @@ def test_the_checkpoint_that_a_word_stands_for(tmp_path: Path) -> None:
     (tmp_path / "launch_pre/checkpoints/checkpoint-40/optimizer.pt").unlink()
     newest = tmp_path / "launch_pre/checkpoints/checkpoint-20"
     for word, expected in {
-        "stage:pre": newest, "launch_pre": newest, "launch_pre/checkpoint-40": newest.with_name("checkpoint-40"), "some/folder": Path("some/folder"),
+        "stage:pre": newest, "launch_pre": newest, "launch_pre/checkpoint-40": newest.with_name("checkpoint-40"),
+        "some/folder": Path("some/folder"),
     }.items():  # fmt: skip
         assert checkpoints.checkpoint_of(word, runs=tmp_path, tag="launch") == expected
     for word, tag in (("stage:other", "launch"), ("stage:pre", None), ("stage:../x", "launch")):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpctrain.config import sweep_file
 from hpctrain.jobs.sweep import Point, Sweep, Table, expand, read_point, table
 from hpctrain.jobs.sweep.model import canonical
-from hpctrain.jobs.sweep.words import word
+from hpctrain.jobs.sweep.words import argument_words, word
 from hpctrain.yaml12 import Plain
 
 #: What the job script does with a line (templates/_macros.j2).
