@@ -155,9 +155,22 @@ def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
             return "interrupted", 130
         case OSError():
             place = (str(error.filename),) if error.filename else ()
-            return HpctrainError(_lower(error.strerror or str(error)), details=place, fix="df -h . && ls -ld .").render(), 1
+            return HpctrainError(_lower(error.strerror or str(error)), details=place, fix=_look_at(error)).render(), 1
     what = f"this is a mistake in hpctrain: {type(error).__name__}: {error}"
     return HpctrainError(what, fix=f"report it with the output of: hpctrain --debug {shlex.join(words)}").render(), 1
+
+
+def _look_at(error: OSError) -> str:
+    """Return the command that shows why a file system refused."""
+    import errno
+
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "."
+    if error.errno == errno.ENOTDIR:  # which of the directories above is none?
+        return f"namei -l {shlex.quote(path)}"
+    listed = f"ls -ld {shlex.quote(path)}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"df -h {shlex.quote(str(Path(path).parent))}"
+    return listed if path != "." else f"df -h . && {listed}"
 
 
 def _lower(message: str) -> str:

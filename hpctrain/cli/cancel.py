@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -49,7 +50,9 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
 
 def _whole_arrays(ids: Sequence[str], words: Sequence[str]) -> list[str]:
     """Return the ids, with an array that was named as a whole in place of its tasks: one word to Slurm, however many there are."""
-    return list(dict.fromkeys(job.partition("_")[0] if job.partition("_")[0] in words else job for job in ids))
+    # scancel takes `123_[4-9]`, and not the limit that squeue shows with it: `123_[4-9%2]`.
+    bare = [re.sub(r"%[0-9]+", "", job) for job in ids]
+    return list(dict.fromkeys(job.partition("_")[0] if job.partition("_")[0] in words else job for job in bare))
 
 
 def _of_the_config() -> list[JobRecord]:

@@ -24,7 +24,8 @@ def export_command(word: str, output: Path, force: bool, runs_dir: Path, as_json
     """
     saved = checkpoints_chosen.choose_one(word, runs_dir)
     progress = checkpoints_chosen.Progress("written", saved.manifest.bytes if saved.manifest else None)
-    done = archive.export_checkpoint(runs_dir / saved.run, saved.path, output, replace=force, progress=progress)
+    with runs_archive.tidy_end():
+        done = archive.export_checkpoint(runs_dir / saved.run, saved.path, output, replace=force, progress=progress)
     runs_archive.say_exported(done, what=saved.name, verb="checkpoints", as_json=as_json)
     return 0
 

@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -92,22 +92,24 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Cal
         time.sleep(_LOOK_S)
 
 
-def several_until_the_end(scheduler: Scheduler, job_ids: Sequence[str], say: Callable[[str], None]) -> int:
+def several_until_the_end(
+    scheduler: Scheduler, job_ids: Sequence[str], say: Callable[[str], None], gone_on: Callable[[], Collection[str]] = tuple
+) -> int:
     """Wait until all of these jobs, and all tasks of those that are arrays, have ended; return the worst exit code.
 
     Args:
         scheduler: of the jobs.
         job_ids: jobs, arrays among them.
         say: gets one line for each job or task that starts or ends.
+        gone_on: asked at the end: jobs and tasks whose exit codes do not count, because another of the jobs has ended what they do.
     """
     gc.enable()
     seen: dict[str, JobRecord] = {}
+    mine = {job.partition("_")[0] for job in job_ids}
     pause = _LOOK_S if scheduler.name == "local" else _ASK_FIRST_S
     while True:
         try:
-            found = [
-                record for record in scheduler.status() if record.job_id.partition("_")[0] in {job.partition("_")[0] for job in job_ids}
-            ]
+            found = [record for record in scheduler.status() if record.job_id.partition("_")[0] in mine]
         except SchedulerError as error:
             say(f"{error.what}; asking again")
             time.sleep(_ASK_FIRST_S)
@@ -118,7 +120,9 @@ def several_until_the_end(scheduler: Scheduler, job_ids: Sequence[str], say: Cal
                 say(describe(record))
         seen.update({record.job_id: record for record in found if "[" not in record.job_id})
         if found and all(record.is_final for record in found):
-            return max(exit_status(record) for record in seen.values())
+            beside = gone_on()
+            counted = [record for record in seen.values() if record.job_id not in beside]
+            return max(exit_status(record) for record in counted or seen.values())
         if not found:
             say(f"{', '.join(job_ids)}: no longer known to the scheduler; the logs are in logs/")
             return 3

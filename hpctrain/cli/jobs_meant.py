@@ -21,7 +21,8 @@ def find(words: Sequence[str]) -> list[JobRecord]:
         UsageError: words that stand for no job.
         SchedulerError: Slurm does not answer, and some of what was asked for may be Slurm's.
     """
-    if words and all(schedulers.owner(word).name == LocalScheduler.name for word in words):
+    ids = [job for word in words for job in (schedulers.jobs_of_run(word) or [word])]
+    if ids and all(schedulers.owner(job).name == LocalScheduler.name for job in ids):
         return schedulers.select(words, LocalScheduler().status())
     jobs, silent = schedulers.all_jobs()
     if silent is None:

@@ -10,9 +10,8 @@ import random
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,15 @@ import click
 
 from hpctrain import __version__
 from hpctrain.cli.chosen_script import Choice, Chosen
+from hpctrain.cli.launcher import Launcher as Launcher
+from hpctrain.cli.launcher import Part
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.runs import launch, layout
+from hpctrain.runs import launch, launches, layout, store
+from hpctrain.runs.store import Run
 from hpctrain.scheduler import batch_script, ledger
 from hpctrain.scheduler.base import Submission
 from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.scheduler.parse import array as arrays
 from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -61,52 +64,6 @@ class Launched:
     jobs: tuple[Submitted, ...]
 
 
-class Launcher:
-    """Submits scripts under one tag."""
-
-    def __init__(self, scheduler: SlurmScheduler | LocalScheduler, runs: Path, tag: str, *, resend: bool = False) -> None:
-        self.scheduler, self.runs, self.tag, self.resend = scheduler, runs, tag, resend
-
-    def submit(
-        self, path: Path, *, script: str | None, config: str | None = None, stage: str | None = None,
-        array: str | None = None, offset: int = 0, dependency: str | None = None,
-    ) -> Submission:  # fmt: skip
-        """Submit a script and record it; `array` is None where the script's own directive holds.
-
-        Raises:
-            HpctrainError: the scheduler refused it, or did not answer; what is not known is recorded too.
-        """
-        text, found = batch_script.read(path)
-        said: dict[str, Any] = {"arguments": (self.tag,), "dependency": dependency, "array": array}
-        values = directives.last_values(found)
-        record = launch.Submission(
-            token=uuid.uuid4().hex[:16], argv=(), at=time.time(), scheduler=self.scheduler.name, script=script, config=config,  # type: ignore[arg-type]
-            array=array or values.get("array"), offset=offset, dependency=dependency, stage=stage, command=tuple(sys.argv[1:]),
-        )  # fmt: skip
-        try:
-            submission = self.scheduler.submit(path, resend=self.resend, **said)
-        except SchedulerError:
-            for entry in ledger.unanswered_of(text):
-                if entry.arguments == (self.tag,) and isinstance(self.scheduler, SlurmScheduler):
-                    argv = tuple(self.scheduler.sbatch_argv(path, entry, values, **said))
-                    launch.add_submission(self.runs, self.tag, replace(record, token=entry.token, argv=argv))
-            raise
-        sent = ledger.by_job_id(submission.job_id) if isinstance(self.scheduler, SlurmScheduler) else None
-        if sent is not None and isinstance(self.scheduler, SlurmScheduler):
-            record = replace(record, token=sent.token, argv=tuple(self.scheduler.sbatch_argv(path, sent, values, **said)))
-        else:
-            record = replace(record, argv=("bash", str(path), self.tag))
-        launch.add_submission(self.runs, self.tag, replace(record, job_id=submission.job_id, cluster=submission.cluster))
-        return submission
-
-    def chain(self, first: Submission, path: Path, links: int, **said: Any) -> list[Submission]:
-        """Submit the jobs that go on where the first one stops, each after the one before, whatever came of that."""
-        made = [first]
-        for _ in range(links):
-            made.append(self.submit(path, dependency=f"afterany:{made[-1].job_id}", **said))
-        return made
-
-
 def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Orders) -> Launched:
     """Submit the chosen scripts.
 
@@ -122,17 +79,23 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
             None, tuple(Submitted("", scheduler.submit(one.path, resend=orders.resend), is_array(one.path)) for one in choice.scripts)
         )
     runs = _runs(choice.scripts[0])
-    tag = orders.run_id or _tag(choice)
+    known = orders.run_id or (_interrupted(choice) if isinstance(scheduler, SlurmScheduler) else None)
+    tag = known or launch.new_tag(_name(choice), time.time(), random.getrandbits(16))
     launch.launch_dir(runs, tag)  # is a name
-    if orders.run_id is not None:
-        _refuse_running(runs, tag, [one for script in choice.scripts for one in _runs_of(tag, script)])
+    parts = [_part(one, several=len(choice.scripts) > 1) for one in choice.scripts]
+    launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
     before = _Before(runs, tag)
+    earlier: dict[Path, list[Submission]] = {}
+    if known is not None:
+        if launcher.go_on_with_call(parts):
+            earlier = {part.path: launcher.earlier(part) for part in parts}
+            launcher.made += [each for jobs in earlier.values() for each in jobs]
+        _refuse_running(runs, tag, [run for part in parts if not earlier.get(part.path) for run in _runs_of(runs, tag, part)], orders)
     try:
-        _record(choice, runs, tag)
-        if orders.snapshot:
+        records = _record(choice, parts, runs, tag)
+        if orders.snapshot and any(len(earlier.get(part.path, ())) <= part.links for part in parts):
             snapshot(runs, tag)
-        launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
-        return Launched(tag, tuple(_submit_all(choice, launcher)))
+        return Launched(tag, tuple(_submit_all(parts, records, launcher, earlier)))
     except HpctrainError:
         before.restore()
         raise
@@ -168,12 +131,25 @@ def _runs(script: Chosen) -> Path:
     return chdir / layout.RUNS
 
 
-def _tag(choice: Choice) -> str:
-    """Return a new tag, or that of a submission of the same script that was never answered: the answer may be that it is there."""
-    for entry in ledger.unanswered_of(batch_script.read(choice.scripts[0].path)[0]):
-        if entry.arguments:
-            return entry.arguments[0]
-    return launch.new_tag(_name(choice), time.time(), random.getrandbits(16))
+def _interrupted(choice: Choice) -> str | None:
+    """Return the tag of a submission of one of these scripts that was never answered: the answer may be that it is there."""
+    for script in choice.scripts:
+        for entry in ledger.unanswered_of(batch_script.read(script.path)[0]):
+            if entry.arguments:
+                return entry.arguments[0]
+    return None
+
+
+def _part(one: Chosen, *, several: bool) -> Part:
+    script = one.made
+    return Part(
+        path=one.path, title=one.path.name if several else "", made=script,
+        array=directives.last_values(batch_script.read(one.path)[1]).get("array"),
+        offset=script.part.offset if script is not None and script.part is not None else 0,
+        stage=script.spec.stage if script is not None else None,
+        dependencies=tuple(script.stage.dependencies) if script is not None and script.stage is not None else (),
+        links=script.spec.max_restarts if script is not None and script.spec.restart == "chain" else 0,
+    )  # fmt: skip
 
 
 def _name(choice: Choice) -> str:
@@ -183,24 +159,32 @@ def _name(choice: Choice) -> str:
     return directives.last_values(batch_script.read(choice.scripts[0].path)[1]).get("job-name") or "job"
 
 
-def _runs_of(tag: str, script: Chosen) -> list[str]:
-    """Return the run of a script; the tasks of an array are looked at by the training itself, which never takes what another one has."""
-    stage = script.made.spec.stage if script.made is not None else None
-    return [layout.run_id(tag, stage=stage)]
+def _runs_of(runs: Path, tag: str, part: Part) -> list[Run]:
+    """Return the runs that a part covers, as far as they are known; those of an array that waits have no directory yet."""
+    if part.array is None:
+        indices: Sequence[int | None] = (None,)
+    else:
+        task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+        try:
+            tasks = (int(task),) if task.isdigit() else arrays.parse(part.array).indices
+        except ValueError:
+            return []  # the scheduler says what is wrong with it
+        indices = [part.offset + index for index in tasks]
+    if launch.load(runs, tag) is None and not any(entry.arguments[:1] == (tag,) for entry in ledger.entries()):
+        indices = [index for index in indices if layout.run_dir(runs, layout.run_id(tag, stage=part.stage, index=index)).exists()]
+    ids = {layout.run_id(tag, stage=part.stage, index=index): index for index in indices}
+    return [store.read_run(runs, run) or Run(id=run, tag=tag, stage=part.stage, index=index) for run, index in ids.items()]
 
 
-def _refuse_running(runs: Path, tag: str, ids: Sequence[str]) -> None:
+def _refuse_running(runs: Path, tag: str, known: Sequence[Run], orders: Orders) -> None:
     """Refuse to submit a run that has a job already: two trainings would write to the same checkpoints.
 
     Raises:
         UsageError: one of them waits or runs, or nobody knows.
+        SchedulerError: a submission of one of them was never answered.
     """
     from hpctrain.cli import runs_jobs
-    from hpctrain.runs import store
 
-    known = [run for run in (store.read_run(runs, each) for each in ids) if run is not None]
-    if not known:
-        return
     found = runs_jobs.survey(runs, known, every_job=True)
     for run, state in found.states.items():
         if state.word in ("running", "pending") or (state.word == "unknown" and state.live):
@@ -208,6 +192,19 @@ def _refuse_running(runs: Path, tag: str, ids: Sequence[str]) -> None:
                 f"the run {run} is {state.word}: {state.reason}",
                 fix=f"hpctrain cancel {state.live[0] if state.live else tag}, or another --run-id",
             )
+    whole = launch.load(runs, tag)
+    open_ = [each for each in whole.submissions if each.job_id is None] if whole is not None else []
+    submitted = launches.read(runs, tag)
+    forgotten = [run for run in known if found.states[run.id].forgotten]
+    silent = [run.id for run in forgotten if None in launches.jobs_of(run, submitted)]
+    if silent and open_ and not orders.resend:
+        raise SchedulerError(
+            f"a submission of the run {silent[0]} has not been answered, and may still arrive",
+            fix="squeue --me; if it is not there, and did not run: hpctrain submit --resend with the same options",
+        )
+    for each in open_ if silent else ():
+        launch.drop_submission(runs, tag, each.token)
+    for run in found.states:
         go_on(runs, run)
 
 
@@ -217,8 +214,12 @@ def go_on(runs: Path, run: str) -> None:
         (layout.run_dir(runs, run) / name).unlink(missing_ok=True)
 
 
-def _record(choice: Choice, runs: Path, tag: str) -> None:
-    """Write the record of the launch, and the directories of its runs, so that they are found while they wait."""
+def _record(choice: Choice, parts: Sequence[Part], runs: Path, tag: str) -> dict[Path, launch.Part]:
+    """Write the record of the launch, all of it before anything is sent, and the directories of its runs: they are found while they wait.
+
+    Returns:
+        What is recorded of each script.
+    """
     whole = choice.whole
     first = choice.scripts[0]
     name = _name(choice)
@@ -234,6 +235,21 @@ def _record(choice: Choice, runs: Path, tag: str) -> None:
         for script in choice.scripts:
             stage = script.made.spec.stage if script.made is not None else None
             _make_run(runs, layout.run_id(tag, stage=stage), tag, name, stage)
+    return {part.path: _record_part(part, runs, tag) for part in parts}
+
+
+def _record_part(part: Part, runs: Path, tag: str) -> launch.Part:
+    script = launch.add_script(runs, tag, part.path.name, batch_script.read(part.path)[0])
+    config = None
+    if part.made is not None:
+        said = part.made.job.config.model_dump(mode="json", exclude={"sweep"})
+        config = launch.add_config(runs, tag, said, part.made.job.origins, stage=part.stage)
+    record = launch.Part(
+        script=script, config=config, array=part.array, offset=part.offset, stage=part.stage, dependencies=part.dependencies,
+        links=part.links, at=time.time(),
+    )  # fmt: skip
+    launch.add_part(runs, tag, record)
+    return record
 
 
 def _make_run(runs: Path, run: str, tag: str, name: str, stage: str | None) -> None:
@@ -262,33 +278,25 @@ def snapshot(runs: Path, tag: str) -> None:
         click.echo(f"note: the snapshot of the code is without {skipped[0]}: {skipped[1]}", err=True)
 
 
-def _submit_all(choice: Choice, launcher: Launcher) -> list[Submitted]:
+def _submit_all(
+    parts: Sequence[Part], records: Mapping[Path, launch.Part], launcher: Launcher, earlier: Mapping[Path, Sequence[Submission]]
+) -> list[Submitted]:
+    """Submit what no earlier call has: the scripts, and the links of their chains."""
     made: list[Submitted] = []
     jobs: dict[str, list[str]] = {}
-    for one in choice.scripts:
-        script = one.made
-        text = batch_script.read(one.path)[0]
-        said: dict[str, Any] = {"script": launch.add_script(launcher.runs, launcher.tag, one.path.name, text), "config": None}
-        if script is not None:
-            stage = script.spec.stage
-            config = script.job.config.model_dump(mode="json", exclude={"sweep"})
-            said |= {"config": launch.add_config(launcher.runs, launcher.tag, config, script.job.origins, stage=stage), "stage": stage}
-        if script is not None and script.part is not None:
-            said |= {"offset": script.part.offset}
-        title = one.path.name if len(choice.scripts) > 1 else ""
-        try:
-            dependency = dependency_on(script.stage.dependencies, jobs) if script is not None and script.stage is not None else None
-            first = launcher.submit(one.path, dependency=dependency, **said)
-            links = script.spec.max_restarts if script is not None and script.spec.restart == "chain" else 0
-            submissions = launcher.chain(first, one.path, links, **said)
-        except HpctrainError as error:
-            raise _with_those_before(error, made, launcher.tag) from error
+    for part in parts:
+        record = records[part.path]
+        said: dict[str, Any] = {"script": record.script, "config": record.config, "stage": part.stage, "offset": part.offset}
+        submissions = list(earlier.get(part.path, ()))
+        if not submissions:
+            submissions.append(launcher.submit(part.path, dependency=dependency_on(part.dependencies, jobs), **said))
+        submissions += launcher.chain(submissions[-1], part.path, part.links + 1 - len(submissions), **said)[1:]
         made += [
-            Submitted(f"{title}{f' (link {number} of its chain)' if number else ''}".strip(), each, is_array(one.path))
+            Submitted(f"{part.title}{f' (link {number} of its chain)' if number else ''}".strip(), each, is_array(part.path))
             for number, each in enumerate(submissions)
         ]
-        if script is not None and script.spec.stage is not None:
-            jobs[script.spec.stage] = [each.job_id for each in submissions]
+        if part.stage is not None:
+            jobs[part.stage] = [each.job_id for each in submissions]
     return made
 
 
@@ -304,12 +312,3 @@ def dependency_on(dependencies: Sequence[tuple[str, str]], jobs: Mapping[str, Se
 def is_array(path: Path) -> bool:
     """Whether a script is submitted as several tasks; SLURM_ARRAY_TASK_ID set by hand takes one of them."""
     return "array" in directives.last_values(batch_script.read(path)[1]) and not os.environ.get("SLURM_ARRAY_TASK_ID")
-
-
-def _with_those_before(error: HpctrainError, made: Sequence[Submitted], tag: str) -> HpctrainError:
-    if not made:
-        return error
-    ids = ", ".join(each.submission.job_id for each in made)
-    error.details = (*error.details, f"submitted before that, and still there: {ids}; the rest is not")
-    error.fix = f"{error.fix}; then: hpctrain resubmit {tag}"
-    return error

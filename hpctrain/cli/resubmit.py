@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpctrain.cli import launching, remaining, schedulers, submit
-from hpctrain.cli.launching import Launched, Submitted
-from hpctrain.errors import UsageError
+from hpctrain.cli.launching import Launched, Launcher, Submitted
+from hpctrain.cli.remaining import Left
+from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
-from hpctrain.runs import layout
+from hpctrain.runs import launch, layout
 
 
 @click.command()
@@ -51,28 +53,55 @@ def command(name: str, **parameters: Any) -> int:
             array = f" --array={part.array}" if part.array else ""
             click.echo(f"would submit{array} {shell.quote(_short(part.script))} {left.tag}")
         return 0
+    _make_way(runs, left, new_code=parameters["new_code"])
+    jobs = _submit(left, launching.Launcher(scheduler, runs, left.tag, resend=parameters["resend"]))
+    return submit.report(scheduler, Launched(left.tag, tuple(jobs)), parameters, runs)
+
+
+def _make_way(runs: Path, left: Left, *, new_code: bool) -> None:
+    """Cancel what waits in vain, take away what tells the runs that they are over, and see to the code."""
     for job in left.in_vain:
-        click.echo(f"cancelled {job}, which waited for a job that has failed", err=True)
         schedulers.owner(job).cancel([job])
+        click.echo(f"cancelled {job}, which waited for a job that has failed", err=True)
     for run in left.runs:
         launching.go_on(runs, run)
-    if parameters["new_code"]:
+    if new_code:
         launching.snapshot(runs, left.tag)
     else:
         remaining.say_what_changed(runs, left.tag)
-    launcher = launching.Launcher(scheduler, runs, left.tag, resend=parameters["resend"])
+
+
+def _submit(left: Left, launcher: Launcher) -> list[Submitted]:
+    """Submit what is left.
+
+    Raises:
+        HpctrainError: a scheduler refused a script; what was submitted before it is said.
+    """
     jobs: list[Submitted] = []
-    ids: dict[str, list[str]] = {stage: list(jobs) for stage, jobs in left.jobs.items()}
+    ids: dict[str, Sequence[str]] = dict(left.jobs)
+    before = _tokens(launcher)
     for part in left.parts:
         said: dict[str, Any] = {"script": part.name, "config": part.config, "stage": part.stage, "array": part.array, "offset": part.offset}
-        dependency = launching.dependency_on(part.dependencies, ids)
-        first = launcher.submit(part.script, dependency=dependency, **said)
-        links = launcher.chain(first, part.script, part.links, **said)
+        try:
+            first = launcher.submit(part.script, dependency=launching.dependency_on(part.dependencies, ids), **said)
+            links = launcher.chain(first, part.script, part.links, **said)
+        except HpctrainError as error:
+            # From the record, which has the first links of a chain whose last one was refused too.
+            if there := [job for token, job in _tokens(launcher).items() if token not in before and job is not None]:
+                error.details = (*error.details, f"submitted before that, and still there: {', '.join(there)}; the rest is not")
+                error.fix = f"{error.fix}; then: hpctrain resubmit {left.tag}"
+            raise
         title = part.name if len(left.parts) > 1 else ""
         jobs += [Submitted(title, link, part.array is not None) for link in links]
         if part.stage is not None:
             ids[part.stage] = [link.job_id for link in links]
-    return submit.report(scheduler, Launched(left.tag, tuple(jobs)), parameters)
+    return jobs
+
+
+def _tokens(launcher: Launcher) -> dict[str, str | None]:
+    """Return what was submitted of the launch so far, token → job."""
+    whole = launch.load(launcher.runs, launcher.tag)
+    return {each.token: each.job_id for each in whole.submissions} if whole is not None else {}
 
 
 def _short(path: Path) -> str:

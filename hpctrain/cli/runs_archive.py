@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +39,23 @@ def output_options(function: F) -> F:
     return output(force(function))
 
 
+@contextlib.contextmanager
+def tidy_end() -> Iterator[None]:
+    """While this lasts, SIGTERM and SIGHUP end the program as Ctrl-C does: what is half-written is removed."""
+    signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    # Of a program started with nohup, SIGHUP stays ignored.
+    before = {number: signal.signal(number, _end) for number in signals if signal.getsignal(number) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
 @click.command("export")
 @filter_options
 @output_options
@@ -54,7 +75,8 @@ def export_command(*, chosen: Filter, output: Path, force: bool, runs_dir: Path,
         raise HpctrainError("no runs like that", fix="hpctrain runs list")
     folders = [runs_dir / run.id for run in meant]
     progress = checkpoints_chosen.Progress("written")
-    done = archive.export_runs(folders, output, code=with_code, incomplete=incomplete, replace=force, progress=progress)
+    with tidy_end():
+        done = archive.export_runs(folders, output, code=with_code, incomplete=incomplete, replace=force, progress=progress)
     what = done.runs[0] if len(done.runs) == 1 else f"{len(done.runs)} runs"
     say_exported(done, what=what, verb="runs", as_json=as_json)
     return 0

@@ -55,7 +55,7 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
         matching = [record for record in jobs if word in (record.job_id, record.name) or record.job_id.startswith(f"{word}_")]
         if not matching:
             # squeue and the last day of accounting do not show it; older jobs are asked for by id.
-            ids = [word] if word.replace("_", "").isdigit() else _jobs_of_run(word)
+            ids = [word] if word.replace("_", "").isdigit() else jobs_of_run(word)
             matching = [record for record in jobs if record.job_id in ids or record.job_id.partition("_")[0] in ids]
             names = {known.name for known in available()}
             matching = matching or [record for job in ids[-1:] if (asked := owner(job)).name in names for record in asked.status([job])]
@@ -67,7 +67,7 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
     return list(chosen.values())
 
 
-def _jobs_of_run(name: str) -> list[str]:
+def jobs_of_run(name: str) -> list[str]:
     """Return the ids of the jobs of a run, or of a whole launch, in ./runs; the newest last."""
     from hpctrain.runs import launch, launches, layout, store
 

@@ -15,6 +15,7 @@ from hpctrain.cli.job_options import JobCommand, job_options, parse_request, req
 from hpctrain.cli.launching import Launched, Orders
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
+from hpctrain.runs import layout
 from hpctrain.scheduler import batch_script
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import directives
@@ -84,10 +85,10 @@ def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
 def _submit(scheduler: SlurmScheduler | LocalScheduler, choice: Choice, parameters: dict[str, Any]) -> int:
     orders = Orders(run_id=parameters["run_id"], snapshot=not parameters["no_snapshot"], resend=parameters["resend"])
     launched = launching.start(choice, scheduler, orders)
-    return report(scheduler, launched, parameters)
+    return report(scheduler, launched, parameters, Path(_options_in(choice.scripts[0].path).get("chdir") or Path.cwd()) / layout.RUNS)
 
 
-def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, parameters: dict[str, Any]) -> int:
+def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, parameters: dict[str, Any], runs: Path) -> int:
     """Say what was submitted and what to type next; with --wait, follow it to its end and return its exit code."""
     where = "on this machine" if scheduler.name == "local" else "to Slurm"
     for note in dict.fromkeys(note for job in launched.jobs for note in job.submission.notes):
@@ -103,7 +104,9 @@ def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, param
     ids = [job.submission.job_id for job in launched.jobs]
     if parameters["wait"]:
         several = len(ids) > 1 or any(job.is_array for job in launched.jobs)
-        return _wait(scheduler, ids, several=several, show=not parameters["parsable"])
+        if several:
+            return _wait_for_all(scheduler, ids, runs, launched.tag)
+        return _wait(scheduler, ids[0], show=not parameters["parsable"])
     if not parameters["parsable"]:
         look = f"hpctrain ps, hpctrain runs list {launched.tag}" if len(ids) > 1 else f"hpctrain logs -f {ids[0]}"
         click.echo(f"next: {look}, or to stop it: hpctrain cancel {' '.join(ids[:5])}{' …' if len(ids) > 5 else ''}", err=True)
@@ -154,18 +157,47 @@ def _test_only(scheduler: SlurmScheduler | LocalScheduler, path: Path) -> int:
     return 0
 
 
-def _wait(scheduler: SlurmScheduler | LocalScheduler, job_ids: Sequence[str], *, several: bool, show: bool) -> int:
-    ids = " ".join(job_ids)
+def _wait(scheduler: SlurmScheduler | LocalScheduler, job_id: str, *, show: bool) -> int:
     try:
-        if several:
-            return follow.several_until_the_end(scheduler, job_ids, lambda line: click.echo(line, err=True))
-        tails = follow.tails_of(scheduler.logs(job_ids[0])) if show else []
-        record = follow.until_the_end(scheduler, job_ids[0], tails, lambda line: click.echo(line, err=True))
+        tails = follow.tails_of(scheduler.logs(job_id)) if show else []
+        record = follow.until_the_end(scheduler, job_id, tails, lambda line: click.echo(line, err=True))
     except KeyboardInterrupt:
-        click.echo(f"\njob {ids} keeps running; to stop it: hpctrain cancel {ids}", err=True)
-        return 130
+        return _interrupted(job_id)
     if record is None:
-        click.echo(f"job {ids} is no longer known to the scheduler; its log is in logs/", err=True)
+        click.echo(f"job {job_id} is no longer known to the scheduler; its log is in logs/", err=True)
         return 3
     click.echo(follow.describe(record), err=True)
     return follow.exit_status(record)
+
+
+def _wait_for_all(scheduler: SlurmScheduler | LocalScheduler, job_ids: Sequence[str], runs: Path, tag: str | None) -> int:
+    def gone_on() -> set[str]:
+        return _beside_the_last(runs, tag, job_ids) if tag is not None else set()
+
+    try:
+        return follow.several_until_the_end(scheduler, job_ids, lambda line: click.echo(line, err=True), gone_on)
+    except KeyboardInterrupt:
+        return _interrupted(" ".join(job_ids))
+
+
+def _interrupted(ids: str) -> int:
+    click.echo(f"\njob {ids} keeps running; to stop it: hpctrain cancel {ids}", err=True)
+    return 130
+
+
+def _beside_the_last(runs: Path, tag: str, job_ids: Sequence[str]) -> set[str]:
+    """Return, for each run that these jobs have brought to its end, its jobs other than the one that did.
+
+    Of a chain, the job that trained last says how the run ended: those before it exit with 85, those after it have nothing to do.
+    """
+    from hpctrain.runs import launches, store
+
+    numbers = {job.partition("_")[0] for job in job_ids}
+    submitted = launches.read(runs, tag)
+    found: set[str] = set()
+    for name in store.names(runs)[0] if runs.is_dir() else ():
+        run = store.read_run(runs, name) if name == tag or name.startswith(f"{tag}_") else None
+        last = run.last.job_id if run is not None and run.tag == tag and run.last is not None else None
+        if run is not None and last is not None and last.partition("_")[0] in numbers:
+            found |= {job for job in (*run.job_ids, *launches.jobs_of(run, submitted)) if job is not None and job != last}
+    return found

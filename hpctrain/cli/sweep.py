@@ -25,6 +25,14 @@ class PlanCommand(JobCommand):
         finally:
             ctx.info_name = name
 
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the usage line, in which the group's name stands already."""
+        name, ctx.info_name = ctx.info_name, "plan"
+        try:
+            super().format_usage(ctx, formatter)
+        finally:
+            ctx.info_name = name
+
 
 @click.group()
 def command() -> None:

@@ -87,7 +87,7 @@ def plan(asked: Request) -> Plan | None:
     if written is None:
         return None
     title = _title(written, stacked)
-    sweep = _sweep(written, asked.again)
+    sweep = _sweep(written, asked)
     _refuse_twice(sweep, asked)
     _refuse_secrets(sweep, whole)
     points = expand(sweep)
@@ -121,12 +121,14 @@ def max_array_size(cluster: Cluster | None) -> tuple[int, str]:
     return DEFAULT_MAX_ARRAY_SIZE, "Slurm's default"
 
 
-def _sweep(written: Sweep | str, again: str) -> Sweep:
+def _sweep(written: Sweep | str, asked: Request) -> Sweep:
     if isinstance(written, Sweep):
         return written
     from hpctrain.config import sweep_file
 
-    return sweep_file.load(Path.cwd() / Path(written).expanduser(), written, again=again)
+    # Only the plan reads it once: whoever submits looks at the sweep before and after the checks.
+    pipe = asked.verb == "sweep plan"
+    return sweep_file.load(Path.cwd() / Path(written).expanduser(), written, again=asked.again, pipe=pipe)
 
 
 def _title(written: Sweep | str, stacked: Sequence[Layer]) -> str:

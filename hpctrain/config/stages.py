@@ -53,7 +53,9 @@ class StageKeys(Section):
 def _list_of_stages(value: Any) -> Any:
     if value is not None and not isinstance(value, list):
         raise problem(f"must be a list of stages, each beginning with `- name: …`, not {kind(value)}")
-    return value or None
+    if value == []:  # one plain job is hardly what somebody means who writes stages
+        raise problem("must hold at least one stage, beginning with `- name: …`; without stages, leave the key out")
+    return value
 
 
 StagesField = Annotated[list[Any] | None, BeforeValidator(_list_of_stages)]

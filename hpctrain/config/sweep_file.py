@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,47 @@ from hpctrain.jobs.sweep.table import from_json
 from hpctrain.yaml12 import Place, Plain, problems_in
 
 
-def load(path: Path, title: str, *, again: str) -> Sweep:
-    """Return the sweep in the file at `path`, which messages call `title`; `again` is the command that an error tells to type.
+#: Of a file with a sweep: 10,000 points of 6 kB each.
+MAX_BYTES = 64_000_000
+
+
+def load(path: Path, title: str, *, again: str, pipe: bool = False) -> Sweep:
+    """Return the sweep in the file at `path`, which messages call `title`.
+
+    Args:
+        path: of the file, at most MAX_BYTES.
+        title: its name in messages.
+        again: the command that an error tells to type.
+        pipe: a pipe will do, because it is read only once.
 
     Raises:
         UsageError: it cannot be read, or everything that is wrong with it.
     """
     try:
-        text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
+        text = _content(path, title, again, pipe=pipe).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {title} with a sweep", fix="--sweep with one of: ls *.json *.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {title}: {reason}", fix=f"ls -l {shell.quote(title)}") from error
     return of_text(text, title, again=again)
+
+
+def _content(path: Path, title: str, again: str, *, pipe: bool) -> bytes:
+    """Return what a regular file holds, or a pipe; a device has no end, and a pipe cannot be read again."""
+    is_pipe = stat.S_ISFIFO(mode := path.stat().st_mode)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (is_pipe and pipe)):
+        copy = f"cat {shell.quote(title)} > sweep.yaml, then --sweep sweep.yaml"
+        raise UsageError(
+            f"a sweep is read from a file, and {title} is {'a pipe' if is_pipe else 'a device or a socket'}",
+            fix=copy if is_pipe else f"{again} --sweep with one of: ls *.json *.yaml",
+        )
+    # Without O_NONBLOCK for a pipe: its writer may come later, or be slow.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if is_pipe else os.O_NONBLOCK)), "rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{title} is larger than {MAX_BYTES // 1_000_000} MB", fix="write the sweep as a grid, or in parts")
+    return content
 
 
 def of_text(text: str, title: str, *, again: str) -> Sweep:
@@ -81,9 +110,21 @@ def _json(text: str, title: str, fix: str) -> Any:
     except RecursionError as error:
         raise UsageError(f"{title} is nested too deeply", fix=fix) from error
     if twice:
+        _tell_places(text, title, fix)
         problems = tuple(f"duplicate key {key!r}" for key in dict.fromkeys(twice))
         raise UsageError(problems_in(len(problems), title), details=problems, fix=fix)
     return from_json(value)
+
+
+def _tell_places(text: str, title: str, fix: str) -> None:
+    """Raise the error about duplicate keys with their places, where JSON is YAML too (without tabs, say) and reading it is quick."""
+    if len(text) > 200_000:
+        return
+    try:
+        _yaml(text, title, fix)
+    except UsageError as error:
+        if error.details and all("duplicate key" in line for line in error.details):
+            raise
 
 
 def _yaml(text: str, title: str, fix: str) -> tuple[Any, dict[yaml12.Path, Place]]:

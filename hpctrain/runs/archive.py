@@ -11,8 +11,9 @@ import json
 import os
 import re
 import shlex
+import socket
+import stat
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,10 +85,11 @@ def export_runs(
         progress: told the number of bytes read since its last call.
 
     Raises:
-        UsageError: `out` exists, or its directory does not.
+        UsageError: `out` exists, is no plain file or lies in one of the runs, or its directory does not exist.
         HpctrainError: a checkpoint is not complete, or a file of one is not what was saved.
         OSError: the disk is full, or refuses; there is no `out` then, or the old one.
     """
+    target = _target(out, runs, replace=replace)
     plan = _Plan()
     try:
         for run in runs:
@@ -102,13 +104,14 @@ def export_runs(
         )
     if incomplete:
         plan.files = [_File(file.name, file.path, file.status) for file in plan.files]
-    return _write(out, "runs", [run.name for run in runs], plan, replace=replace, progress=progress)
+    return _write(out, target, "runs", [run.name for run in runs], plan, progress)
 
 
 def export_checkpoint(
     run: Path, folder: Path, out: Path, *, replace: bool = False, progress: Callable[[int], None] | None = None
 ) -> Exported:
     """Write one checkpoint, or the final weights, into an archive; the arguments and errors are those of `export_runs`."""
+    target = _target(out, [run], replace=replace)
     wrong = manifest.problems(folder, digests=False, extra=False)
     if wrong:
         raise HpctrainError(
@@ -120,7 +123,7 @@ def export_checkpoint(
     for name in ("run.json", "config.json"):
         if (run / name).is_file():
             plan.files.append(_File(f"{run.name}/{name}", run / name, (run / name).stat()))
-    return _write(out, "checkpoint", [run.name], plan, replace=replace, progress=progress)
+    return _write(out, target, "checkpoint", [run.name], plan, progress)
 
 
 def _add_run(plan: _Plan, run: Path, *, code: bool) -> None:
@@ -178,24 +181,73 @@ def _add_file(plan: _Plan, path: Path, name: str) -> None:
         plan.files.append(_File(name, path, path.stat()))
 
 
-def _write(out: Path, kind: str, runs: list[str], plan: _Plan, *, replace: bool, progress: Callable[[int], None] | None) -> Exported:
-    if not out.parent.is_dir():
-        raise UsageError(f"there is no directory {str(out.parent)!r}", fix=f"mkdir -p {shlex.quote(str(out.parent))}")
-    if out.is_dir():
-        raise UsageError(f"{str(out)!r} is a directory", fix=f"-o {shlex.quote(str(out / (runs[0] + '.tar')))}")
-    if out.exists() and not replace:
+def _target(out: Path, runs: Sequence[Path], *, replace: bool) -> Path:
+    """Return the file that `out` means; links are followed, because the rename at the end would replace the link itself.
+
+    Raises:
+        UsageError: it exists, is no plain file or lies in one of the runs, or its directory does not exist.
+    """
+    file = f"{runs[0].name}.tar"
+    if str(out) == "-":
+        raise UsageError("an archive cannot be written to stdout", fix=f"-o {shlex.quote(file)}")
+    try:
+        mode = out.stat().st_mode  # of what a link leads to: /dev/stdout leads to a pipe that has no name
+    except FileNotFoundError:
+        mode = None
+    except OSError as error:
+        raise UsageError(
+            f"{str(out)!r} cannot be written: {(error.strerror or str(error)).lower()}", fix=f"-o {shlex.quote(file)}"
+        ) from error
+    if mode is not None and stat.S_ISDIR(mode):
+        raise UsageError(f"{str(out)!r} is a directory", fix=f"-o {shlex.quote(str(out / file))}")
+    if mode is not None and not stat.S_ISREG(mode):
+        raise UsageError(f"{str(out)!r} is no plain file, and an archive becomes one", fix=f"-o {shlex.quote(file)}")
+    target = Path(os.path.realpath(out))
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no directory {str(target.parent)!r}", fix=f"mkdir -p {shlex.quote(str(target.parent))}")
+    inside = next((run for run in runs if target.is_relative_to(os.path.realpath(run))), None)
+    if inside is not None:
+        raise UsageError(f"{str(out)!r} lies in {inside.name}, which is exported", fix=f"-o {shlex.quote(file)}")
+    if mode is not None and not replace:
         raise UsageError(f"{str(out)!r} exists", fix="the same command with --force, or another name behind -o")
-    part = out.with_name(f"{out.name}.{uuid.uuid4().hex[:8]}.part")
+    return target
+
+
+def _part(target: Path) -> Path:
+    """Return the name that an archive has while this process writes it; what killed ones left of the same archive is removed."""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    pattern = re.compile(re.escape(f"{target.name}.{host}-") + r"([0-9]{1,9})\.part\Z")
+    for entry in target.parent.iterdir():
+        named = pattern.match(entry.name)
+        if named and _is_gone(int(named[1])):
+            entry.unlink(missing_ok=True)
+    return target.with_name(f"{target.name}.{host}-{os.getpid()}.part")
+
+
+def _is_gone(process: int) -> bool:
+    if process == os.getpid():  # the number was somebody else's before
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _write(out: Path, target: Path, kind: str, runs: list[str], plan: _Plan, progress: Callable[[int], None] | None) -> Exported:
+    part = _part(target)
     try:
         with tar_stream.open_for_writing(part, compress=out.suffix in COMPRESSED) as stream:
             _write_members(stream, kind, runs, plan.files, progress)
         with part.open("rb") as written:
             os.fsync(written.fileno())
-        part.replace(out)
+        part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    manifest.sync_directory(out.parent)
+    manifest.sync_directory(target.parent)
     size = sum(file.status.st_size for file in plan.files)
     return Exported(out, tuple(runs), len(plan.files), size, tuple(plan.left_out))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,12 +119,13 @@ def unfinished_of(checkpoints: Path) -> list[Path]:
     return [entry for entry in _entries(checkpoints) if entry.name.startswith(SAVING)]
 
 
-def newest_complete(checkpoints: Path, *, digests: bool) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
+def newest_complete(checkpoints: Path, *, digests: bool, job: str | None = None) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
     """Return the complete checkpoint of the highest step, and what was passed over on the way to it.
 
     Args:
         checkpoints: the directory of a run's checkpoints; it need not exist.
         digests: read the files, too (see manifest.problems); what is found wrong only so is passed over.
+        job: look only at what attempts of this job have saved.
 
     Raises:
         HpctrainError: the directory cannot be read.
@@ -133,6 +134,9 @@ def newest_complete(checkpoints: Path, *, digests: bool) -> tuple[Checkpoint | N
         skipped = [Skipped(path.name, "its save was not finished") for path in unfinished_of(checkpoints)]
         gone = False
         for path in reversed(all_of(checkpoints)):
+            manifest = read_manifest(path)
+            if job is not None and (manifest is None or job_of(manifest.attempt) != job):
+                continue
             wrong = problems(path, digests=digests, extra=False)
             manifest = read_manifest(path)
             if not wrong and manifest is not None:
@@ -144,11 +148,23 @@ def newest_complete(checkpoints: Path, *, digests: bool) -> tuple[Checkpoint | N
             return None, tuple(skipped)
 
 
-def rotate(checkpoints: Path, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
+def job_of(attempt: str | None) -> str | None:
+    """Return the job of an attempt, see layout.attempt_name; None where it is no name of that form."""
+    return (attempt or "").rpartition(".")[0] or None
+
+
+def rotate(checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: int | None = None) -> tuple[str, ...]:
     """Remove checkpoints but the `keep` newest complete ones and those named in `protect`; also what crashes left.
 
     The newest complete one stays, whatever `keep` is. Of what is not complete, only what is older than that one goes, and only what
     this package wrote: unfinished saves, and directories with a manifest.
+
+    Args:
+        checkpoints: the directory.
+        keep: how many stay.
+        protect: names.
+        at: the step where the training is. What has a later one was saved before the run went back to an earlier checkpoint: it counts
+            as older than all others.
 
     Returns:
         The names of what was removed.
@@ -159,6 +175,8 @@ def rotate(checkpoints: Path, keep: int, protect: Collection[str] = ()) -> tuple
     """
     _heal(checkpoints)
     complete = [path for path in all_of(checkpoints) if not problems(path, digests=False, extra=False)]
+    if at is not None:
+        complete.sort(key=lambda path: (_step(path) <= at, _step(path)))
     removed = []
     if complete:
         newest = complete[-1]
@@ -189,15 +207,20 @@ def remove(path: Path) -> Path | None:
     return aside if aside.exists() else None
 
 
-def clean(checkpoints: Path) -> tuple[str, ...]:
-    """Remove what earlier processes of the run left unfinished, and return the names of unfinished saves; nobody may be saving.
+def clean(checkpoints: Path, over: Callable[[Path, str], bool] | None = None) -> tuple[str, ...]:
+    """Remove what earlier processes of the run left unfinished, and return the names of unfinished saves.
+
+    Args:
+        checkpoints: the directory; also that of the run, for its model.
+        over: told the directory of an unfinished save and the attempt that began it, says whether that one saves no more; by default
+            all are over.
 
     Raises:
         HpctrainError: the directory cannot be read.
         OSError: it cannot be changed.
     """
     _heal(checkpoints)
-    unfinished = unfinished_of(checkpoints)
+    unfinished = [path for path in unfinished_of(checkpoints) if over is None or over(path, _attempt(path))]
     for path in unfinished:
         remove(path)
     sweep(checkpoints)
@@ -340,6 +363,11 @@ def _step(path: Path) -> int:
     """Return the step that a directory's name says; -1 where it says none."""
     numbers = _name(path).removeprefix(SAVING).removeprefix("checkpoint-").partition(".")[0]
     return int(numbers) if numbers.isascii() and numbers.isdigit() else -1
+
+
+def _attempt(path: Path) -> str:
+    """Return the attempt that the name of an unfinished save says (see saving_path)."""
+    return path.name.removeprefix(SAVING).partition(".")[2].removesuffix(".writing")
 
 
 def _is_empty(path: Path) -> bool:

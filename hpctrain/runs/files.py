@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
+
+#: More than any file that `read_json` is for; a larger one is not read.
+MAX_BYTES = 16_000_000
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,9 +38,25 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None where there is no such file, or it holds something else."""
+    """Return the JSON object in `path`; None where there is no such file, or it holds something else.
+
+    Only a regular file of at most MAX_BYTES is read: a FIFO would keep the reader waiting, and a device has no end.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        content = _regular(path)
+        value = None if content is None else json.loads(content.decode("utf-8", "surrogateescape"))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _regular(path: Path) -> bytes | None:
+    """Return what a regular file of at most MAX_BYTES holds; None for anything else."""
+    if not stat.S_ISREG(path.stat().st_mode):  # first, as opening a device may already do something
+        return None
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        status = os.fstat(stream.fileno())  # it may be another one than a moment ago
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            return None
+        content = stream.read(MAX_BYTES + 1)
+    return content if len(content) <= MAX_BYTES else None

@@ -2,7 +2,8 @@
 
     launch.json                  what it is: tag, kind, name, the runs or the number of points; written once
     config.json                  the job config as resolved, and where each value came from; of a stage, config.STAGE.json
-    scripts/NAME.sbatch          what was submitted
+    scripts/NAME.sbatch          what was submitted, or is to be: all scripts are kept before the first one is sent
+    parts/NAME.sbatch.json       what a script stands for: its config, array, stage, dependencies and chain; written before it is sent
     code.json, code.diff         the version of the code (hpctrain.runs.code)
     code -> ../../.code/DIGEST   the snapshot that the jobs run; relative, so that `runs/` can be moved
     submissions/TOKEN.json       one sbatch: its words, its job id, the script and the config that belong to it
@@ -29,7 +30,7 @@ from hpctrain.runs import files, layout
 
 Kind = Literal["run", "sweep", "stages"]
 SCHEMA = 1
-_RECORD, _CODE, _SUBMISSIONS, _SCRIPTS = "launch.json", "code", "submissions", "scripts"
+_RECORD, _CODE, _SUBMISSIONS, _SCRIPTS, _PARTS = "launch.json", "code", "submissions", "scripts", "parts"
 #: What is left for `_STAGE` or `_INDEX` behind a tag (layout.NAME allows 120 characters).
 _LONGEST_NAME = 64
 
@@ -51,6 +52,7 @@ class Submission:
         dependency: in Slurm's form, such as `afterok:123`.
         stage: the stage that it runs.
         command: the words of hpctrain that asked for it.
+        call: a word that the submissions of one command have in common, and of the commands that go on with it after an interruption.
     """
 
     token: str
@@ -66,6 +68,31 @@ class Submission:
     dependency: str | None = None
     stage: str | None = None
     command: tuple[str, ...] = ()
+    call: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One script of a launch: what is to be submitted, whether a scheduler has taken it or not.
+
+    Attributes:
+        script: file name in `scripts/`, and `config` in the record, that belong to it.
+        array: the indices, in Slurm's form; None for a script that is one job.
+        offset: what is added to an index of the array to count points.
+        stage: the stage that it runs.
+        dependencies: stages that come before it, and how they must end, such as `("train", "afterok")`.
+        links: of a chain, how many jobs follow the first.
+        at: seconds since the epoch, when it was recorded first.
+    """
+
+    script: str
+    config: str | None = None
+    array: str | None = None
+    offset: int = 0
+    stage: str | None = None
+    dependencies: tuple[tuple[str, str], ...] = ()
+    links: int = 0
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +112,7 @@ class Launch:
         table: of kind `sweep`, the file name of its points in `runs/.sweeps/`.
         code: the digest of the snapshot that its jobs run; None without a snapshot.
         submissions: the oldest first.
+        parts: all that is to be submitted, the oldest first; none in a record that an older hpctrain wrote.
     """
 
     path: Path
@@ -101,6 +129,7 @@ class Launch:
     table: str | None = None
     code: str | None = None
     submissions: tuple[Submission, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def run_ids(self) -> list[str]:
@@ -237,6 +266,16 @@ def set_code(runs: Path, tag: str, code: Mapping[str, Any], diff: str | None, *,
         temporary.replace(link)
 
 
+def add_part(runs: Path, tag: str, part: Part) -> None:
+    """Record what a script of the launch stands for; the same script again keeps its place among the parts."""
+    if not part.script or Path(part.script).name != part.script or part.script.startswith("."):
+        raise HpctrainError(f"{part.script!r} cannot be the name of a file of a launch")
+    path = launch_dir(runs, tag) / _PARTS / f"{part.script}.json"
+    known = _part(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(path, {"schema": SCHEMA, **asdict(part), "at": known.at if known is not None else part.at})
+
+
 def add_submission(runs: Path, tag: str, submission: Submission) -> None:
     """Record a submission; the same token again adds the job id that was not known yet.
 
@@ -290,7 +329,26 @@ def _loaded(directory: Path, record: dict[str, Any]) -> Launch:
         table=_word(record.get("table")), code=_code(directory),
     )  # fmt: skip
     found = [read for path in sorted((directory / _SUBMISSIONS).glob("*.json")) if (read := _submission(path)) is not None]
-    return replace(launch, submissions=tuple(sorted(found, key=lambda one: (one.at, one.token))))
+    parts = [part for path in (directory / _PARTS).glob("*.json") if (part := _part(path)) is not None]
+    return replace(
+        launch,
+        submissions=tuple(sorted(found, key=lambda one: (one.at, one.token))),
+        parts=tuple(sorted(parts, key=lambda one: (one.at, one.script))),
+    )
+
+
+def _part(path: Path) -> Part | None:
+    said = files.read_json(path)
+    if said is None:
+        return None
+    offset, links, dependencies = said.get("offset"), said.get("links"), said.get("dependencies")
+    pairs = [_words(pair) for pair in dependencies] if isinstance(dependencies, list) else []
+    return Part(
+        script=path.name.removesuffix(".json"), config=_word(said.get("config")), array=_word(said.get("array")),
+        offset=offset if isinstance(offset, int) else 0, stage=_word(said.get("stage")),
+        dependencies=tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2), links=links if isinstance(links, int) else 0,
+        at=_number(said.get("at")),
+    )  # fmt: skip
 
 
 def _submission(path: Path) -> Submission | None:
@@ -300,7 +358,7 @@ def _submission(path: Path) -> Submission | None:
     optional = ("job_id", "cluster", "script", "config", "array", "dependency", "stage")
     offset = said.get("offset")
     return Submission(
-        offset=offset if isinstance(offset, int) else 0,
+        offset=offset if isinstance(offset, int) else 0, call=_word(said.get("call")) or "",
         token=path.stem, argv=_words(said.get("argv")), at=_number(said.get("at")), command=_words(said.get("command")),
         scheduler="local" if said.get("scheduler") == "local" else "slurm", **{name: _word(said.get(name)) for name in optional},
     )  # fmt: skip

@@ -56,7 +56,7 @@ def state_of(run: Run, submitted: Iterable[str | None], word: Word) -> State:
     live = tuple(dict.fromkeys(job for job in (*run.job_ids, *waiting) if job is not None and _lives(word.get(job))))
     last = run.last
     ended = _ended(last) if last is not None else None
-    if ended is not None and (ended.word == "completed" or not _others(live, last)):
+    if ended is not None and (ended.word == "completed" or not _others(live, last, word)):
         return _open_still(run, waiting, word) or State(ended.word, ended.reason, live)
     if live:
         return _living(live, word)
@@ -91,9 +91,9 @@ def _open_still(run: Run, submitted: tuple[str | None, ...], word: Word) -> Stat
     return _UNANSWERED if None in submitted else None
 
 
-def _others(live: tuple[str, ...], last: Attempt | None) -> bool:
-    """Whether another job than that of the last attempt, which is just ending, waits or runs."""
-    return any(last is None or job != last.job for job in live)
+def _others(live: tuple[str, ...], last: Attempt | None, word: Word) -> bool:
+    """Whether a job waits or runs that is not the one of the last attempt, just ending; if that one waits, it was requeued after all."""
+    return any(last is None or job != last.job or word[job] in slurm.WAITING for job in live)
 
 
 def _of_the_job(last: Attempt | None, submitted: tuple[str | None, ...], word: Word) -> State:

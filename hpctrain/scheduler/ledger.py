@@ -28,6 +28,8 @@ class Entry:
         digest: of the script's text.
         orders: the options of sbatch that are not the script's, and `arguments` the script's own: two arrays of one script, or two tags,
             are two submissions. Whoever makes a new tag for each call finds here the tag of a call that was never answered.
+        told: whether a command that submits has named the job to the user. Until then the user may well ask for it again, whoever else
+            has found the job meanwhile (`hpctrain ps` looks for it too): the next submission names that job, and sends nothing.
     """
 
     token: str
@@ -42,6 +44,7 @@ class Entry:
     cluster: str | None = None
     orders: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    told: bool = True  # in the files of an older hpctrain, which did not say it
 
     @property
     def comment(self) -> str:
@@ -62,7 +65,7 @@ def new(
     """Record that `script` is about to be submitted; `orders` are what sbatch's command line asks for besides it."""
     entry = Entry(
         token=uuid.uuid4().hex[:16], script=str(script.resolve()), digest=digest(text), directory=str(Path.cwd()), output=output,
-        error=error, at=time.time(), name=name, orders=tuple(orders), arguments=tuple(arguments),
+        error=error, at=time.time(), name=name, orders=tuple(orders), arguments=tuple(arguments), told=False,
     )  # fmt: skip
     _forget_old()
     _write(entry)
@@ -74,15 +77,15 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def found(entry: Entry, job_id: str, cluster: str | None) -> Entry:
-    """Record the job id of a submission."""
-    known = replace(entry, job_id=job_id, cluster=cluster)
+def found(entry: Entry, job_id: str, cluster: str | None, *, told: bool = True) -> Entry:
+    """Record the job id of a submission; `told` where the caller names the job to the user as what was asked for."""
+    known = replace(entry, job_id=job_id, cluster=cluster, told=told)
     _write(known)
     return known
 
 
 def forget(entry: Entry) -> None:
-    """Drop a submission that Slurm refused."""
+    """Drop a submission that Slurm refused, or that the user gives up."""
     _path(entry.token).unlink(missing_ok=True)
 
 
@@ -98,8 +101,12 @@ def unanswered() -> list[Entry]:
 
 
 def unanswered_of(text: str) -> list[Entry]:
-    """Return the unanswered submissions of this script from this directory, whatever their orders and arguments, the oldest first."""
-    return [entry for entry in unanswered() if entry.digest == digest(text) and entry.directory == str(Path.cwd())]
+    """Return the submissions of this script from this directory whose job the user has not been told, the oldest first.
+
+    Their orders and arguments are whatever they are, and a look at the queue may have found the job since.
+    """
+    own = (entry for entry in entries() if entry.job_id is None or not entry.told)
+    return [entry for entry in own if entry.digest == digest(text) and entry.directory == str(Path.cwd())]
 
 
 def by_job_id(job_id: str) -> Entry | None:

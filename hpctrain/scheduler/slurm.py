@@ -19,6 +19,8 @@ from hpctrain.scheduler.parse.records import JobRecord
 
 #: Seconds to wait for one answer of Slurm. slurmctld itself gives up after MessageTimeout, 10 s by default, and clients try again.
 TIMEOUT_S = 60.0
+#: Seconds before each look for a job whose sbatch did not answer.
+_PAUSES_S = (0.0, 5.0, 15.0)
 #: What sbatch says when the request went out and no answer came back: the job may exist.
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
@@ -62,8 +64,8 @@ class SlurmScheduler:
     ) -> Submission:
         """Hand `script` to sbatch and return the job's id.
 
-        `resend` gives up earlier submissions of the same script, with the same arguments, dependency and array, that sbatch did not answer
-        and that no job has been found for.
+        `resend` gives up earlier submissions of the same script with the same arguments that sbatch did not answer and that no job has been
+        found for, whatever their dependency and array: those of two commands differ, and mean the same work.
 
         Raises:
             UsageError: the script is no batch script.
@@ -73,7 +75,7 @@ class SlurmScheduler:
         text, found = batch_script.read(script)
         values = directives.last_values(found)
         orders = _orders(dependency, array)
-        already = self._resolve_unanswered(text, (orders, tuple(arguments)), resend=resend)
+        already = self.earlier(text, tuple(arguments), resend=resend)
         if already is not None:
             return already
         entry = ledger.new(
@@ -181,10 +183,8 @@ class SlurmScheduler:
         for entry in ledger.unanswered():
             job = next((record for record in known.values() if entry.comment in (record.comment or "").split()), None)
             if job is not None:
-                ledger.found(entry, _submitted(job), None)
-            elif time.time() - entry.at > 86_400:
-                ledger.forget(entry)
-            else:
+                ledger.found(entry, _submitted(job), None, told=False)
+            elif time.time() - entry.at < 86_400:  # later it is no news, but no less open: only a submission clears it
                 reason = f"sbatch did not answer; no job with the comment {entry.comment} so far"
                 missing.append(JobRecord(job_id=f"?{entry.token}", scheduler="slurm", state=states.UNKNOWN, name=entry.name, reason=reason))
         return missing
@@ -229,7 +229,7 @@ class SlurmScheduler:
         return next((record for record in candidates if entry.comment in (record.comment or "").split()), None)
 
     def _look_for(self, entry: ledger.Entry, said: tuple[str, ...]) -> Submission:
-        for pause in (0.0, 5.0, 15.0):
+        for pause in _PAUSES_S:
             self._sleep(pause)
             try:
                 record = self._find(entry)
@@ -244,28 +244,33 @@ class SlurmScheduler:
             fix="hpctrain ps",
         )
 
-    def _resolve_unanswered(self, text: str, words: tuple[tuple[str, ...], tuple[str, ...]], *, resend: bool) -> Submission | None:
-        """Return the job of an earlier, unanswered submission of the same script in the same `words`, if there is one.
+    def earlier(self, text: str, arguments: tuple[str, ...], *, resend: bool = False) -> Submission | None:
+        """Return the job of an earlier submission of this script with these arguments of which the user was not told, if there is one.
+
+        It is told by this: the next call returns the one after it.
 
         Raises:
             SchedulerError: Slurm shows no such job. That is no proof: it may be on its way still, or have ended and been forgotten, as
-                many sites do not keep comments. Only the user can decide.
+                many sites do not keep comments. Only the user can decide: `resend` gives it up.
         """
         for entry in ledger.unanswered_of(text):
-            if (entry.orders, entry.arguments) != words:
+            if entry.arguments != arguments:
                 continue
-            record = self._find(entry)
-            if record is not None:
-                ledger.found(entry, _submitted(record), None)
+            job_id = entry.job_id
+            if job_id is None and (record := self._find(entry)) is not None:
+                job_id = _submitted(record)
+            if job_id is not None:
+                ledger.found(entry, job_id, entry.cluster)
                 return Submission(
-                    job_id=_submitted(record),
-                    notes=("this is the job of the earlier call that sbatch did not answer; nothing new was submitted",),
+                    job_id=job_id,
+                    cluster=entry.cluster,
+                    notes=(f"job {job_id} is that of the earlier call that sbatch did not answer; nothing new was submitted in its place",),
                 )
             if not resend:
                 raise SchedulerError(
                     "an earlier submission of this script has not been answered, and may still arrive",
                     details=(f"sent {int(time.time() - entry.at)} s ago with the comment {entry.comment}; Slurm shows no such job",),
-                    fix="squeue --me; if it is not there, and did not run: hpctrain submit --resend",
+                    fix="squeue --me; if it is not there, and did not run: the same command with --resend",
                 )
             ledger.forget(entry)
         return None

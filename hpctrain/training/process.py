@@ -7,13 +7,8 @@ without an active exception"); barrier, destroy_process_group, flush, os._exit n
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import time
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from hpctrain.errors import HpctrainError
+from typing import NoReturn
 
 WAIT_S = 10.0
 """How long the other ranks wait for rank 0's message, in seconds: a launcher kills all as soon as one has ended. A rank that still
@@ -32,18 +27,6 @@ def own_rank() -> int:
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 0
-
-
-def refuse(error: HpctrainError) -> NoReturn:
-    """Show an error once, from rank 0, and end with its exit code; another rank shows it only if rank 0 had none."""
-    message = error.render() + "\n"
-    if own_rank() != 0:
-        time.sleep(WAIT_S)
-        message = f"rank {own_rank()} on {os.environ.get('SLURMD_NODENAME') or socket.gethostname()}: {message}"
-    sys.stdout.flush()
-    sys.stderr.write(message)
-    sys.stderr.flush()
-    os._exit(error.exit_code)
 
 
 def leave(code: int) -> NoReturn:

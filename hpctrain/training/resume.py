@@ -123,10 +123,12 @@ def decide(request: Request, survival: Survival) -> Start:
     explicit = request.explicit if request.explicit != "true" else None
     # Of a stage before, a requeued job has no further use: its own checkpoint is newer, and that stage may be gone.
     path = None if explicit is None or (found is not None and explicit.startswith("stage:")) else _path_of(explicit, survival)
-    if path is not None and not _already_further(found, path, survival):
+    further = found if path is None else _further(found, path, request, survival)
+    if path is not None and further is None:
         found = _asked_for(path, request)
         lines = []
     elif explicit is not None:
+        found = further
         lines.append(f"[train] --resume_from_checkpoint {explicit} was where this run began; it has a checkpoint of its own since")
     if found is None:
         if request.explicit == "true":
@@ -159,17 +161,16 @@ def _own(request: Request, survival: Survival) -> tuple[Checkpoint | None, tuple
     return found, skipped
 
 
-def _already_further(own: Checkpoint | None, explicit: Path, survival: Survival) -> bool:
-    """Say whether the run went on from an explicit checkpoint already: a requeued job has the same command line again.
+def _further(own: Checkpoint | None, explicit: Path, request: Request, survival: Survival) -> Checkpoint | None:
+    """Return where the run is since it began at an explicit checkpoint: a requeued job has the same command line again.
 
-    Of a checkpoint among its own the run may want to go back to; then only what this job itself has saved since is newer.
+    To a checkpoint among its own the run may want to go back; then only what this job itself has saved since is newer, and not the
+    later steps of an earlier job.
     """
-    if own is None:
-        return False
-    if explicit.absolute().parent != own.path.absolute().parent:
-        return True
-    job = (survival.attempt or "").rpartition(".")[0]
-    return bool(job) and (own.manifest.attempt or "").rpartition(".")[0] == job
+    if own is None or explicit.resolve().parent != own.path.resolve().parent:
+        return own
+    job = checkpoints.job_of(survival.attempt)
+    return None if job is None else checkpoints.newest_complete(request.output_dir, digests=True, job=job)[0]
 
 
 def _path_of(word: str, survival: Survival) -> Path:

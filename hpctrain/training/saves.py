@@ -76,11 +76,9 @@ class SavesMixin:
             self._attempt = None
         self._point_at_best(saved=directory / f"checkpoint-{step}")
         attempt.do(self._save_own, attempt.place.writing)
-        attempt.agree()
-        state = saving.state_in(attempt.place.writing, self.ranks.size) if self.ranks.rank == 0 else ()
         seconds = attempt.finish(
             step=step,
-            state=state,
+            state=None,
             needed=saving.rank_files(self.ranks.size),
             run_id=self.survival.run_id,
             attempt=self.survival.attempt,
@@ -107,9 +105,25 @@ class SavesMixin:
             return
         best = f"checkpoint-{self.state.best_global_step}"
         try:
-            checkpoints.rotate(directory, limit, {best, f"checkpoint-{self.state.global_step}"})
+            checkpoints.rotate(directory, limit, {best, f"checkpoint-{self.state.global_step}"}, at=self.state.global_step)
         except (OSError, HpctrainError) as error:
             say(f"[train] notice: old checkpoints could not be removed: {error}")
+
+    def _clean_leftovers(self) -> None:
+        """Remove what saves of attempts that are over have left, on rank 0; what cannot be removed is in nobody's way."""
+        if self.ranks.rank != 0:
+            return
+        folders = [Path(super()._get_output_dir(None))]  # type: ignore[misc]
+        if self.survival.run_dir is not None:
+            folders.append(self.survival.run_dir)
+        for folder in folders:
+            try:
+                removed = checkpoints.clean(folder, lambda path, attempt: saving.is_over(path, attempt, self.survival))
+            except (OSError, HpctrainError) as error:
+                say(f"[train] notice: unfinished saves could not be removed: {error}")
+                continue
+            for name in removed:
+                say(f"[train] removed {name}: its save was not finished")
 
     def _refuse_lost_weights(self) -> None:
         bad = self._watch.bad(wait=True)

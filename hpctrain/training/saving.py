@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shlex
 import shutil
 import sys
@@ -21,13 +22,23 @@ from typing import Any
 from hpctrain.errors import HpctrainError
 from hpctrain.memory.reader import node_name
 from hpctrain.runs import checkpoints, files
-from hpctrain.runs.manifest import write_manifest
+from hpctrain.runs.manifest import walk, write_manifest
 from hpctrain.training import kept
 from hpctrain.training.process import say
 from hpctrain.training.ranks import Ranks
+from hpctrain.training.settings import Survival
 
 RECORD = "hpctrain-training.json"
 """In each checkpoint and in the final model: the training's data and options, to be compared at a resume."""
+
+
+WAIT_S = 60.0
+"""How long rank 0 waits for files that other ranks have written and it does not see yet, in seconds. NFS shows a new file of another
+node when what it remembers of the directory is old, by default after 30 to 60 s."""
+
+
+ABANDONED_S = 86400.0
+"""An unfinished save in which nothing was written for so long is nobody's, in seconds; more than clocks differ, and than a save takes."""
 
 
 class SaveError(HpctrainError):
@@ -64,10 +75,11 @@ class Attempt:
     Args:
         ranks: the processes that save.
         place: where.
+        wait_s: how long rank 0 waits for a file of another rank, in seconds.
     """
 
-    def __init__(self, ranks: Ranks, place: Place) -> None:
-        self.ranks, self.place = ranks, place
+    def __init__(self, ranks: Ranks, place: Place, *, wait_s: float = WAIT_S) -> None:
+        self.ranks, self.place, self.wait_s = ranks, place, wait_s
         self.began = time.monotonic()
         self._error: Exception | None = None
         self._failure: _Failure | None = None
@@ -107,13 +119,15 @@ class Attempt:
             self.do(self._make)
         self.agree()
 
-    def finish(self, *, step: int, state: tuple[str, ...], needed: tuple[str, ...], run_id: str | None, attempt: str | None) -> float:
+    def finish(
+        self, *, step: int, state: tuple[str, ...] | None, needed: tuple[str, ...], run_id: str | None, attempt: str | None
+    ) -> float:
         """Write the manifest and publish, on rank 0, when all ranks have written what is theirs.
 
         Args:
             step: optimizer steps done.
-            state: what was saved (Manifest.state).
-            needed: names that must be there. A network file system may show the files of other nodes late to who lists a directory.
+            state: what was saved (Manifest.state); None for what the files say.
+            needed: names that must be there, besides every file that any rank sees.
             run_id: the run.
             attempt: the attempt.
 
@@ -124,8 +138,10 @@ class Attempt:
             SaveError: on all ranks.
         """
         self.agree()
+        # A network file system may show the files of other nodes late to who lists a directory: all say what they see.
+        listed = self.ranks.gather(self.listed())
         if self.ranks.rank == 0:
-            self.do(self._publish, step=step, state=state, needed=needed, run_id=run_id, attempt=attempt)
+            self.do(self._publish, listed, step=step, state=state, needed=needed, run_id=run_id, attempt=attempt)
         self.agree()
         return time.monotonic() - self.began
 
@@ -135,10 +151,41 @@ class Attempt:
                 shutil.rmtree(path)
         self.place.writing.mkdir(parents=True)
 
-    def _publish(self, *, step: int, state: tuple[str, ...], needed: tuple[str, ...], run_id: str | None, attempt: str | None) -> None:
-        missing = [name for name in needed if not (self.place.writing / name).is_file()]
-        if missing:
-            raise HpctrainError(f"{', '.join(missing)} is not there, though it was written")
+    def listed(self) -> dict[str, int]:
+        """Return the files of this save that this rank sees, and their sizes in bytes; it sees its own."""
+        found: dict[str, int] = {}
+        with contextlib.suppress(OSError):  # a rank that has written nothing may not see the directory yet
+            for name, path in walk(self.place.writing):
+                # NFS keeps a removed file that is open under such a name. Opening asks the server for the size, and whether it is there.
+                if not path.name.startswith(".nfs"):
+                    with contextlib.suppress(OSError), path.open("rb") as stream:
+                        found[name] = os.fstat(stream.fileno()).st_size
+        return found
+
+    def _await(self, listed: list[dict[str, int]], needed: tuple[str, ...]) -> set[str]:
+        """Wait until this rank sees what all see, and return the names."""
+        names = {*needed, *(name for one in listed for name in one)}
+        until = time.monotonic() + self.wait_s
+        while True:
+            mine = self.listed()
+            late = sorted(name for name in names if mine.get(name) not in [one[name] for one in listed if name in one])
+            if not late:
+                return names
+            if time.monotonic() > until or any(not any(name in one for one in listed) for name in late):
+                break
+            time.sleep(min(1.0, self.wait_s / 10))
+        more = f" and {len(late) - 4} more" if len(late) > 4 else ""
+        who = next((rank for rank, one in enumerate(listed) if late[0] in one), None)
+        seen = "" if who is None else f": rank {who} sees {late[0]}, and rank 0 did not in {self.wait_s:g} s"
+        raise HpctrainError(f"{', '.join(late[:4])}{more} is not there, though it was written{seen}")
+
+    def _publish(
+        self, listed: list[dict[str, int]], *, step: int, state: tuple[str, ...] | None, needed: tuple[str, ...],
+        run_id: str | None, attempt: str | None,
+    ) -> None:  # fmt: skip
+        names = self._await(listed, needed)
+        if state is None:
+            state = state_in(self.place.writing, self.ranks.size)
         self.place.writing.rename(self.place.saving)
         self.place.writing.parent.rmdir()
         manifest = write_manifest(
@@ -150,7 +197,7 @@ class Attempt:
             attempt=attempt,
             began=self.began,
         )
-        if absent := [name for name in needed if name not in manifest.files]:
+        if absent := sorted(names - set(manifest.files)):
             raise HpctrainError(f"{', '.join(absent)} was not seen when the manifest was written")
         in_the_way = checkpoints.publish(self.place.saving, self.place.final)
         if in_the_way is not None:
@@ -171,6 +218,26 @@ def state_in(directory: Path, world_size: int) -> tuple[str, ...]:
         "trainer": "trainer_state.json" in names,
     }
     return tuple(name for name, there in found.items() if there)
+
+
+def is_over(path: Path, attempt: str, survival: Survival) -> bool:
+    """Say whether nobody writes into an unfinished save any more: another job of the run might.
+
+    Args:
+        path: the directory.
+        attempt: the attempt that its name says.
+        survival: of this training.
+    """
+    job = checkpoints.job_of(attempt)
+    if survival.attempt is not None and job is not None and job == checkpoints.job_of(survival.attempt):
+        return True  # of this start, or of one before a requeue
+    if survival.run_dir is not None and job is not None and (survival.run_dir / "attempts" / attempt / "end.json").is_file():
+        return True
+    try:  # of a job that was killed, or of no job
+        newest = max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+    except OSError:
+        return False
+    return time.time() - newest > ABANDONED_S
 
 
 def save_final(trainer: Any, *, run_dir: Path, record: dict[str, Any]) -> Path:

@@ -26,6 +26,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -120,6 +121,9 @@ def train(options: Options) -> str:
     ends = {name: getattr(asked, name) for name in ("early_stopping_patience", "early_stopping_threshold")}
     record = resume.record(training, dataset=options.script.dataset_name, splits=options.splits, ends=ends)
     ranks = Ranks(float(training.ddp_timeout))
+    # A run that is saving meanwhile may show each rank something else.
+    options = replace(options, weights=ranks.share(options.weights))
+    options.model.model_name_or_path = options.weights.model
     survival = Survival.from_environment(record=record, stop_on_nan=asked.stop_on_nan, ranks=ranks)
     start = resume.decided(ranks, _request(options, record), survival)
     if own_rank() == 0:

@@ -117,6 +117,7 @@ class SurvivorMixin(SavesMixin):
         checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
         self._loop = _Loop(resumed=checkpoint)
         self._begin_deadline(checkpoint)
+        self._clean_leftovers()
         with replaced(self.args, "eval_on_start", self.args.eval_on_start and checkpoint is None):
             try:
                 return super().train(resume_from_checkpoint=checkpoint, **named)  # type: ignore[misc]

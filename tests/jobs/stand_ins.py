@@ -32,7 +32,7 @@ done
 SCONTROL = """\
 case $2 in
     hostnames) echo localhost; echo node2 ;;
-    job) echo "JobId=62 JobName=x JobState=RUNNING Reason=None EndTime=2035-01-01T00:00:00 Deadline=N/A" ;;
+    job) echo "JobId=62 JobName=x JobState=RUNNING Restarts=0 Reason=None EndTime=2035-01-01T00:00:00 Deadline=N/A" ;;
 esac
 """
 #: Runs the command behind its options and the image.
@@ -141,6 +141,8 @@ class Machine:
         run = str(self.run_dir(spec).relative_to(self.directory))
         expected |= {run, *(f"{run}/{name}" for name in ("run.json", "script.sbatch", "attempts", "attempts/62.0"))}
         expected |= {f"{run}/attempts/62.0/{name}.json" for name in ("start", "end")}
+        if spec.restart == "chain":
+            expected.add(f"{run}/over")
         if spec.array:
             tag = f"{spec.job_name}-60"
             expected |= {"runs/.launches", f"runs/.launches/{tag}", f"runs/.launches/{tag}/{tag}_3.id"}

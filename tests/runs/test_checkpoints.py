@@ -360,3 +360,27 @@ def test_the_checkpoint_that_a_word_stands_for(tmp_path: Path) -> None:
     for word, tag in (("stage:other", "launch"), ("stage:pre", None), ("stage:../x", "launch")):
         with pytest.raises(UsageError):
             checkpoints.checkpoint_of(word, runs=tmp_path, tag=tag)
+
+
+def test_what_a_run_went_back_behind_counts_as_older(tmp_path: Path) -> None:
+    for step in (20, 60, 80, 100):
+        save(tmp_path, step, attempt="11.0")
+    save(tmp_path, 30, attempt="12.0")
+    assert sorted(checkpoints.rotate(tmp_path, 3, at=30)) == ["checkpoint-60", "checkpoint-80"]
+    assert [path.name for path in checkpoints.all_of(tmp_path)] == ["checkpoint-20", "checkpoint-30", "checkpoint-100"]
+    found, skipped = checkpoints.newest_complete(tmp_path, digests=True, job="12")
+    assert found is not None
+    assert (found.step, skipped) == (30, ())
+    assert checkpoints.newest_complete(tmp_path, digests=True, job="1") == (None, ())
+    assert checkpoints.rotate(tmp_path, 1, at=30) == ("checkpoint-100", "checkpoint-20")
+
+
+def test_only_what_is_over_is_cleaned(tmp_path: Path) -> None:
+    names = (".saving-20.11.0", ".saving-20.11.0.writing", ".saving-model.11.1.writing", ".saving-30.host.a-77", ".saving-40.12.0")
+    for name in names:
+        fill(tmp_path / name, FILES)
+    told: dict[str, str] = {}
+    removed = checkpoints.clean(tmp_path, lambda path, attempt: told.setdefault(path.name, attempt).startswith("11."))
+    assert told == dict(zip(names, ("11.0", "11.0", "11.1", "host.a-77", "12.0"), strict=True))
+    assert sorted(removed) == sorted(names[:3])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[3:])

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import files, launch, layout
-from hpctrain.runs.launch import Launch, Submission
+from hpctrain.runs.launch import Launch, Part, Submission
 
 AT = 1_795_230_908.0
 
@@ -54,6 +55,23 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     )
     assert launch.tags(tmp_path) == ["sft-1"]
     assert launch.run_dirs_for(tmp_path, read) == [tmp_path / "sft-1"]
+
+
+def test_the_parts_of_a_launch(tmp_path: Path) -> None:
+    created(tmp_path)
+    train = Part(script="train.sbatch", config="config.train.json", stage="train", links=3, at=AT + 1)
+    evaluate = Part(script="evaluate.sbatch", array="0-3%2", offset=10, stage="evaluate", dependencies=(("train", "afterok"),), at=AT + 2)
+    for part in (evaluate, train, replace(train, links=4, at=AT + 9)):
+        launch.add_part(tmp_path, "sft-1", part)
+    read = launch.load(tmp_path, "sft-1")
+    assert read is not None
+    assert read.parts == (replace(train, links=4), evaluate), "the same script again keeps its place"
+    assert (read.path / "parts" / "train.sbatch.json").is_file()
+    for spoilt in ('{"links": "x", "dependencies": [["a"], 3, ["a", "afterok"]], "at": null}', "[]", "{"):
+        (read.path / "parts" / "train.sbatch.json").write_text(spoilt)
+        assert launch.load(tmp_path, "sft-1") is not None
+    with pytest.raises(HpctrainError, match="cannot be the name of a file"):
+        launch.add_part(tmp_path, "sft-1", replace(train, script="../launch"))
 
 
 def test_the_runs_of_each_kind(tmp_path: Path) -> None:

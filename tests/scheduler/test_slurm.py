@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,21 +212,43 @@ def test_arguments_dependency_and_array_go_to_sbatch_around_the_script(programs:
     assert words[2:] == ["--dependency=afterok:12", "--array=0,3,7-9%2", "job.sbatch", "tag", "a b", "--array=5"]
 
 
-def test_two_arrays_of_one_script_are_two_submissions_and_each_is_sent_once(programs: Programs) -> None:
+def test_the_same_work_in_other_orders_is_not_sent_past_an_open_answer(programs: Programs) -> None:
     programs(sbatch="sleep 30")
-    for array in ("0-9", "10-19"):
-        with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
-            scheduler().submit(Path("job.sbatch"), array=array, arguments=["tag"])
-    for words in ({"array": "0-9"}, {"array": "10-19"}):
+    with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
+        scheduler().submit(Path("job.sbatch"), array="0-9", arguments=["tag"], dependency="afterok:1")
+    programs(sbatch="echo 80")
+    for words in ({"array": "10-19"}, {"array": "0-9"}, {"dependency": "afterok:2"}, {}):
         with pytest.raises(SchedulerError, match="has not been answered"):
             scheduler().submit(Path("job.sbatch"), arguments=["tag"], **words)
-    assert len(calls("sbatch")) == 2
-    assert [(entry.orders, entry.arguments) for entry in ledger.unanswered_of(SCRIPT)] == [
-        (("--array=0-9",), ("tag",)),
-        (("--array=10-19",), ("tag",)),
-    ], "what a caller that makes a new tag each time looks for first"
-    first, second = ledger.unanswered()
-    programs(squeue=f"echo '{squeue_line('77_[10-19]', second.comment)}'", sbatch="echo 80")
-    assert scheduler().submit(Path("job.sbatch"), array="10-19", arguments=["tag"]).job_id == "77"
-    assert scheduler().submit(Path("job.sbatch"), array="10-19", arguments=["other"]).job_id == "80"
-    assert ledger.unanswered() == [first]
+    assert len(calls("sbatch")) == 1
+    assert scheduler().submit(Path("job.sbatch"), array="0-9", arguments=["other"]).job_id == "80", "another launch is not held up"
+    [entry] = ledger.unanswered_of(SCRIPT)
+    assert (entry.orders, entry.arguments) == (("--dependency=afterok:1", "--array=0-9"), ("tag",)), "what a new call looks for first"
+    programs(squeue=f"echo '{squeue_line('77_[0-9]', entry.comment)}'")
+    assert scheduler().submit(Path("job.sbatch"), array="3", arguments=["tag"]).job_id == "77"
+    assert ledger.unanswered() == []
+    assert scheduler().submit(Path("job.sbatch"), array="3", arguments=["tag"]).job_id == "80", "told once"
+
+
+def test_a_look_at_the_queue_does_not_use_up_the_answer(programs: Programs) -> None:
+    programs(sbatch="sleep 30")
+    with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
+        scheduler().submit(Path("job.sbatch"), arguments=["tag"])
+    [entry] = ledger.unanswered()
+    programs(squeue=f"echo '{squeue_line('77', entry.comment)}'", sbatch="echo 80")
+    assert [record.job_id for record in scheduler().status()] == ["77"]
+    assert ledger.unanswered() == []
+    programs(squeue="")  # it has ended, and Slurm has forgotten it
+    found = scheduler().submit(Path("job.sbatch"), arguments=["tag"])
+    assert (found.job_id, "nothing new was submitted" in found.notes[0]) == ("77", True)
+    assert len(calls("sbatch")) == 1
+    assert scheduler().submit(Path("job.sbatch"), arguments=["tag"]).job_id == "80"
+
+
+def test_days_of_silence_are_no_answer(programs: Programs) -> None:
+    entry = ledger.new(Path("job.sbatch"), SCRIPT, name="sft", output=None, error=None)
+    ledger._write(replace(entry, at=entry.at - 3 * 86_400))
+    programs(sbatch="echo 80")
+    assert scheduler().status() == [], "no news any more"
+    with pytest.raises(SchedulerError, match="has not been answered"):
+        scheduler().submit(Path("job.sbatch"))

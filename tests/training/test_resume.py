@@ -219,3 +219,53 @@ def test_early_stopping_is_a_success_and_is_complete(train: Train, tmp_path: Pat
     assert "[train] stopped early: " in first.stdout
     again = train("a", "2.0", **options)
     assert again.stdout.startswith("[train] is complete already: "), again.stdout
+
+
+def test_a_requeue_after_going_back_goes_on_from_its_own_steps(train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "r"
+    assert train("r", "1.0", max_steps=8).returncode == 0
+    shutil.rmtree(run / "model")
+    back = {"resume_from_checkpoint": run / "checkpoints/checkpoint-2", "save_total_limit": 1, "max_steps": 8}
+    (run / "stop").touch()  # it does one step, saves and stops, as at the end of a job's time
+    first = train("r", "2.0", **back)
+    assert first.returncode == 86, first.stderr
+    assert said(first)[0].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+    assert survival.listed(run / "checkpoints") == ["checkpoint-3"], "what lies behind it was given up, and its beginning is not needed"
+    requeued = train("r", "2.1", **{**back, "save_total_limit": 5})
+    assert requeued.returncode == 0, requeued.stderr
+    assert said(requeued)[1].startswith(f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 (")
+
+
+def test_a_requeue_does_not_take_the_later_steps_of_an_earlier_job(train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "r"
+    assert train("r", "1.0", max_steps=8).returncode == 0
+    shutil.rmtree(run / "model")
+    back = {"resume_from_checkpoint": run / "checkpoints/checkpoint-2", "max_steps": 8}
+    (run / "stop").touch()
+    assert train("r", "2.0", **back).returncode == 86
+    assert survival.listed(run / "checkpoints")[-1] == "checkpoint-8"
+    (run / "stop").touch()
+    requeued = train("r", "2.1", **back)
+    assert said(requeued)[1].startswith(f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 (")
+    other_job = train("r", "3.0", **back)
+    assert said(other_job)[0].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+
+
+def test_the_checkpoint_of_a_stage(train: Train, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert train("b_first", "1.0").returncode == 0
+    second = train("b", "2.0", resume_from_checkpoint="stage:first", max_steps=6)
+    assert second.returncode == 0, second.stderr
+    assert said(second)[0] == f"[train] resumes run b at step 4 from {runs}/b_first/checkpoints/checkpoint-4 {ALL}"
+    assert "[train] begin: step=4/6" in second.stdout
+    shutil.rmtree(runs / "b/model")
+    shutil.rmtree(runs / "b_first")  # a requeued job does not need it any more
+    requeued = train("b", "2.1", resume_from_checkpoint="stage:first", max_steps=6)
+    assert requeued.returncode == 0, requeued.stderr
+    assert (
+        said(requeued)[0] == "[train] --resume_from_checkpoint stage:first was where this run began; it has a checkpoint of its own since"
+    )
+    assert said(requeued)[1] == f"[train] resumes run b at step 6 from {runs}/b/checkpoints/checkpoint-6 {ALL}"
+    missing = train("c", "3.0", resume_from_checkpoint="stage:first")
+    assert missing.returncode == 2
+    assert "error: 'stage:first'" in missing.stderr or "there is no checkpoint" in missing.stderr, missing.stderr

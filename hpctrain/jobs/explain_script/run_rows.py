@@ -40,6 +40,11 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
         r"\[\[ \$tag =~ .*\]\] \|\| fail", "it becomes the name of a directory, so a word with other characters ends the job.", _BASH, RUN
     ),
     _row(
+        r'\[ -z "\$\{SLURM_ARRAY_TASK_ID-\}" \] \|\| fail',
+        "several tasks of an array would write to one run, so this ends them.",
+        _SBATCH,
+    ),
+    _row(
         r"index=\$\(\(SLURM_ARRAY_TASK_ID \+ (?P<offset>\d+)\)\)", "which point of the sweep: this array begins at point {offset}.", _SBATCH
     ),
     _row(r"index=\$SLURM_ARRAY_TASK_ID", "which task of the array this is.", _SBATCH),
@@ -120,11 +125,12 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     # after the launch
     _row(r"srun=\$!", "srun runs in the background, because bash sees to signals only between two commands.", _BASH, END),
     _row(
-        r"trap 'scancel --signal=TERM",
+        r"trap ': >\"\$attempt/stop\"; scancel --signal=TERM",
         "a signal to this shell goes to the training. srun must not get it: it would end the step at once.",
         "srun(1)",
         END,
     ),
+    _row(r"trap 'kill -USR1", "srun hands this one on to the training.", "srun(1)", END),
     _row(r"trap ': >\"\$attempt/stop\"'", "a signal to this shell leaves the same file for the training.", _BASH, END),
     _row(r'wait "\$srun" \|\| status', "srun's exit code: that of the task that ended worst.", "srun(1)", END),
     _row(r"reason=\s*$", "why the training ended, where it says so.", _BASH, END),
@@ -138,11 +144,16 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r"ended\(\) \{", "a function that notes how this start of the job ended.", _BASH, END),
     _row(r'note "\$attempt/end\.json"', "the note, for `hpctrain runs` and `hpctrain resubmit`.", _OURS),
     _row(r"case \$status in", "what the exit code means, and what follows from it:", _BASH, END),
-    _row(r"(?:0|86|\*)\) ended (?P<how>\w+)", "noted as {how}."),
+    _row(r"(?:0|86)\) ended (?P<how>\w+)", "noted as {how}."),
+    _row(r'\*\) if \[ -e "\$attempt/stop"', "any other code is a failure; of a job that was told to end, Slurm says what became of it."),
     _row(r"85\)", "85 is the training's word for: saved, and not done."),
+    _row(r"now=(?:\s|$)", "what Slurm says of this job."),
+    _row(r"for pause in ", "three times at most: a controller that is busy, or restarts, answers a little later."),
+    _row(r"now=\$\(scontrol show job", "asks; an answer is enough.", _SCONTROL),
+    _row(r'sleep "\$pause"', "waits."),
     _row(
-        r"if \[\[ \$\(scontrol show job -o",
-        "a job that Slurm itself is ending must not be requeued: it may be one that somebody cancelled.",
+        r'if \[ -n "\$now" \] && \[\[ ',
+        "a job that Slurm itself is ending or starts anew must not be requeued: it may be one that somebody cancelled.",
         _SCONTROL,
     ),
     _row(

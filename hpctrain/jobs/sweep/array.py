@@ -62,7 +62,8 @@ def selected(text: str, count: int) -> tuple[list[int], int | None]:
     try:
         found = parse(text)
     except ValueError as error:
-        raise UsageError(f"--array: {error}", fix=f"--array 0-{count - 1}, or --array 0,3,7-9%2") from error
+        message = str(error)
+        raise UsageError(f"--array: {message[:1].lower()}{message[1:]}", fix=f"--array 0-{count - 1}, or --array 0,3,7-9%2") from error
     missing = [index for index in found.indices if index >= count]
     if missing:
         there = f"the points are 0 to {count - 1}" if count > 1 else "there is only point 0"

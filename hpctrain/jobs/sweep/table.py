@@ -56,7 +56,7 @@ def table(sweep: Sweep, points: Sequence[Point], *, training: Mapping[str, Any] 
         sweep: that they are of.
         points: from 0, with no gap.
         training: the config's own arguments: a point that has no value for an argument that other points have gets it from here.
-        home: takes the place of a leading `~`, as in config.yaml; the words are quoted, so no shell does it.
+        home: takes the place of a leading `~`, as in config.yaml, in the words and in the JSON; the words are quoted, so no shell does it.
 
     Raises:
         UsageError: a value that no command line can carry.
@@ -119,6 +119,7 @@ class _Writer:
         return self._joined(values, self._argument)
 
     def _json_of(self, value: Any) -> str:
+        value = self._at_home(value)
         if not isinstance(value, str):
             return json_text(value)
         key = (str(value), isinstance(value, Plain))
@@ -148,9 +149,16 @@ class _Writer:
     def _assignment(self, name: str, value: Any) -> str:
         return "" if value is None else f"{name}={self._quote(name, word(value))}"
 
+    def _at_home(self, value: Any) -> Any:
+        """Return a value with the home directory in place of a leading `~`, wherever it becomes a word or a value of its own."""
+        if isinstance(value, list) and self.sweep.passed != "environment":  # there, a list is one word of JSON
+            return [self._at_home(item) if isinstance(item, str) else item for item in value]
+        if self.home is not None and isinstance(value, str) and (value == "~" or value.startswith("~/")):
+            return self.home + value[1:]
+        return value
+
     def _quote(self, name: str, text: str) -> str:
-        if self.home is not None and (text == "~" or text.startswith("~/")):
-            text = self.home + text[1:]
+        text = self._at_home(text)
         if _BARE.match(text):
             return text
         try:

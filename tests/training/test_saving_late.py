@@ -1,0 +1,66 @@
+"""A save whose directory is not what every process sees at once, and what unfinished saves leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import survival
+
+from hpctrain.runs import checkpoints
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+PROGRAM = Path(__file__).with_name("late_file.py")
+
+
+def save(tmp_path: Path, environment: dict[str, str], seconds: float, wait_s: float) -> list[str]:
+    (tmp_path / "checkpoints").mkdir()
+    launch = survival.argv(ranks=2)[:-2]
+    command = [*launch, str(PROGRAM), str(tmp_path), str(seconds), str(wait_s)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_a_file_that_comes_late_is_waited_for(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert save(tmp_path, environment, 3, 60) == ["saved", "saved"]
+    final = tmp_path / "checkpoints" / "checkpoint-4"
+    manifest = checkpoints.read_manifest(final)
+    assert manifest is not None
+    assert {name: file.bytes for name, file in manifest.files.items()} == {"model.safetensors": 1000, "shards/one.bin": 1000}
+    assert checkpoints.problems(final, digests=True) == ()
+
+
+def test_a_file_that_does_not_come_fails_the_save_on_all_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
+    for told in save(tmp_path, environment, -1, 2):
+        assert told.startswith("error: checkpoint-4 could not be saved: "), told
+        assert "shards/one.bin is not there, though it was written: rank 1 sees shards/one.bin, and rank 0 did not in 2 s" in told
+    assert survival.listed(tmp_path / "checkpoints") == []
+
+
+def test_unfinished_saves_of_what_is_over_are_removed_at_the_start(
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "r"
+    surroundings = survival.run_environment(environment, run, "9.1")
+    (run / "attempts/8.0").mkdir()
+    (run / "attempts/8.0/end.json").write_text("{}")
+    kept = [run / "checkpoints/.saving-2.7.0", run / ".saving-model.7.0"]
+    over = [run / "checkpoints" / name for name in (".saving-2.9.0.writing", ".saving-2.8.0", ".saving-2.6.0")]
+    over += [run / ".saving-model.9.0.writing", run / ".saving-model.8.0"]
+    for path in kept + over:
+        path.mkdir(parents=True)
+        (path / "half").write_text("x")
+    for path in (over[2] / "half", over[2]):
+        os.utime(path, (1e9, 1e9))  # nobody has written there for years
+    options = {"model_name_or_path": tiny[0], "dataset_name": tiny[1], **survival.BASE, "eval_strategy": "no", "max_steps": 1}
+    command = survival.argv(*survival.words(options))
+    done = subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [path for path in kept if not path.is_dir()] == [], "their job may be alive"
+    assert [path for path in over if path.exists()] == []
+    for path in over:
+        assert f"[train] removed {path.name}: its save was not finished\n" in done.stdout
