@@ -19,8 +19,7 @@ import click
 
 from hpctrain import __version__
 from hpctrain.cli.chosen_script import Choice, Chosen
-from hpctrain.cli.launcher import Launcher as Launcher
-from hpctrain.cli.launcher import Part
+from hpctrain.cli.launcher import Launcher, Part
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.runs import launch, launches, layout, store
 from hpctrain.runs.store import Run
@@ -30,6 +29,8 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import array as arrays
 from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
+
+__all__ = ["Launched", "Launcher", "Orders", "Submitted", "dependency_on", "go_on", "is_array", "snapshot", "start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import click
 from hpctrain.cli import launching, remaining, schedulers, submit
 from hpctrain.cli.launching import Launched, Launcher, Submitted
 from hpctrain.cli.remaining import Left
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
-from hpctrain.runs import launch, layout
+from hpctrain.runs import layout
 
 
 @click.command()
@@ -75,33 +75,19 @@ def _submit(left: Left, launcher: Launcher) -> list[Submitted]:
     """Submit what is left.
 
     Raises:
-        HpctrainError: a scheduler refused a script; what was submitted before it is said.
+        HpctrainError: a scheduler refused a script; the launcher says what was submitted before it.
     """
     jobs: list[Submitted] = []
     ids: dict[str, Sequence[str]] = dict(left.jobs)
-    before = _tokens(launcher)
     for part in left.parts:
         said: dict[str, Any] = {"script": part.name, "config": part.config, "stage": part.stage, "array": part.array, "offset": part.offset}
-        try:
-            first = launcher.submit(part.script, dependency=launching.dependency_on(part.dependencies, ids), **said)
-            links = launcher.chain(first, part.script, part.links, **said)
-        except HpctrainError as error:
-            # From the record, which has the first links of a chain whose last one was refused too.
-            if there := [job for token, job in _tokens(launcher).items() if token not in before and job is not None]:
-                error.details = (*error.details, f"submitted before that, and still there: {', '.join(there)}; the rest is not")
-                error.fix = f"{error.fix}; then: hpctrain resubmit {left.tag}"
-            raise
+        first = launcher.submit(part.script, dependency=launching.dependency_on(part.dependencies, ids), **said)
+        links = launcher.chain(first, part.script, part.links, **said)
         title = part.name if len(left.parts) > 1 else ""
         jobs += [Submitted(title, link, part.array is not None) for link in links]
         if part.stage is not None:
             ids[part.stage] = [link.job_id for link in links]
     return jobs
-
-
-def _tokens(launcher: Launcher) -> dict[str, str | None]:
-    """Return what was submitted of the launch so far, token → job."""
-    whole = launch.load(launcher.runs, launcher.tag)
-    return {each.token: each.job_id for each in whole.submissions} if whole is not None else {}
 
 
 def _short(path: Path) -> str:

@@ -20,7 +20,6 @@ from hpctrain.jobs.sweep import Sweep
 from hpctrain.jobs.sweep.table import from_json
 from hpctrain.yaml12 import Place, Plain, problems_in
 
-
 #: Of a file with a sweep: 10,000 points of 6 kB each.
 MAX_BYTES = 64_000_000
 
@@ -38,7 +37,7 @@ def load(path: Path, title: str, *, again: str, pipe: bool = False) -> Sweep:
         UsageError: it cannot be read, or everything that is wrong with it.
     """
     try:
-        text = _content(path, title, again, pipe=pipe).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+        text = _content(path, title, pipe=pipe).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {title} with a sweep", fix="--sweep with one of: ls *.json *.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -47,14 +46,14 @@ def load(path: Path, title: str, *, again: str, pipe: bool = False) -> Sweep:
     return of_text(text, title, again=again)
 
 
-def _content(path: Path, title: str, again: str, *, pipe: bool) -> bytes:
+def _content(path: Path, title: str, *, pipe: bool) -> bytes:
     """Return what a regular file holds, or a pipe; a device has no end, and a pipe cannot be read again."""
     is_pipe = stat.S_ISFIFO(mode := path.stat().st_mode)
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (is_pipe and pipe)):
         copy = f"cat {shell.quote(title)} > sweep.yaml, then --sweep sweep.yaml"
         raise UsageError(
             f"a sweep is read from a file, and {title} is {'a pipe' if is_pipe else 'a device or a socket'}",
-            fix=copy if is_pipe else f"{again} --sweep with one of: ls *.json *.yaml",
+            fix=copy if is_pipe else "--sweep with one of: ls *.json *.yaml",
         )
     # Without O_NONBLOCK for a pipe: its writer may come later, or be slow.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if is_pipe else os.O_NONBLOCK)), "rb") as stream:

@@ -104,7 +104,7 @@ def export_runs(
         )
     if incomplete:
         plan.files = [_File(file.name, file.path, file.status) for file in plan.files]
-    return _write(out, target, "runs", [run.name for run in runs], plan, progress)
+    return _write(out, target, "runs", [run.name for run in runs], plan, progress=progress)
 
 
 def export_checkpoint(
@@ -123,7 +123,7 @@ def export_checkpoint(
     for name in ("run.json", "config.json"):
         if (run / name).is_file():
             plan.files.append(_File(f"{run.name}/{name}", run / name, (run / name).stat()))
-    return _write(out, target, "checkpoint", [run.name], plan, progress)
+    return _write(out, target, "checkpoint", [run.name], plan, progress=progress)
 
 
 def _add_run(plan: _Plan, run: Path, *, code: bool) -> None:
@@ -205,7 +205,9 @@ def _target(out: Path, runs: Sequence[Path], *, replace: bool) -> Path:
     target = Path(os.path.realpath(out))
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {str(target.parent)!r}", fix=f"mkdir -p {shlex.quote(str(target.parent))}")
-    inside = next((run for run in runs if target.is_relative_to(os.path.realpath(run))), None)
+    # As typed, too: a run's code and checkpoints may be links to other places.
+    typed = Path(os.path.abspath(out))  # noqa: PTH100 - of a path with .., what is meant
+    inside = next((run for run in runs if target.is_relative_to(os.path.realpath(run)) or typed.is_relative_to(run.absolute())), None)
     if inside is not None:
         raise UsageError(f"{str(out)!r} lies in {inside.name}, which is exported", fix=f"-o {shlex.quote(file)}")
     if mode is not None and not replace:
@@ -236,7 +238,7 @@ def _is_gone(process: int) -> bool:
     return False
 
 
-def _write(out: Path, target: Path, kind: str, runs: list[str], plan: _Plan, progress: Callable[[int], None] | None) -> Exported:
+def _write(out: Path, target: Path, kind: str, runs: list[str], plan: _Plan, *, progress: Callable[[int], None] | None) -> Exported:
     part = _part(target)
     try:
         with tar_stream.open_for_writing(part, compress=out.suffix in COMPRESSED) as stream:

@@ -237,8 +237,8 @@ def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
     project.write("data.txt", "as it is")
     said = project.run("submit", "--local", "--wait", "--run-id", "kept")
     assert said.code == 0, said.err
-    assert seen(project, "kept")["file"] == str(project.directory / "runs/.launches/kept/code/train.py")
     kept = (project.directory / "runs/.launches/kept/code/train.py").resolve()
+    assert seen(project, "kept")["file"] == str(kept)
     project.write("train.py", TRAIN + "print('new')\n")
     assert kept.read_text() == TRAIN
     assert project.run("submit", "--local", "--wait", "--no-snapshot", "--run-id", "live").code == 0

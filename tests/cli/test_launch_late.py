@@ -83,7 +83,7 @@ def cluster(desk: Desk, tmp_path: Path) -> Cluster:
 
 
 CHAIN = "restart: {mode: chain, max: 2}\n"
-STAGES = "stages:\n  train: {}\n  tune: {from: train}\n  evaluate: {from: tune}\n"
+STAGES = "stages:\n  - name: train\n  - {name: tune, from: train}\n  - {name: evaluate, from: tune}\n"
 
 
 def test_everything_is_recorded_before_the_first_sbatch(cluster: Cluster) -> None:
@@ -178,7 +178,7 @@ def test_what_waits_is_not_submitted_a_second_time(cluster: Cluster, kind: str) 
     asked = len(cluster.asked)
     said = cluster.desk.run("submit", "--no-check", "--run-id", "r")
     assert (said.code, len(cluster.asked)) == (2, asked), said.err
-    assert "is pending: job 101" in said.err
+    assert " is pending: job 10" in said.err
     cluster.end_all()
     assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 0
     assert len(cluster.asked) == 2 * asked
@@ -197,7 +197,8 @@ def test_another_script_of_a_run_with_an_open_answer_waits_for_it(cluster: Clust
     cluster.modes("late")
     assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 3
     cluster.config("resources: {time: 10}\n")
-    said = cluster.desk.run("submit", "--no-check", "--run-id", "r", "--force")
+    assert cluster.desk.run("render").code == 0
+    said = cluster.desk.run("submit", "--no-check", "--run-id", "r")
     assert (said.code, "may still arrive" in said.err, len(cluster.asked)) == (3, True, 1), said.err
     assert cluster.desk.run("submit", "--no-check", "--run-id", "r", "--resend").code == 0
     assert [each.job_id for each in cluster.whole.submissions] == ["102"]

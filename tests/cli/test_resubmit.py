@@ -166,7 +166,7 @@ def test_what_was_submitted_before_an_error_is_said(project: Desk) -> None:
     said = project.run("resubmit", "sw", "--local")
     jobs = [each.job_id for each in launch.load(project.directory / "runs", "sw").submissions]  # type: ignore[union-attr]
     assert (said.code, len(jobs)) == (2, 3), said.err
-    assert f"submitted before that, and still there: {jobs[-1]}; the rest is not" in said.err
+    assert f"and still there: {jobs[-1]}; the rest is not" in said.err
     assert said.lines[-1].endswith("; then: hpctrain resubmit sw")
 
 

@@ -228,3 +228,33 @@ def test_the_examples_run(desk: Desk, no_slurm: None) -> None:
     ]  # fmt: skip
     assert seen[2]["loss"] < seen[1]["loss"] < seen[0]["loss"]
     assert document(desk, "--config", "config.yaml")["count"] == 4
+
+
+def test_the_usage_line_names_the_group_once(project: Desk) -> None:
+    assert project.run("sweep", "plan", "--help").out.startswith("Usage: hpctrain sweep plan [")
+
+
+def test_a_sweep_comes_from_a_file_and_the_plan_takes_a_pipe(project: Desk) -> None:
+    program = [sys.executable, "-m", "hpctrain"]
+    for words, code, sentence in (
+        (["sweep", "plan", "--json"], 0, '"count": 2'),
+        (["render"], 2, "error: a sweep is read from a file, and /dev/stdin is a pipe\nfix: cat /dev/stdin > sweep.yaml"),
+    ):
+        said = subprocess.run([*program, *words, "--sweep", "/dev/stdin"], input="grid: {a: [1, 2]}\n", capture_output=True, text=True)
+        assert said.returncode == code
+        assert sentence in said.stdout + said.stderr
+    for verb in (["sweep", "plan"], ["render"]):
+        assert "/dev/zero is a device or a socket" in project.refused(*verb, "--sweep", "/dev/zero").err
+    with project.write("huge.json", "[").open("r+b") as stream:
+        stream.truncate(1 << 40)
+    assert "huge.json is larger than 64 MB" in project.refused("render", "--sweep", "huge.json").err
+    assert "cannot read /etc: is a directory" in project.refused("sweep", "plan", "--sweep", "/etc").err
+
+
+def test_no_stages_are_no_plain_job(project: Desk) -> None:
+    project.write("config.yaml", "stages: []\n")
+    assert "config.yaml:1:1: stages must hold at least one stage" in project.refused("render").err
+
+
+def test_a_message_about_indices_begins_as_all_do(project: Desk) -> None:
+    assert "--array: invalid job array specification" in project.refused("sweep", "plan", "--array", "x").err

@@ -102,12 +102,12 @@ def test_a_job_that_arrives_late_is_waited_for_and_then_found(tmp_path: Path, la
     try:
         wait_until(lambda: list((tmp_path / "runs").glob("*/attempts/*/start.json")), "the job starts")
         found = project.submit(*name)
+        assert (found.returncode, found.stdout.strip()) == (0, job), found.stderr
+        assert "nothing new was submitted" in found.stderr
         if named:
-            assert found.returncode == 2
-            assert f"the run {project.name} is running" in found.stderr
-        else:
-            assert (found.returncode, found.stdout.strip()) == (0, job), found.stderr
-            assert "nothing new was submitted" in found.stderr
+            again = project.submit(*name)
+            assert again.returncode == 2, "its job was named once"
+            assert f"the run {project.name} is running" in again.stderr
         assert [each for each, _ in project.jobs()] == [job]
         assert project.asked() == 1
     finally:

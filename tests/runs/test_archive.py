@@ -328,3 +328,77 @@ def test_a_file_of_more_than_8_gib_has_its_size_in_its_head(tmp_path: Path) -> N
         assert reader.next() == tar_stream.Member("weights", 70 << 30, 0o644, 0)
     listed = subprocess.run(["tar", "-tvf", str(tmp_path / "out.tar")], capture_output=True, text=True)
     assert str(70 << 30) in listed.stdout
+
+
+def test_only_a_plain_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "to-fifo").symlink_to("fifo")
+    for name in ("fifo", "to-fifo"):
+        with pytest.raises(UsageError, match="no plain file") as raised:
+            archive.export_runs([run], tmp_path / name, replace=True)
+        assert raised.value.fix == "-o sft-1.tar"
+    with pytest.raises(UsageError, match="stdout"):
+        archive.export_checkpoint(run, run / "model", Path("-"), replace=True)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="cannot be written: too many"):
+        archive.export_runs([run], tmp_path / "loop", replace=True)
+    assert (tmp_path / "fifo").is_fifo()
+    assert (tmp_path / "to-fifo").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "loop", "runs", "to-fifo"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.tar").symlink_to("elsewhere/real.tar")
+    archive.export_runs([run], tmp_path / "out.tar")
+    with pytest.raises(UsageError, match="exists"):
+        archive.export_runs([run], tmp_path / "out.tar")
+    archive.export_runs([run], tmp_path / "out.tar", replace=True)
+    assert (tmp_path / "out.tar").is_symlink()
+    assert unpack.read_head(tmp_path / "elsewhere/real.tar").runs == ("sft-1",)
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["real.tar"]
+
+
+def test_an_archive_does_not_go_into_what_it_holds(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    before = tree(run)
+    (tmp_path / "link").symlink_to("runs/sft-1/out.tar")
+    for name in ("runs/sft-1/out.tar", "runs/sft-1/run.json", "link", "runs/sft-1/../sft-1/code/x.tar"):
+        with pytest.raises(UsageError, match="lies in sft-1, which is exported"):
+            archive.export_runs([run], tmp_path / name, replace=True)
+    assert tree(run) == before
+    archive.export_runs([run], tmp_path / "runs/out.tar")
+
+
+_SLOW = """\
+import sys, time
+from pathlib import Path
+from hpctrain.cli import runs_archive
+from hpctrain.runs import archive
+def slowly(count):
+    print("going", flush=True)
+    time.sleep(60)
+with runs_archive.tidy_end():
+    archive.export_runs([Path(sys.argv[1])], Path(sys.argv[2]), progress=slowly)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_an_export_that_is_ended_leaves_nothing_for_long(tmp_path: Path, number: signal.Signals) -> None:
+    run = make_run(tmp_path / "runs")
+    (tmp_path / "out.tar.part").write_text("somebody's")
+    export = subprocess.Popen([sys.executable, "-c", _SLOW, str(run), str(tmp_path / "out.tar")], stdout=subprocess.PIPE, text=True)
+    assert export.stdout is not None
+    assert export.stdout.readline() == "going\n"
+    with pytest.raises(KeyError):  # one that goes on keeps what it writes
+        archive.export_runs([run], tmp_path / "out.tar", progress=lambda count: {}[count])
+    assert len(list(tmp_path.glob("out.tar.*-*.part"))) == 1
+    export.send_signal(number)
+    export.communicate()
+    assert export.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert len(list(tmp_path.glob("out.tar.*-*.part"))) == (number == signal.SIGKILL)
+    archive.export_runs([run], tmp_path / "out.tar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.tar", "out.tar.part", "runs"]

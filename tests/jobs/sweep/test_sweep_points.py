@@ -148,7 +148,7 @@ exclude: [{q: 1}, {}]
     [
         ('{"grid": {"lr": [1, 2,\n  2]}}', "p.json:2:3: grid.lr: item 3 is the same value as item 2: lr=2"),
         ('[{"a": 1},\n {"b c": 1}]', "p.json:2:3: item 2: b c is no key such as learning_rate or resources.nodes"),
-        ('{"grid": {"a": [1], "a": [2]}}', "duplicate key 'a'"),
+        ('{"grid": {"a": [1], "a": [2]}}', "p.json:1:21: duplicate key 'a'; it is also at line 1"),
         ('[{"a": "x\\u0000"}]', "p.json:1:3: item 1: a holds a NUL character or half of a surrogate pair, which no command line can carry"),
         (
             '[{"a": ["\\ud800"]}]',

@@ -132,6 +132,18 @@ def test_what_the_config_says_of_a_swept_argument_holds_where_a_point_is_silent(
     assert [line.partition("\t")[2] for line in made.text.splitlines()] == ["--seed 1 --lr 9e-9", "--lr 2", "--dir /home/me/x"]
 
 
+def test_a_home_directory_is_the_same_in_the_json_and_in_the_words() -> None:
+    written = '{a: "~", b: ["~/x", "~you"], c: "x~", d: {e: "~"}}'
+    for passed, listed, words in (
+        ("arguments", '["/home/me/x", "~you"]', """--a /home/me --b /home/me/x '~you' --c 'x~' --d '{"e": "~"}'"""),
+        ("environment", '["~/x", "~you"]', """a=/home/me b='["~/x", "~you"]' c='x~' d='{"e": "~"}'"""),
+        ("file", '["/home/me/x", "~you"]', ""),
+    ):
+        sweep, points = sweep_of(f"pass: {passed}\nlist: [{written}]")
+        said = table(sweep, points, home="/home/me").text
+        assert said == f'{{"a": "/home/me", "b": {listed}, "c": "x~", "d": {{"e": "~"}}}}\t{words}\n'
+
+
 def test_keys_of_the_config_are_no_words_and_a_file_needs_none() -> None:
     sweep, points = sweep_of("grid: {resources.nodes: [2], seed: [1], training.script: [x]}")
     assert table(sweep, points).text == '{"resources.nodes": 2, "seed": 1, "training.script": "x"}\t--seed 1 --script x\n'
