@@ -119,9 +119,12 @@ def several_until_the_end(
             if "[" not in record.job_id and (before is None or before.state != record.state) and record.state != "PENDING":
                 say(describe(record))
         seen.update({record.job_id: record for record in found if "[" not in record.job_id})
-        if found and all(record.is_final for record in found):
+        stuck = _stuck(found)
+        for record in stuck:
+            say(f"job {record.job_id} ({record.name}) will not start: it waits for a job that did not end as it should")
+        if found and all(record.is_final or record in stuck for record in found):
             beside = gone_on()
-            counted = [record for record in seen.values() if record.job_id not in beside]
+            counted = [record for record in seen.values() if record.job_id not in beside and record.is_final]
             return max(exit_status(record) for record in counted or seen.values())
         if not found:
             say(f"{', '.join(job_ids)}: no longer known to the scheduler; the logs are in logs/")
@@ -129,6 +132,14 @@ def several_until_the_end(
         time.sleep(pause)
         if scheduler.name != "local":
             pause = min(pause * 1.5, _ASK_LAST_S)
+
+
+def _stuck(found: Sequence[JobRecord]) -> list[JobRecord]:
+    """Return the jobs that wait in vain, where nothing else is under way: those whose dependency has failed, and those behind them."""
+    waiting = [record for record in found if not record.is_final]
+    reasons = {record.reason or "" for record in waiting}
+    vain = "DependencyNeverSatisfied" in reasons and all(reason.startswith("Dependency") for reason in reasons)
+    return waiting if vain and all(record.state == "PENDING" for record in waiting) else []
 
 
 def tails_of(logs: LogFiles | None) -> list[Tail]:

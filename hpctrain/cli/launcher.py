@@ -74,11 +74,17 @@ class Launcher:
             raise
         sent = ledger.by_job_id(submission.job_id) if isinstance(self.scheduler, SlurmScheduler) else None
         record = replace(record, job_id=submission.job_id, cluster=submission.cluster)
-        if sent is None:
-            launch.add_submission(self.runs, self.tag, record)
-        else:
-            self._add(replace(record, token=sent.token, at=sent.at), sent, path, values)
         self.made.append(submission)
+        try:
+            if sent is None:
+                launch.add_submission(self.runs, self.tag, record)
+            else:
+                self._add(replace(record, token=sent.token, at=sent.at), sent, path, values)
+        except OSError as error:
+            raise HpctrainError(
+                f"job {submission.job_id} was submitted, and the record of it cannot be written: {error.strerror}",
+                details=(str(error.filename),), fix=f"df -h {self.runs}; to stop the job: hpctrain cancel {submission.job_id}",
+            ) from error  # fmt: skip
         return submission
 
     def chain(self, first: Submission, path: Path, links: int, **said: Any) -> list[Submission]:

@@ -22,6 +22,7 @@ from hpctrain.cli.chosen_script import Choice, Chosen
 from hpctrain.cli.launcher import Launcher, Part
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.runs import launch, launches, layout, store
+from hpctrain.runs.claim import claim
 from hpctrain.runs.store import Run
 from hpctrain.scheduler import batch_script, ledger
 from hpctrain.scheduler.base import Submission
@@ -83,11 +84,22 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
     known = orders.run_id or (_interrupted(choice) if isinstance(scheduler, SlurmScheduler) else None)
     tag = known or launch.new_tag(_name(choice), time.time(), random.getrandbits(16))
     launch.launch_dir(runs, tag)  # is a name
+    _refuse_part_of_another(runs, tag)
+    had_runs = runs.exists()
+    try:
+        with claim(runs, tag):
+            return _start_alone(choice, Launcher(scheduler, runs, tag, resend=orders.resend), orders, known=known is not None)
+    finally:
+        _leave_no_empty_runs(runs, had_runs=had_runs)
+
+
+def _start_alone(choice: Choice, launcher: Launcher, orders: Orders, *, known: bool) -> Launched:
+    """Submit the scripts under a tag that no other command submits at the same time."""
+    runs, tag = launcher.runs, launcher.tag
     parts = [_part(one, several=len(choice.scripts) > 1) for one in choice.scripts]
-    launcher = Launcher(scheduler, runs, tag, resend=orders.resend)
     before = _Before(runs, tag)
     earlier: dict[Path, list[Submission]] = {}
-    if known is not None:
+    if known:
         if launcher.go_on_with_call(parts):
             earlier = {part.path: launcher.earlier(part) for part in parts}
             launcher.made += [each for jobs in earlier.values() for each in jobs]
@@ -97,9 +109,39 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
         if orders.snapshot and any(len(earlier.get(part.path, ())) <= part.links for part in parts):
             snapshot(runs, tag)
         return Launched(tag, tuple(_submit_all(parts, records, launcher, earlier)))
-    except HpctrainError:
+    except KeyboardInterrupt:
+        ids = ", ".join(each.job_id for each in launcher.made) or "none"
+        click.echo(
+            f"submitted for {tag} before the interrupt: {ids}; one more may arrive: hpctrain ps, then hpctrain resubmit {tag}", err=True
+        )
         before.restore()
         raise
+    except (HpctrainError, OSError):
+        before.restore()
+        raise
+
+
+def _refuse_part_of_another(runs: Path, tag: str) -> None:
+    """Refuse a name that is a run of another launch: a point of a sweep would run without its values.
+
+    Raises:
+        UsageError: it is such a one.
+    """
+    run = store.read_run(runs, tag)
+    if run is None or run.tag == tag:
+        return
+    what, array = (f"point {run.index}", f" --array {run.index}") if run.index is not None else (f"stage {run.stage}", "")
+    raise UsageError(f"{tag} is {what} of {run.tag}", fix=f"hpctrain resubmit {run.tag}{array}, or another --run-id")
+
+
+def _leave_no_empty_runs(runs: Path, *, had_runs: bool) -> None:
+    """Remove a `runs/` that this command made, where a refusal has left nothing in it but a copy of the code."""
+    try:
+        (runs / layout.LAUNCHES).rmdir()
+        if not had_runs and {each.name for each in runs.iterdir()} <= {layout.CODE}:
+            shutil.rmtree(runs)
+    except OSError:
+        pass  # something is there
 
 
 class _Before:
@@ -107,20 +149,18 @@ class _Before:
 
     def __init__(self, runs: Path, tag: str) -> None:
         self.runs, self.tag = runs, tag
-        self.had_runs, self.had_launch = runs.exists(), launch.load(runs, tag) is not None
+        self.had_launch = launch.launch_dir(runs, tag).exists()
 
     def restore(self) -> None:
         """Remove what was made, unless something was submitted, or may have been."""
         whole = launch.load(self.runs, self.tag)
         if self.had_launch or (whole is not None and whole.submissions):
             return
-        if not self.had_runs:
-            shutil.rmtree(self.runs, ignore_errors=True)
-        elif whole is not None:
+        if whole is not None:
             for run in launch.run_dirs_for(self.runs, whole):
                 if run.is_dir() and [each.name for each in run.iterdir()] == ["run.json"]:
                     shutil.rmtree(run)
-            shutil.rmtree(whole.path)
+        shutil.rmtree(launch.launch_dir(self.runs, self.tag), ignore_errors=True)
 
 
 def _runs(script: Chosen) -> Path:
@@ -257,6 +297,8 @@ def _make_run(runs: Path, run: str, tag: str, name: str, stage: str | None) -> N
     from hpctrain.runs import files
 
     directory = layout.run_dir(runs, run)
+    if directory.is_symlink():
+        raise UsageError(f"{directory} is a link, and a run is a directory of its own", fix=f"ls -l {directory}, or another --run-id")
     directory.mkdir(exist_ok=True)
     if not (directory / "run.json").exists():
         files.write_json(

@@ -96,7 +96,8 @@ class SlurmScheduler:
             ledger.forget(entry)
             raise
         if done.returncode != 0:
-            if _NO_ANSWER.search(done.stderr):
+            # sbatch that was killed, or that names a job and fails after it, may have submitted.
+            if done.returncode < 0 or _names_a_job(done.stdout) or _NO_ANSWER.search(done.stderr):
                 return self._look_for(entry, _words(done))
             ledger.forget(entry)
             raise _refusal(done, str(script))
@@ -285,6 +286,14 @@ def _orders(dependency: str | None, array: str | None) -> tuple[str, ...]:
 def _submitted(record: JobRecord) -> str:
     """Return the id that sbatch would have printed: an array's own, not that of a task of it."""
     return record.job_id.partition("_")[0]
+
+
+def _names_a_job(said: str) -> bool:
+    try:
+        records.parse_submission(said)
+    except ValueError:
+        return False
+    return True
 
 
 def _timeout(text: str) -> float:

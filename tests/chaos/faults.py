@@ -243,7 +243,8 @@ def damage(how: Callable[[Path], None]) -> Callable[[Run], None]:
 
     def strike(run: Run) -> None:
         run.reach(LATE_HIT)
-        run.lab.run("scancel", "--signal=KILL", run.job)
+        # `scancel --signal=KILL` would be a cancellation: announced, and saved.
+        ranks(run)[0].kill()
         run.wait(lambda: not run.state(), "the job is gone", 0.3)
         newest = max(run.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
         how(newest)

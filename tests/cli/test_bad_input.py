@@ -354,3 +354,17 @@ def test_a_reader_that_goes_away_is_no_error(words: str, hpctrain: str) -> None:
     for _ in range(3):  # whether the reader is gone before the first write is a matter of luck
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileExistsError(17, "File exists", "/a b"), "error: file exists\n/a b\nfix: ls -ld '/a b'"),
+        (NotADirectoryError(20, "Not a directory", "/a/f/c"), "error: not a directory\n/a/f/c\nfix: namei -l /a/f/c"),
+        (OSError(28, "No space left on device", "/a/c"), "error: no space left on device\n/a/c\nfix: df -h /a"),
+    ],
+)
+def test_what_the_file_system_refuses_has_a_fix_that_fits(error: OSError, said: str) -> None:
+    from hpctrain.cli import _explain
+
+    assert _explain(error, []) == (said, 1)

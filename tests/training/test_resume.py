@@ -230,7 +230,8 @@ def test_a_requeue_after_going_back_goes_on_from_its_own_steps(train: Train, tmp
     first = train("r", "2.0", **back)
     assert first.returncode == 86, first.stderr
     assert said(first)[0].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
-    assert survival.listed(run / "checkpoints") == ["checkpoint-3"], "what lies behind it was given up, and its beginning is not needed"
+    left = [path.name for path in (run / "checkpoints").glob("checkpoint-*")]
+    assert left == ["checkpoint-3"], "what lies behind it was given up, and its beginning is not needed"
     requeued = train("r", "2.1", **{**back, "save_total_limit": 5})
     assert requeued.returncode == 0, requeued.stderr
     assert said(requeued)[1].startswith(f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 (")
