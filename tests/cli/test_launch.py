@@ -184,6 +184,45 @@ def test_stages_stop_at_the_one_that_fails_and_go_on_from_it(project: Desk) -> N
     assert seen(project, f"{tag}_third")["env"]["HPCTRAIN_STAGE_SECOND"] == str(runs / f"{tag}_second")
 
 
+def test_waiting_for_stages_ends_when_one_fails(project: Desk) -> None:
+    project.write("config.yaml", STAGES)
+    said = project.run("submit", "--local", "--wait")
+    assert said.code == 3, said.err
+    assert "(st-third) will not start: it waits for a job that did not end as it should" in said.err
+    tag = tag_of(project)
+    assert project.run("cancel", tag, "--yes").code == 0
+
+
+def test_a_refused_submission_takes_nothing_of_another_along(project: Desk) -> None:
+    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    assert project.run("submit", "--local", "--wait", "--run-id", "good").code == 0
+    project.program("sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
+    assert project.run("submit", "--no-check", "--run-id", "bad").code == 1
+    assert launch.tags(project.directory / "runs") == ["good"]
+    assert sorted(path.name for path in (project.directory / "runs").iterdir() if path.name[0] != ".") == ["good"]
+
+
+def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: str) -> None:
+    project.write("train.py", "import time; time.sleep(20)")
+    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    project.run("render")
+    started = [
+        subprocess.Popen([hpctrain, "submit", "--local", "--no-check", "--run-id", "r"], cwd=project.directory, stderr=subprocess.DEVNULL)
+        for _ in range(4)
+    ]
+    assert sorted(each.wait() for each in started)[:2] in ([0, 1], [0, 2])
+    assert len(launch.load(project.directory / "runs", "r").submissions) == 1  # type: ignore[union-attr]
+    assert project.run("cancel", "r", "--yes").code == 0
+
+
+def test_a_point_of_a_sweep_is_no_run_of_its_own(project: Desk) -> None:
+    project.write("config.yaml", SWEEP)
+    project.run("submit", "--local", "--wait", "--run-id", "s")
+    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    said = project.run("submit", "--local", "--force", "--run-id", "s_1", "--", "--x", "1")
+    assert (said.code, said.lines[-1]) == (2, "fix: hpctrain resubmit s --array 1, or another --run-id")
+
+
 def until(ready: Any, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not ready():
