@@ -39,8 +39,8 @@ test: $(VENV)/full ## Everything that can run here, a real two-node Slurm includ
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
 
-MINUTES ?= 25
-chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=25 at most)
+MINUTES ?= 40
+chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=40 at most)
 	@$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
 
 lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck

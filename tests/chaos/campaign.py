@@ -28,7 +28,7 @@ from rough_lab import LabError, RoughLab
 from watched_run import GaveUpError, Run
 
 #: Runs at the same time: they mostly sleep, and their starts take turns on the cores.
-TOGETHER = 3
+TOGETHER = 4
 CONFIG = f"""\
 job_name: chaos
 resources: {{gpus_per_node: 1, time: 00:20:00, cpus_per_task: 2, mem: 1500M, partition: boost_usr_prod, account: proj_b}}
@@ -166,7 +166,7 @@ def chosen(options: argparse.Namespace) -> list[Fault]:
 def main() -> int:
     """Run the campaign, print the page, and return the exit status."""
     parser = argparse.ArgumentParser(description="Inject faults into real Slurm jobs, and see what they cost.")
-    parser.add_argument("--minutes", type=float, default=20, help="begin no fault after this time (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=40, help="begin no fault after this time (default: %(default)s)")
     parser.add_argument("--short", action="store_true", help="a few of them, for CI")
     parser.add_argument("--only", help="names of faults, with commas")
     parser.add_argument("--out", type=Path, help="where report.md and report.json go, and the runs stay; else only the page is printed")

@@ -24,6 +24,8 @@ SAVE_STEPS = 15
 HIT = 22
 #: Where checkpoints are damaged: two of them are there.
 LATE_HIT = 37
+#: Seconds for a step where Slurm needs half a minute to notice what has happened.
+SLOW_S = 1.2
 #: One checkpoint of the campaign's model fits into it, with room for most of a second one.
 SMALL_DISK = "600k"
 
@@ -310,8 +312,10 @@ FAULTS = (
     Fault("kill-batch-shell", "SIGKILL to the batch script", kill_program("slurm_script"), lost=ONE_SAVE, human=1),
     Fault("kill-in-save", "SIGKILL while a checkpoint is written", kill_while_saving, lost=ONE_SAVE, human=1),
     Fault("frozen-rank", "SIGSTOP to a rank, then scancel", freeze_rank, lost=ONE_SAVE, human=1, nodes=2),
-    Fault("slurmd", "slurmd of a node stops", stop_slurmd, lost=ONE_SAVE, nodes=2, alone=True),
-    Fault("power-failure", "a node dies with all its processes", power_failure, lost=ONE_SAVE, nodes=2, alone=True, short=True),
+    Fault("slurmd", "slurmd of a node stops", stop_slurmd, lost=ONE_SAVE, nodes=2, alone=True, pace_s=SLOW_S),
+    Fault(
+        "power-failure", "a node dies with all its processes", power_failure, lost=ONE_SAVE, nodes=2, alone=True, pace_s=SLOW_S, short=True
+    ),
     # Disks and files.
     Fault("full-disk", "the disk fills up before a save", fill_disk, lost=ONE_SAVE, human=1, short=True),
     Fault("read-only", "the checkpoints' file system turns read-only", read_only, lost=ONE_SAVE, human=1),
