@@ -28,7 +28,7 @@ class _Code:
     skipped: list[Skipped]
 
 
-def snapshot(project: Path, runs: Path, *, limit_bytes: int = code.LIMIT_BYTES) -> Snapshot:
+def snapshot(project: Path, runs: Path, *, limit_bytes: int = code.LIMIT_BYTES, without: Iterable[Path] = ()) -> Snapshot:
     """Take a snapshot of a project, or find the equal one.
 
     In a git work tree, the files that git knows, and those that it neither knows nor ignores, as they are in the work tree. Without git,
@@ -39,6 +39,7 @@ def snapshot(project: Path, runs: Path, *, limit_bytes: int = code.LIMIT_BYTES) 
         project: the directory in which the jobs run.
         runs: the directory `runs`.
         limit_bytes: of all files together.
+        without: files that hold secrets, whatever they are called.
 
     Raises:
         UsageError: the files are too large, or too many.
@@ -46,8 +47,11 @@ def snapshot(project: Path, runs: Path, *, limit_bytes: int = code.LIMIT_BYTES) 
     """
     project = project.resolve()
     found = _code(project, runs)
+    secret = {path.resolve() for path in without}
+    kept = [path for path in found.paths if not secret or (project / path).resolve() not in secret]
+    skipped = [*found.skipped, *(Skipped(path, "holds a secret of the job") for path in found.paths if path not in set(kept))]
     try:
-        return code.take(project, runs, found.paths, found.version, skipped=found.skipped, limit_bytes=limit_bytes)
+        return code.take(project, runs, kept, found.version, skipped=skipped, limit_bytes=limit_bytes)
     except OSError as error:
         where = runs / layout.CODE
         raise HpctrainError(

@@ -315,10 +315,22 @@ def snapshot(runs: Path, tag: str) -> None:
     """
     from hpctrain.cli import code
 
-    kept = code.snapshot(runs.parent, runs)
+    kept = code.snapshot(runs.parent, runs, without=_secret_files(runs, tag))
     launch.set_code(runs, tag, kept.as_json(), kept.diff, snapshot=kept.digest)
     for skipped in kept.skipped:
         click.echo(f"note: the snapshot of the code is without {skipped[0]}: {skipped[1]}", err=True)
+
+
+def _secret_files(runs: Path, tag: str) -> list[Path]:
+    """Return the files that the launch's configs read secrets from: a copy of one would be one more place that leaks."""
+    from hpctrain.runs import files
+
+    found = []
+    for config in launch.launch_dir(runs, tag).glob("config*.json"):
+        said = (files.read_json(config) or {}).get("config") or {}
+        secrets = (said.get("environment") or {}).get("secrets") or {}
+        found += [runs.parent / Path(str(file)).expanduser() for file in secrets.values() if file != "environment"]
+    return found
 
 
 def _submit_all(

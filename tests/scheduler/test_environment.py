@@ -176,4 +176,5 @@ def test_a_container_command_wraps_every_process(project: Project) -> None:
     project.config(container={"image": "image.sif", "binds": ["/scratch:/data"], "gpu_libraries": "rocm"})
     found = project.found(PATH=f"{programs}:{os.environ['PATH']}")
     where = str(project.directory)
-    assert found["X_ARGV"] == f"exec --rocm --bind {where} --pwd {where} --bind /scratch:/data image.sif python -u train.py"
+    script = next((project.directory / "runs/.code").glob("*/train.py"))
+    assert found["X_ARGV"] == f"exec --rocm --bind {where} --pwd {where} --bind /scratch:/data image.sif python -u {script}"
