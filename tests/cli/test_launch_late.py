@@ -13,6 +13,8 @@ import pytest
 from hpctrain.runs import launch
 from hpctrain.scheduler import slurm
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from conftest import Desk
 

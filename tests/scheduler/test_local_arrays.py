@@ -18,6 +18,8 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import array
 from tests.scheduler.local_jobs import directory, end_all, processes, record, submit, wait, wait_for, write
 
+pytestmark = pytest.mark.slow
+
 LOGS = "#SBATCH --output=logs/%A_%a_%j_%x.out\n#SBATCH --error=logs/%A_%a.err\n"
 #: Says that it runs, and goes on when the file `go` is there, or one of its own.
 HELD = """i=$SLURM_ARRAY_TASK_ID; touch on.$i

@@ -16,6 +16,8 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
 from tests.scheduler.local_jobs import directory, end_all, output, record, submit, wait, wait_for
 
+pytestmark = pytest.mark.slow
+
 HELD = 'while [ ! -e "go.$1" ]; do sleep 0.05; done; exit $2'
 
 

@@ -18,6 +18,8 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import records
 from tests.scheduler.local_jobs import LISTENS, directory, end_all, output, processes, record, submit, wait, wait_for
 
+pytestmark = pytest.mark.slow
+
 LOGS = "#SBATCH --output=logs/%A_%a.out\n#SBATCH --error=logs/%A_%a.err\n#SBATCH --open-mode=append\n"
 APPEND = "#SBATCH --open-mode=append\n"
 
