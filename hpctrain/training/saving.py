@@ -175,7 +175,8 @@ class Attempt:
                 break
             time.sleep(min(1.0, self.wait_s / 10))
         more = f" and {len(late) - 4} more" if len(late) > 4 else ""
-        who = next((rank for rank, one in enumerate(listed) if late[0] in one), None)
+        # Of those that saw it: another one than rank 0, which has looked again since, and in vain.
+        who = max((rank for rank, one in enumerate(listed) if late[0] in one), default=None)
         seen = "" if who is None else f": rank {who} sees {late[0]}, and rank 0 did not in {self.wait_s:g} s"
         raise HpctrainError(f"{', '.join(late[:4])}{more} is not there, though it was written{seen}")
 
