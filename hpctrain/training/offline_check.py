@@ -51,9 +51,10 @@ def _sft_steps(words: list[str], state: dict[str, Any]) -> list[tuple[str, Calla
         from trl import SFTTrainer  # noqa: F401
 
     def arguments() -> None:
-        from hpctrain.training.sft import read_options
+        from hpctrain.training.options import read_options
+        from hpctrain.training.sft import TASK
 
-        state["options"] = read_options(words)
+        state["options"] = read_options(words, TASK)
 
     def tokenizer() -> None:
         from transformers import AutoConfig, AutoTokenizer

@@ -1,4 +1,4 @@
-"""The options of the SFT training: parsed, checked, all problems at once; nothing is connected before they are found possible."""
+"""The options of the shipped trainings: parsed, checked, all problems at once; nothing is connected before they are found possible."""
 
 from __future__ import annotations
 
@@ -6,52 +6,36 @@ import difflib
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hpctrain.errors import UsageError
 from hpctrain.runs import layout
 from hpctrain.training import preflight, trackers
+from hpctrain.training.arguments import ModeArguments, MonitorArguments, SurvivalArguments
 from hpctrain.training.starting import Weights, weights_problems, weights_to_start_from
-
-
-@dataclass
-class MonitorArguments:
-    """Our own option."""
-
-    memory_every: int = field(default=10, metadata={"help": "Steps between two memory samples of each rank; 0 takes none."})
-
-
-@dataclass
-class SurvivalArguments:
-    """Our own options for starting, stopping and going on."""
-
-    init_from: str | None = field(
-        default=None,
-        metadata={"help": "Start from these weights, and nothing else of them: a folder, RUN_ID, RUN_ID/checkpoint-40, or stage:NAME."},
-    )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations in a row without a better metric_for_best_model."}
-    )
-    early_stopping_threshold: float = field(default=0.0, metadata={"help": "How much better counts as better."})
-    stop_on_nan: bool = field(default=True, metadata={"help": "End with an error when the gradient norm is NaN or infinite."})
-    resume_with_missing_state: bool = field(
-        default=False, metadata={"help": "Resume without the optimizer's, the scheduler's or the random numbers' state."}
-    )
-    resume_with_other_world_size: bool = field(default=False, metadata={"help": "Resume with another number of processes."})
-    resume_with_other_data: bool = field(default=False, metadata={"help": "Resume with another dataset."})
-    resume_without_manifest: bool = field(default=False, metadata={"help": "Resume a checkpoint that was not saved by hpctrain."})
+from hpctrain.training.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything that was asked for, parsed, and found possible."""
+    """Everything that was asked for, parsed, and found possible.
 
+    Attributes:
+        task: which training this is.
+        script, training, model: TRL's ScriptArguments, the training arguments (SFTConfig or another), and ModelConfig.
+        own: the task's own dataclasses, in the order in which it names them.
+        splits: the names of the splits that are read: the training split, and the evaluation split where one is evaluated.
+    """
+
+    task: Task
     script: Any
     training: Any
     model: Any
+    own: tuple[Any, ...] = ()
     monitor: MonitorArguments
+    mode: ModeArguments
     survival: SurvivalArguments
     weights: Weights
     splits: list[str]
@@ -59,40 +43,48 @@ class Options:
     eval_dataset: Any
 
 
-def read_options(argv: list[str]) -> Options:
+def read_options(argv: list[str], task: Task) -> Options:
     """Parse, check, and only then build the training arguments, which starts the process group.
+
+    Args:
+        argv: the words of the command line.
+        task: whose options they are.
 
     Raises:
         UsageError: something is missing or cannot be; all problems in one error.
     """
-    parser = _parser()
-    arguments = _apply_config(parser, list(argv))
+    parser = _parser(task)
+    arguments = _apply_config(parser, list(argv), task.help)
     # The exact options, as TRL's parser understands them, without building the classes: SFTConfig connects the ranks.
     asked, unknown = parser.parse_known_args(arguments)
-    problems = [_unknown_option(text, parser) for text in unknown if text.startswith("-")]
+    problems = [_unknown_option(text, parser, task.help) for text in unknown if text.startswith("-")]
     if unknown and not problems:
-        problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", _HELP))
+        problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help))
     problems += preflight.check_launch(os.environ)
     problems += preflight.check_sharding(os.environ)
     weights, wrong = weights_to_start_from(asked)
     problems += wrong or weights_problems(weights, asked)
-    splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no")
+    splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
     problems += preflight.check_dataset(asked.dataset_name, splits)
     cpu = asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU"))
     problems += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
-    problems += _survival_problems(asked) + trackers.problems(asked.report_to)
+    problems += _survival_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
     if problems:
         raise preflight.usage_error(problems)
-    train_dataset, eval_dataset = _load(asked.dataset_name, splits)
-    parser.set_defaults(**_defaults(asked, cpu=cpu, columns=train_dataset.column_names))
-    script, training, model, monitor, survival = _build(parser, arguments)
+    train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits))
+    chosen = {**_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
+    parser.set_defaults(**{name: value for name, value in chosen.items() if getattr(asked, name) is None}, use_cpu=cpu)
+    script, training, model, *own, monitor, survival, mode = _build(parser, arguments, task.help)
     model.model_name_or_path = weights.model
     _check_world(training)
     return Options(
+        task=task,
         script=script,
         training=training,
         model=model,
+        own=tuple(own),
         monitor=monitor,
+        mode=mode,
         survival=survival,
         weights=weights,
         splits=splits,
@@ -101,37 +93,35 @@ def read_options(argv: list[str]) -> Options:
     )
 
 
-def _build(parser: Any, arguments: list[str]) -> tuple[Any, ...]:
+def _build(parser: Any, arguments: list[str], help_: str) -> tuple[Any, ...]:
     """Return the options as the libraries' classes; this connects the ranks."""
     try:
         parsed = parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
     except (ValueError, TypeError, NotImplementedError) as error:  # options that exclude each other
-        raise UsageError(f"the training cannot be set up like this: {error}", fix=_HELP) from error
-    return tuple(parsed[:5])  # behind them is what remains: --config
+        raise UsageError(f"the training cannot be set up like this: {error}", fix=help_) from error
+    return tuple(parsed[:-1])  # the last is what remains: --config
 
 
-_HELP = "python -m hpctrain.training.sft --help"
-
-
-def _parser() -> Any:
+def _parser(task: Task) -> Any:
     """Return TRL's parser for the options, which raises UsageError instead of printing six hundred lines of usage."""
     try:
-        from trl import ModelConfig, ScriptArguments, SFTConfig, TrlParser
+        from trl import TrlParser
+
+        classes = (*task.classes(), MonitorArguments, SurvivalArguments, ModeArguments)
     except ImportError as error:
         raise UsageError(f"cannot import TRL: {error}", fix="pip install 'hpctrain[train]'") from error
 
     class Parser(TrlParser):  # type: ignore[misc]  # TRL is not there on the login node
         def error(self, message: str) -> NoReturn:
-            raise UsageError(message, fix=_HELP)
+            raise UsageError(message, fix=task.help)
 
-    classes = (ScriptArguments, SFTConfig, ModelConfig, MonitorArguments, SurvivalArguments)
-    parser = Parser(classes, prog="python -m hpctrain.training.sft", allow_abbrev=False)
+    parser = Parser(classes, prog=f"python -m {task.module}", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
-    parser.set_defaults(dtype=None, logging_nan_inf_filter=False)
+    parser.set_defaults(**{"dtype": None, "logging_nan_inf_filter": False, **task.parser_defaults})
     return parser
 
 
-def _apply_config(parser: Any, argv: list[str]) -> list[str]:
+def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
     """Make the values of `--config FILE` the parser's defaults, and return the command line without it.
 
     Raises:
@@ -160,14 +150,14 @@ def _apply_config(parser: Any, argv: list[str]) -> list[str]:
     os.environ.update({name: str(value) for name, value in (values.pop("env", None) or {}).items()})
     unused = parser.set_defaults_with_config(**values)
     if unused:
-        raise preflight.usage_error([_unknown_option(name, parser) for name in unused[::2]])
+        raise preflight.usage_error([_unknown_option(name, parser, help_) for name in unused[::2]])
     return rest
 
 
-def _unknown_option(text: str, parser: Any) -> preflight.Problem:
+def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
     name = text.partition("=")[0]
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
-    return preflight.Problem(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""), _HELP)
+    return preflight.Problem(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""), help_)
 
 
 def _survival_problems(asked: Any) -> list[preflight.Problem]:
@@ -219,8 +209,8 @@ def _load(name: str, splits: list[str]) -> tuple[Any, Any]:
     return parts[0], parts[1] if len(parts) > 1 else None
 
 
-def _defaults(asked: Any, *, cpu: bool, columns: list[str]) -> dict[str, Any]:
-    """Return our defaults for what was not asked for; the module's docstring lists them."""
+def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:
+    """Return our defaults that hold for every task; hpctrain/training/rails.py lists them."""
     import torch
 
     bf16 = not cpu and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -228,16 +218,12 @@ def _defaults(asked: Any, *, cpu: bool, columns: list[str]) -> dict[str, Any]:
         "bf16": bf16 and not asked.fp16,
         "dtype": "bfloat16" if bf16 and asked.use_peft and not asked.fp16 else "float32",
         "disable_tqdm": not sys.stdout.isatty(),
-        "completion_only_loss": True if "completion_mask" in columns and "labels" not in columns else None,
     }
     if os.environ.get(layout.RUN_DIR_VARIABLE):
         ours["output_dir"] = str(Path(os.environ[layout.RUN_DIR_VARIABLE]) / "checkpoints")
     if getattr(asked, "early_stopping_patience", None) is not None:
         ours["metric_for_best_model"] = "eval_loss"
-    if hasattr(asked, "activation_checkpointing"):  # the new name, without the warning that TRL's default causes
-        ours["activation_checkpointing"] = asked.gradient_checkpointing
-    chosen = {name: value for name, value in ours.items() if getattr(asked, name) is None}
-    return {**chosen, "use_cpu": cpu}
+    return ours
 
 
 def _check_world(training: Any) -> None:

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import survival
 from transformers import TrainerCallback
 
-from hpctrain.training import sft, stop
+from hpctrain.training import rails, sft, stop
 from hpctrain.training.process import leave
 
-made_callbacks = sft._callbacks
+made_callbacks = rails._callbacks
 
 
 class SignalAt(TrainerCallback):  # type: ignore[misc]
@@ -53,9 +53,9 @@ def attempt(run: Path, number: int, options: list[str], *, signal_at: str | None
     stop._received.clear()
     last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
     own = [SignalAt(signal_at)] if signal_at is not None and last else []
-    sft._callbacks = lambda *given: [*made_callbacks(*given), *own]
+    rails._callbacks = lambda *given: [*made_callbacks(*given), *own]
     try:
-        sft.train(sft.read_options(options))
+        rails.train(rails.read_options(options, sft.TASK))
     except stop.Stopped as stopped:
         return stopped.step
     return None

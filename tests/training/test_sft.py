@@ -224,19 +224,16 @@ def test_another_world_than_the_launchers_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_completion_mask_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from hpctrain.training.options import _defaults
+    from hpctrain.training import options, sft
 
     monkeypatch.setenv("HPCTRAIN_RUN_DIR", "/run")
-    names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
-    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True, **dict.fromkeys(names))
-    chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask"])
+    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True)
+    chosen = sft._defaults(asked, cpu=True, data=SimpleNamespace(column_names=["input_ids", "completion_mask"]))
     assert chosen["completion_only_loss"] is True
-    assert (chosen["dtype"], chosen["bf16"], chosen["use_cpu"]) == ("float32", False, True)
-    assert (chosen["output_dir"], chosen["activation_checkpointing"]) == ("/run/checkpoints", True)
-    chosen = _defaults(asked, cpu=True, columns=["input_ids", "completion_mask", "labels"])
+    chosen = sft._defaults(asked, cpu=True, data=SimpleNamespace(column_names=["input_ids", "completion_mask", "labels"]))
     assert chosen["completion_only_loss"] is None
-    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True, **dict.fromkeys(names, "asked"))
-    assert _defaults(asked, cpu=True, columns=["completion_mask"]) == {"use_cpu": True}
+    chosen = options._defaults(asked, cpu=True)
+    assert (chosen["dtype"], chosen["bf16"], chosen["output_dir"]) == ("float32", False, "/run/checkpoints")
 
 
 @pytest.mark.parametrize(("lora", "dtype"), [(True, "bfloat16"), (False, "float32")])
@@ -248,9 +245,8 @@ def test_only_a_frozen_base_is_loaded_in_bfloat16(monkeypatch: pytest.MonkeyPatc
     from hpctrain.training.options import _defaults
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    names = ("bf16", "dtype", "disable_tqdm", "completion_only_loss", "output_dir", "activation_checkpointing")
-    asked = SimpleNamespace(fp16=False, use_peft=lora, gradient_checkpointing=True, **dict.fromkeys(names))
-    chosen = _defaults(asked, cpu=False, columns=["input_ids"])
+    asked = SimpleNamespace(fp16=False, use_peft=lora, gradient_checkpointing=True)
+    chosen = _defaults(asked, cpu=False)
     assert (chosen["dtype"], chosen["bf16"]) == (dtype, True)
 
 
