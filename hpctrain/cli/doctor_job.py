@@ -74,7 +74,7 @@ def request_of(asked: Request, case: Case) -> Request:
     words += ["--doctor-dataset", dataset] if dataset else []
     words += ["--doctor-checkpoint", checkpoint] if checkpoint else []
     ours: dict[tuple[str, ...], str] = {
-        ("script",): _program(), ("job_name",): "doctor", ("resources", "time"): _MINUTES,
+        ("script",): _program(), ("task",): "sft", ("job_name",): "doctor", ("resources", "time"): _MINUTES,
     }  # fmt: skip
     if spec.sharding != "ddp":
         ours["sharding",] = "ddp"

@@ -130,6 +130,7 @@ class Config(Section):
     job_name: JobName = "sft"
     launcher: Annotated[Text, choice("accelerate", "torchrun", "srun")] = "accelerate"
     sharding: Annotated[Text, choice("ddp", "fsdp", "zero2", "zero3")] = "ddp"
+    task: Annotated[Text, choice("sft", "classify")] = "sft"
     script: Path | None = None
     template: Path | None = None
     chdir: Path | None = None
@@ -144,6 +145,12 @@ class Config(Section):
     launch: Launch = Field(default_factory=Launch)
     sbatch: Annotated[dict[str, str | None], BeforeValidator(_sbatch_options)] = Field(default_factory=dict)
     training: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_training(self) -> Config:
+        if self.script is not None and self.task != "sft":
+            raise problem(f"has task: {self.task} and script: {self.script}, which is a training of its own; keep one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_word_on_sharding(self) -> Config:

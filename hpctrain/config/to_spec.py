@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hpctrain.config import variables
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, SweepTable
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, SweepTable, Task
 from hpctrain.jobs.stages import Stage, earlier
 from hpctrain.jobs.sweep import ArrayPart, Sweep, swept_arguments
 from hpctrain.jobs.sweep.words import argument_words
@@ -68,6 +68,7 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         offline=config.offline,
         accelerate_config=_at_home(config.accelerate_config, home) or "",
         script=_at_home(config.script, home),
+        task=cast("Task", config.task),
         template=_at_home(config.template, home),
         cluster=config.cluster,
         shebang=config.launch.shebang,

@@ -24,6 +24,8 @@ class Arguments:
         self.incomplete = "config" in self._values
         #: The training is ours, so that what the arguments mean is known.
         self.ours = spec.script is None
+        #: It is the SFT training.
+        self.sft = self.ours and spec.task == "sft"
 
     def get(self, *names: str) -> str | None:
         """Return the value of the first of these options that is given."""

@@ -11,6 +11,7 @@ Launcher = Literal["accelerate", "torchrun", "srun"]
 GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
 Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
 Restart = Literal["requeue", "chain", "off"]
+Task = Literal["sft", "classify"]
 
 #: Cores for each GPU where nobody said otherwise: what most GPU nodes have (32 cores and 4 GPUs on Leonardo, 64 and 8 elsewhere).
 DEFAULT_CPUS_PER_GPU = 8
@@ -67,7 +68,8 @@ class JobSpec:
         gpu_directive: the one dialect in which GPUs are asked for.
         cpus_per_task: as asked; `cores_per_task` is what the script says.
         chdir: absolute directory in which the job runs; logs/ and runs/ lie in it.
-        script: the user's training script, relative to `chdir` or absolute; None is the SFT training that hpctrain ships.
+        script: the user's training script, relative to `chdir` or absolute; None is the training that hpctrain ships for `task`.
+        task: what that one trains: `sft` (supervised fine-tuning), or `classify` (a sequence classifier).
         arguments: of the training script, in order, as argv words.
         sbatch: further directives, name to value (None for a flag).
         cluster: the name of the cluster profile that had a say, if one had.
@@ -122,6 +124,7 @@ class JobSpec:
     offline: bool = True
     accelerate_config: str = "multi_gpu.yaml"
     script: str | None = None
+    task: Task = "sft"
     template: str | None = None
     arguments: tuple[str, ...] = ()
     cluster: str | None = None

@@ -119,6 +119,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         config.pop("accelerate_config", None)
         config["sharding"] = draw(st.sampled_from(["ddp", "fsdp", "zero2", "zero3"]))
+    if "script" not in config:
+        config["task"] = draw(st.sampled_from(["sft", "classify"]))
     return config
 
 

@@ -103,7 +103,7 @@ def variables_of(spec: JobSpec) -> dict[str, bytes]:
 
 def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> None:
     """Compare what each node ran with the job: every argument there, unchanged, and nothing else executed."""
-    shipped = ["--module" if spec.launcher == "accelerate" else "-m", "hpctrain.training.sft"]
+    shipped = ["--module" if spec.launcher == "accelerate" else "-m", f"hpctrain.training.{spec.task}"]
     outside = spec.script is not None and spec.script.startswith(("/", "../"))
     training = [*(shipped if spec.script is None else [spec.script if outside else f"./{spec.script}"]), *arguments]
     raw = [word.encode("utf-8", "surrogateescape") for word in training]

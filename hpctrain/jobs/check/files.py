@@ -49,7 +49,7 @@ def _not_named(case: Case, what: str, option: str, example: str) -> Finding:
     return case.finding(
         f"{what}-folder", "error", f"no {what} is named",
         evidence=f"neither training.{option[2:]} of the config nor {option} behind -- is there",
-        reason=f"hpctrain's SFT training reads a {what} folder, and stops without one",
+        reason=f"hpctrain's training reads a {what} folder, and stops without one",
         fix=f"{option[2:]}: {example} in config.yaml under training, or: {case.command()} -- {option} {example}",
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ Explain = Callable[[list[Word], Here], Said]
 
 _NO_ROWS: Mapping[str, Row] = {}
 _NO_LETTERS: Mapping[str, str] = {}
+_SHIPPED = {"hpctrain.training.sft": "SFT", "hpctrain.training.classify": "sequence classification"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +196,15 @@ def _script(rest: list[Word], here: Here, explain: Explain) -> list[Part]:
                 *arguments(rest[1:], here)]  # fmt: skip
     if _expands(first):
         return [Part(first.line, shown([first]), _expands(first), "bash(1)"), *arguments(rest[1:], here)]
-    ours = bare(first.text) == "hpctrain.training.sft"
-    what = "the SFT training that comes with hpctrain: each process runs it." if ours else "the script that it runs."
-    return [Part(first.line, shown([first]), what), *arguments(rest[1:], here, ours=ours)]
+    shipped = _SHIPPED.get(bare(first.text))
+    what = f"the {shipped} training that comes with hpctrain: each process runs it." if shipped else "the script that it runs."
+    return [Part(first.line, shown([first]), what), *arguments(rest[1:], here, ours=shipped is not None)]
 
 
 def arguments(words: list[Word], here: Here, *, ours: bool = False) -> list[Part]:
     """Return what the words behind the training script are for; those that only the script knows are said to be its own.
 
-    `ours`: the script is the SFT training, which is known to take the options of transformers and TRL.
+    `ours`: the script is a training of hpctrain, which is known to take the options of transformers and TRL.
     """
     parts: list[Part] = []
     at = 0

@@ -196,12 +196,12 @@ _SLURM = {
 }
 _HPCTRAIN = {
     "HPCTRAIN_WORLD_SIZE": _set(
-        "the number of processes this script was made for. The SFT training compares and stops if fewer came: "
+        "the number of processes this script was made for. The training compares and stops if fewer came: "
         "else it would train something else, silently.",
         "hpctrain",
     ),
     "HPCTRAIN_SHARDING": _set(
-        "how the training's state is split over the GPUs: `{value}`. The SFT training compares it with what the launcher says.", "hpctrain"
+        "how the training's state is split over the GPUs: `{value}`. The training compares it with what the launcher says.", "hpctrain"
     ),
     "HPCTRAIN_RUN_DIR": _set("a directory of this job's own for checkpoints and results; the job's number keeps runs apart.", "hpctrain"),
 }
