@@ -22,6 +22,8 @@ from hpctrain.errors import UsageError
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PathFacts, PythonFacts, ScriptFacts
 from hpctrain.jobs.spec import JobSpec
+from hpctrain.preparation import manifest
+from hpctrain.preparation.fingerprint import tokenizer_fingerprint
 
 Look = Callable[[str], PathFacts]
 #: More weight files than this are not opened one by one; their index and config.json say enough.
@@ -58,6 +60,7 @@ def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts |
         parameters=_parameters(folder, files, config),
         quantized=bool(config and "quantization_config" in config),
         cached=None if where.exists else _cached(spec, "models", name),
+        tokenizer=tokenizer_fingerprint(folder) if where.exists else None,
     )  # fmt: skip
 
 
@@ -126,7 +129,13 @@ def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFac
             splits.append(arguments.get("dataset_test_split") or "test")
         found = preflight.check_dataset(where.path if where.exists else name, splits)
         problems = tuple((problem.what.replace(where.path, name), problem.fix.replace(where.path, name)) for problem in found)
-    return DatasetFacts(where=where, problems=problems, cached=None if where.exists else _cached(spec, "datasets", name))
+    made = manifest.read(Path(where.path)) if where.exists else None
+    return DatasetFacts(
+        where=where, problems=problems, cached=None if where.exists else _cached(spec, "datasets", name),
+        tokenizer=made.tokenizer if made else None,
+        tokenizer_name=made.tokenizer_name if made else None,
+        vocabulary=made.vocabulary if made else None,
+    )  # fmt: skip
 
 
 def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:

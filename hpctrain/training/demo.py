@@ -116,7 +116,7 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        tokenizer = _train_tokenizer(texts)
+        tokenizer = train_tokenizer(texts)
         random.Random(seed).shuffle(pairs)  # noqa: S311 - an order, not a secret
         sizes = _save_dataset(pairs[:max_pairs], tokenizer, draft / "dataset")
         parameters = _save_model(tokenizer, seed, draft / "model")
@@ -213,7 +213,7 @@ def _question(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Clas
 # -- the tokenizer, the dataset, the model -----------------------------------------------------------------------------
 
 
-def _train_tokenizer(texts: list[str]) -> Any:
+def train_tokenizer(texts: list[str]) -> Any:
     """Return a byte-level BPE tokenizer trained on the texts, with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -27,7 +27,7 @@ IDS = (
     "time-limit", "time-default", "nodes-limit", "gpus-limit", "array-limit",
     "gpu-dialect", "gpus-per-node", "gpus-unused", "gpus-spread", "single-process", "gpu-type-unknown", "gpu-memory",
     "cores-limit", "cores-few", "memory-limit", "memory-too-small", "memory-all",
-    "model-folder", "dataset-folder", "script-missing", "script-not-python", "script-syntax", "accelerate-config", "hook-missing",
+    "model-folder", "dataset-folder", "dataset-tokenizer", "script-missing", "script-not-python", "script-syntax", "accelerate-config", "hook-missing",
     "chdir-missing", "chdir-not-writable", "output-not-writable", "output-space", "output-files",
     "path-not-shared", "path-not-mounted", "path-purged",
     "environment-missing", "environment-broken", "environment-lacks", "environment-architecture", "environment-slow",

@@ -18,7 +18,7 @@ _KINDS = {"shell": "a shell script", "binary": "no text", "notebook": "a noteboo
 
 def rules(case: Case) -> Iterator[Finding]:
     """Return what is wrong with the files that the training reads."""
-    for rule in (_model, _dataset, _script, _accelerate, _hooks):
+    for rule in (_model, _dataset, _tokenizer, _script, _accelerate, _hooks):
         yield from rule(case)
 
 
@@ -43,6 +43,21 @@ def _dataset(case: Case) -> Iterator[Finding]:
             yield _not_named(case, "dataset", "--dataset_name", "data/my_dataset")
         return
     yield from _folder(case, "dataset", "dataset_name", dataset, arguments)
+
+
+def _tokenizer(case: Case) -> Iterator[Finding]:
+    """A dataset holds the numbers of the tokenizer that made it: to another model they are other words."""
+    model, dataset = case.around.model, case.around.dataset
+    if model is None or dataset is None or model.tokenizer is None or dataset.tokenizer is None or dataset.tokenizer == model.tokenizer:
+        return
+    made_with = dataset.tokenizer_name or "another model"
+    again = f"hpctrain prepare DATA --model {shell.quote(model.where.said)} --to FOLDER"
+    yield case.finding(
+        "dataset-tokenizer", "error", f"the dataset {dataset.where.said} was tokenised for another model than {model.where.said}",
+        evidence=f"its manifest names the tokenizer of {made_with} ({dataset.tokenizer[:12]}); the model's is another ({model.tokenizer[:12]})",
+        reason="the model would read other words than were written: it trains without an error, and learns nothing",
+        fix=f"{again}; or train the model that it was made for",
+    )  # fmt: skip
 
 
 def _not_named(case: Case, what: str, option: str, example: str) -> Finding:

@@ -65,6 +65,7 @@ class ModelFacts:
         parameters: counted in the headers of safetensors, else worked out from the size and the dtype; None where neither says it.
         quantized: config.json has a quantization_config: bytes and parameters are no longer related simply.
         cached: for the name of a model on the hub: whether the local cache holds it.
+        tokenizer: the fingerprint of its tokenizer (hpctrain/preparation/fingerprint.py).
     """
 
     where: PathFacts
@@ -74,15 +75,24 @@ class ModelFacts:
     parameters: int | None = None
     quantized: bool = False
     cached: bool | None = None
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """A dataset folder; `problems` as for a model, in the shipped training's own words."""
+    """A dataset folder; `problems` as for a model, in the shipped training's own words.
+
+    Attributes:
+        tokenizer: the fingerprint of the tokenizer that a prepared one was made with, by the name `tokenizer_name`; None where nobody knows.
+        vocabulary: of that tokenizer.
+    """
 
     where: PathFacts
     problems: tuple[tuple[str, str], ...] = ()
     cached: bool | None = None
+    tokenizer: str | None = None
+    tokenizer_name: str | None = None
+    vocabulary: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,15 @@ from check_scene import (
 )
 
 from hpctrain.clusters.live import Association, LiveQos
-from hpctrain.jobs.check.surroundings import AccelerateFacts, ModelFacts, PythonFacts, SecretFacts
+from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PythonFacts, SecretFacts
 from hpctrain.jobs.spec import Container, Secret
 
 assert AROUND.python is not None
 assert AROUND.model is not None
 PYTHON: PythonFacts = AROUND.python
+assert AROUND.dataset is not None
 MODEL: ModelFacts = AROUND.model
+PREPARED: DatasetFacts = replace(AROUND.dataset, tokenizer="9c" * 32, tokenizer_name="models/qwen3")
 #: 8 billion parameters: 128 GB to train with AdamW in float32.
 LARGE = replace(MODEL, parameters=8_000_000_000, weight_bytes=16 * GIB)
 OFF_SITE: dict[str, Any] = {"live": None}
@@ -169,6 +171,11 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         "error",
         Scene(spec={"arguments": ARGUMENTS[:2]}, around={"dataset": None}),
         Scene(spec={"arguments": (*ARGUMENTS[:2], "--config", "sft.yaml")}, around={"dataset": None}),
+    ),
+    "dataset-tokenizer": (
+        "error",
+        Scene(around={"model": replace(MODEL, tokenizer="3b" * 32), "dataset": PREPARED}),
+        Scene(around={"model": replace(MODEL, tokenizer="9c" * 32), "dataset": PREPARED}),
     ),
     "script-missing": (
         "error", Scene(spec={"script": "train.py"}, around={"script": replace(SCRIPT, where=missing("train.py"))}),
