@@ -73,6 +73,7 @@ def test_cut_off_anywhere_it_is_refused(whole: bytes, data: st.DataObject) -> No
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
+@pytest.mark.slow
 def test_a_flipped_bit_changes_no_content(whole: bytes, data: st.DataObject) -> None:
     expected = _take(whole)
     place = data.draw(st.integers(0, len(whole) - 1))

@@ -48,6 +48,7 @@ def test_a_manifest_reads_as_it_was_written(
 
 @given(content=CONTENTS, data=st.data())
 @settings(max_examples=150, deadline=None)
+@pytest.mark.slow
 def test_one_flipped_bit_is_found_wherever_it_is(content: dict[str, bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = save(Path(name), 40, content)

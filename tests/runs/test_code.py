@@ -200,6 +200,7 @@ def test_what_is_too_large_is_named(project: Path) -> None:
     assert "fix: echo /corpus/ >>.hpctrainignore;" in said
 
 
+@pytest.mark.slow
 def test_too_many_files_are_not_even_listed(project: Path) -> None:
     (project / "crops").mkdir()
     for number in range(code.LIMIT_FILES):

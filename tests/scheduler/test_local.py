@@ -231,6 +231,7 @@ def test_a_job_on_another_machine_of_a_shared_home_is_left_alone() -> None:
     assert refused.value.fix == f"ssh elsewhere hpctrain cancel {job_id}"
 
 
+@pytest.mark.slow
 def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file(hpctrain: str) -> None:
     Path("train.py").write_text("print('x')\n")
     subprocess.run([hpctrain, "render", "--launcher", "srun", "--script", "train.py"], check=True, capture_output=True)
@@ -291,6 +292,7 @@ def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(monkeypatc
 
 
 @pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_the_everyday_path_on_a_machine_without_slurm(hpctrain: str) -> None:
     """Render, submit, ps, logs, cancel: the same script, byte for byte, and the job's own exit code."""
     Path("train.py").write_text("import sys\nprint('training', sys.argv[1:])\nsys.exit(5)\n")

@@ -232,6 +232,7 @@ def test_a_server_that_is_away_and_comes_back(tmp_path: Path, monkeypatch: pytes
     assert mlflow_steps(client, run.info.run_id, "learning_rate") == list(range(1, 9))
 
 
+@pytest.mark.slow
 def test_many_starts_at_once_make_one_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
 import os, sys, time
