@@ -44,7 +44,7 @@ def run(asked: Request, *, job_id: str | None, local: bool, wait: bool, as_json:
     if job_id is not None:
         scheduler = schedulers.owner(job_id)
         return _report(scheduler, job_id, case, as_json=as_json, of_old=True)
-    if case.spec.array is not None:
+    if case.spec.array is not None and case.spec.study is None:
         raise UsageError("the preflight job is one job, and the config asks for a job array", fix="take array out of config.yaml")
     made = scripts_of(request_of(asked, case), alone=True)
     script = made.scripts[0]

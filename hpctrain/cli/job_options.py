@@ -27,7 +27,10 @@ ARGUMENTS = "hpctrain.arguments"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was typed: the verb, options by path, --sbatch words, --config, --to, and what came after `--`."""
+    """What was typed: the verb, options by path, --sbatch words, --config, --to, and what came after `--`.
+
+    `tasks` was not typed, and stands in no header: of a study, the array of the trials that are missing of it.
+    """
 
     options: dict[tuple[str, ...], str]
     sbatch: tuple[str, ...] = ()
@@ -35,6 +38,7 @@ class Request:
     to: str | None = None
     arguments: tuple[str, ...] = ()
     verb: str = "render"
+    tasks: str | None = None
 
     @property
     def again(self) -> str:
@@ -44,7 +48,7 @@ class Request:
     @property
     def is_bare(self) -> bool:
         """Whether nothing was typed at all."""
-        return not (self.options or self.sbatch or self.config or self.to or self.arguments)
+        return not (self.options or self.sbatch or self.config or self.to or self.arguments or self.tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from hpctrain.config import accelerate_config, to_spec
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.spec import JobSpec
+from hpctrain.jobs.tune import STUDIES
 from hpctrain.runs import layout
 
 if TYPE_CHECKING:
@@ -98,7 +99,43 @@ def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
         return _swept(asked, job)
     if job.config.stages is not None and not alone:
         return _staged(asked, job, stacked)
+    if job.config.tune is not None:
+        return _studied(asked, job) if not alone else _alone(asked, replace(job, spec=replace(job.spec, array=None, study=None)))
+    return _alone(asked, job)
+
+
+def _alone(asked: Request, job: Job) -> Scripts:
     return Scripts("run", job, (_script(asked, job, job.spec, _path(asked, job.spec.job_name, "")),))
+
+
+def _studied(asked: Request, job: Job) -> Scripts:
+    """Return the script whose tasks are trials, with the definition of the study that they read."""
+    from hpctrain.config.tune import definition
+
+    tune = job.config.tune
+    if tune is None:
+        raise ValueError("a config with a study has a section for it")
+    _refuse_twice(asked, tuple(tune.space))
+    file = Path(asked.config or "config.yaml")
+    text = file.read_text(encoding="utf-8") if file.is_file() else None
+    left_out = {("array",)}
+    words = words_of(
+        replace(asked, options={key: value for key, value in asked.options.items() if key not in left_out}, config=None, to=None)
+    )
+    study = definition(job.config, file=None if text is None else (str(file), text), words=words)
+    spec = replace(job.spec, study=None, array=job.config.array or asked.tasks)
+    job = replace(job, spec=to_spec.of_study(spec, study, parallel=tune.parallel))
+    path = Path(job.spec.chdir) / layout.RUNS / STUDIES / study.file
+    return replace(_alone(asked, job), tables={path: study.text})
+
+
+def _refuse_twice(asked: Request, space: Sequence[str]) -> None:
+    names = {word.removeprefix("--").partition("=")[0].replace("-", "_") for word in asked.arguments if word.startswith("--")}
+    if both := [key for key in space if key.replace("-", "_") in names]:
+        raise UsageError(
+            f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'} in the space of the study, and behind --",
+            fix=f"leave {' and '.join(f'--{key}' for key in both)} out; under training in config.yaml they are what the first trial takes",
+        )
 
 
 def _swept(asked: Request, job: Job) -> Scripts:

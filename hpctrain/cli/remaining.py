@@ -179,7 +179,7 @@ def _meant(runs: Path, name: str) -> tuple[Launch | None, list[Run], list[int]]:
     """Return the launch that is meant, where there is a record of one, its runs, those that never started too, and points of no script."""
     whole = launch.load(runs, name)
     if whole is not None:
-        known, never = _runs_of(runs, whole)
+        known, never = runs_of(runs, whole)
         return whole, known or ([] if never else [run for run in _all(runs) if run.tag == name]), never
     everything = _all(runs)
     mine = [run for run in everything if run.tag == name]
@@ -189,7 +189,7 @@ def _meant(runs: Path, name: str) -> tuple[Launch | None, list[Run], list[int]]:
     return launch.load(runs, run.tag), [run], []
 
 
-def _runs_of(runs: Path, whole: Launch) -> tuple[list[Run], list[int]]:
+def runs_of(runs: Path, whole: Launch) -> tuple[list[Run], list[int]]:
     """Return the runs of a launch, and the points of a sweep that were never submitted."""
     scripts = [_Script(whole, part) for part in _parts_of(whole)]
     tasks = sorted({index for script in scripts for index in script.indices or ()})

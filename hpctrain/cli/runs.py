@@ -75,7 +75,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with all that are meant.")
 def list_command(chosen: Filter, runs_dir: Path, show_all: bool, as_json: bool) -> int:
     """List runs, the newest at the end."""
-    from hpctrain.cli import runs_jobs
+    from hpctrain.cli import runs_jobs, runs_trials
 
     now = time.time()
     listing = all_runs(runs_dir)
@@ -85,13 +85,15 @@ def list_command(chosen: Filter, runs_dir: Path, show_all: bool, as_json: bool) 
     survey = runs_jobs.survey(runs_dir, meant)
     meant = [run for run in meant if chosen.has(survey.states[run.id].word)]
     if as_json:
-        rows = [as_json_row(run, survey.states[run.id]) for run in meant]
+        rows = [as_json_row(run, survey.states[run.id]) | {"trial": runs_trials.trial_of(runs_dir, run.id)} for run in meant]
         click.echo(json.dumps({"schema": 1, "runs": rows, "foreign": list(listing.foreign)}))
     else:
         shown = meant if show_all or chosen.words else meant[-SHOWN:]
         rows_ = [runs_table.cells(run, survey.states[run.id], now) for run in shown]
         if shown:
-            click.echo("\n".join(runs_table.table(runs_table.HEAD, rows_)))
+            head, more = runs_trials.columns(runs_dir, shown)
+            lines = [(*row[:-1], *extra, row[-1]) for row, extra in zip(rows_, more, strict=True)]
+            click.echo("\n".join(runs_table.table((*runs_table.HEAD[:-1], *head, runs_table.HEAD[-1]), lines)))
         _notes(listing, meant, shown, chosen, runs_dir)
     if survey.silent is not None and any(state.word == "unknown" for state in survey.states.values()):
         click.echo(f"note: {silence(survey.silent)}; some states are unknown", err=True)

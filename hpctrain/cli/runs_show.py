@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from hpctrain.cli import runs, runs_jobs, runs_table
+from hpctrain.cli import runs, runs_jobs, runs_table, runs_trials
 from hpctrain.cli.runs_filter import runs_dir_option
 from hpctrain.cli.runs_table import printable, when
 from hpctrain.errors import SchedulerError
-from hpctrain.runs import checkpoints, drop, layout, manifest, select, store
+from hpctrain.runs import checkpoints, drop, layout, manifest, predicted, select, store
 from hpctrain.runs.states import State
 from hpctrain.runs.store import Attempt, Run
 
@@ -27,6 +27,8 @@ class _Page:
         config, code: what config.json and code.json of the run, or of its launch, hold; empty without.
         environment: of the last attempt that wrote it.
         saved: (name, step, why it does not count or None) of each checkpoint.
+        fit: memory and speed, predicted and measured (hpctrain.runs.predicted); None without.
+        evaluation: what an evaluation-only run measured; empty without.
         size: bytes of the whole run.
         silent: what kept a scheduler from answering.
     """
@@ -40,6 +42,8 @@ class _Page:
     code: dict[str, Any]
     environment: dict[str, Any]
     saved: list[tuple[str, int | None, str | None]]
+    fit: dict[str, Any] | None
+    evaluation: dict[str, Any]
     silent: SchedulerError | None
 
 
@@ -85,6 +89,8 @@ def _page(runs_dir: Path, word: str) -> _Page:
         code=_first(directory / "code.json", launch / "code.json"),
         environment=_first(*attempts),
         saved=_saved(directory / checkpoints.CHECKPOINTS),
+        fit=predicted.read(directory),
+        evaluation=_first(directory / layout.EVALUATION),
     )
 
 
@@ -128,6 +134,7 @@ def _as_json(page: _Page) -> dict[str, Any]:
         "bytes": page.size, "config": page.config.get("config"), "origins": page.config.get("origins"), "code": page.code or None,
         "environment": page.environment or None,
         "saved": [{"name": name, "step": step, "problem": why} for name, step, why in page.saved],
+        "fit": page.fit, "evaluation": page.evaluation or None,
     }  # fmt: skip
 
 
@@ -139,6 +146,7 @@ def _lines(page: _Page) -> list[str]:
         ("run", run.id),
         ("state", page.state.word + (f": {printable(page.state.reason)}" if page.state.reason else "")),
         ("launch", f"{run.tag}{point}{stage}"),
+        *runs_trials.facts(page.directory),
         ("name", printable(run.name or "-")),
         ("who", page.owner),
         ("created", when(run.created)),
@@ -153,7 +161,28 @@ def _lines(page: _Page) -> list[str]:
     if page.saved:
         rows = [(printable(name), "-" if step is None else str(step), printable(why or "complete")) for name, step, why in page.saved]
         lines += ["", *runs_table.table(("CHECKPOINT", "STEP", "FILES"), rows, state_column=None)]
-    return lines + _config(page.config)
+    return lines + _fit(page.fit) + _evaluation(page.evaluation) + _config(page.config)
+
+
+def _fit(record: dict[str, Any] | None) -> list[str]:
+    """Return predicted beside measured."""
+    rows = []
+    for each in predicted.beside(record) if record is not None else ():
+        shown = [
+            "-" if value is None else f"{value / 2**30:.2f} GiB" if each.is_size else f"{value:.0f}"
+            for value in (each.predicted, each.measured)
+        ]
+        rows.append((each.name, *shown, "-" if each.off is None else f"{100 * each.off:+.1f} %"))
+    return ["", *runs_table.table(("WHAT", "PREDICTED", "MEASURED", "PREDICTION IS OFF"), rows, state_column=None)] if rows else []
+
+
+def _evaluation(record: dict[str, Any]) -> list[str]:
+    """Return what an evaluation-only run measured."""
+    metrics = record.get("metrics")
+    if not isinstance(metrics, dict):
+        return []
+    rows = [(printable(str(name)), f"{value:.6g}") for name, value in metrics.items() if isinstance(value, int | float)]
+    return ["", *runs_table.table(("EVALUATION", "VALUE"), rows, state_column=None)] if rows else []
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from hpctrain.cli import follow, launching
 from hpctrain.cli.chosen_script import Choice, Chosen, Trial, chosen
-from hpctrain.cli.job_options import JobCommand, job_options, parse_request, request
+from hpctrain.cli.job_options import JobCommand, Request, job_options, parse_request, request
 from hpctrain.cli.launching import Launched, Orders
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
@@ -49,7 +49,11 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     hpctrain submit --nodes 2 --gpus 4
     hpctrain submit --local --wait
     """  # noqa: D301 - \b is click's word for lines that stay as they are
-    asked = request(ctx, parameters)
+    return run(request(ctx, parameters), batch_script, parameters)
+
+
+def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) -> int:
+    """Submit the script that was named, or those of a request, and return the exit code; `parameters` are the command's own options."""
     scheduler = scheduler_for(parameters)
     trial: Trial = "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
     with chosen(asked, batch_script, force=parameters["force"], trial=trial) as choice:

@@ -49,7 +49,8 @@ def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts |
         from hpctrain.training import preflight  # the training's own words; imports no torch
 
         shown = name if where.exists else where.said
-        found = preflight.check_model(where.path if where.exists else name)
+        scratch = str(arguments.get("from_scratch")).lower() in ("true", "yes", "1")
+        found = preflight.check_model(where.path if where.exists else name, preflight.model_needs(spec.task, from_scratch=scratch))
         problems = tuple((problem.what.replace(where.path, shown), problem.fix.replace(where.path, shown)) for problem in found)
     folder = Path(where.path)
     config = _json(folder / "config.json")
@@ -135,6 +136,7 @@ def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFac
         tokenizer=made.tokenizer if made else None,
         tokenizer_name=made.tokenizer_name if made else None,
         vocabulary=made.vocabulary if made else None,
+        prepared=made,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str, ...]
 #: Sections whose keys are the user's own, and mean something with no value too.
-_FREE_FORM = (("training",), ("sbatch",), ("environment", "secrets"), ("sweep",), ("stages",))
+_FREE_FORM = (("training",), ("sbatch",), ("environment", "secrets"), ("sweep",), ("stages",), ("tune", "space"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +249,13 @@ def _unknown_key(path: KeyPath) -> str:
 
 def _known_keys() -> dict[KeyPath, dict[str, str]]:
     """Return for each section the words that people write, and the key that each stands for."""
-    from hpctrain.config import environment, schema
+    from hpctrain.config import environment, schema, tune
     from hpctrain.fieldtypes import Section
 
     models: dict[KeyPath, type[Section]] = {
         (): schema.Config, ("resources",): schema.Resources, ("environment",): environment.Environment,
         ("environment", "container"): environment.Container, ("launch",): environment.Launch, ("restart",): schema.Restart,
+        ("tune",): tune.Tune, ("tune", "pruner"): tune.PrunerSection,
     }  # fmt: skip
     known: dict[KeyPath, dict[str, str]] = {section: {name: name for name in model.model_fields} for section, model in models.items()}
     for alias, path in (ALIASES | SYNONYMS).items():

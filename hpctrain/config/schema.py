@@ -11,6 +11,8 @@ from pydantic_core import PydanticCustomError
 from hpctrain.config.environment import Environment, Launch
 from hpctrain.config.stages import StagesField
 from hpctrain.config.sweep import SweepField
+from hpctrain.config.tune import Tune
+from hpctrain.config.tune import check as check_tune
 from hpctrain.fieldtypes import (
     Boolean,
     Features,
@@ -139,6 +141,7 @@ class Config(Section):
     array: Indices | None = None
     sweep: SweepField = None
     stages: StagesField = None
+    tune: Tune | None = None
     restart: Restart = Field(default_factory=Restart)
     resources: Resources = Field(default_factory=Resources)
     environment: Environment = Field(default_factory=Environment)
@@ -150,6 +153,11 @@ class Config(Section):
     def _one_training(self) -> Config:
         if self.script is not None and self.task != "sft":
             raise problem(f"has task: {self.task} and script: {self.script}, which is a training of its own; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _one_study(self) -> Config:
+        check_tune(self)
         return self
 
     @model_validator(mode="after")

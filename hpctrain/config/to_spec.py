@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from hpctrain.config import variables
+from hpctrain.config.tune import definition
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, SweepTable, Task
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, Study, SweepTable, Task
 from hpctrain.jobs.stages import Stage, earlier
 from hpctrain.jobs.sweep import ArrayPart, Sweep, swept_arguments
 from hpctrain.jobs.sweep.words import argument_words
+from hpctrain.jobs.tune import STUDIES, Definition
 from hpctrain.runs import layout
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
     """
     resources, environment = config.resources, config.environment
     sets, unset = variables.resolved(environment)
-    return JobSpec(
+    spec = JobSpec(
         job_name=config.job_name,
         chdir=posixpath.normpath(posixpath.join(directory, _at_home(config.chdir, home) or "")),
         launcher=cast("Launcher", config.launcher),
@@ -80,8 +82,28 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         restart=_restart(config),
         max_restarts=config.restart.max,
         array=config.array if config.sweep is None else None,  # of a sweep, it counts points
-        arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(config.training.items())), *arguments)),
+        arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)),
     )
+    return spec if config.tune is None else of_study(spec, definition(config), parallel=config.tune.parallel)
+
+
+def of_study(spec: JobSpec, study: Definition, *, parallel: int) -> JobSpec:
+    """Return the job whose array tasks are the trials of a study; `--array` takes some of the tasks.
+
+    Args:
+        spec: of the job.
+        study: its definition, as the tasks will find it.
+        parallel: trials that run at a time, where the array does not say it.
+    """
+    indices = spec.array or f"0-{study.trials - 1}"
+    array = indices if "%" in indices else f"{indices}%{parallel}"
+    file = f"{layout.RUNS}/{STUDIES}/{study.file}"
+    return replace(spec, array=array, study=Study(name=study.study, file=file, keys=tuple(study.space)))
+
+
+def _fixed(config: Config) -> list[tuple[str, Any]]:
+    """Return the arguments that are the same in all trials of a study, where there is one."""
+    return [(key, value) for key, value in config.training.items() if config.tune is None or key not in config.tune.space]
 
 
 def of_part(

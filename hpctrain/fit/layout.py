@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
 Checkpointing = Literal["off", "full"]
@@ -79,3 +80,27 @@ class Layout:
     def tokens_per_step(self) -> int:
         """Tokens of all processes in one optimizer step."""
         return self.tokens_per_pass * self.accumulation * self.processes
+
+
+class SplitFacts(Protocol):
+    """What is asked of one split of a prepared dataset (hpctrain.preparation.manifest.Split)."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+
+
+class DataFacts(Protocol):
+    """What is asked of a prepared dataset (hpctrain.preparation.manifest.Manifest)."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows hold several examples."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of a row at most."""
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """The splits, each a `SplitFacts`."""

@@ -60,6 +60,21 @@ class SweepTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What the array tasks of a study ask for their trials.
+
+    Attributes:
+        name: of the study.
+        file: its definition, relative to the directory in which the job runs (hpctrain/jobs/tune.py).
+        keys: the arguments of the training that it searches.
+    """
+
+    name: str
+    file: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job, resolved. Sizes are bytes, durations seconds; None means that the script says nothing and the site's default holds.
 
@@ -86,6 +101,7 @@ class JobSpec:
         max_restarts: how often, at most.
         array: of an array job, its indices in Slurm's form, such as `0-9%4`.
         sweep: what the tasks of the array run; None leaves the index to the script.
+        study: what the tasks of the array ask for their arguments: a study of `hpctrain tune`.
         stage: the name of this job among the stages of its launch.
         parents: the stages that this one comes after, directly or not.
         must_have_completed: those of them whose end alone, which is what a chain of jobs can wait for, is not enough.
@@ -138,6 +154,7 @@ class JobSpec:
     max_restarts: int = 10
     array: str | None = None
     sweep: SweepTable | None = None
+    study: Study | None = None
     stage: str | None = None
     parents: tuple[str, ...] = ()
     must_have_completed: tuple[str, ...] = ()

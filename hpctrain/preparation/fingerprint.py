@@ -26,7 +26,8 @@ def tokenizer_fingerprint(folder: Path) -> str | None:
 
     Of tokenizer.json: the vocabulary, the merges, the added tokens, and how text is normalised and cut before. Blind to the order of
     keys, to formatting, to the padding and truncation that were set when it was saved, to what is put around a text
-    (post_processor) and how ids become text again (decoder), and to fields at their default, which versions of `tokenizers` write or leave out.
+    (post_processor) and how ids become text again (decoder), and to fields at their default, which one version of `tokenizers` writes and
+    another leaves out.
     """
     folder = Path(folder)
     try:
@@ -59,11 +60,21 @@ def _of_json(text: bytes) -> str:
     return hashlib.sha256(json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()).hexdigest()
 
 
+#: Fields that are true where they are not written.
+_TRUE = ("use_regex", "trim_offsets")
+
+
 def _without_defaults(value: Any) -> Any:
-    """Leave out what says nothing: null, false and "" are the defaults of `tokenizers`, and so is true of `use_regex`."""
+    """Leave out what says nothing: the defaults of `tokenizers` are null, false and "", but for some fields true, and BPE of a model."""
     if isinstance(value, dict):
-        kept = {key: _without_defaults(item) for key, item in value.items() if key != "type" or item != "BPE"}
-        return {key: item for key, item in kept.items() if item not in (None, False, "") and not (key == "use_regex" and item is True)}
+        kept = {key: _without_defaults(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if not _says_nothing(key, item)}
     if isinstance(value, list):
         return [_without_defaults(item) for item in value]
     return value
+
+
+def _says_nothing(key: str, item: Any) -> bool:
+    if key in _TRUE:
+        return item is True
+    return item in (None, False, "") or (key == "type" and item == "BPE")

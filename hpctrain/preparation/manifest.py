@@ -58,7 +58,8 @@ class Manifest:
         max_length: tokens of a row at most; None: no bound.
         packed: rows hold several examples, and `seq_lengths` says where they begin.
         splits: by name.
-        dropped: reason to count, of rows that are left out.
+        rows: that were read, in all files.
+        dropped: reason to count, of rows that are left out; `dropped_first`: reason to the first of them, `FILE:LINE: detail`.
         truncated: examples that were cut at `max_length`.
         seed: of the split and of the order.
         digest: sha256 over what is stored: equal for equal data, however many cores made it.
@@ -77,7 +78,9 @@ class Manifest:
     max_length: int | None
     packed: bool
     splits: Mapping[str, Split]
+    rows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped_first: Mapping[str, str] = field(default_factory=dict)
     truncated: int = 0
     seed: int = 0
     digest: str = ""

@@ -13,12 +13,15 @@ runs/RUN_ID/                     one run: what one training does until it is don
     checkpoints/checkpoint-N/    each with its manifest, CHECKPOINT_MANIFEST; hpctrain-training.json and hpctrain-rank-N.pt hold what
                                  the Trainer's own files leave out
     model/                       the final weights, with a manifest too
+    fit.json                     memory and speed as predicted and as measured (hpctrain/runs/predicted.py; rank 0)
+    evaluation.json              what an evaluation-only run measured (rank 0)
     launch -> ../.launches/TAG   what `hpctrain submit` wrote down
     over                         of a chain of jobs: the run has ended, and the jobs that still wait have nothing to do
     stop                         somebody wants the run to save and stop: `touch runs/RUN_ID/stop`
 runs/.launches/TAG/              one `hpctrain submit`: a run, a sweep or stages (hpctrain/runs/launch.py): the config as resolved, with
                                  where each value came from, scripts, each sbatch, the version of the code, and the code
 runs/.sweeps/points-DIGEST.tsv   the table of a sweep's points (hpctrain/jobs/sweep)
+runs/.studies/                   studies of `hpctrain tune` (hpctrain/training/study.py); RUN_ID/trial.json says which trial a run is
 runs/.code/DIGEST/               a snapshot
 runs/.mlflow/                    the experiments of MLflow, where no server is named
 runs/.index/                     may be deleted at any time
@@ -36,6 +39,11 @@ LAUNCHES = ".launches"
 SWEEPS = ".sweeps"
 CODE = ".code"
 INDEX = ".index"
+
+FIT = "fit.json"
+"""In a run's directory: what was predicted of it, and measured (hpctrain.runs.predicted)."""
+EVALUATION = "evaluation.json"
+"""In a run's directory: what an evaluation-only run measured."""
 
 CHECKPOINT_MANIFEST = "hpctrain.json"
 """The file whose presence makes a checkpoint count; written last."""

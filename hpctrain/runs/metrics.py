@@ -4,7 +4,8 @@ One JSON object for each line:
 
     {"event": "log", "step": 10, "epoch": 0.33, "at": 1795232331.6, "loss": 5.1234, "grad_norm": null, "nonfinite": {"grad_norm": "nan"}}
 
-    event       begin | log | evaluate | save | end; `evaluate` has the values whose names begin with eval_
+    event       begin | log | evaluate | save | speed | end; `evaluate` has the values whose names begin with eval_, `speed` those that
+                hpctrain.runs.speed reads
     step        optimizer steps that are done; in `begin` the step that was resumed, 0 for a training that starts anew
     epoch       or null
     at          seconds since the epoch
@@ -28,7 +29,7 @@ ATTEMPTS = "attempts"
 FILE = "metrics.jsonl"
 OWN = ("event", "step", "epoch", "at", "nonfinite")
 """The keys of a row that are no values of the Trainer's."""
-EVENTS = ("begin", "log", "evaluate", "save", "end")
+EVENTS = ("begin", "log", "evaluate", "save", "speed", "end")
 
 _TAIL_BYTES = 65536
 

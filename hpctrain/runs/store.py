@@ -20,7 +20,7 @@ from hpctrain.runs import layout
 #: More than any of the small files that are read here.
 MAX_BYTES = 1_000_000
 #: Of metrics.jsonl, the end is read: some tens of lines.
-TAIL_BYTES = 4096
+TAIL_BYTES = 16384
 #: 5138-11-16: beyond it, seconds since the epoch are no time that anybody wrote.
 _MAX_TIME = 1e11
 _MAX_TEXT = 300

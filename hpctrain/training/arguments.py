@@ -10,6 +10,9 @@ class MonitorArguments:
     """Our own options for what the log shows."""
 
     memory_every: int = field(default=10, metadata={"help": "Steps between two memory samples of each rank; 0 takes none."})
+    speed_every: int | None = field(
+        default=None, metadata={"help": "Steps between two lines of the speed; by default as logging_steps; 0 writes none."}
+    )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 from hpctrain.errors import HpctrainError
@@ -55,11 +56,19 @@ class GradNormWatch:
         return None
 
 
-def not_finite(step: int, norm: float | None) -> NotFiniteError:
-    """Return the error for a step whose gradient norm is not finite."""
+def not_finite(step: int, norm: float | None, *, saved: str | None = None) -> NotFiniteError:
+    """Return the error for a step whose gradient norm is not finite.
+
+    Args:
+        step: its number.
+        norm: as this rank knows it.
+        saved: the folder with the batch of that step (hpctrain/training/bad_batch.py); None where it could not be saved.
+    """
+    look = "look at the data of that step" if saved is None else f"python -m hpctrain.training.bad_batch {shlex.quote(saved)}"
+    details = ("the weights since then are lost; checkpoints were saved before it only",)
     return NotFiniteError(
         f"the gradient norm of step {step} is {'nan or inf' if norm is None else norm}",
-        details=("the weights since then are lost; checkpoints were saved before it only",),
-        fix="--learning_rate (lower), --max_grad_norm 1.0, --warmup_steps (more), --bf16 true instead of fp16;"
-        " look at the data of that step; --stop_on_nan false goes on regardless",
+        details=details if saved is None else (*details, f"the batch of that step is in {saved}"),
+        fix=f"{look}; then --learning_rate (lower), --max_grad_norm 1.0, --warmup_steps (more), --bf16 true instead of fp16;"
+        " --stop_on_nan false goes on regardless",
     )

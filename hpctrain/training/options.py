@@ -15,7 +15,8 @@ from hpctrain.runs import layout
 from hpctrain.training import preflight, trackers
 from hpctrain.training.arguments import ModeArguments, MonitorArguments, SurvivalArguments
 from hpctrain.training.starting import Weights, weights_problems, weights_to_start_from
-from hpctrain.training.task import Task
+from hpctrain.training.task import Task, is_unasked
+from hpctrain.training.traps_asked import REMOVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +61,13 @@ def read_options(argv: list[str], task: Task) -> Options:
     problems = [_unknown_option(text, parser, task.help) for text in unknown if text.startswith("-")]
     if unknown and not problems:
         problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help))
-    problems += preflight.check_launch(os.environ)
-    problems += preflight.check_sharding(os.environ)
-    weights, wrong = weights_to_start_from(asked)
-    problems += wrong or weights_problems(weights, asked)
-    splits = [asked.dataset_train_split] + [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
-    problems += preflight.check_dataset(asked.dataset_name, splits)
-    cpu = asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU"))
-    problems += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
-    problems += _survival_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
-    if problems:
-        raise preflight.usage_error(problems)
-    train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits))
+    splits = [] if asked.evaluate_only else [asked.dataset_train_split]
+    splits += [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
+    cpu = bool(asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU")))
+    weights = _check(asked, task, problems, splits=splits, cpu=cpu)
+    train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only))
     chosen = {**_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
-    parser.set_defaults(**{name: value for name, value in chosen.items() if getattr(asked, name) is None}, use_cpu=cpu)
+    parser.set_defaults(**{name: value for name, value in chosen.items() if is_unasked(getattr(asked, name))}, use_cpu=cpu)
     script, training, model, *own, monitor, survival, mode = _build(parser, arguments, task.help)
     model.model_name_or_path = weights.model
     _check_world(training)
@@ -91,6 +85,31 @@ def read_options(argv: list[str], task: Task) -> Options:
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
     )
+
+
+def _check(asked: Any, task: Task, problems: list[preflight.Problem], *, splits: list[str], cpu: bool) -> Weights:
+    """Return the weights to start from, once nothing is wrong.
+
+    Args:
+        asked: the options; what the task looks at in them becomes what will be loaded.
+        task: which training this is.
+        problems: found so far.
+        splits: the splits that will be read.
+        cpu: the training runs on the CPU.
+
+    Raises:
+        UsageError: all problems.
+    """
+    weights, wrong = weights_to_start_from(asked)
+    found = [*problems, *preflight.check_launch(os.environ), *preflight.check_sharding(os.environ)]
+    found += wrong or weights_problems(weights, asked, task.model_needs(asked))
+    found += preflight.check_dataset(asked.dataset_name, splits)
+    found += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
+    asked.use_cpu, asked.model_name_or_path = cpu, weights.model
+    found += _survival_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
+    if found:
+        raise preflight.usage_error(found)
+    return weights
 
 
 def _build(parser: Any, arguments: list[str], help_: str) -> tuple[Any, ...]:
@@ -156,6 +175,9 @@ def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
 
 def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
     name = text.partition("=")[0]
+    now = REMOVED.get(name.removeprefix("--").replace("-", "_"))
+    if now is not None:
+        return preflight.Problem(f"the option {name} is gone from transformers and TRL", now)
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
     return preflight.Problem(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""), help_)
 
@@ -189,11 +211,11 @@ def _visible_gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def _load(name: str, splits: list[str]) -> tuple[Any, Any]:
-    """Return the training split and the evaluation split (or None) of a folder that was checked.
+def _load(name: str, splits: list[str], *, evaluate_only: bool) -> tuple[Any, Any]:
+    """Return the training split and the evaluation split (or None) of a folder that was checked; one that is only evaluated is both.
 
     Raises:
-        UsageError: the data cannot be read, or the training split is empty.
+        UsageError: the data cannot be read, or the first split is empty.
     """
     import datasets
 
@@ -205,8 +227,10 @@ def _load(name: str, splits: list[str]) -> tuple[Any, Any]:
         raise UsageError(f"cannot read the dataset '{name}'", details=(str(error),), fix=f"ls -lR {name}") from error
     parts = [data[split] if isinstance(data, datasets.DatasetDict) else data for split in splits]
     if len(parts[0]) == 0:
-        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix="--dataset_train_split NAME")
-    return parts[0], parts[1] if len(parts) > 1 else None
+        option = "test" if evaluate_only else "train"
+        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix=f"--dataset_{option}_split NAME")
+    # The libraries want something to train on even where nothing is trained.
+    return parts[0], parts[-1] if len(parts) > 1 or evaluate_only else None
 
 
 def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:

@@ -44,8 +44,18 @@ _LFS = b"version https://git-lfs"
 _MAX_JSON_BYTES = 100_000_000
 
 
-def check_model(name: str | None) -> list[Problem]:
-    """Return what is wrong with a local model folder: it needs config.json, all its weights, and a tokenizer."""
+MODEL_NEEDS = frozenset({"weights", "tokenizer"})
+
+
+def model_needs(task: str, *, from_scratch: bool) -> frozenset[str]:
+    """Return what a training of `task` (sft, classify) reads in the model's folder beside config.json."""
+    if task != "classify":
+        return MODEL_NEEDS
+    return frozenset() if from_scratch else frozenset({"weights"})
+
+
+def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[Problem]:
+    """Return what is wrong with a local model folder: it needs config.json, and by default all its weights, and a tokenizer."""
     if name is None:
         return [Problem("--model_name_or_path is missing", "--model_name_or_path FOLDER")]
     folder = Path(name)
@@ -56,8 +66,9 @@ def check_model(name: str | None) -> list[Problem]:
     fix = f"ls {name}"
     if not is_file(folder / "config.json"):
         return [Problem(f"the model folder '{name}' has no config.json", fix)]
-    problems = [Problem(f"the model folder '{name}' {what}", fix) for what in _weights_problems(folder)]
-    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER):
+    wrong = _weights_problems(folder) if "weights" in needs else []
+    problems = [Problem(f"the model folder '{name}' {what}", fix) for what in wrong]
+    if "tokenizer" in needs and not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER):
         problems.append(Problem(f"the model folder '{name}' has no tokenizer (tokenizer.json, for instance)", fix))
     return problems
 
@@ -155,6 +166,12 @@ def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
         what = f"the dataset '{name}' is not tokenised: split '{split}' has {', '.join(found)}, and no input_ids"
         return [Problem(what, _HOW_TO_SAVE)]
     return []
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a config.json about text, which of most models is all of it."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
 
 
 def json_object(path: Path) -> dict[str, Any] | None:

@@ -39,7 +39,8 @@ _HIDES_CODES = {"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"}
 def main(task: Task, argv: list[str] | None = None) -> NoReturn:
     """Train, and end the process; rank 0 writes the code and why into attempts/ATTEMPT/exit.
 
-    Exit codes: 0 trained, 1 the training failed, 2 it could not begin, 85 stopped to go on later, 86 stopped because somebody wanted it.
+    Exit codes: 0 trained or evaluated, 1 the training failed, 2 it could not begin, 85 stopped to go on later, 86 stopped because somebody
+    wanted it.
     """
     stop.listen()
     for name, value in OFFLINE.items():
@@ -95,10 +96,10 @@ def _fail(error: HpctrainError) -> NoReturn:
 
 
 def train(options: Options) -> str:
-    """Train, or go on with it, and save the final weights.
+    """Train, or go on with it, and save the final weights; or only evaluate, where that is asked for.
 
     Returns:
-        Why it ended: `completed` or `early-stopping`.
+        Why it ended: `completed`, `early-stopping`, `evaluated`, or `pruned` (by the study of `hpctrain tune`).
 
     Raises:
         Stopped: it saved and stopped before its end.
@@ -116,6 +117,8 @@ def train(options: Options) -> str:
     options = replace(options, weights=ranks.share(options.weights))
     options.model.model_name_or_path = options.weights.model
     survival = Survival.from_environment(record=record, stop_on_nan=asked.stop_on_nan, ranks=ranks)
+    if options.mode.evaluate_only:
+        return _evaluate(options, survival)
     start = resume.decided(ranks, _request(options, record), survival)
     if own_rank() == 0:
         for line in start.lines:
@@ -123,13 +126,36 @@ def train(options: Options) -> str:
     if start.complete is not None:
         return "completed"
     survival = survival.after(start.save_seconds, start.leaving_seconds)
-    trainer = _trainer(options, survival, resumed_step=start.step if start.checkpoint else None)
-    if options.weights.adapter is not None and start.checkpoint is None:
+    watch = _Watch(options, survival)
+    trainer = _trainer(options, survival, _callbacks(options, survival, watch, start.step if start.checkpoint else None))
+    watch.attach(trainer)
+    if start.checkpoint is None:
+        _load_adapter(trainer, options)
+    with watch:
+        trainer.train(resume_from_checkpoint=start.checkpoint)
+    if options.mode.trial is not None and _is_pruned(trainer):
+        return "pruned"  # its weights are of no use to anybody
+    return _save(trainer, survival)
+
+
+def _evaluate(options: Options, survival: Any) -> str:
+    """Evaluate the weights, and return why it ended; nothing of a training is looked at, or written."""
+    from hpctrain.training import evaluation
+    from hpctrain.training.memory_callback import MemoryCallback
+
+    options = evaluation.with_adapter(options)
+    options.training.report_to = []
+    every = options.monitor.memory_every
+    trainer = _trainer(options, survival, [MemoryCallback(every=every)] if every > 0 else [], log=False)
+    _load_adapter(trainer, options)
+    return evaluation.evaluate(trainer, options, survival)
+
+
+def _load_adapter(trainer: Any, options: Options) -> None:
+    if options.weights.adapter is not None:
         from hpctrain.training.starting import load_adapter
 
         load_adapter(trainer.model, options.weights.adapter)
-    trainer.train(resume_from_checkpoint=start.checkpoint)
-    return _save(trainer, survival)
 
 
 def _request(options: Options, record: dict[str, Any]) -> resume.Request:
@@ -150,8 +176,42 @@ def _request(options: Options, record: dict[str, Any]) -> resume.Request:
     )
 
 
-def _trainer(options: Options, survival: Any, *, resumed_step: int | None) -> Any:
-    """Return the Trainer, with everything that watches it."""
+class _Watch:
+    """What measures the training: its callbacks, and, around it, what is kept of a failure."""
+
+    def __init__(self, options: Options, survival: Any) -> None:
+        from hpctrain.training.fit_file import FitFile
+        from hpctrain.training.run_files import RunFiles
+        from hpctrain.training.speed_callback import SpeedCallback
+        from hpctrain.training.start_callback import StartCallback
+
+        fit_file = FitFile(survival.run_dir, survival.cluster)
+        self.files = RunFiles() if survival.run_dir is not None else None
+        self.start = StartCallback(options, survival, fit_file)
+        self.speed = SpeedCallback(
+            every=options.monitor.speed_every,
+            survival=survival,
+            ranks=survival.ranks,
+            expected=lambda: self.start.expectation,
+            run_files=self.files,
+            fit_file=fit_file,
+        )
+
+    def attach(self, trainer: Any) -> None:
+        """Watch this Trainer, which was built with the callbacks."""
+        self.start.attach(trainer)
+        self.speed.attach(trainer)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and not isinstance(error, stop.Stopped):
+            self.speed.interrupted(error)
+
+
+def _trainer(options: Options, survival: Any, callbacks: list[Any], *, log: bool = True) -> Any:
+    """Return the Trainer with these callbacks; `log`: and with the one that writes what it logs."""
     from transformers import PrinterCallback
 
     from hpctrain.training.process import disable_progress_bars
@@ -159,29 +219,41 @@ def _trainer(options: Options, survival: Any, *, resumed_step: int | None) -> An
 
     if options.training.disable_tqdm:
         disable_progress_bars()
-    trainer = options.task.trainer(options, survival, _callbacks(options, survival, resumed_step))
+    trainer = options.task.trainer(options, survival, callbacks)
     if options.training.disable_tqdm:
         trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(TrainLogCallback())
+        if log:
+            trainer.add_callback(TrainLogCallback())
     _check_sharding(trainer)
     return trainer
 
 
-def _callbacks(options: Options, survival: Any, resumed_step: int | None) -> list[Any]:
+def _callbacks(options: Options, survival: Any, watch: _Watch, resumed_step: int | None) -> list[Any]:
     from transformers import EarlyStoppingCallback
 
     from hpctrain.training.memory_callback import MemoryCallback
-    from hpctrain.training.run_files import RunFiles
 
     found: list[Any] = trackers.setup(options.training, run_dir=survival.run_dir, run_id=survival.run_id, resumed_step=resumed_step)
-    if survival.run_dir is not None:
-        found.append(RunFiles())
+    found.append(watch.start)
+    if watch.files is not None:
+        found.append(watch.files)
+    found.append(watch.speed)
     if options.monitor.memory_every > 0:
         found.append(MemoryCallback(every=options.monitor.memory_every))
     patience = options.survival.early_stopping_patience
     if patience is not None:
         found.append(EarlyStoppingCallback(patience, options.survival.early_stopping_threshold))
+    if options.mode.trial is not None:
+        from hpctrain.training.trial_callback import TrialCallback
+
+        found.append(TrialCallback(options.mode.trial, ranks=survival.ranks))
     return found
+
+
+def _is_pruned(trainer: Any) -> bool:
+    from hpctrain.training.trial_callback import pruned
+
+    return pruned(trainer)
 
 
 def _save(trainer: Any, survival: Any) -> str:

@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 
 from hpctrain.runs import files, metrics
 from hpctrain.runs.layout import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, attempt_name
+from hpctrain.runs.speed import EVENT
 from hpctrain.training import surroundings
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
     def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         """Write that a checkpoint was saved."""
         self._write("save", state)
+
+    def write_speed(self, state: TrainerState, values: dict[str, Any]) -> None:
+        """Write a measurement of the speed (hpctrain.runs.speed.to_values)."""
+        self._write(EVENT, state, values)
+
+    def only_evaluated(self, args: TrainingArguments, state: TrainerState, values: dict[str, Any]) -> None:
+        """Write the files of an evaluation without a training: no step begins, so nothing that was logged before is done again."""
+        if state.is_world_process_zero:
+            self._guard(self._open, args)
+            self._guard(self._environment, args)
+            self._write("evaluate", state, values)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         """Write that the training ended; the file stays open for an evaluation that follows."""

@@ -12,15 +12,15 @@ from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints, files
 from hpctrain.training import kept, saving
 from hpctrain.training.deadline import Deadline
+from hpctrain.training.finite import FiniteMixin
 from hpctrain.training.kept import Due, Kept
-from hpctrain.training.not_finite import GradNormWatch, not_finite
 from hpctrain.training.process import say
 from hpctrain.training.ranks import Ranks
 from hpctrain.training.settings import Survival
 from hpctrain.training.stop import UndisturbedWorker
 
 
-class SavesMixin:
+class SavesMixin(FiniteMixin):
     """Comes before a Trainer's class; `SurvivorMixin` is what to use.
 
     Args:
@@ -49,7 +49,6 @@ class SavesMixin:
         self._epoch_rng: dict[str, Any] | None = None
         self._trained_before = 0.0
         self._began = time.monotonic()
-        self._watch = GradNormWatch()
         self._deadline = Deadline(None, now=time.time())
 
     # -- a checkpoint --------------------------------------------------------------------------------------------------
@@ -124,12 +123,6 @@ class SavesMixin:
                 continue
             for name in removed:
                 say(f"[train] removed {name}: its save was not finished")
-
-    def _refuse_lost_weights(self) -> None:
-        bad = self._watch.bad(wait=True)
-        (step,) = self.ranks.highest(bad[0] if bad else 0)
-        if step:
-            raise not_finite(step, bad[1] if bad and bad[0] == step else None)
 
     def _point_at_best(self, *, saved: Path | None = None) -> None:
         """Let the state name the best checkpoint where it is now: below the directory that is saved to, wherever that was moved.

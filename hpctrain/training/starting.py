@@ -60,13 +60,13 @@ def weights_to_start_from(asked: Any) -> tuple[Weights, list[preflight.Problem]]
     return Weights(model=str(folder), word=asked.init_from), []
 
 
-def weights_problems(weights: Weights, asked: Any) -> list[preflight.Problem]:
-    """Return what is wrong with the folders, as far as it shows without loading them."""
-    problems = preflight.check_model(weights.model)
+def weights_problems(weights: Weights, asked: Any, needs: frozenset[str] = preflight.MODEL_NEEDS) -> list[preflight.Problem]:
+    """Return what is wrong with the folders, as far as it shows without loading them; `needs` as in `preflight.check_model`."""
+    problems = preflight.check_model(weights.model, needs)
     if weights.adapter is not None:
         if not (weights.adapter / "adapter_model.safetensors").is_file():
             problems.append(preflight.Problem(f"{weights.adapter} has no adapter_model.safetensors", f"ls {weights.adapter}"))
-        if not asked.use_peft:
+        if not asked.use_peft and not asked.evaluate_only:  # which takes the adapter's own shape
             what = f"--init_from {weights.word} is a LoRA adapter, and this training has none to put it into"
             config = files.read_json(weights.adapter / "adapter_config.json") or {}
             how = f"--use_peft true --lora_r {config.get('r', 'R')}, or merge the adapter into its model first"

@@ -26,7 +26,6 @@ from hpctrain.runs import checkpoints
 from hpctrain.training import kept, stop
 from hpctrain.training.deadline import RULE, Deadline, in_words
 from hpctrain.training.kept import Due
-from hpctrain.training.not_finite import not_finite
 from hpctrain.training.process import say
 from hpctrain.training.saves import SavesMixin
 from hpctrain.training.saving import replaced
@@ -179,14 +178,12 @@ class SurvivorMixin(SavesMixin):
         self._loop.seen_step = step = self.state.global_step
         self._deadline.note_step(time.monotonic() - self._loop.stepped_at)
         self._due = Due(boundary=self.state.epoch >= math.floor(call.epoch) + 1, grad_norm=call.grad_norm, learning_rate=call.learning_rate)
-        if self.survival.stop_on_nan and not self.accelerator.optimizer_step_was_skipped:
-            self._watch.keep(step, call.tr_loss if call.grad_norm is None else call.grad_norm)
-        bad = self._watch.bad(wait=False)
+        bad = self._look_at_norm(step, call.tr_loss if call.grad_norm is None else call.grad_norm)
         wish, why = self._own_wish()
         measure = self.ranks.rank == 0 and self._deadline.wants_a_save(time.time()) and not self.control.should_save
         agreed, measure_now, bad_step = self.ranks.highest(wish, measure, bad[0] if bad else 0)
         if bad_step:
-            raise not_finite(bad_step, bad[1] if bad and bad[0] == bad_step else None)
+            raise self._lost(bad_step, bad)
         if agreed:
             self._say(Wish(agreed), why)
             self._log_only(call)

@@ -25,6 +25,7 @@ class Task:
             namespace; may raise UsageError.
         defaults: returns the values for what was not asked for, of the namespace, whether the CPU is trained on, and the training split.
         trainer: builds the Trainer, of the options, `survival` and the callbacks.
+        model_needs: what must lie in the model's folder beside config.json, of the namespace: "weights", "tokenizer".
     """
 
     module: str
@@ -34,8 +35,18 @@ class Task:
     prepare: Callable[[Any, Any, Any], tuple[Any, Any]]
     defaults: Callable[..., dict[str, Any]]
     trainer: Callable[[Options, Any, list[Any]], Any]
+    model_needs: Callable[[Any], frozenset[str]] = lambda _: frozenset({"weights", "tokenizer"})
 
     @property
     def help(self) -> str:
         """The command that shows the options."""
         return f"python -m {self.module} --help"
+
+
+class Unasked(int):
+    """A library's own default of an option, as a default that can be told from the same number that somebody gave."""
+
+
+def is_unasked(value: Any) -> bool:
+    """Say whether an option has the value that it has when nobody gives one."""
+    return value is None or isinstance(value, Unasked)

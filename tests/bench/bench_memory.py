@@ -1,13 +1,14 @@
-"""What one memory sample costs, and which share of training that is.
+"""What one memory sample and one line of the speed cost, and which share of training that is.
 
     python tests/bench/bench_memory.py [--samples 2000] [--children 4] [--threads 64] [--json]
 
 Measures, in one run on one machine, the whole path of MemoryCallback (all sensors, the line, the JSON record, both
 written) and, as alternatives, what one would write first: psutil's scan of all processes for the children, with and
 without starting nvidia-smi. The process has children and threads as a training has data loader workers and torch's
-pools. The target is below 0.1 % of training at every=10 and 100 ms a step: 1 ms a sample.
+pools. The target is below 0.1 % of training at every=10 and 100 ms a step: 1 ms a sample. The speed's share is that of one line and ten
+steps' batches of 8 x 2048 tokens; on a GPU (--cuda) the batches lie there, and a line waits for it.
 
-Exit code 1: the median is above the target.
+Exit code 1: the median of a sample is above the target.
 """
 
 from __future__ import annotations
@@ -72,6 +73,52 @@ def skipped() -> Callable[[], None]:
     return lambda: own.on_step_end(SimpleNamespace(), state)
 
 
+def speed(run_dir: Path, device: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what SpeedCallback does in a step without a line, and a line with the ten steps before it; of one process."""
+    import torch
+
+    from hpctrain.training.expectation import Expectation
+    from hpctrain.training.fit_file import FitFile
+    from hpctrain.training.ranks import Ranks
+    from hpctrain.training.run_files import RunFiles
+    from hpctrain.training.settings import Survival
+    from hpctrain.training.speed_callback import SpeedCallback
+
+    files = RunFiles(run_dir, "bench")
+    own = SpeedCallback(
+        every=EVERY, survival=Survival(), ranks=Ranks(), expected=lambda: Expectation(why="bench"), run_files=files,
+        fit_file=FitFile(None, None),
+    )  # fmt: skip
+    strategy = SimpleNamespace(value="no")
+    args = SimpleNamespace(
+        process_index=0, world_size=1, output_dir=str(run_dir), dataloader_num_workers=0, eval_strategy=strategy, save_strategy=strategy
+    )
+    state = SimpleNamespace(
+        global_step=1, max_steps=10**9, epoch=0.5, eval_steps=0, save_steps=0, logging_steps=EVERY, is_world_process_zero=True
+    )
+    batch = {
+        "input_ids": torch.zeros((8, 2048), dtype=torch.int64, device=device),
+        "attention_mask": torch.ones((8, 2048), dtype=torch.int64, device=device),
+        "labels": torch.zeros((8, 2048), dtype=torch.int64, device=device),
+    }
+    trainer = SimpleNamespace(get_batch_samples=lambda batches, *_: ([next(batches)], None))
+    own.attach(trainer)
+    files._open(args)
+    own.on_train_begin(args, state, None)
+
+    def step(number: int) -> None:
+        trainer.get_batch_samples(iter([batch]), 1, device)
+        state.global_step = number
+        own.on_step_end(args, state, None)
+
+    def ten() -> None:
+        for number in range(1, EVERY + 1):
+            step(number)
+
+    ten()
+    return (lambda: step(7)), ten
+
+
 def naive_psutil() -> None:
     """What a first version does: psutil for everything."""
     own = psutil.Process()
@@ -94,6 +141,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--children", type=int, default=4)
     parser.add_argument("--threads", type=int, default=64)
+    parser.add_argument("--cuda", action="store_true", help="measure the speed with batches on the GPU")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     stop = threading.Event()
@@ -108,6 +156,9 @@ def main() -> int:
             results["MemoryCallback, a step without a sample"] = timed(skipped(), options.samples)
             results["MemoryCallback, one sample"] = timed(callback(Path(folder), "step"), options.samples)
             results["MemoryCallback, at a save (all threads)"] = timed(callback(Path(folder), "save"), few)
+            one, ten = speed(Path(folder), "cuda" if options.cuda else "cpu")
+            results["SpeedCallback, a step without a line"] = timed(one, few)
+            results["SpeedCallback, ten steps and their line"] = timed(ten, few)
             results["psutil for all of it"] = timed(naive_psutil, few)
             results["psutil, and nvidia-smi started"] = timed(naive_smi, few)
     stop.set()

@@ -20,11 +20,12 @@ HELP = re.compile(r"(<!-- help(?: of ([a-z -]+))?: [^\n]*? -->\n```\n)(.*?)(```\
 #: Verbs that are groups, each with the subcommands whose help their page shows.
 GROUPS = {
     "sweep": ("plan",),
+    "tune": ("status", "best"),
     "runs": ("list", "show", "drop", "export", "import"),
     "checkpoints": ("list", "verify", "drop", "export", "import"),
 }
 #: Pages that are no verb's, and have examples.
-TOPICS = ("sweeps", "stages", "runs")
+TOPICS = ("sweeps", "stages", "runs", "tune")
 
 
 def help_of(words: str) -> str:
@@ -94,11 +95,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+TUNE = ("tune", "study", "space", "trials", "parallel", "metric", "direction", "sampler", "pruner", "seed")
 #: Keys of the shipped config that contradict others there, each group once left out.
 RIVALS = {
     "first": ("mem_per_cpu", "cpus_per_gpu", "venv", "uv", "pixi", "container", "image", "engine", "binds", "gpu_libraries",
-              "accelerate_config", "sweep", "grid", "throttle", "pass", "booleans", "array"),
-    "second": ("mem", "cpus_per_task", "conda", "venv", "uv", "pixi", "sharding", "stages", "-"),
+              "accelerate_config", "sweep", "grid", "throttle", "pass", "booleans", "array", *TUNE),
+    "second": ("mem", "cpus_per_task", "conda", "venv", "uv", "pixi", "sharding", "stages", "-", *TUNE),
+    "third": ("mem", "cpus_per_gpu", "conda", "venv", "uv", "pixi", "sharding", "stages", "-", "sweep", "grid", "throttle", "pass",
+              "booleans"),
 }  # fmt: skip
 
 
@@ -161,6 +165,7 @@ def test_the_table_of_keys_and_the_schema_agree() -> None:
         ("launch",),
         ("restart",),
         ("stages",),
+        ("tune",),
         ("sbatch",),
         ("training",),
         *(("environment", name) for name in in_files),

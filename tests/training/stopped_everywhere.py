@@ -4,10 +4,12 @@
 
 STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the last rank gets the signal. Rank 0
 writes RUNS_DIRECTORY/compared.json: for each of the STEPS what differs from the uninterrupted training; nothing, if all is well.
+The variable TRAINING names the module of another training than the SFT's.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -19,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import survival
 from transformers import TrainerCallback
 
-from hpctrain.training import rails, sft, stop
+from hpctrain.training import rails, stop
 from hpctrain.training.process import leave
 
 made_callbacks = rails._callbacks
+TASK = importlib.import_module(os.environ.get("TRAINING", "hpctrain.training.sft")).TASK
 
 
 class SignalAt(TrainerCallback):  # type: ignore[misc]
@@ -55,7 +58,7 @@ def attempt(run: Path, number: int, options: list[str], *, signal_at: str | None
     own = [SignalAt(signal_at)] if signal_at is not None and last else []
     rails._callbacks = lambda *given: [*made_callbacks(*given), *own]
     try:
-        rails.train(rails.read_options(options, sft.TASK))
+        rails.train(rails.read_options(options, TASK))
     except stop.Stopped as stopped:
         return stopped.step
     return None

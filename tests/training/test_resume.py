@@ -37,7 +37,7 @@ def said(done: Done) -> list[str]:
     """Return the lines in front of the training, and the message it ended with."""
     found = []
     for line in done.stdout.splitlines():
-        if line.startswith("[train] begin"):
+        if line.startswith(("[train] warning", "[train] model ", "[train] begin")):  # traps and the table come after it
             break
         found.append(line)
     return found

@@ -221,13 +221,15 @@ def test_another_world_than_the_launchers_is_refused(monkeypatch: pytest.MonkeyP
         _check_world(SimpleNamespace(world_size=1))
 
 
-def test_a_completion_mask_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completion_mask_is_not_ignored(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from hpctrain.training import options, sft
 
     monkeypatch.setenv("HPCTRAIN_RUN_DIR", "/run")
-    asked = SimpleNamespace(fp16=False, use_peft=False, gradient_checkpointing=True)
+    parser = options._parser(sft.TASK)
+    asked, _ = parser.parse_known_args(given(demo))
+    asked.use_cpu = True
     chosen = sft._defaults(asked, cpu=True, data=SimpleNamespace(column_names=["input_ids", "completion_mask"]))
     assert chosen["completion_only_loss"] is True
     chosen = sft._defaults(asked, cpu=True, data=SimpleNamespace(column_names=["input_ids", "completion_mask", "labels"]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpctrain.jobs.check import files, hardware, limits, network, python_environment, secrecy, site, storage, training
+from hpctrain.jobs.check import files, hardware, limits, network, python_environment, secrecy, site, storage, training, tune
 from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.check.surroundings import Surroundings
 from hpctrain.jobs.finding import LEVELS, Finding
@@ -27,19 +27,20 @@ IDS = (
     "time-limit", "time-default", "nodes-limit", "gpus-limit", "array-limit",
     "gpu-dialect", "gpus-per-node", "gpus-unused", "gpus-spread", "single-process", "gpu-type-unknown", "gpu-memory",
     "cores-limit", "cores-few", "memory-limit", "memory-too-small", "memory-all",
-    "model-folder", "dataset-folder", "dataset-tokenizer", "script-missing", "script-not-python", "script-syntax", "accelerate-config", "hook-missing",
+    "model-folder", "dataset-folder", "dataset-tokenizer", "script-missing", "script-not-python", "script-syntax", "accelerate-config",
+    "hook-missing",
     "chdir-missing", "chdir-not-writable", "output-not-writable", "output-space", "output-files",
     "path-not-shared", "path-not-mounted", "path-purged",
     "environment-missing", "environment-broken", "environment-lacks", "environment-architecture", "environment-slow",
     "launcher-missing", "torch-build", "module-purge", "container-missing", "container-bind", "container-gpu",
     "hub-name", "offline-switch", "tracker-online", "push-to-hub", "proxy-missing",
     "secret-in-config", "secret-missing", "secret-file-open", "shell-leaks",
-    "argument-removed", "no-checkpoints", "signal-kills",
+    "argument-removed", "no-checkpoints", "signal-kills", "tune-no-evaluation",
     "slurm-refuses",
 )  # fmt: skip
 #: Rules about the site; a job on this machine has none.
 _SITE = (site, limits, hardware)
-_EVERYWHERE = (files, storage, python_environment, network, secrecy, training)
+_EVERYWHERE = (files, storage, python_environment, network, secrecy, training, tune)
 
 
 def check(

@@ -54,7 +54,8 @@ def _tokenizer(case: Case) -> Iterator[Finding]:
     again = f"hpctrain prepare DATA --model {shell.quote(model.where.said)} --to FOLDER"
     yield case.finding(
         "dataset-tokenizer", "error", f"the dataset {dataset.where.said} was tokenised for another model than {model.where.said}",
-        evidence=f"its manifest names the tokenizer of {made_with} ({dataset.tokenizer[:12]}); the model's is another ({model.tokenizer[:12]})",
+        evidence=f"its manifest names the tokenizer of {made_with} ({dataset.tokenizer[:12]}); the model's is another "
+        f"({model.tokenizer[:12]})",
         reason="the model would read other words than were written: it trains without an error, and learns nothing",
         fix=f"{again}; or train the model that it was made for",
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpctrain.fit import gpus
 from hpctrain.jobs.check import limits, sizes
 from hpctrain.jobs.check.case import Case, Fact, closest, confirm, likely_partition
 from hpctrain.jobs.finding import Finding
@@ -133,11 +134,13 @@ def _gpu_type_of_profile(case: Case, asked: str) -> Iterator[Finding]:
 
 
 def _gpu_memory(case: Case) -> Iterator[Finding]:
-    shape, need = case.shape, sizes.gpu_need(case)
-    fact = case.fact(shape.gpu_memory, "nodes", case.shape_name or "", "gpu_memory") if shape is not None else None
-    if fact is None or need is None or need.size <= fact.value or case.around.model is None:
+    fact, spec = gpu_bytes(case), case.spec
+    if fact is None or case.around.model is None:
         return
-    spec = case.spec
+    need = sizes.gpu_least(case)
+    if need is None or need.size <= fact.value:
+        yield from _gpu_peak(case, fact)
+        return
     if spec.sharding == "ddp":
         advice = f"share them: {case.fix((_SHARDING, 'fsdp'))}; {_LORA}"
     elif spec.sharding == "zero2":
@@ -146,9 +149,31 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
         advice = f"use more GPUs, at least {-(-need.size * spec.processes // fact.value)}, {_LORA}"
     yield case.finding(
         "gpu-memory", fact.severity, f"each GPU would hold {sizes.gib(need.size)} of model and optimizer, and has {sizes.gib(fact.value)}",
-        evidence=f"{case.around.model.where.said}: {need.words} (weights, gradients, optimizer); {fact.source}",
+        evidence=f"{case.around.model.where.said}: {need.words}; {fact.source}",
         reason="the training ends with CUDA out of memory, activations not even counted",
         fix=advice,
+    )  # fmt: skip
+
+
+def gpu_bytes(case: Case) -> Fact[int] | None:
+    """Return what a GPU of the job has for programs, as the profile and the table of GPUs know it."""
+    shape = case.shape
+    fact = case.fact(shape.gpu_memory, "nodes", case.shape_name or "", "gpu_memory") if shape is not None else None
+    if fact is None or shape is None:
+        return None
+    return Fact(gpus.usable(shape.gpu, fact.value) or fact.value, fact.level, fact.source)
+
+
+def _gpu_peak(case: Case, fact: Fact[int]) -> Iterator[Finding]:
+    """The formula's estimate, activations and all, against the GPU: it may be wrong by a few percent, so it only warns."""
+    need, model = sizes.gpu_estimate(case, fact.value), case.around.model
+    if need is None or need.size <= fact.value or model is None:
+        return
+    yield case.finding(
+        "gpu-memory", "warning", f"each GPU would hold about {sizes.gib(need.size)} at the peak, and has {sizes.gib(fact.value)}",
+        evidence=f"{model.where.said}: {need.words}; {fact.source}",
+        reason="the training probably ends with CUDA out of memory",
+        fix=f"{case.command(verb='fit')}, which shows the layouts that fit",
     )  # fmt: skip
 
 
@@ -233,6 +258,14 @@ def _memory(case: Case) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def memory_given(case: Case) -> Fact[int] | None:
+    """Return the bytes of each node that the job asks for, or gets by default; of all memory, the node's. None where nobody knows."""
+    asked = _memory_of_node(case)
+    if asked is not None:
+        return Fact(asked[0], "own", asked[1])
+    return case.node("memory") if case.spec.mem_bytes == 0 else _default_memory(case)
+
+
 def _default_memory(case: Case) -> Fact[int] | None:
     """Return the bytes that each node of a job gets that asks for none."""
     cores, live = case.spec.cores_per_task * case.spec.tasks_per_node, case.live_partition
@@ -251,23 +284,24 @@ def _default_memory(case: Case) -> Fact[int] | None:
 
 
 def _model_in_memory(case: Case) -> Iterator[Finding]:
-    need, asked = sizes.host_need(case), _memory_of_node(case)
-    if need is None or case.spec.mem_bytes == 0:
+    given, need = memory_given(case), sizes.host_memory(case)
+    if given is None or case.spec.mem_bytes == 0 or need.total <= given.value:
         return
-    given = Fact(asked[0], "own", asked[1]) if asked is not None else _default_memory(case)
-    if given is None or need.size <= given.value:
-        return
-    shown = max(1, -(-need.size * 5 // 4 // sizes.GIB))  # with a quarter to spare
+    certain, asked, model = need.least > given.value, _memory_of_node(case), case.around.model
+    if not certain and (case.spec.script is not None or model is None or model.parameters is None):
+        return  # an estimate of what nobody knows is a guess
+    size = need.least if certain else need.total
+    shown = max(1, -(-need.total * 5 // 4 // sizes.GIB))  # with a quarter to spare
     there = case.node("memory")
     fits = there is None or shown * sizes.GIB <= there.value
     refuses = case.profile is not None and "mem" in case.profile.directives.forbidden
     ask = case.fix((_MEM, f"{shown}G")) if fits else f"let one process load the model: {case.fix((_SHARDING, 'fsdp'))}"
     yield case.finding(
         # A script of the user's own may load its model in another way.
-        "memory-too-small", given.severity if case.spec.script is None else "warning",
+        "memory-too-small", given.severity if certain and case.spec.script is None else "warning",
         f"{'the site gives' if asked is None else 'the job asks for'} {sizes.gib(given.value)} of memory on each node, "
-        f"and the processes need {sizes.gib(need.size)}",
-        evidence=f"{given.source}; needed at least: {need.words}",
+        f"and the processes need {'' if certain else 'about '}{sizes.gib(size)}",
+        evidence=f"{given.source}; needed {'at least' if certain else 'by estimate'}: {need.least_words if certain else need.words}",
         reason="the kernel kills the training while it loads the model: OUT_OF_MEMORY",
         fix=case.command(("--cpus-per-task", str(case.spec.cores_per_task * 2))) if refuses else ask,
     )  # fmt: skip

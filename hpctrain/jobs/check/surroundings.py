@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hpctrain.fit.layout import DataFacts
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
@@ -83,8 +85,10 @@ class DatasetFacts:
     """A dataset folder; `problems` as for a model, in the shipped training's own words.
 
     Attributes:
-        tokenizer: the fingerprint of the tokenizer that a prepared one was made with, by the name `tokenizer_name`; None where nobody knows.
+        tokenizer: the fingerprint of the tokenizer that a prepared one was made with, by the name `tokenizer_name`; None where nobody
+            knows.
         vocabulary: of that tokenizer.
+        prepared: the manifest of a prepared one, as far as its rows matter.
     """
 
     where: PathFacts
@@ -93,6 +97,7 @@ class DatasetFacts:
     tokenizer: str | None = None
     tokenizer_name: str | None = None
     vocabulary: int | None = None
+    prepared: DataFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from hpctrain.jobs.finding import Finding
 from hpctrain.scheduler.parse import duration
 
 #: Removed field → what took its place.
-_REMOVED = {
+REMOVED = {
     "warmup_ratio": "warmup_steps, which takes a share too: warmup_steps: 0.1", "overwrite_output_dir": "nothing: leave it out",
     "evaluation_strategy": "eval_strategy", "logging_dir": "nothing: leave it out", "no_cuda": "use_cpu",
     "group_by_length": "train_sampling_strategy: group_by_length", "include_tokens_per_second": "include_num_input_tokens_seen",
@@ -40,12 +40,12 @@ def rules(case: Case) -> Iterator[Finding]:
 def _removed(case: Case) -> Iterator[Finding]:
     arguments = Arguments(case.spec)
     for name in arguments.names if arguments.ours else ():
-        if name in _REMOVED:
+        if name in REMOVED:
             yield case.finding(
                 "argument-removed", "error", f"the training knows no {name} any more",
                 evidence=case.said("training", name, value=arguments.get(name)),
                 reason="transformers 5 removed it, and the training stops when it reads its arguments",
-                fix=f"in its place: {_REMOVED[name]}",
+                fix=f"in its place: {REMOVED[name]}",
             )  # fmt: skip
 
 

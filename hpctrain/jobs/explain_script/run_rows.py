@@ -108,6 +108,31 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r'note "\$HPCTRAIN_POINT"', "written: the part of the line before the tab is JSON.", _OURS, LAUNCH),
     _row(r'eval "command\+=\(', "the part behind the tab is the same as words of bash, quoted: they join the command line.", _BASH, LAUNCH),
     _row(r'eval "export ', "the part behind the tab is the same as variables, quoted.", _BASH, LAUNCH),
+    # the trial of a study
+    _row(r"export HPCTRAIN_TRIAL=", "where this run keeps which trial it is,", _OURS, LAUNCH),
+    _row(
+        r"study\(\) \{",
+        "a function that speaks with the study, once, on the first node: `ask` before the training, `tell` after it.",
+        _OURS,
+        LAUNCH,
+    ),
+    _row(r"answer=0\s*$", "what it answers: 0, if it has a trial for this run.", _BASH, LAUNCH),
+    _row(
+        r"study ask ",
+        "asks for a trial: the study chooses its values by what the trials before have found. A run that has one already gets it again.",
+        _OURS,
+        LAUNCH,
+    ),
+    _row(r'if \[ "\$answer" -eq 3 \]', "3: the study has all the trials that it was to have.", _OURS, LAUNCH),
+    _row(r'\[ "\$answer" -eq 0 \] \|\| fail', "without a trial there is nothing to train; why, stands in the log above.", _BASH, LAUNCH),
+    _row(r"mapfile -t -O .*trial\.words", "the values as words, one to a line, join the command line; none is ever run.", _BASH, LAUNCH),
+    _row(r"command\+=\(--trial ", "the training tells the study each evaluation, and stops when the study says so.", _OURS, LAUNCH),
+    _row(
+        r'study tell "\$status"',
+        "how the trial went: its value, stopped early, or failed. One that only stops, to go on later, stays open.",
+        _OURS,
+        END,
+    ),
     _row(r"command\+=\(", "tells your script where that file is.", _BASH, LAUNCH),
     # on each node
     _row(

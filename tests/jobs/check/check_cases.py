@@ -22,7 +22,7 @@ from check_scene import (
 
 from hpctrain.clusters.live import Association, LiveQos
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PythonFacts, SecretFacts
-from hpctrain.jobs.spec import Container, Secret
+from hpctrain.jobs.spec import Container, Secret, Study
 
 assert AROUND.python is not None
 assert AROUND.model is not None
@@ -33,6 +33,7 @@ PREPARED: DatasetFacts = replace(AROUND.dataset, tokenizer="9c" * 32, tokenizer_
 #: 8 billion parameters: 128 GB to train with AdamW in float32.
 LARGE = replace(MODEL, parameters=8_000_000_000, weight_bytes=16 * GIB)
 OFF_SITE: dict[str, Any] = {"live": None}
+STUDY = Study(name="lr", file="runs/.studies/lr-0.json", keys=("learning_rate",))
 IMAGE = Container(engine="apptainer", image="train.sif", binds=("/work/data:/data",))
 ARM = {"a100": {"gpus": 4, "vendor": "cuda", "arch": "aarch64", "cpus": 64, "memory": "480G"}}
 AMD = {"a100": {"gpus": 4, "vendor": "rocm", "cpus": 64, "memory": "480G"}}
@@ -301,6 +302,10 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
     "no-checkpoints": (
         "warning", Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no"), "time_s": 3600}),
+    ),
+    "tune-no-evaluation": (
+        "error", Scene(spec={"study": STUDY, "array": "0-3%2"}),
+        Scene(spec={"study": STUDY, "array": "0-3%2", "arguments": (*ARGUMENTS, "--eval_strategy", "epoch")}),
     ),
     "signal-kills": ("error", Scene(spec={"sbatch": (("signal", "USR1@120"),)}), Scene(spec={"sbatch": (("signal", "TERM@120"),)})),
 }  # fmt: skip

@@ -93,11 +93,14 @@ def test_what_may_bring_a_launcher(spec: dict[str, Any], why: str) -> None:
 
 
 def test_one_copy_of_the_model_has_to_fit_too() -> None:
-    """8e9 x 4 bytes = 29.8 GiB, and 2 GiB for four processes."""
-    assert "memory-too-small" in Scene(spec={"mem_bytes": 31 * GIB, "sharding": "fsdp"}, around={"model": LARGE}).ids()
-    assert "memory-too-small" not in Scene(spec={"mem_bytes": 32 * GIB, "sharding": "fsdp"}, around={"model": LARGE}).ids()
+    """8e9 x 4 bytes = 29.8 GiB and 1.8 GiB for four processes are certain; with CUDA's libraries it is 38.2 GiB, by estimate."""
+    levels = []
+    for size in (31, 32, 38, 39):
+        found = Scene(spec={"mem_bytes": size * GIB, "sharding": "fsdp"}, around={"model": LARGE}).findings()
+        levels.append([finding.level for finding in found if finding.id == "memory-too-small"])
+    assert levels == [["error"], ["warning"], ["warning"], []]
     # ZeRO-3 loads in parts.
-    assert "memory-too-small" not in Scene(spec={"mem_bytes": 3 * GIB, "sharding": "zero3"}, around={"model": LARGE}).ids()
+    assert "memory-too-small" not in Scene(spec={"mem_bytes": 14 * GIB, "sharding": "zero3"}, around={"model": LARGE}).ids()
 
 
 def test_all_memory_of_a_node_that_is_ones_own() -> None:

@@ -1,0 +1,312 @@
+"""What `hpctrain fit` works with, gathered: the job, the model's shape, the GPU and its node, the dataset, and what earlier runs measured.
+
+Reads config.json, the dataset's manifest and the runs' fit.json; asks Slurm only where no profile and no option says what the GPUs are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpctrain.cli import surroundings_files
+from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables
+from hpctrain.cli.job_scripts import jobs_of
+from hpctrain.errors import UsageError
+from hpctrain.fit import asked, correction, gpus, host, layouts
+from hpctrain.fit.layout import Layout
+from hpctrain.fit.shape import ModelShape, read_shape
+from hpctrain.jobs import shell
+from hpctrain.jobs.arguments import Arguments
+from hpctrain.jobs.check import hardware, limits, sizes
+from hpctrain.jobs.check.case import Case, Fact
+from hpctrain.jobs.check.surroundings import DatasetFacts, ModelFacts, PathFacts, Surroundings
+from hpctrain.preparation import manifest
+from hpctrain.runs import files
+from hpctrain.runs import layout as places
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.profile import Cluster
+
+#: The newest so many runs are read; each is a file.
+_RUNS = 300
+_EPOCHS = 3.0  # TrainingArguments.num_train_epochs
+_WITHOUT_GPU = "hpctrain fit --gpu h100 (or --cluster NAME; hpctrain clusters lists the profiles)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """fit's own options."""
+
+    gpu: str | None = None
+    gpu_memory: int | None = None
+    model: str | None = None
+    learn: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Everything that the answer is made of.
+
+    Attributes:
+        name: of the job among several, else "".
+        model: the folder, as it was named.
+        options: of the training.
+        gpu_words: what the GPU is and where that is known from.
+        work_words: why `work.tokens` is what it is, or is unknown.
+        memory: of each node, what the job asks for or gets.
+        notes: what to say besides.
+    """
+
+    job: Job
+    name: str
+    model: str
+    shape: ModelShape
+    options: Mapping[str, Any]
+    layout: Layout
+    site: layouts.Site
+    gpu_words: str
+    work: layouts.Work
+    work_words: str
+    host: host.HostMemory
+    memory: Fact[int] | None
+    learnt: correction.Correction
+    notes: tuple[str, ...] = ()
+
+
+def question(request: Request, typed: Typed) -> Question:
+    """Return what is to be answered.
+
+    Raises:
+        UsageError: the config, the model or the GPU is missing or not understood.
+    """
+    jobs = _jobs(request)
+    name, job = jobs[0]
+    notes = [f"{len(jobs)} jobs: this is {name}"] if len(jobs) > 1 else []
+    if job.config.sweep is not None or job.config.tune is not None:
+        notes.append("what the points of the sweep or of the study change is not looked at")
+    _refuse_other_trainings(job, typed)
+    job = _with_config_file(job)
+    config, model = _config(job, typed)
+    known = read_shape(config)
+    if "quantization_config" in config:
+        notes.append("the weights are stored quantised; they are taken as if they were not")
+    if known.approximate:
+        notes.append("a mixture of experts: activations are a rough figure")
+    data = _dataset(job)
+    case = _case(job, config, known, data)
+    if typed.gpu is None and typed.gpu_memory is None and hardware.gpu_bytes(case) is None:
+        case = _asking_slurm(case)
+    site, words = _site(case, typed)
+    options = asked.options_of(job.spec.arguments)
+    wanted = asked.layout_of(
+        options, nodes=job.spec.nodes, gpus_per_node=job.spec.gpus_per_node, sharding=job.spec.sharding, shape=known,
+        cuda=not sizes.uses_cpu(case), bf16=site.gpu is None or site.gpu.bf16 is not None, gpu_bytes=site.gpu_bytes, dataset=data,
+        stored=config.get("dtype") or config.get("torch_dtype"),
+    )  # fmt: skip
+    work, work_words = _work(options, wanted, data)
+    return Question(
+        job=job, name=name, model=model, shape=known, options=options, layout=wanted, site=site, gpu_words=words, work=work,
+        work_words=work_words, host=sizes.host_memory(case), memory=hardware.memory_given(case),
+        learnt=correction.correction(_records(job), clusters=_names(case.cluster, job), gpu=site.gpu.name if site.gpu else None)
+        if typed.learn
+        else correction.NONE,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _jobs(request: Request) -> list[tuple[str, Job]]:
+    """Return the job, or those of stages, with their names; of a sweep, the job that its points change. Slurm is not asked."""
+    job = job_from(request, layers_of(request))
+    if job.config.stages is not None:
+        return jobs_of(request)
+    mention_unknown_variables()
+    return [("", job)]
+
+
+def _known_here(job: Job) -> Cluster | None:
+    """Return the profile that the job names, else the one that knows this machine for its own."""
+    if job.cluster is not None:
+        return job.cluster
+    from hpctrain.clusters import load
+
+    names = load.detect(os.environ, cluster_name=None, hosts=(os.uname().nodename,))
+    return load.load(names[0], os.environ) if len(names) == 1 else None
+
+
+def _refuse_other_trainings(job: Job, typed: Typed) -> None:
+    spec = job.spec
+    if spec.script is not None and typed.model is None:
+        raise UsageError(
+            f"{spec.script} is a training of your own, and fit knows hpctrain's: what yours holds in memory only it knows",
+            details=("with --model the SFT training is worked out with these arguments, as a first idea of yours",),
+            fix="hpctrain fit --model FOLDER",
+        )
+    if spec.script is None and spec.task != "sft":
+        raise UsageError(
+            f"task: {spec.task} is not worked out: fit knows the SFT training, whose memory is another one",
+            fix="hpctrain fit --task sft, or run a few steps and read the memory in the log: hpctrain submit -- --max_steps 5",
+        )
+
+
+def _with_config_file(job: Job) -> Job:
+    """Return the job with the arguments of `--config FILE` laid under its own."""
+    from hpctrain import yaml12
+    from hpctrain.jobs.sweep.words import argument_words
+
+    name = Arguments(job.spec).get("config")
+    if name is None:
+        return job
+    path = Path(job.spec.chdir, surroundings_files.expanded(name))
+    try:
+        values = yaml12.load(path.read_text(encoding="utf-8"), name).data
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read --config {name}: {error}", fix=f"ls -l {shell.quote(name)}") from error
+    words = tuple(argument_words((key, value) for key, value in values.items() if key != "env"))
+    own, kept = list(job.spec.arguments), []
+    for position, word in enumerate(own):
+        if word == "--config" or (position and own[position - 1] == "--config") or word.startswith("--config="):
+            continue
+        kept.append(word)
+    return replace(job, spec=replace(job.spec, arguments=(*words, *kept)))
+
+
+def _config(job: Job, typed: Typed) -> tuple[dict[str, Any], str]:
+    """Return config.json and the folder, as it was named; `--model` counts from where it is typed, the job's from where it runs."""
+    said = typed.model or Arguments(job.spec).get("model_name_or_path")
+    if said is None:
+        raise UsageError("no model is named", fix="hpctrain fit --model FOLDER, or model_name_or_path under training: in config.yaml")
+    path = surroundings_files.expanded(said) if typed.model is not None else Path(job.spec.chdir, surroundings_files.expanded(said))
+    file = path if path.suffix == ".json" else path / "config.json"
+    if not file.exists():
+        hub = said if said.count("/") == 1 and not said.startswith((".", "/", "~")) else "OWNER/MODEL"
+        raise UsageError(
+            f"there is no {file if path.suffix == '.json' else f'config.json in {said}'}; nothing is downloaded, and that file is enough",
+            fix=f"hf download {shell.quote(hub)} config.json --local-dir {shell.quote(said)} (where there is a network)",
+        )
+    config = files.read_json(file)
+    if config is None:
+        raise UsageError(f"{file} is no JSON object", fix=f"head -c 300 {shell.quote(str(file))}")
+    return config, said
+
+
+def _dataset(job: Job) -> manifest.Manifest | None:
+    name = Arguments(job.spec).get("dataset_name")
+    return manifest.read(Path(job.spec.chdir, surroundings_files.expanded(name))) if name is not None else None
+
+
+def _case(job: Job, config: dict[str, Any], known: ModelShape, data: manifest.Manifest | None) -> Case:
+    """Return the job as `check` sees it, so that both say the same."""
+    here = PathFacts(said="", path="", real="", exists=True)
+    around = Surroundings(
+        model=ModelFacts(where=here, config=config, parameters=known.parameters),
+        dataset=DatasetFacts(where=here, prepared=data) if data is not None else None,
+    )
+    return Case(job.spec, _known_here(job), None, around, job.origins)
+
+
+def _asking_slurm(case: Case) -> Case:
+    """Return the case with what Slurm says of its GPUs, where Slurm is there."""
+    if shutil.which("sinfo") is None:
+        return case
+    from hpctrain.cli.examine import DISCOVERY_TIMEOUT_S
+    from hpctrain.scheduler import discover
+
+    live = discover.discover(timeout=DISCOVERY_TIMEOUT_S)
+    if case.cluster is None:
+        return replace(case, live=live)
+    from hpctrain.clusters.merge import merge
+
+    return replace(case, live=live, cluster=merge(case.cluster, live))
+
+
+def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
+    """Return the GPU and its node, and where that is known from."""
+    shape, live = case.shape, next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
+    named = typed.gpu or (shape.gpu if shape is not None else None) or live or case.spec.gpu_type
+    fact = hardware.gpu_bytes(case) if typed.gpu is None else None
+    size = typed.gpu_memory or (fact.value if fact is not None else None)
+    gpu = gpus.find(named, size) if named is not None else None
+    if typed.gpu is not None and gpu is None and size is None:
+        raise UsageError(
+            f"no GPU is known by the name {typed.gpu!r}",
+            details=(f"known: {', '.join(gpus.names())}",),
+            fix=f"hpctrain fit --gpu {shell.quote(typed.gpu)} --gpu-memory 80G (then nothing is said of speed)",
+        )
+    memory = gpus.usable(named, size)
+    if memory is None:
+        profile = f"the profile {case.profile.name} says nothing of them" if case.profile is not None else "no cluster profile is named"
+        reason = f"{named!r} is not in the table of GPUs" if named else f"{profile}, and Slurm says nothing of GPUs"
+        raise UsageError("which GPU the job gets is not known", details=(reason,), fix=_WITHOUT_GPU)
+    typed_words = " ".join(word for word in ("--gpu" * (typed.gpu is not None), "--gpu-memory" * (typed.gpu_memory is not None)) if word)
+    said = case.fact(shape.gpu, "nodes", case.shape_name or "", "gpu") if shape is not None else None
+    known = fact.source if fact is not None else said.source if said is not None else "sinfo" if live else "gpu_type"
+    source = typed_words or known
+    per_node, whole = (case.node("gpus") if typed.gpu is None else None), case.whole_nodes
+    site = layouts.Site(
+        gpu_bytes=memory, gpu=gpu, gpus_per_node=per_node.value if per_node is not None and per_node.value else None,
+        nodes_max=limits.nodes_max(case), whole_nodes=bool(whole is not None and whole.value and typed.gpu is None),
+    )  # fmt: skip
+    if size is None and gpu is not None and gpu.memory < max(each.memory for each in gpus.variants(named or "")):
+        source += f": {named!r} may have more memory, --gpu-memory says how much"
+    return site, f"{gpu.name if gpu is not None else named or 'a GPU'}, {sizes.gib(memory)} for programs ({source})"
+
+
+def _work(options: Mapping[str, Any], layout: Layout, data: manifest.Manifest | None) -> tuple[layouts.Work, str]:
+    """Return how many tokens there are to do, and the words that say how that comes about."""
+    split = data.splits.get(str(options.get("dataset_train_split") or "train")) if data is not None else None
+    rows_per_step = layout.micro_batch * layout.accumulation * layout.processes
+    row, context, counted = float(layout.length), None, "rows as long as they can be"
+    if split is not None and split.rows:
+        # What hpctrain trains a prepared dataset with, where nobody asks: batches of rows that are about as long (training/prepared.py).
+        apart = str(options.get("train_sampling_strategy") or "group_by_length") != "group_by_length"
+        row, context, counted = _row(split, layout, packed=data is not None and data.packed, padded=split.padded if apart else 1.0)
+    steps = _number(options.get("max_steps"))
+    if steps is not None and steps > 0:
+        words = f"{steps:,.0f} steps x {rows_per_step} rows x {row:,.0f} tokens ({counted})"
+        return layouts.Work(tokens=round(steps * rows_per_step * row), context=context), words
+    if split is None:
+        return layouts.Work(), "needs max_steps, or a dataset that `hpctrain prepare` made"
+    epochs = _number(options.get("num_train_epochs"))
+    epochs = _EPOCHS if epochs is None else epochs
+    words = f"{epochs:g} epochs x {split.rows:,} rows x {row:,.0f} tokens ({counted})"
+    return layouts.Work(tokens=round(epochs * split.rows * row), context=context), words
+
+
+def _row(split: manifest.Split, layout: Layout, *, packed: bool, padded: float) -> tuple[float, float | None, str]:
+    """Return the mean tokens of a row as it is computed, what attention reaches over on average, and words for it."""
+    mean = split.tokens / split.rows
+    tokens = sum(most * count for most, count in split.histogram)
+    within = sum(most * most * count for most, count in split.histogram) / tokens if tokens else None
+    if packed:
+        return mean, within, f"packed, {split.tokens:,} in all"
+    if layout.padding_free:
+        return mean, within, f"not padded, {split.tokens:,} in all"
+    words = f"x{padded:.2f} with padding" if padded > 1 else "grouped by length"
+    return mean * max(1.0, padded), within, f"{words}, {split.tokens:,} in all"
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value)) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _names(cluster: Cluster | None, job: Job) -> tuple[str | None, ...]:
+    """Return what runs may call the cluster: as their config named it."""
+    return (job.config.cluster,) if cluster is None else (cluster.profile.name, job.config.cluster, *cluster.profile.detect.cluster_names)
+
+
+def _records(job: Job) -> list[dict[str, Any]]:
+    """Return what the newest runs of this project predicted and measured."""
+    runs = Path(job.spec.chdir, places.RUNS)
+    try:
+        found = [(path.stat().st_mtime, path) for path in runs.glob(f"[!.]*/{places.FIT}")]
+    except OSError:
+        return []
+    newest = sorted(found, key=lambda each: (each[0], str(each[1])), reverse=True)[:_RUNS]
+    return [record for _, path in newest if (record := files.read_json(path)) is not None]

@@ -1,0 +1,246 @@
+"""The layout that is asked for: a training's options, and for what nobody asked, what hpctrain's SFT training takes then.
+
+Pure. The defaults are those of TRL 1.16 (SFTConfig, ModelConfig) with hpctrain's own laid over them (hpctrain/training/rails.py, sft.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpctrain.errors import UsageError
+from hpctrain.fit import memory, parameters
+from hpctrain.fit.layout import Attention, DataFacts, Layout, Lora, Loss, Precision, Quantization, Sharding, SplitFacts
+from hpctrain.fit.shape import ModelShape
+
+#: TRL's defaults, by option.
+MICRO_BATCH = 8
+MAX_LENGTH = 1024
+OPTIMIZER = "adamw_torch_fused"
+LORA_RANK = 16
+LORA_DROPOUT = 0.05
+_TRUE = frozenset({"true", "1", "yes", "y", "t", "on"})
+_FALSE = frozenset({"false", "0", "no", "n", "f", "off"})
+_NONE = frozenset({"none", "null", ""})
+_DTYPES: dict[str, Precision] = {
+    "float32": "float32", "fp32": "float32", "float": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16",
+    "fp16": "float16", "half": "float16",
+}  # fmt: skip
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options in the words of a command line: name to its word, to several words, or to True where none follows.
+
+    Dashes in names count as underscores, as HfArgumentParser has them, and the last of several counts.
+    """
+    found: dict[str, Any] = {}
+    name = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if equals else True
+        elif name is not None:
+            before = found[name]
+            found[name] = word if before is True else (*((before,) if isinstance(before, str) else before), word)
+    return found
+
+
+def layout_of(
+    options: Mapping[str, Any],
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    sharding: Sharding,
+    shape: ModelShape,
+    cuda: bool = True,
+    bf16: bool = True,
+    gpu_bytes: int | None = None,
+    dataset: DataFacts | None = None,
+    stored: str | None = None,
+) -> Layout:
+    """Return the layout that these options ask for.
+
+    Args:
+        options: TRL's names, as words (`"8"`, `"true"`) or typed; what is missing or None is the default.
+        nodes: of the job; one process for each GPU.
+        gpus_per_node: of each node.
+        sharding: of the job.
+        shape: the model.
+        cuda: whether it trains on a GPU.
+        bf16: whether that GPU has bfloat16.
+        gpu_bytes: what a GPU has; decides on checkpointing where nobody asked. None: unknown, and then there is none.
+        dataset: the manifest of the prepared dataset.
+        stored: the dtype that config.json names, for `--dtype auto`.
+
+    Raises:
+        UsageError: values that are no numbers or truth values, LoRA on layers that the model lacks; all of them at once.
+    """
+    reader = _Options(options)
+    lora = _lora(reader, shape)
+    compute = _compute(reader, cuda=cuda, bf16=bf16)
+    packing, length = _rows(reader, dataset)
+    layout = Layout(
+        nodes=nodes, gpus_per_node=gpus_per_node, sharding=sharding,
+        micro_batch=reader.number("per_device_train_batch_size", MICRO_BATCH, least=1),
+        length=length,
+        accumulation=reader.number("gradient_accumulation_steps", 1, least=1),
+        weights=_weights(reader, lora is not None, compute, stored),
+        compute=compute,
+        lora=lora,
+        quantization=_quantization(reader),
+        attention=_attention(reader),
+        loss=_loss(reader),
+        optimizer=(reader.word("optim", OPTIMIZER) or OPTIMIZER).rpartition(".")[2].lower(),
+        padding_free=reader.truth("padding_free", False) or packing,
+    )  # fmt: skip
+    asked = _checkpointing(reader)
+    reader.check()
+    if asked is None:
+        asked = gpu_bytes is not None and needs_checkpointing(shape, layout, gpu_bytes)
+    return replace(layout, checkpointing="full" if asked else "off")
+
+
+def needs_checkpointing(shape: ModelShape, layout: Layout, gpu_bytes: int) -> bool:
+    """Whether a layout without checkpointing takes more than a GPU has, so that it is switched on where nobody said either.
+
+    Args:
+        shape: the model.
+        layout: its own `checkpointing` does not matter.
+        gpu_bytes: all memory of the GPU, as torch shows it.
+    """
+    return memory.gpu_memory(shape, replace(layout, checkpointing="off")).total > gpu_bytes
+
+
+def checkpointing_asked(options: Mapping[str, Any]) -> bool | None:
+    """Return whether the options ask for checkpointing, or against it; None where they say nothing."""
+    return _checkpointing(_Options(options))
+
+
+class _Options:
+    """Reads options, and collects what is wrong with them."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options, self._problems = options, list[str]()
+
+    def get(self, name: str) -> Any:
+        value = self._options.get(name)
+        return None if isinstance(value, str) and value.lower() in _NONE else value
+
+    def word(self, name: str, default: str | None) -> str | None:
+        value = self.get(name)
+        return default if value is None else str(getattr(value, "value", value))
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        if str(value).lower() not in _TRUE | _FALSE:
+            self._problems.append(f"{name} must be true or false, not {value!r}")
+        return str(value).lower() in _TRUE
+
+    def number(self, name: str, default: int, *, least: int) -> int:
+        value = self.get(name)
+        if value is None:
+            return default
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = least - 1
+        if number < least or number > 10**9:
+            self._problems.append(f"{name} must be a whole number of at least {least}, not {value!r}")
+            return default
+        return number
+
+    def real(self, name: str, default: float) -> float:
+        value = self.get(name)
+        try:
+            return default if value is None else float(str(value))
+        except ValueError:
+            self._problems.append(f"{name} must be a number, not {value!r}")
+            return default
+
+    def problem(self, what: str) -> None:
+        self._problems.append(what)
+
+    def check(self) -> None:
+        if self._problems:
+            many = len(self._problems) > 1
+            what = f"{len(self._problems)} problems in the training's options" if many else self._problems[0]
+            raise UsageError(
+                what, details=tuple(self._problems) if many else (), fix="edit training: in config.yaml, or what stands behind --"
+            )
+
+
+def _lora(reader: _Options, shape: ModelShape) -> Lora | None:
+    if not reader.truth("use_peft", False):
+        return None
+    words = reader.get("lora_target_modules")
+    named = tuple(str(word) for word in words) if isinstance(words, list | tuple) else words
+    return Lora(
+        rank=reader.number("lora_r", LORA_RANK, least=1),
+        targets=parameters.lora_targets(shape, named),
+        dropout=reader.real("lora_dropout", LORA_DROPOUT) > 0,
+    )
+
+
+def _compute(reader: _Options, *, cuda: bool, bf16: bool) -> Precision | None:
+    half = reader.truth("fp16", False)
+    if half and cuda:
+        return "float16"
+    return "bfloat16" if reader.truth("bf16", cuda and bf16 and not half) and cuda else None
+
+
+def _weights(reader: _Options, lora: bool, compute: Precision | None, stored: str | None) -> Precision:
+    said = reader.word("dtype", reader.word("torch_dtype", None))
+    if said is None:
+        return "bfloat16" if lora and compute == "bfloat16" else "float32"
+    said = said.removeprefix("torch.")
+    if said == "auto":
+        said = (stored or "bfloat16").removeprefix("torch.")
+    if said not in _DTYPES:
+        reader.problem(f"dtype must be auto, float32, bfloat16 or float16, not {said!r}")
+    return _DTYPES.get(said, "float32")
+
+
+def _quantization(reader: _Options) -> Quantization:
+    four, eight = reader.truth("load_in_4bit", False), reader.truth("load_in_8bit", False)
+    if four and eight:
+        reader.problem("load_in_4bit and load_in_8bit exclude each other")
+    return "4bit" if four else "8bit" if eight else "none"
+
+
+def _loss(reader: _Options) -> Loss:
+    fused = reader.word("loss_type", "nll") in ("nll", "chunked_nll") and not reader.real("label_smoothing_factor", 0)
+    return "fused" if fused else "logits"
+
+
+def _attention(reader: _Options) -> Attention:
+    said = (reader.word("attn_implementation", None) or "sdpa").lower()
+    if said == "eager":
+        return "eager"
+    return "flex" if "flex" in said else "flash" if "flash" in said else "sdpa"
+
+
+def _checkpointing(reader: _Options) -> bool | None:
+    for name in ("activation_checkpointing", "gradient_checkpointing"):
+        if reader.get(name) is not None:
+            return reader.truth(name, False)
+    return None
+
+
+def _rows(reader: _Options, dataset: DataFacts | None) -> tuple[bool, int]:
+    """Return whether rows are packed without padding between documents, and the tokens of the longest row."""
+    limit = reader.number("max_length", MAX_LENGTH, least=1)
+    packing = reader.truth("packing", False)
+    if dataset is not None:
+        split: SplitFacts | None = dataset.splits.get(reader.word("dataset_train_split", "train") or "train")
+        longest = split.longest if split is not None else dataset.max_length
+        if dataset.packed:  # as long as they were made; nothing cuts them
+            return True, dataset.max_length or longest or limit
+        if packing:
+            limit = limit if reader.get("max_length") is not None else dataset.max_length or limit
+        elif longest:  # what was prepared is cut only where somebody asks for it
+            return False, min(limit, longest) if reader.get("max_length") is not None else longest
+    return packing and (reader.word("packing_strategy", "bfd") or "bfd").startswith("bfd"), limit

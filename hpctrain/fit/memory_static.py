@@ -1,0 +1,148 @@
+"""What lies on a GPU all through a step: weights, optimizer, the sharding's buffers; and what is beside torch's allocator.
+
+Pure. Sizes are bytes. Each figure that is not arithmetic has its source beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpctrain.fit.memory_model import WIDTH
+from hpctrain.fit.parameters import trainable
+
+if TYPE_CHECKING:
+    from hpctrain.fit.layout import Layout
+    from hpctrain.fit.shape import ModelShape
+
+MIB = 1 << 20
+#: The CUDA context with the kernels of torch, beside max_memory_reserved. An allowance: between 0.4 and 0.7 GiB, by GPU and driver.
+CONTEXT = 600 * MIB
+#: Of NCCL, with more than one process: buffers of its channels for one node's ring, and for the network between nodes. An allowance.
+NCCL_NODE, NCCL_NETWORK = 400 * MIB, 300 * MIB
+#: cuBLAS and cuBLASLt take theirs from torch's allocator (torch docs, CUBLAS_WORKSPACE_CONFIG: 32 MiB on Hopper).
+CUBLAS = 32 * MIB
+#: Share of what comes and goes that the caching allocator cannot use again in time. An allowance: a run's own figure replaces it.
+FRAGMENTATION = 0.04
+#: bitsandbytes 4 bit: half a byte, and one float32 to each block of 64 (TRL's default is without double quantization, which would
+#: make that one byte and a float32 to 256 blocks); 8 bit: one byte, and one float32 to each row.
+NF4 = 0.5 + 4 / 64
+#: DeepSpeed's defaults, in elements (runtime/zero/config.py): reduce_bucket_size, stage3_max_live_parameters.
+ZERO_BUCKET, ZERO3_LIVE = 500_000_000, 1_000_000_000
+
+
+def divided(layout: Layout) -> bool:
+    """Whether the weights are divided among the processes."""
+    return layout.sharding in ("fsdp", "zero3") and layout.processes > 1
+
+
+def shares(layout: Layout) -> int:
+    """Return among how many processes gradients and optimizer states are divided."""
+    return layout.processes if layout.sharding != "ddp" else 1
+
+
+def trained_width(layout: Layout) -> int:
+    """Bytes of a trained parameter as the optimizer sees it.
+
+    peft keeps adapters in float32, TRL those of quantized models in bfloat16; accelerate's FSDP2 and DeepSpeed keep float32 copies of
+    what is trained whenever bf16 is on.
+    """
+    if layout.sharding != "ddp" and layout.compute is not None:
+        return 4
+    if layout.lora is None:
+        return WIDTH[layout.weights]
+    return 2 if layout.quantization != "none" else 4
+
+
+def weights(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the weights that one process holds, adapters included."""
+    trained, width = trainable(shape, layout.lora), WIDTH[layout.weights]
+    if layout.lora is None:
+        held = shape.parameters * trained_width(layout)
+    else:
+        held = _base(shape, layout, width) + trained * trained_width(layout)
+    if divided(layout):
+        held //= layout.processes
+    if layout.sharding in ("zero2", "zero3") and layout.compute is not None:
+        # DeepSpeed trains a copy in the compute dtype, and divides the float32 one.
+        narrow = shape.parameters * WIDTH[layout.compute] // (layout.processes if layout.sharding == "zero3" else 1)
+        master = trained * 4 // layout.processes
+        return narrow + master
+    return held
+
+
+def _base(shape: ModelShape, layout: Layout, width: int) -> int:
+    if layout.quantization == "none":
+        return shape.parameters * width
+    linears = shape.layers * (sum(each.inputs * each.outputs for each in shape.projections))
+    rows = shape.layers * sum(each.outputs for each in shape.projections)
+    packed = int(linears * NF4) if layout.quantization == "4bit" else linears + 4 * rows
+    return packed + (shape.parameters - linears) * width
+
+
+def optimizer(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the optimizer's states that one process holds."""
+    trained, name = trainable(shape, layout.lora), layout.optimizer
+    width = trained_width(layout)
+    each: float = 2 * width  # AdamW: two states of the parameter's dtype
+    if "paged" in name:
+        each = 0  # in managed memory, which torch does not count, and which moves to the host when the GPU is full
+    elif "8bit" in name:
+        each = 2 + 2 * 4 / 256  # bitsandbytes: two bytes, and a float32 to each block of 256
+        if "lion" in name:
+            each /= 2
+    elif name == "sgd":
+        each = 0
+    elif "lion" in name or name in ("rmsprop", "adagrad"):
+        each = width
+    elif name == "adafactor":
+        each = 0.01 * width  # a row and a column of each matrix, in place of it
+    return int(trained * each) // shares(layout)
+
+
+def optimizer_work(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes that the optimizer's step needs for itself."""
+    trained, width, name = trainable(shape, layout.lora), trained_width(layout), layout.optimizer
+    if name == "adafactor":  # transformers' Adafactor: the update, its square and a float32 copy, of one parameter after the other
+        return 3 * 4 * _largest(shape, layout)
+    if name in ("adamw_torch", "sgd", "rmsprop", "adagrad"):  # foreach: a temporary of each parameter at once
+        return trained * width // shares(layout) if name != "sgd" else 0
+    return 0
+
+
+def _largest(shape: ModelShape, layout: Layout) -> int:
+    """Return the elements of the largest trained parameter."""
+    if layout.lora is None:
+        return max(shape.embedding_parameters, *(each.inputs * each.outputs for each in shape.projections))
+    return layout.lora.rank * max(max(each.inputs, each.outputs) for each in shape.projections)
+
+
+def gradients(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of all gradients that one process holds when the optimizer steps."""
+    return trainable(shape, layout.lora) * trained_width(layout) // shares(layout)
+
+
+def buffers(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the sharding's buffers."""
+    if layout.processes == 1:
+        return 0
+    trained = trainable(shape, layout.lora)
+    narrow = WIDTH[layout.compute or layout.weights]
+    if layout.sharding == "ddp":
+        return trained * trained_width(layout)  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
+    if layout.sharding == "fsdp":
+        layer = shape.layer_parameters * narrow
+        of_layer = 2 * layer * (trained == shape.parameters)
+        root = (shape.embedding_parameters if shape.tied else shape.head_parameters) * narrow
+        # The layer that computes, the next one, the buffer that it arrives in; a layer's gradients and the buffer that they leave in.
+        return 3 * layer + of_layer + root
+    bucket = min(ZERO_BUCKET, trained) * narrow
+    if layout.sharding == "zero2":
+        return bucket
+    return 2 * bucket + min(shape.parameters, ZERO3_LIVE) * narrow
+
+
+def nccl(layout: Layout) -> int:
+    """Return the allowance for NCCL's buffers."""
+    if layout.processes == 1:
+        return 0
+    return NCCL_NODE + NCCL_NETWORK * (layout.nodes > 1)

@@ -1,0 +1,267 @@
+"""The shape of a model, from its config.json alone: sizes, linear layers, and the exact number of parameters.
+
+Pure: a mapping in, a value out. The counts equal transformers' own (tests/fit/test_shape.py asks it, on the meta device).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpctrain.errors import HpctrainError
+from hpctrain.fit.shape_families import FAMILIES, Family, Mlp, Norm, QkNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+#: Larger than any size of a real model; a typing mistake above it would only give numbers that nobody can read.
+_LARGEST = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """One linear layer of a decoder layer.
+
+    Attributes:
+        name: its path within the decoder layer, such as `self_attn.q_proj`.
+        inputs, outputs: features.
+        bias: whether it has one.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return self.inputs * self.outputs + self.outputs * self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What a decoder-only language model is made of.
+
+    Attributes:
+        model_type: of config.json, such as `llama`.
+        vocab, hidden, layers, heads, kv_heads, head_dim, intermediate: sizes; `kv_heads` are the heads of keys and values, `intermediate`
+            the inner size of the MLP (of one expert, in a mixture of experts).
+        tied: whether the output layer is the table of embeddings.
+        max_positions: the longest row it was made for, or None.
+        projections: the linear layers of one decoder layer, in the order in which they are used; of a mixture of experts without them.
+        norm, norms, qk_norm, mlp, activation: see `shape_families.Family`.
+        head_bias, positions: whether the output layer has a bias, and positions a table.
+        experts, experts_per_token: of a mixture of experts, else 0; `dense_layers`: its layers with an ordinary MLP.
+        approximate: the memory of activations is a rough figure (mixture of experts; the parameters are counted).
+    """
+
+    model_type: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    tied: bool
+    max_positions: int | None
+    projections: tuple[Linear, ...]
+    norm: Norm = "rms"
+    norms: int = 2
+    qk_norm: QkNorm = "none"
+    mlp: Mlp = "gated"
+    activation: str = "silu"
+    head_bias: bool = False
+    positions: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    dense_layers: int = 0
+    dense_intermediate: int = 0
+    extra_norm_parameters: int = 0
+    approximate: bool = False
+
+    @property
+    def linears(self) -> Mapping[str, tuple[int, int]]:
+        """The linear layers of one decoder layer: path -> (inputs, outputs)."""
+        return {each.name: (each.inputs, each.outputs) for each in self.projections}
+
+    @property
+    def queries(self) -> int:
+        """Features of all queries of a token; the output of attention has as many."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Features of all keys of a token; the values have as many."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden size."""
+        return {"rms": 1, "gemma": 1, "layer": 2, "plain": 0}[self.norm] * self.hidden
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one decoder layer; of a mixture of experts, of one with experts."""
+        qk = {"none": 0, "head": 2 * self.head_dim, "all": self.queries + self.keys}[self.qk_norm]
+        own = sum(each.parameters for each in self.projections) + self.norms * self.norm_parameters + qk + self.extra_norm_parameters
+        return own + self.expert_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts of one layer, and of its router."""
+        return self.experts * (3 * self.hidden * self.intermediate + self.hidden)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the table of embeddings."""
+        return self.vocab * self.hidden
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output layer beyond the table of embeddings."""
+        return (0 if self.tied else self.vocab * self.hidden) + (self.vocab if self.head_bias else 0)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, those that are tied once."""
+        dense = 3 * self.hidden * self.dense_intermediate - self.expert_parameters
+        table = (self.max_positions or 0) * self.hidden if self.positions else 0
+        return (
+            self.embedding_parameters
+            + table
+            + self.layers * self.layer_parameters
+            + self.dense_layers * dense
+            + self.norm_parameters
+            + self.head_parameters
+        )
+
+
+def read_shape(config: Mapping[str, Any]) -> ModelShape:
+    """Return the shape of the model that a config.json describes.
+
+    Args:
+        config: the JSON object.
+
+    Raises:
+        HpctrainError: the architecture is not known, or sizes are missing or are no numbers; all of them in one error.
+    """
+    family = _family(config)
+    reader = _Reader(config, family)
+    vocab, hidden, layers, heads = (reader.size(name) for name in _SIZES)
+    head_dim = reader.size("head_dim", default=family.head_dim or max(hidden // max(heads, 1), 1))
+    kv_heads = reader.size("num_key_value_heads", default=heads) if family.grouped else heads
+    intermediate = reader.size("intermediate_size", default=4 * hidden if family.positions else None)
+    positions = reader.size("max_position_embeddings", default=None if family.positions else 0)
+    inner = reader.size(family.expert_size) if family.experts else intermediate
+    experts = reader.size(family.experts) if family.experts else 0
+    per_token = reader.size("num_experts_per_tok") if family.experts else 0
+    reader.check()
+    dense = _dense_layers(config, layers) if family.experts else 0
+    flags = [config.get(each, family.defaults.get(each, False)) if isinstance(each, str) else each for each in family.biases]
+    return ModelShape(
+        model_type=str(config["model_type"]),
+        vocab=vocab,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=inner,
+        tied=_flag(config, "tie_word_embeddings", family.tied),
+        max_positions=positions or None,
+        projections=_projections(family, (hidden, heads * head_dim, kv_heads * head_dim, intermediate), flags),
+        norm=family.norm,
+        norms=1 if family.norms == 2 and config.get("use_parallel_residual") and config["model_type"] == "stablelm" else family.norms,
+        qk_norm=family.qk_norm,
+        mlp=family.mlp,
+        activation=str(config.get(family.activation) or "silu"),
+        head_bias=family.head_bias,
+        positions=family.positions,
+        experts=experts,
+        experts_per_token=per_token,
+        dense_layers=dense,
+        dense_intermediate=intermediate if family.experts else 0,
+        extra_norm_parameters=_extra_norms(config, heads, kv_heads, head_dim),
+        approximate=family.experts is not None,
+    )
+
+
+def _family(config: Mapping[str, Any]) -> Family:
+    name = config.get("model_type")
+    if isinstance(name, str) and name in FAMILIES:
+        return FAMILIES[name]
+    known = ", ".join(sorted(FAMILIES))
+    fix = "python -m hpctrain.training.fit_exact FOLDER (needs torch; any causal language model that transformers knows)"
+    if name is None:
+        raise HpctrainError("config.json has no model_type", details=("it says which architecture the model has",), fix=fix)
+    what = f"the memory of architecture {name!r} is not known"
+    if isinstance(config.get("text_config"), dict):
+        what += ": it wraps a language model with others, such as one for images"
+    raise HpctrainError(what, details=(f"known are: {known}",), fix=fix)
+
+
+class _Reader:
+    """Reads sizes, and remembers what is wrong with them."""
+
+    def __init__(self, config: Mapping[str, Any], family: Family) -> None:
+        self._config, self._keys = config, family.keys
+        self._problems: list[str] = []
+
+    def size(self, name: str, *, default: int | None = None) -> int:
+        """Return a size, or `default`; 1 where neither is there, which `check` reports."""
+        key = self._keys.get(name, name)
+        value = self._config.get(key, self._config.get(name))
+        if value is None and default is not None:
+            return default
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST:
+            return value
+        self._problems.append(f"{key} is missing" if value is None else f"{key} must be a whole number above 0, not {value!r}")
+        return 1
+
+    def check(self) -> None:
+        """Raise what was found wrong."""
+        if not self._problems:
+            return
+        what = f"config.json does not say how large the model is: {self._problems[0]}"
+        if len(self._problems) > 1:
+            what = f"config.json has {len(self._problems)} problems"
+        details = tuple(dict.fromkeys(self._problems)) if len(self._problems) > 1 else ()
+        raise HpctrainError(what, details=details, fix="the config.json that was published with the model")
+
+
+def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = config.get(key)
+    return default if value is None else bool(value)
+
+
+def _projections(family: Family, sizes: tuple[int, int, int, int], biases: list[Any]) -> tuple[Linear, ...]:
+    hidden, queries, keys, inner = sizes
+    of_qkv, of_output, of_mlp = (bool(each) for each in biases)
+    names = family.attention
+    widths = [queries + 2 * keys] if family.packed_attention else [queries, keys, keys]
+    linears = [Linear(name=name, inputs=hidden, outputs=width, bias=of_qkv) for name, width in zip(names, widths, strict=False)]
+    linears.append(Linear(name=names[-1], inputs=queries, outputs=hidden, bias=of_output))
+    if family.experts is not None:
+        return tuple(linears)
+    width = 2 * inner if family.mlp == "packed" else inner
+    linears += [Linear(name=name, inputs=hidden, outputs=width, bias=of_mlp) for name in family.mlp_names[:-1]]
+    return (*linears, Linear(name=family.mlp_names[-1], inputs=inner, outputs=hidden, bias=of_mlp))
+
+
+def _dense_layers(config: Mapping[str, Any], layers: int) -> int:
+    """Return how many layers of a mixture of experts have none (Qwen3-MoE: mlp_only_layers, decoder_sparse_step)."""
+    step = config.get("decoder_sparse_step") or 1
+    only = set(config.get("mlp_only_layers") or ())
+    return sum(index in only or (index + 1) % step != 0 for index in range(layers))
+
+
+def _extra_norms(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int:
+    """Return the parameters of the norms of queries and keys that two architectures have only when asked (qk_layernorm)."""
+    if not config.get("qk_layernorm"):
+        return 0
+    if config["model_type"] == "phi":  # LayerNorm over a head, with a bias
+        return 4 * head_dim
+    return (heads + kv_heads) * head_dim if config["model_type"] == "stablelm" else 0

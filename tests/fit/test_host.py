@@ -1,0 +1,42 @@
+"""Host memory of a node."""
+
+from hpctrain.fit.host import CUDA, GIB, LAUNCHER, PIECE, PROCESS, host_memory
+from hpctrain.fit.layout import Layout, Lora
+
+COUNT = 8 * 10**9
+
+
+def least(**changes: object) -> int:
+    return host_memory(COUNT, Layout(gpus_per_node=4, **changes)).least
+
+
+def test_every_rank_loads_the_model_but_not_with_fsdp() -> None:
+    assert least() == 4 * (PROCESS + COUNT * 4)
+    assert least(weights="bfloat16") == 4 * (PROCESS + COUNT * 2)
+    assert least(sharding="zero2") == least()
+    assert least(sharding="fsdp") == 4 * PROCESS + COUNT * 4
+    assert least(sharding="zero3") == 4 * PROCESS + PIECE
+    assert least(quantization="4bit", lora=Lora(rank=8, targets=())) == 4 * (PROCESS + PIECE)
+
+
+def test_the_parts_add_up() -> None:
+    found = host_memory(COUNT, Layout(gpus_per_node=4))
+    assert found.total == 4 * (PROCESS + CUDA + COUNT * 4) + LAUNCHER
+    assert host_memory(COUNT, Layout(gpus_per_node=4), cuda=False).total == found.total - 4 * CUDA
+    assert "4 x 29.8 GiB of weights (8.00 billion x 4 bytes)" in found.least_words
+    assert "CUDA" in found.words
+    assert "CUDA" not in found.least_words
+
+
+def test_workers_come_when_the_model_has_left_for_the_gpu() -> None:
+    few = host_memory(COUNT, Layout(), workers=4)
+    assert few.total == host_memory(COUNT, Layout()).total
+    many = host_memory(COUNT, Layout(), workers=200)
+    assert many.total > few.total
+    small = host_memory(10**8, Layout(), workers=4)
+    assert small.total > host_memory(10**8, Layout()).total + GIB // 2
+    assert "4 workers" in small.words
+
+
+def test_a_model_of_unknown_size_does_not_count() -> None:
+    assert host_memory(None, Layout(gpus_per_node=2)).least == 2 * PROCESS

@@ -1,0 +1,193 @@
+"""The memory formula: within 5 % of torch's MemTracker, and sane where no tracker has run."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpctrain.fit.layout import Layout, Lora
+from hpctrain.fit.memory import gpu_memory, is_masked
+from hpctrain.fit.memory_static import CUBLAS, NF4
+from hpctrain.fit.parameters import trainable
+from hpctrain.fit.shape import read_shape
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "vocab_size": 70000, "head_dim": 128, "tie_word_embeddings": True, "num_hidden_layers": 3}
+QWEN2 = {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA = Lora(rank=16, targets=ALL, dropout=True)
+SHAPE = read_shape(LLAMA)
+LARGE = read_shape(
+    {**LLAMA, "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+)
+#: The models and layouts that are tracked here; many more in docs/fit-accuracy.md.
+TRACKED = {
+    "full": (LLAMA, Layout(micro_batch=1, length=2048)),
+    "mask": (LLAMA, Layout(micro_batch=2, length=1024)),
+    "padding-free": (QWEN3, Layout(micro_batch=2, length=512, padding_free=True)),
+    "checkpointing": (QWEN3, Layout(micro_batch=2, length=2048, checkpointing="full")),
+    "bf16 weights": (QWEN2, Layout(micro_batch=1, length=4096, weights="bfloat16", compute=None)),
+    "lora": (QWEN3, Layout(micro_batch=1, length=4096, weights="bfloat16", lora=LORA)),
+    "lora of fp32": (LLAMA, Layout(micro_batch=1, length=1024, lora=dataclasses.replace(LORA, targets=("q_proj", "v_proj")))),
+    "lora, checkpointing": (LLAMA, Layout(micro_batch=1, length=8192, weights="bfloat16", lora=LORA, checkpointing="full")),
+    "accumulation": (LLAMA, Layout(micro_batch=1, length=1024, accumulation=4)),
+    "logits": (LLAMA, Layout(micro_batch=1, length=1024, loss="logits")),
+    "eager": (QWEN2, Layout(micro_batch=1, length=512, attention="eager")),
+    "no fused optimizer": (LLAMA, Layout(micro_batch=1, length=128, optimizer="adamw_torch")),
+    "sgd": (LLAMA, Layout(micro_batch=1, length=128, optimizer="sgd")),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", TRACKED)
+def test_within_5_percent_of_the_tracker(name):
+    from hpctrain.training.fit_exact import exact
+
+    config, layout = TRACKED[name]
+    tracked = exact(config, layout).peak
+    predicted = gpu_memory(read_shape(config), layout).allocated - CUBLAS  # no kernel runs, so nobody took a workspace
+    assert abs(predicted / tracked - 1) <= 0.05, f"predicted {predicted:,}, tracked {tracked:,}"
+
+
+LAYOUTS = st.builds(
+    Layout,
+    nodes=st.integers(1, 4),
+    gpus_per_node=st.integers(1, 8),
+    micro_batch=st.integers(1, 16),
+    length=st.sampled_from((128, 512, 1000, 2048)),
+    accumulation=st.integers(1, 3),
+    sharding=st.sampled_from(("ddp", "fsdp", "zero2", "zero3")),
+    checkpointing=st.sampled_from(("off", "full")),
+    weights=st.sampled_from(("float32", "bfloat16")),
+    compute=st.sampled_from(("bfloat16", None)),
+    lora=st.sampled_from((None, LORA, dataclasses.replace(LORA, targets=("q_proj",), dropout=False))),
+    attention=st.sampled_from(("sdpa", "flash", "eager")),
+    loss=st.sampled_from(("fused", "logits")),
+    optimizer=st.sampled_from(("adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit", "sgd", "adafactor", "lion_32bit")),
+    padding_free=st.booleans(),
+)
+PROPERTY = settings(max_examples=60, deadline=None)
+
+
+def allocated(layout, shape=SHAPE):
+    return gpu_memory(shape, layout).allocated
+
+
+@PROPERTY
+@given(LAYOUTS)
+def test_the_parts_add_up_and_none_is_negative(layout):
+    found = gpu_memory(SHAPE, layout)
+    assert all(part.bytes >= 0 and part.what for part in found.parts)
+    assert sum(part.bytes for part in found.parts) == found.total == found.reserved + found.context
+    assert found.allocated <= found.reserved
+
+
+@PROPERTY
+@given(LAYOUTS)
+def test_more_tokens_never_need_less(layout):
+    assert allocated(dataclasses.replace(layout, length=2 * layout.length)) >= allocated(layout)
+    assert allocated(dataclasses.replace(layout, micro_batch=layout.micro_batch + 1)) >= allocated(layout)
+
+
+@PROPERTY
+@given(LAYOUTS)
+def test_a_higher_rank_never_needs_less(layout):
+    adapter = dataclasses.replace(layout, lora=LORA)
+    assert allocated(dataclasses.replace(adapter, lora=dataclasses.replace(LORA, rank=32))) >= allocated(adapter)
+
+
+@PROPERTY
+@given(LAYOUTS)
+def test_more_layers_need_more(layout):
+    assert allocated(layout, dataclasses.replace(SHAPE, layers=5)) > allocated(layout)
+
+
+@PROPERTY
+@given(LAYOUTS, st.sampled_from((128, 1024)))
+def test_checkpointing_never_keeps_more(layout, length):
+    """What it computes again is one layer, which is there without it too."""
+    off, full = (dataclasses.replace(layout, checkpointing=kind, length=length) for kind in ("off", "full"))
+    # The input of each layer, which not every layer keeps without checkpointing, is a small part of what it saves.
+    assert allocated(full) <= allocated(off) * 1.005
+
+
+@PROPERTY
+@given(LAYOUTS)
+def test_sharding_divides_what_is_sharded(layout):
+    two, four = (dataclasses.replace(layout, nodes=1, gpus_per_node=count) for count in (2, 4))
+    parts = [{part.name: part.bytes for part in gpu_memory(SHAPE, each).parts} for each in (two, four)]
+    whole = layout.sharding == "ddp"
+    assert parts[1]["optimizer"] == (parts[0]["optimizer"] if whole else pytest.approx(parts[0]["optimizer"] / 2, abs=8))
+    if layout.sharding == "fsdp" or (layout.sharding == "zero3" and layout.compute):
+        assert parts[1]["weights"] == pytest.approx(parts[0]["weights"] / 2, abs=8)
+    if whole:
+        assert parts[1]["weights"] == parts[0]["weights"]
+
+
+def part(name, shape=LARGE, **changes):
+    return {each.name: each.bytes for each in gpu_memory(shape, Layout(micro_batch=1, length=512, **changes)).parts}[name]
+
+
+def test_weights_gradients_and_optimizer_by_hand():
+    count = LARGE.parameters
+    assert part("weights") == 4 * count
+    assert part("weights", weights="bfloat16", compute=None) == 2 * count
+    assert part("optimizer") == 8 * count
+    assert part("optimizer", weights="bfloat16", compute=None) == 4 * count
+    assert part("optimizer", optimizer="sgd") == part("optimizer", optimizer="paged_adamw_32bit") == 0
+    assert part("optimizer", optimizer="adamw_8bit") == int(count * (2 + 8 / 256))
+
+
+def test_a_frozen_base_has_no_gradients_and_no_states():
+    adapter = trainable(LARGE, LORA)
+    assert part("weights", weights="bfloat16", lora=LORA) == 2 * LARGE.parameters + 4 * adapter
+    assert part("optimizer", weights="bfloat16", lora=LORA) == 8 * adapter
+
+
+def test_four_bits_a_weight_of_the_layers_and_none_of_the_embeddings():
+    linears = LARGE.layers * sum(each.inputs * each.outputs for each in LARGE.projections)
+    held = part("weights", weights="bfloat16", lora=LORA, quantization="4bit")
+    assert held == int(linears * NF4) + 2 * (LARGE.parameters - linears) + 2 * trainable(LARGE, LORA)
+    assert part("weights", weights="bfloat16", lora=LORA, quantization="8bit") > held
+
+
+def test_eight_processes_hold_an_eighth_each():
+    whole = 4 * LARGE.parameters
+    assert part("weights", gpus_per_node=8, sharding="fsdp") == whole // 8
+    assert part("optimizer", gpus_per_node=8, sharding="fsdp") == 2 * whole // 8
+    # DeepSpeed trains a copy in bfloat16, which ZeRO-2 leaves whole.
+    assert part("weights", gpus_per_node=8, sharding="zero2") == 2 * LARGE.parameters + whole // 8
+    assert part("weights", gpus_per_node=8, sharding="zero3") == 2 * LARGE.parameters // 8 + whole // 8
+
+
+def test_ddp_copies_the_gradients_into_buckets_only_where_there_is_somebody_to_send_them_to():
+    assert part("buffers") == 0
+    assert part("buffers", gpus_per_node=2) == 4 * LARGE.parameters
+
+
+def test_a_mask_is_needed_by_rows_of_different_lengths_and_by_rows_laid_end_to_end():
+    assert not is_masked(Layout(micro_batch=1))
+    assert is_masked(Layout(micro_batch=2))
+    assert is_masked(Layout(micro_batch=1, padding_free=True))
+    assert not is_masked(Layout(micro_batch=8, padding_free=True, attention="flash"))
+
+
+def test_the_moment_is_said():
+    assert gpu_memory(SHAPE, Layout(micro_batch=8)).moment == "the backward pass"
+    assert gpu_memory(SHAPE, Layout(micro_batch=1, length=128, optimizer="adamw_torch")).moment == "the optimizer's step"
+
+
+def test_a_mixture_of_experts_is_said_to_be_rough():
+    config = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    assert gpu_memory(read_shape(config), Layout(micro_batch=1)).approximate
+    assert not gpu_memory(SHAPE, Layout()).approximate

@@ -1,0 +1,28 @@
+"""Modules beside the tests can be imported by them; tokenizers are made once."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Make the folder of a tokenizer by its maker's name (encode_made.py) and a template, once."""
+    import encode_made
+
+    kept: dict[Any, str] = {}
+
+    def get(maker: str, template: str | None = None, **options: Any) -> str:
+        key = (maker, template, json.dumps(options))
+        if key not in kept:
+            made = getattr(encode_made, maker)(**options)
+            kept[key] = encode_made.save(made, tmp_path_factory.mktemp("tokenizer"), template)
+        return kept[key]
+
+    return get

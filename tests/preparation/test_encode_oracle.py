@@ -1,0 +1,195 @@
+"""The masks beside TRL's own: its training templates for known models, and what its SFTTrainer prepares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import encode_made as made
+import pytest
+
+from hpctrain.preparation.encode import Encoded, Encoder, Recipe
+from hpctrain.preparation.encode_template import Refused, Template
+from hpctrain.preparation.encode_turns import TurnFinder
+from hpctrain.preparation.forms import Columns
+
+pytestmark = pytest.mark.torch
+
+MESSAGES = Columns(form="messages", names={"messages": "messages"}, sentence="")
+CONVERSATIONS: list[list[tuple[str, str]]] = [
+    [("user", "Hi there"), ("assistant", "Hello you")],
+    [("user", "Hi there"), ("assistant", "Hello you"), ("user", "More?"), ("assistant", "Yes.\nmore")],
+    [("user", "x "), ("assistant", "x"), ("user", "x"), ("assistant", "x"), ("user", "x"), ("assistant", "x")],
+    [("system", "be nice"), ("user", "q"), ("assistant", "a")],
+]
+
+#: Templates whose training copy in TRL says something else, or marks something else, on purpose.
+DIFFERENT = {
+    "deepseek_r1_distill": "marks the assistant's header, which is the prompt",
+    "deepseekv3": "marks the assistant's header, which is the prompt",
+    "muse_glimmer": "marks <|start|>assistant, which is the prompt",
+    "gptoss": "marks <|start|>assistant, which is the prompt",
+    "qwen2_5": "marks the end of the line of the prompt",
+    "glm4moe": "adds <|user|>",
+    "idefics3": "takes parts of messages, and no strings",
+    "smolvlm": "takes parts of messages, and no strings",
+    "nemotron_3_nano": "marks <think>, which is the prompt",
+    "nemotron_3_super": "marks <think>, which is the prompt",
+    "nemotron_3_ultra": "marks <think>, which is the prompt",
+    "nemotron_3_5_lightning": "marks <think>, which is the prompt",
+    "qwen3_8": "marks <think>, which is the prompt",
+    "qwen3": "adds empty thinking to earlier turns",
+    "qwen3_5_nothink": "adds empty thinking to earlier turns",
+    "qwen3_5_think": "adds empty thinking to earlier turns",
+    "qwen3_6": "adds empty thinking to earlier turns",
+}
+
+
+def originals() -> list[Path]:
+    trl = pytest.importorskip("trl")
+    folder = Path(trl.__file__).parent / "chat_templates"
+    found = [folder / path.name.replace("_training", "") for path in sorted(folder.glob("*_training.jinja"))]
+    return [path for path in found if path.exists()]
+
+
+def marked(text: str, spans: Any) -> list[bool]:
+    mask = [False] * len(text)
+    for start, stop in spans:
+        mask[start:stop] = [True] * (stop - start)
+    return mask
+
+
+@pytest.mark.parametrize("path", originals(), ids=lambda path: path.stem)
+def test_turns_of_a_known_models_template_are_those_that_trl_marks_in_its_training_copy(path: Path) -> None:
+    """Every conversation that both take; the text must be the same, and the marks, but where TRL says something else on purpose."""
+    copy = path.with_name(f"{path.stem}_training.jinja").read_text()
+    variables = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = Encoder(Recipe(tokenizer=_tokenizer(), columns=MESSAGES, loss_on="assistant"))._tokens
+    ours = TurnFinder(Template(path.read_text(), variables), tokenizer.boundaries, tokenizer.leading_special)
+    theirs = Template(copy, variables)
+    compared = 0
+    for conversation in CONVERSATIONS:
+        messages = [{"role": role, "content": content} for role, content in conversation]
+        wanted = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        try:
+            text, turns = ours.find(messages, None, wanted)
+            other, spans = theirs.render_marked(messages, None)
+        except Refused:
+            continue
+        compared += 1
+        assert not turns.lost
+        if path.stem in ("idefics3", "smolvlm"):
+            assert set(turns.rewritten) == set(wanted)
+            continue
+        assert set(turns.spans) == set(wanted)
+        for index in wanted:
+            asked = ours.template.render(messages[:index], None, prompt=True)
+            assert turns.spans[index][0] == len(asked) or not text.startswith(asked)
+            assert messages[index]["content"] in text[slice(*turns.spans[index])]
+            others = [
+                message["content"]
+                for place, message in enumerate(messages)
+                if message["role"] != "assistant" and len(message["content"]) > 1
+            ]
+            assert not any(words in text[slice(*turns.spans[index])] for words in others)
+        if path.stem not in DIFFERENT:
+            assert text == other
+            assert marked(text, turns.spans.values()) == marked(text, spans)
+    assert compared >= 3 or path.stem == "llava_next"  # takes parts of messages, and fails on strings
+
+
+_KEPT: list[str] = []
+
+
+def _tokenizer() -> str:
+    if not _KEPT:
+        import tempfile
+
+        _KEPT.append(made.save(made.byte_level(), Path(tempfile.mkdtemp()) / "tokenizer", made.TEMPLATES["chatml"][0]))
+    return _KEPT[0]
+
+
+# -- SFTTrainer --------------------------------------------------------------------------------------------------------
+
+
+def prepared(folder: str, rows: list[dict[str, Any]], where: Path, **options: Any) -> list[dict[str, list[int]]]:
+    """Return what TRL's SFTTrainer makes of the rows."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    )
+    config = SFTConfig(output_dir=str(where), use_cpu=True, report_to="none", max_length=options.pop("max_length", None), **options)
+    trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    return [dict(row) for row in trainer.train_dataset]
+
+
+def ours_of(recipe: Recipe, rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
+    examples = Encoder(recipe).encode(rows)
+    return [(list(example.input_ids), list(example.labels())) for example in examples if isinstance(example, Encoded)]
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
+    return [(list(row["input_ids"]), list(row["labels"])) for row in rows]
+
+
+def conversations() -> list[dict[str, Any]]:
+    words = made.texts()[0].split()
+    rows = []
+    for number in range(40):
+        turns = []
+        for turn in range(1 + number % 3):
+            at = 37 * number + 11 * turn
+            turns.append({"role": "user", "content": " ".join(words[at : at + 9])})
+            turns.append({"role": "assistant", "content": " ".join(words[at + 9 : at + 30]) + "\n"[: number % 2]})
+        rows.append({"messages": turns})
+    return rows
+
+
+@pytest.mark.slow
+def test_assistant_only_loss_is_trls(tmp_path: Path) -> None:
+    rows = conversations()
+    folder = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "t", made.TEMPLATES["chatml with generation"][0])
+    theirs = pairs(prepared(folder, rows, tmp_path / "o", assistant_only_loss=True))
+    recipe = Recipe(tokenizer=folder, columns=MESSAGES, loss_on="assistant")
+    assert ours_of(recipe, rows) == theirs
+    plain = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "p", made.TEMPLATES["chatml"][0])
+    assert ours_of(Recipe(tokenizer=plain, columns=MESSAGES, loss_on="assistant"), rows) == theirs
+
+
+@pytest.mark.slow
+def test_truncation_and_loss_on_all_are_trls(tmp_path: Path) -> None:
+    rows = conversations()
+    folder = made.save(made.byte_level(bos=True, eos_token="<|im_end|>"), tmp_path / "t", made.TEMPLATES["llama 3"][0])
+    theirs = pairs(prepared(folder, rows, tmp_path / "o", max_length=50))
+    assert ours_of(Recipe(tokenizer=folder, columns=MESSAGES, loss_on="all", max_length=50), rows) == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("maker", ["byte_level", "sentencepiece_like"])
+def test_texts_and_completions_are_trls(maker: str, tmp_path: Path) -> None:
+    words = made.texts()[1].split()
+    makes = {"byte_level": lambda: made.byte_level(bos=True), "sentencepiece_like": made.sentencepiece_like}
+    folder = made.save(makes[maker](), tmp_path / "t")
+    texts = [{"text": " ".join(words[at : at + 20])} for at in range(0, 400, 20)]
+    text = Columns(form="text", names={"text": "text"}, sentence="")
+    assert ours_of(Recipe(tokenizer=folder, columns=text, loss_on="all"), texts) == pairs(prepared(folder, texts, tmp_path / "o"))
+    spaced = [
+        {"prompt": f"{' '.join(words[at : at + 8])}:{' ' if at % 40 else ''}", "completion": f"{'' if at % 40 else ' '}{words[at + 9]} end"}
+        for at in range(0, 400, 20)
+    ]
+    pair = Columns(form="prompt-completion", names={"prompt": "prompt", "completion": "completion"}, sentence="")
+    theirs = pairs(prepared(folder, spaced, tmp_path / "o"))
+    assert ours_of(Recipe(tokenizer=folder, columns=pair, loss_on="completion"), spaced) == theirs
+
+
+@pytest.mark.slow
+def test_conversational_completions_are_trls(tmp_path: Path) -> None:
+    rows = [{"prompt": row["messages"][:-1], "completion": row["messages"][-1:]} for row in conversations()]
+    folder = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "t", made.QWEN3)
+    columns = Columns(form="prompt-completion", names={"prompt": "prompt", "completion": "completion"}, sentence="", conversational=True)
+    theirs = pairs(prepared(folder, rows, tmp_path / "o"))
+    assert ours_of(Recipe(tokenizer=folder, columns=columns, loss_on="completion"), rows) == theirs

@@ -1,0 +1,116 @@
+"""The fingerprint of a tokenizer: what changes it, and what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prepare_made import model
+
+from hpctrain.preparation.fingerprint import tokenizer_fingerprint
+
+PLAIN: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [
+        {"id": 3, "content": "<eos>", "special": True, "normalized": False, "single_word": False},
+        {"id": 4, "content": "<pad>", "special": True, "normalized": False, "single_word": False},
+    ],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "post_processor": {"type": "ByteLevel"},
+    "decoder": {"type": "ByteLevel"},
+    "model": {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "byte_fallback": False,
+        "vocab": {"a": 0, "b": 1, "ab": 2},
+        "merges": [["a", "b"]],
+    },
+}
+
+
+def fingerprint(folder: Path, content: Any) -> str | None:
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return tokenizer_fingerprint(folder)
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    return {**PLAIN, **parts}
+
+
+SAME: dict[str, Any] = {
+    "other order and format": json.dumps(dict(reversed(PLAIN.items())), indent=3),
+    "truncation and padding": changed(truncation={"max_length": 5}, padding={"strategy": "BatchLongest"}),
+    "merges in one string": changed(model={**PLAIN["model"], "merges": ["a b"]}),
+    "defaults left out": changed(
+        model={"vocab": PLAIN["model"]["vocab"], "merges": [["a", "b"]]},
+        pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+    ),
+    "added tokens in other order": changed(added_tokens=PLAIN["added_tokens"][::-1]),
+    "what is put around a text": changed(post_processor=None, decoder=None),
+}
+OTHER: dict[str, Callable[[], dict[str, Any]]] = {
+    "another id": lambda: changed(model={**PLAIN["model"], "vocab": {"a": 1, "b": 0, "ab": 2}}),
+    "another merge": lambda: changed(model={**PLAIN["model"], "merges": []}),
+    "merges in another order": lambda: changed(model={**PLAIN["model"], "merges": [["b", "a"]]}),
+    "one more token": lambda: changed(added_tokens=[*PLAIN["added_tokens"], {"id": 5, "content": "<x>"}]),
+    "another normalizer": lambda: changed(normalizer=None),
+    "another cut": lambda: changed(pre_tokenizer={**PLAIN["pre_tokenizer"], "add_prefix_space": True}),
+    "no regex": lambda: changed(pre_tokenizer={**PLAIN["pre_tokenizer"], "use_regex": False}),
+}
+
+
+@pytest.mark.parametrize("content", SAME.values(), ids=SAME)
+def test_what_does_not_change_it(content: Any, tmp_path: Path) -> None:
+    assert fingerprint(tmp_path / "a", PLAIN) == fingerprint(tmp_path / "b", content) is not None
+
+
+@pytest.mark.parametrize("content", OTHER.values(), ids=OTHER)
+def test_what_changes_it(content: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    found = fingerprint(tmp_path / "b", content())
+    assert found is not None
+    assert found != fingerprint(tmp_path / "a", PLAIN)
+
+
+def test_vocabularies_without_a_tokenizer_json(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    first = tokenizer_fingerprint(tmp_path)
+    (tmp_path / "merges.txt").write_text("a b\n")
+    second = tokenizer_fingerprint(tmp_path)
+    assert first
+    assert second
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"model": 3}', '{"model": {"vocab": {}}, "added_tokens": [{}]}', "[" * 100_000]
+)
+def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
+    assert fingerprint(tmp_path / "a", content) is None
+
+
+def test_folders_without_one(tmp_path: Path) -> None:
+    assert tokenizer_fingerprint(tmp_path) is None
+    assert tokenizer_fingerprint(tmp_path / "missing") is None
+    os.mkfifo(tmp_path / "tokenizer.json")
+    assert tokenizer_fingerprint(tmp_path) is None
+
+
+@pytest.mark.torch
+def test_loading_and_saving_by_transformers_does_not_change_it(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = model(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer(["a", "b c d"], padding=True, truncation=True, max_length=2)  # which sets padding and truncation in what is saved
+    tokenizer.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/tokenizer.json").read_bytes() != (folder / "tokenizer.json").read_bytes()
+    assert tokenizer_fingerprint(tmp_path / "again") == tokenizer_fingerprint(folder) is not None

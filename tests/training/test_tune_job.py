@@ -1,0 +1,153 @@
+"""Real studies: the shipped training on the local scheduler; trials that are stopped early, killed, stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+HOOK = """\
+if [ "$index" = 0 ] && [ ! -e "$HPCTRAIN_RUN_DIR/once" ]; then
+    touch "$HPCTRAIN_RUN_DIR/once" "$HPCTRAIN_RUN_DIR/stop"
+fi
+"""
+
+
+def config(model: str, dataset: str, **more: Any) -> str:
+    training = {
+        "model_name_or_path": model, "dataset_name": dataset, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8,
+        "max_length": 32, "max_steps": 60, "logging_steps": 20, "eval_strategy": "steps", "eval_steps": 20, "save_strategy": "steps",
+        "save_steps": 20, "memory_every": 0, **more,
+    }  # fmt: skip
+    return json.dumps(
+        {
+            "job_name": "lr", "launcher": "srun", "resources": {"time": 15},
+            "environment": {"env": {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}, "before": ["hook.sh"]},
+            "training": training,
+            "tune": {
+                "space": {"learning_rate": {"choices": [1e-3, 1.5e-3, 4e-3, 3e-3, 30.0]}}, "trials": 5, "parallel": 2,
+                "sampler": "grid", "pruner": {"kind": "median", "startup_trials": 1},
+            },
+        }
+    )  # fmt: skip
+
+
+class Project:
+    def __init__(self, directory: Path, hpctrain: str) -> None:
+        self.directory, self.hpctrain = directory, hpctrain
+        self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [self.hpctrain, *words], cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=400
+        )
+        assert done.returncode == code, done.stdout + done.stderr + self.logs()
+        return done
+
+    def logs(self) -> str:
+        return "".join(path.read_text() for path in sorted((self.directory / "logs").glob("*_*_*.log")))
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        return {row["number"]: row for row in json.loads(self.run("tune", "status", "--json").stdout)["rows"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny: tuple[str, str], hpctrain: str) -> Project:
+    (tmp_path / "config.yaml").write_text(config(*tiny))
+    (tmp_path / "hook.sh").write_text(HOOK)
+    return Project(tmp_path, hpctrain)
+
+
+def kill_the_training(run: Path) -> None:
+    """Kill the process that trains, as the kernel does when memory runs out, once it has a checkpoint to go on from."""
+    end = time.monotonic() + 120
+    while not list(run.glob("checkpoints/checkpoint-*/hpctrain.json")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    word = str(run / "trial.json")
+    for process in psutil.process_iter(["cmdline", "name"]):
+        if word in (process.info["cmdline"] or []) and process.info["name"].startswith("python"):
+            process.kill()
+            return
+    raise AssertionError("it has ended already")
+
+
+def of_run(rows: dict[int, dict[str, Any]], index: int) -> list[dict[str, Any]]:
+    return [row for row in rows.values() if row["run"] == f"T_{index}"]
+
+
+def test_a_study_with_trials_that_are_stopped_killed_and_resumed(project: Project) -> None:
+    project.run("tune", "--local", "--run-id", "T")
+    kill_the_training(project.directory / "runs" / "T_1")
+    end = time.monotonic() + 300
+    while not (project.directory / "runs/T_4").is_dir() or len(list((project.directory / "runs").glob("T_*/attempts/*/end.json"))) < 5:
+        assert time.monotonic() < end, project.logs()
+        time.sleep(0.2)
+    rows = project.rows()
+    states = {index: [row["state"] for row in of_run(rows, index)] for index in range(5)}
+    assert states[0] == ["running"], "stopped, and not over"
+    assert states[1] == ["failed"]
+    # The data are noise, so that a higher learning rate learns it by heart sooner: of the third and the fourth, one may be stopped too.
+    assert {*states[2], *states[3]} in ({"completed"}, {"completed", "pruned"})
+    (bad,) = [row for row in rows.values() if row["params"] == {"learning_rate": 30.0}]
+    assert bad["state"] == "pruned"
+    folder = project.directory / "runs" / bad["run"]
+    assert json.loads(next(folder.glob("attempts/*/end.json")).read_text())["reason"] == "pruned"
+    assert not (folder / "model").exists()
+    assert "the study stops this trial at step" in project.logs()
+
+    project.run("resubmit", "T", "--local", "--wait")
+    after = project.rows()
+    (same,) = of_run(after, 0)
+    assert (same["number"], same["params"]) == (of_run(rows, 0)[0]["number"], of_run(rows, 0)[0]["params"])
+    assert same["state"] == "completed"
+    failed, again = of_run(after, 1)
+    assert (again["state"], again["params"], again["retry_of"]) == ("completed", failed["params"], failed["number"])
+    assert [report["step"] for report in again["reports"]] == [20, 40, 60]
+    assert "resum" in (project.logs()).lower()
+    assert "nothing to submit" in project.run("tune", "--local").stderr
+
+    best = json.loads(project.run("tune", "best", "--json").stdout)
+    assert (Path(best["weights"]) / "model.safetensors").is_file()
+    assert best["best"]["value"] == min(row["value"] for row in after.values() if row["state"] == "completed")
+    project.run("tune", "best", "--to", "best.yaml")
+    rendered = project.run("render", "--config", "best.yaml", "--to", "-").stdout
+    assert f"--learning_rate {best['best']['params']['learning_rate']!r}" in rendered
+    (project.directory / "hook.sh").write_text("")
+    project.run("submit", "--local", "--wait", "--config", "best.yaml", "--run-id", "final")
+    lines = (project.directory / "runs/final").rglob("metrics.jsonl")
+    evaluations = [json.loads(line) for path in lines for line in path.read_text().splitlines() if '"eval_loss"' in line]
+    assert evaluations[-1]["eval_loss"] == pytest.approx(best["best"]["value"]), "the config of the best trial trains what the trial did"
+
+
+def test_two_ranks_stop_at_the_same_step(project: Project, tiny: tuple[str, str]) -> None:
+    text = json.loads(config(*tiny, ddp_find_unused_parameters=False))
+    text["resources"]["gpus"], text["launcher"] = 2, "torchrun"
+    text["tune"] |= {"space": {"learning_rate": {"choices": [1e-3, 30.0]}}, "trials": 2, "parallel": 1}
+    (project.directory / "config.yaml").write_text(json.dumps(text))
+    (project.directory / "hook.sh").write_text("")
+    project.run("tune", "--local", "--wait")
+    rows = project.rows()
+    assert [row["state"] for row in rows.values()] == ["completed", "pruned"]
+    assert project.logs().count("the study stops this trial at step 20") == 1
+    assert max(report["step"] for report in rows[1]["reports"]) == 20
+
+
+def test_a_metric_that_no_evaluation_has(project: Project, tiny: tuple[str, str]) -> None:
+    text = json.loads(config(*tiny))
+    text["tune"] |= {"metric": "eval_accuracy", "trials": 1, "parallel": 1}
+    (project.directory / "config.yaml").write_text(json.dumps(text))
+    (project.directory / "hook.sh").write_text("")
+    project.run("tune", "--local", "--wait", code=2)
+    assert "no evaluation has the metric 'eval_accuracy'" in project.logs()
+    assert "eval_loss" in project.logs()
+    assert [row["state"] for row in project.rows().values()] == ["failed"]
