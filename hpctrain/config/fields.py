@@ -75,9 +75,7 @@ FIELDS: tuple[Field, ...] = (
     Field(("job_name",), "--job-name", "sft", "Name of the job, its script and its logs.", "NAME", ("-J",)),
     Field(("launcher",), "--launcher", "accelerate", "accelerate, torchrun or srun.", "WORD"),
     Field(("sharding",), "--sharding", "fsdp", "ddp (whole model on each GPU), fsdp (version 2), zero2 or zero3 (DeepSpeed).", "WORD"),
-    Field(
-        ("task",), "--task", "classify", "What the shipped training does: sft (fine-tuning) or classify (sequence classification).", "WORD"
-    ),
+    Field(("task",), "--task", "classify", "What the shipped training does: sft (fine-tuning) or classify (sequences).", "WORD"),
     Field(
         ("script",),
         "--script",
