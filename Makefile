@@ -22,7 +22,7 @@ $(VENV)/full: constraints.txt pyproject.toml
 	    && $(PIP) install --constraint constraints.txt --dry-run --no-deps --report - torch | grep -qi '"nvidia-\|"cuda-'; then \
 	    index="--extra-index-url $(TORCH_CPU_INDEX)"; fi; \
 	$(PIP) install --constraint constraints.txt $$index torch
-	$(PIP) install --constraint constraints.txt --editable '.[train,trackers,dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[train,trackers,quantized,dev]'
 	@touch $@
 
 $(VENV)/light: constraints.txt pyproject.toml
@@ -62,7 +62,7 @@ bench: $(VENV)/full ## Measure start-up, checks, memory samples, preparing data,
 	$(BIN)/python tests/bench/bench_sweep.py
 	$(BIN)/python tests/bench/bench_runs.py
 	$(BIN)/python tests/bench/bench_prepare.py
-	$(BIN)/python bench/train.py --shape small --knobs --tokens 40000
+	$(BIN)/python bench/train.py --knobs --tokens 15000
 
 lab-up: ## Start the two-node Slurm on this machine (root; installs Debian's packages)
 	@tests/lab/lab up

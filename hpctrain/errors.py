@@ -38,7 +38,12 @@ class HpctrainError(Exception):
         lines = [f"error: {self.what}", *self.details]
         if self.fix is not None:
             lines.append(f"fix: {self.fix}")
-        return _CONTROL.sub(_shown, "\n".join(lines))
+        return visible("\n".join(lines))
+
+
+def visible(text: str) -> str:
+    r"""Return a text with its control characters, but for ends of lines, written out: \x1b."""
+    return _CONTROL.sub(_shown, text)
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -131,6 +131,8 @@ def _apply(asked: Request, question: Question, rows: tuple[Row, ...], best: Row 
     row = best if isinstance(chosen, str) else rows[chosen - 1]
     for line in fit_apply.apply(asked, question, row):
         click.echo(line)
+    for note in question.notes:
+        click.echo(f"note: {note}", err=True)
     click.echo("next: hpctrain check", err=True)
 
 

@@ -42,6 +42,8 @@ def apply(request: Request, question: Question, row: Row) -> Iterator[str]:
         raise UsageError(f"there is no {name} to write into", fix="hpctrain init, then: hpctrain fit --apply") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8 text", fix=f"file {shell.quote(name)}") from error
+    if not path.stat().st_mode & 0o222:  # a rename would write over it all the same
+        raise UsageError(f"{name} is read-only; nothing was changed", fix=f"chmod u+w {shell.quote(name)}")
     _refuse_several(question, name)
     changes = changed(question, row, yaml12.load(text, name).data)
     edited = edit(text, changes, name)

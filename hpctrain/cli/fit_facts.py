@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,17 +227,13 @@ def _asking_slurm(case: Case) -> Case:
 def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
     """Return the GPU and its node, and where that is known from."""
     shape, live = case.shape, next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
-    named = typed.gpu or (shape.gpu if shape is not None else None) or live or case.spec.gpu_type
+    named = typed.gpu or hardware.gpu_part(case) or (shape.gpu if shape is not None else None) or live or case.spec.gpu_type
     fact = hardware.gpu_bytes(case) if typed.gpu is None else None
     size = typed.gpu_memory or (fact.value if fact is not None else None)
     gpu = gpus.find(named, size) if named is not None else None
-    if typed.gpu is not None and gpu is None and size is None:
-        raise UsageError(
-            f"no GPU is known by the name {typed.gpu!r}",
-            details=(f"known: {', '.join(gpus.names())}",),
-            fix=f"hpctrain fit --gpu {shell.quote(typed.gpu)} --gpu-memory 80G (then nothing is said of speed)",
-        )
     memory = gpus.usable(named, size)
+    if typed.gpu is not None and memory is None:
+        raise _unknown_gpu(typed.gpu)
     if memory is None:
         profile = f"the profile {case.profile.name} says nothing of them" if case.profile is not None else "no cluster profile is named"
         reason = f"{named!r} is not in the table of GPUs" if named else f"{profile}, and Slurm says nothing of GPUs"
@@ -250,9 +247,20 @@ def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
         gpu_bytes=memory, gpu=gpu, gpus_per_node=per_node.value if per_node is not None and per_node.value else None,
         nodes_max=limits.nodes_max(case), whole_nodes=bool(whole is not None and whole.value and typed.gpu is None),
     )  # fmt: skip
-    if size is None and gpu is not None and gpu.memory < max(each.memory for each in gpus.variants(named or "")):
+    part = named is not None and gpus.is_part(named)
+    if size is None and gpu is not None and not part and gpu.memory < max(each.memory for each in gpus.variants(named or "")):
         source += f": {named!r} may have more memory, --gpu-memory says how much"
     return site, f"{gpu.name if gpu is not None else named or 'a GPU'}, {sizes.gib(memory)} for programs ({source})"
+
+
+def _unknown_gpu(name: str) -> UsageError:
+    """Return what to say of a name that the table lacks, or of a part of a GPU that does not say how large it is."""
+    fix = f"hpctrain fit --gpu {shell.quote(name)} --gpu-memory SIZE (its memory; then nothing is said of speed)"
+    if gpus.is_part(name):
+        what = f"{name!r} is a part of a GPU, and does not say how large it is"
+        return UsageError(what, details=("MIG's names do, such as 3g.20gb",), fix=fix)
+    known = textwrap.wrap(f"known: {', '.join(gpus.names())}", 78, subsequent_indent="  ", break_on_hyphens=False)
+    return UsageError(f"no GPU is known by the name {name!r}", details=tuple(known), fix=fix)
 
 
 def _work(options: Mapping[str, Any], layout: Layout, data: manifest.Manifest | None) -> tuple[layouts.Work, str]:

@@ -224,7 +224,7 @@ def _check_training_script(spec: JobSpec, again: str) -> None:
     if not (Path(spec.chdir) / spec.script).is_file():
         raise UsageError(
             f"there is no script {spec.script!r} in {spec.chdir}",
-            fix=f"{again} --script FILE, or without --script for the SFT training",
+            fix=f"{again} --script FILE, or without --script for the training that task names",
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -30,7 +32,7 @@ _FORMS = ("text", "prompt-completion", "messages", "alpaca")
               help="What is done with longer examples.")  # fmt: skip
 @click.option("--pack/--no-pack", default=None, help="Fill rows with several examples, or keep each in its own. Default: --pack.")
 @click.option("--validation", metavar="X", help="Examples held out: 500, a share 0.05, or 0. Default: 0.05, at most 2000.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what is held out, and of the order of packed rows.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of what is held out, of the order of packed rows, of --show.")
 @click.option("--dedupe", is_flag=True, help="Of equal examples keep the first.")
 @click.option("--template", metavar="FILE", help="Chat template in place of the tokenizer's.")
 @click.option("--template-option", "template_options", multiple=True, metavar="NAME=VALUE", help="Variable of the template.")
@@ -62,6 +64,8 @@ def command(demo: str | None, data: tuple[str, ...], show: int | None, as_json: 
         _demo(demo)
         return
     _need_libraries()
+    if not options["trust_remote_code"]:
+        _leave_torch_out()
     if show is not None:
         from hpctrain.cli import prepare_show
 
@@ -73,15 +77,20 @@ def command(demo: str | None, data: tuple[str, ...], show: int | None, as_json: 
     request = prepare_asked.request(data, options, say=prepare_progress.Lines().say)
     with prepare_progress.shown() as progress:
         summary = pipeline.prepare(request, progress=progress, say=progress.say)
-    prepare_summary.show(summary, as_json=as_json)
+    prepare_summary.show(summary, as_json=as_json, step=prepare_asked.rows_per_step(options["config"], summary.manifest))
+
+
+def _leave_torch_out() -> None:
+    """Import the tokenizers without torch, as the workers do: it would take a second or two, and nothing here uses it."""
+    own = Path(sys.argv[0]).name == "hpctrain"  # whoever calls this from another program may want torch later
+    if own and "torch" not in sys.modules:
+        importlib.import_module("hpctrain.preparation.without_torch")
 
 
 def _need_libraries() -> None:
-    import importlib.util
-
     missing = [name for name in ("transformers", "tokenizers", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        raise HpctrainError(f"{', '.join(missing)} cannot be imported, which prepare needs", fix="pip install 'hpctrain[train]'")
+        raise HpctrainError(f"{', '.join(missing)} cannot be imported, which prepare needs", fix="pip install 'hpctrain[prepare]'")
 
 
 def _demo(demo: str) -> None:

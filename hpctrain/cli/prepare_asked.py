@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpctrain.cli import prepare_hub
 from hpctrain.errors import UsageError
+from hpctrain.fit.asked import rows_unasked
 from hpctrain.jobs import shell
 from hpctrain.preparation.request import Request
 
 if TYPE_CHECKING:
     from hpctrain.config.layers import Layer
+    from hpctrain.preparation.manifest import Manifest
 
 DEFAULT_LENGTH = 4096
 """Tokens of a row where neither the options nor the config say: no more than this, and no more than the model's positions."""
@@ -86,6 +88,21 @@ def request(data: Sequence[str], options: Mapping[str, Any], *, say: Callable[[s
     )
 
 
+def rows_per_step(config: str | None, made: Manifest) -> int | None:
+    """Return the rows of one optimizer step: as the job config says, and where it says nothing what the training takes, on one GPU.
+
+    None where the config cannot be read: the work is done by now, and `check` says what is wrong with it.
+    """
+    found = _Defaults(config)
+    try:
+        rows = found.number("training", "per_device_train_batch_size") or rows_unasked(made)
+        for section, name in (("training", "gradient_accumulation_steps"), ("resources", "nodes"), ("resources", "gpus_per_node")):
+            rows *= found.number(section, name) or 1
+    except (UsageError, ValueError):
+        return None
+    return rows
+
+
 @dataclass(slots=True)
 class _Defaults:
     """What the job config says of the training; notes are kept, in the order in which they were taken."""
@@ -96,15 +113,23 @@ class _Defaults:
 
     def take(self, name: str) -> Any:
         """Return the config's value of a training argument; None where it has none."""
+        value, gathered = self._written("training", name)
+        if value is not None:
+            where = next((origin for layer in gathered if (origin := layer.origins.get(("training", name)))), "the config")
+            self.said.append(f"{name} {value}, from {where}")
+        return value
+
+    def number(self, section: str, name: str) -> int | None:
+        """Return the config's positive number of that name; None where it has none."""
+        value, _ = self._written(section, name)
+        return int(str(value)) if str(value).isdecimal() and int(str(value)) > 0 else None
+
+    def _written(self, section: str, name: str) -> tuple[Any, list[Layer]]:
         from hpctrain.config import files, layers
 
         if self._layers is None:
             self._layers = files.gather(options={}, sbatch=(), config=self.config, directory=Path.cwd(), environment=os.environ)
-        value = layers.written(self._layers, ("training", name))
-        if value is not None:
-            where = next((origin for layer in self._layers if (origin := layer.origins.get(("training", name)))), "the config")
-            self.said.append(f"{name} {value}, from {where}")
-        return value
+        return layers.written(self._layers, (section, name)), self._layers
 
 
 def _together(problems: Sequence[tuple[str, str]]) -> UsageError:

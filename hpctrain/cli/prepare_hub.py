@@ -70,7 +70,7 @@ def _snapshot(name: str, *, kind: str, say: Callable[[str], None], fix: str, **p
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[train]'") from error
+        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[prepare]'") from error
     say(f"there is no folder {name}: asking the hub for the {kind} of that name")
     disable_progress_bars()
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpctrain.errors import visible
 from hpctrain.jobs.check import show
 from hpctrain.preparation.stages import Progress
 
@@ -31,7 +32,7 @@ class Lines:
 
     def say(self, sentence: str) -> None:
         """Say a sentence."""
-        click.echo(show.wrapped(sentence, _WIDTH), err=True)
+        click.echo(visible(show.wrapped(sentence, _WIDTH)), err=True)
 
 
 class Bar:
@@ -49,7 +50,7 @@ class Bar:
 
     def say(self, sentence: str) -> None:
         """Say a sentence above the bar."""
-        self._progress.console.print(show.wrapped(sentence, _WIDTH), markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(visible(show.wrapped(sentence, _WIDTH)), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

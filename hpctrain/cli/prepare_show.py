@@ -1,7 +1,7 @@
 """`hpctrain prepare --show N`: examples as they are, or would be, trained on. Writes nothing.
 
-Of raw data the first rows that give an example, encoded as a prepare with the same options would; of a folder that was prepared the
-first of its stored examples, a packed row taken apart.
+Examples drawn by --seed from all over the data: of raw data encoded as a prepare with the same options would, of a folder that was
+prepared as they are stored, a packed row taken apart.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,16 +22,12 @@ from hpctrain.cli import prepare_asked, prepare_hub, prepare_progress
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 
+if TYPE_CHECKING:
+    from hpctrain.preparation.rows import Dropped
+    from hpctrain.preparation.sampling import Example
+
 _WIDEST = 120
-
-
-@dataclass(frozen=True, slots=True)
-class _Example:
-    """One example: where it is, its tokens, and the labels."""
-
-    where: str
-    ids: Sequence[int]
-    labels: Sequence[int]
+_DROPPED_SAID = 3
 
 
 def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json: bool) -> None:
@@ -57,7 +54,7 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
         click.echo()
 
 
-def _document(tokenizer: Any, example: _Example) -> dict[str, Any]:
+def _document(tokenizer: Any, example: Example) -> dict[str, Any]:
     return {
         "where": example.where,
         "input_ids": list(example.ids),
@@ -70,31 +67,43 @@ def _document(tokenizer: Any, example: _Example) -> dict[str, Any]:
 # -- raw data ------------------------------------------------------------------------------------------------------------
 
 
-def _raw(data: Sequence[str], options: Mapping[str, Any], count: int) -> tuple[Any, list[_Example]]:
+def _raw(data: Sequence[str], options: Mapping[str, Any], count: int) -> tuple[Any, list[Example]]:
     from hpctrain.preparation import request as requests
+    from hpctrain.preparation import sampling
     from hpctrain.preparation.rows import Dropped
 
     asked = prepare_asked.request(data, {**options, "pack": False}, say=_say, show=True)
     meaning = requests.understand(asked)
     for note in meaning.notes:
         _say(note)
-    found: list[_Example] = []
+    found: list[tuple[sampling.Place, sampling.Example]] = []
     dropped: list[Dropped] = []
-    for row in meaning.rows:
-        for each in meaning.encoder.encode([row]):
+    tried = 0
+    for place, row in sampling.rows(meaning.sources, target_bytes=meaning.target_bytes, count=count, seed=asked.seed):
+        tried += 1
+        for each in [row] if isinstance(row, Dropped) else meaning.encoder.encode([row]):
             if isinstance(each, Dropped):
                 dropped.append(each)
             else:
                 labels = each.labels()
                 labels[0] = -100  # nothing before it could predict it; so it is stored too
-                found.append(_Example(each.where, each.input_ids, labels))
+                found.append((place, sampling.Example(each.where, each.input_ids, labels)))
         if len(found) >= count:
             break
-    for each in dropped:
-        _say(f"dropped: {each.where}: {each.reason}" + (f" ({each.detail})" if each.detail else ""))
+    _say_dropped(dropped)
     if not found:
-        raise HpctrainError(f"none of the first {len(meaning.rows)} rows gives an example", fix="--form and --column ROLE=NAME")
-    return meaning.encoder.tokenizer, found[:count]
+        raise HpctrainError(f"none of {tried} rows gives an example", fix="--form and --column ROLE=NAME")
+    return meaning.encoder.tokenizer, [example for _, example in sorted(found[:count], key=itemgetter(0))]
+
+
+def _say_dropped(dropped: Sequence[Dropped]) -> None:
+    """Say of each reason how often it was met, and the first rows of it."""
+    reasons = Counter(each.reason for each in dropped)
+    for reason, count in reasons.items():
+        for each in [each for each in dropped if each.reason == reason][:_DROPPED_SAID]:
+            _say(f"dropped: {each.where}: {reason}" + (f" ({each.detail})" if each.detail else ""))
+        if count > _DROPPED_SAID:
+            _say(f"dropped: {count - _DROPPED_SAID} more rows like this: {reason}")
 
 
 def _say(sentence: str) -> None:
@@ -126,8 +135,8 @@ def _splits(folder: Path) -> list[str]:
     return [str(split) for split in splits] if isinstance(splits, list) else []
 
 
-def _stored(folder: Path, options: Mapping[str, Any], count: int) -> tuple[Any, list[_Example]]:
-    from hpctrain.preparation import manifest
+def _stored(folder: Path, options: Mapping[str, Any], count: int) -> tuple[Any, list[Example]]:
+    from hpctrain.preparation import manifest, sampling
     from hpctrain.preparation.encode_tokenizer import Tokenizer
     from hpctrain.preparation.fingerprint import tokenizer_fingerprint
 
@@ -138,39 +147,7 @@ def _stored(folder: Path, options: Mapping[str, Any], count: int) -> tuple[Any, 
     model = prepare_hub.model_folder(str(name), say=_say)
     if made is not None and tokenizer_fingerprint(model) != made.tokenizer:
         _say(f"warning: {folder} was not made with the tokenizer of {model}: the text below is not what was read")
-    found: list[_Example] = []
-    for example in _examples(folder):
-        found.append(example)
-        if len(found) >= count:
-            break
+    found = sampling.stored(folder, _splits(folder), count, seed=options["seed"])
     if not found:
         raise HpctrainError(f"{folder} holds no example", fix=f"ls {shell.quote(folder)}")
     return Tokenizer(str(model), trust_remote_code=options["trust_remote_code"]).tokenizer, found
-
-
-def _examples(folder: Path) -> Iterator[_Example]:
-    import pyarrow as pa
-
-    for split in _splits(folder):
-        row = 0
-        for path in sorted((folder / split).glob("*.arrow")):
-            try:
-                with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-                    for batch in reader:
-                        yield from _of_batch(batch, split, row)
-                        row += batch.num_rows
-            except pa.ArrowInvalid as error:
-                raise HpctrainError(f"{path} cannot be read: {error}", fix=f"ls -l {shell.quote(path)}") from error
-
-
-def _of_batch(batch: Any, split: str, first: int) -> Iterator[_Example]:
-    names = batch.schema.names
-    for number in range(batch.num_rows):
-        ids = batch["input_ids"][number].as_py()
-        labels = batch["labels"][number].as_py() if "labels" in names else ids
-        sizes = batch["seq_lengths"][number].as_py() if "seq_lengths" in names else [len(ids)]
-        start = 0
-        for place, size in enumerate(sizes):
-            where = f"{split}[{first + number}]" + (f", example {place + 1} of {len(sizes)}" if len(sizes) > 1 else "")
-            yield _Example(where, ids[start : start + size], labels[start : start + size])
-            start += size

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 
 import click
 
 from hpctrain.cli.prepare_progress import amount, duration
+from hpctrain.errors import visible
 from hpctrain.jobs import shell
 from hpctrain.preparation.manifest import Manifest, Split
 from hpctrain.preparation.outcome import Summary
 
 _BAR = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+_TOKENS_SAID = 5
+_FEW_TRAINED = 0.05
+"""Share of trained tokens below which the mask is more likely wrong than the answers short."""
 
 
-def show(summary: Summary, *, as_json: bool) -> None:
-    """Print the summary."""
+def show(summary: Summary, *, as_json: bool, step: int | None = None) -> None:
+    """Print the summary; `step`: rows of one optimizer step, as far as a config says."""
     if as_json:
         click.echo(json.dumps(document(summary), ensure_ascii=False))
         return
-    for line in lines(summary):
-        click.echo(line, err=True)
+    for line in lines(summary, step=step):
+        click.echo(visible(line), err=True)
     click.echo(str(summary.folder))
     for line in following(summary):
-        click.echo(line, err=True)
+        click.echo(visible(line), err=True)
 
 
 def document(summary: Summary) -> dict[str, object]:
@@ -47,7 +53,7 @@ def document(summary: Summary) -> dict[str, object]:
     }
 
 
-def lines(summary: Summary) -> Iterator[str]:
+def lines(summary: Summary, *, step: int | None = None) -> Iterator[str]:
     """Yield what is said about the dataset, in at most 80 columns where the data's own words allow it."""
     made = summary.manifest
     if summary.there:
@@ -58,6 +64,8 @@ def lines(summary: Summary) -> Iterator[str]:
         total = sum(split.examples for split in made.splits.values())
         what = {"split": "split into several", "keep_start": "cut"}.get(str(made.settings.get("truncation")), "cut")
         yield f"{made.truncated:,} examples of {total:,} were longer than {made.max_length} tokens, and {what}"
+    yield from _unexpected(made)
+    yield from _warnings(made, step)
     dropped = sum(made.dropped.values())
     if dropped:
         yield f"dropped: {dropped:,} of {made.rows:,} rows"
@@ -87,6 +95,32 @@ def _split_lines(name: str, split: Split, made: Manifest) -> Iterator[str]:
         yield from _histogram(split)
 
 
+def _unexpected(made: Manifest) -> Iterator[str]:
+    """Yield what the rows themselves brought along."""
+    if made.context_turns:
+        yield f"{made.context_turns:,} turns are context only, because the template rewrites them"
+    if made.specials:
+        yield "warning: special tokens written in the text of rows become real ones:"
+        for token, rows in sorted(made.specials.items(), key=lambda item: -item[1])[:_TOKENS_SAID]:
+            yield f"  {rows:,} row{'s' * (rows != 1)} with {token}"
+            yield f"    first: {made.specials_first.get(token, '')[:200]}"
+        if len(made.specials) > _TOKENS_SAID:
+            yield f"  and {len(made.specials) - _TOKENS_SAID} other tokens"
+
+
+def _warnings(made: Manifest, step: int | None) -> Iterator[str]:
+    """Yield what a training would make little of."""
+    for name, split in made.splits.items():
+        if split.trained < _FEW_TRAINED * split.tokens:
+            share = "none" if not split.trained else f"only {split.trained / split.tokens:.1%}"
+            yield f"warning: {share} of the tokens in {name} {'are' if split.trained else 'is'} trained on"
+            yield "  is the mask right? look at examples with --show, or name it: --loss-on"
+    train = made.splits.get("train")
+    if train is not None and step is not None and train.rows < step:
+        yield f"warning: {train.rows:,} row{'s' * (train.rows != 1)} to train on, and one step takes {step:,}:"
+        yield "  fewer GPUs, a smaller per_device_train_batch_size" + (", or --no-pack" if made.packed else "")
+
+
 def _histogram(split: Split) -> Iterator[str]:
     most = max((count for _, count in split.histogram), default=0)
     plain = not (sys.stderr.encoding or "").lower().startswith("utf")
@@ -102,10 +136,14 @@ def following(summary: Summary) -> Iterator[str]:
     yield f"look: hpctrain prepare --show 3 {shell.quote(summary.folder)}"
     yield "next: in config.yaml, then: hpctrain check"
     yield "  training:"
-    yield f"    model_name_or_path: {made.tokenizer_name}"
-    yield f"    dataset_name: {summary.folder}"
+    yield f"    model_name_or_path: {_yaml(made.tokenizer_name)}"
+    yield f"    dataset_name: {_yaml(str(summary.folder))}"
     held_out = next((name for name in ("validation", "test") if name in made.splits), None)
-    if held_out == "validation":
-        yield "    dataset_test_split: validation"
     if held_out is not None:
         yield "    eval_strategy: epoch"
+
+
+def _yaml(word: str) -> str:
+    """Return a word as it can be put into a YAML file."""
+    plain = re.fullmatch(r"[^\W\d][\w.-]*(/[\w.-]+)*|(/|\./|\.\./)[\w./-]+", word) and word.lower() not in _YAML_WORDS
+    return word if plain else json.dumps(word, ensure_ascii=False)

@@ -25,7 +25,7 @@ def _missing(spec: JobSpec) -> list[str]:
     for name in ("model_name_or_path", "dataset_name"):
         folder = arguments.get(name)
         if folder in (None, FLAG):
-            notes.append(f"note: the SFT training needs --{name} FOLDER: in config.yaml under training, or behind --")
+            notes.append(f"note: task: {spec.task} needs --{name} FOLDER: in config.yaml under training, or behind --")
         elif Path(spec.chdir).is_dir() and not (Path(spec.chdir) / str(folder)).is_dir():
             notes.append(f"note: --{name} {folder} is no folder here")
     return notes

@@ -127,7 +127,7 @@ def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFac
 
         splits = [arguments.get("dataset_train_split") or "train"]
         if arguments.get("eval_strategy") not in (None, "no"):
-            splits.append(arguments.get("dataset_test_split") or "test")
+            splits.append(preflight.evaluation_split(where.path if where.exists else name, arguments.get("dataset_test_split")))
         found = preflight.check_dataset(where.path if where.exists else name, splits)
         problems = tuple((problem.what.replace(where.path, name), problem.fix.replace(where.path, name)) for problem in found)
     made = manifest.read(Path(where.path)) if where.exists else None

@@ -16,6 +16,7 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell, tune
 from hpctrain.jobs.tune import Definition, Scalar
 from hpctrain.runs import files
+from hpctrain.runs.states import State
 from hpctrain.training import study
 from hpctrain.training.study import Row
 
@@ -31,24 +32,26 @@ def status(runs: Path, name: str | None, *, as_json: bool) -> None:
     if _tell(runs, definition, study.rows(there)):
         there = study.open_study(runs, name)
     rows = study.rows(there)
-    words = _words(runs, rows)
+    states = _states(runs, rows)
     weights = _importances(there) if len([row for row in rows if row.state == "completed"]) >= _ENOUGH else {}
     found = study.best(rows, definition.direction)
     if as_json:
         said = {
             "schema": 1, "study": name, "metric": definition.metric, "direction": definition.direction, "trials": definition.trials,
-            "rows": [_as_json(row) | {"run_state": words.get(row.run or "")} for row in rows],
+            "rows": [_as_json(row) | {"run_state": states[row.run].word if row.run and row.run in states else None} for row in rows],
             "best": None if found is None else found.number, "importance": weights,
         }  # fmt: skip
         click.echo(json.dumps(_finite(said)))
         return
-    for line in _page(definition, rows, words, found, weights):
+    for line in _page(definition, rows, states, found, weights):
         click.echo(line)
     click.echo(f"next: hpctrain tune best {name} --to best.yaml" if found is not None else "next: hpctrain ps", err=True)
 
 
 def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: bool) -> None:
     """Show the best trial of a study, or write its config."""
+    if to is not None and as_json:
+        raise UsageError("--to writes a config, and --json shows the trial; keep one of them", fix="hpctrain tune best --json")
     name = _name(runs, name)
     there = study.open_study(runs, name)
     begun = _definition(there)
@@ -85,6 +88,8 @@ def _write(definition: Definition, found: Row, to: str, *, force: bool) -> None:
     from hpctrain.config.tune_best import with_values
 
     name, text = definition.config or ("config.yaml", "")
+    if Path(to).is_dir():
+        raise UsageError(f"{to} is a directory", fix=f"hpctrain tune best {definition.study} --to {shell.quote(Path(to) / 'best.yaml')}")
     made, kept = with_values(text, found.params)
     head = f"# trial {found.number} of the study {definition.study}: {definition.metric} {found.value:.6g}; from {name}\n"
     _validate(made, to)
@@ -119,7 +124,7 @@ def _validate(text: str, name: str) -> None:
 
 
 def _page(
-    definition: Definition, rows: Sequence[Row], words: Mapping[str, str], found: Row | None, weights: Mapping[str, float]
+    definition: Definition, rows: Sequence[Row], states: Mapping[str, State], found: Row | None, weights: Mapping[str, float]
 ) -> list[str]:
     done = sum(row.state in ("completed", "pruned") for row in rows)
     lines = [f"study {definition.study}: {done} of {definition.trials} trials done; {definition.metric}, {definition.direction}"]
@@ -132,19 +137,19 @@ def _page(
         lines.append(f"runs: {tags[0]}_N")
     keys = list(definition.space)
     head = ("TRIAL", "STATE", "VALUE", "STEP", *keys, "RUN", "WHY")
-    cells = [_cells(row, keys, words, short=len(tags) == 1) for row in rows]
+    cells = [_cells(row, keys, states, short=len(tags) == 1) for row in rows]
     if not any(line[-1] for line in cells):
         head, cells = head[:-1], [line[:-1] for line in cells]
     return [*lines, "", *runs_table.table(head, cells)] if rows else [*lines, "no trial has been asked for yet"]
 
 
-def _cells(row: Row, keys: Sequence[str], words: Mapping[str, str], *, short: bool) -> tuple[str, ...]:
+def _cells(row: Row, keys: Sequence[str], states: Mapping[str, State], *, short: bool) -> tuple[str, ...]:
     step = max(row.reports, default=None)
     value = row.value if row.value is not None else row.reports[step] if step is not None else None
-    state = words.get(row.run or "", "running") if row.state == "running" else row.state
+    state = _word(states.get(row.run or "")) if row.state == "running" else row.state
     run = row.run or "-"
     return (
-        str(row.number), "lost" if row.state == "running" and state in ("failed", "unknown") else state,
+        str(row.number), state,
         "-" if value is None else f"{value:.5g}", "-" if step is None else str(step), *(_value(row.params.get(key)) for key in keys),
         run.rpartition("_")[1] + run.rpartition("_")[2] if short and row.run else run, runs_table.printable(row.reason or ""),
     )  # fmt: skip
@@ -216,12 +221,19 @@ def _tell(runs: Path, definition: Definition, rows: Sequence[Row]) -> bool:
         return False
     try:
         return bool(study.settle(runs, definition, {}))
-    except OSError:
+    except (OSError, HpctrainError):  # no room, or nothing to be written here
         return False
 
 
-def _words(runs: Path, rows: Sequence[Row]) -> dict[str, str]:
-    """Return the states of the runs of trials that are not over."""
+def _states(runs: Path, rows: Sequence[Row]) -> Mapping[str, State]:
+    """Return the states of the runs of trials that are not over; a scheduler that does not answer is said."""
     running = [tune_state.run_of(runs, row) for row in rows if row.state == "running" and row.run]
     found = runs_jobs.survey(runs, running)
-    return {run: state.word for run, state in found.states.items()}
+    if found.silent is not None:
+        click.echo(f"note: {found.silent.what}; whether trials that have no end still run is unknown", err=True)
+    return found.states
+
+
+def _word(state: State | None) -> str:
+    """Return what is shown of a trial without an end: `lost` where nothing of its run goes on by itself."""
+    return "running" if state is None else "lost" if tune_state.is_gone(state) else state.word

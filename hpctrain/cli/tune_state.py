@@ -54,7 +54,7 @@ def look(runs: Path, definition: Definition, *, write: bool) -> StudyState:
     found = runs_jobs.survey(runs, [*running, *coming], every_job=True)
     if found.silent is not None and any(state.word == "unknown" and not state.forgotten for state in found.states.values()):
         raise SchedulerError(found.silent.what, details=found.silent.details, fix=f"{found.silent.fix}; then: hpctrain tune")
-    gone = {run.id: _why(found.states[run.id]) for run in running if _is_gone(found.states[run.id])}
+    gone = {run.id: _why(found.states[run.id]) for run in running if is_gone(found.states[run.id])}
     told: list[tuple[int, str, str]] = []
     if write and any(row.state == "running" for row in rows):
         told = study.settle(runs, definition, gone)
@@ -105,7 +105,7 @@ def run_of(runs: Path, row: Row) -> Run:
     return store.read_run(runs, name) or Run(id=name, tag=name.rpartition("_")[0] or name)
 
 
-def _is_gone(state: State) -> bool:
+def is_gone(state: State) -> bool:
     """Whether nothing of a run will go on by itself, and it has not stopped in good order either."""
     return not state.live and (state.word == "failed" or (state.word == "unknown" and state.forgotten))
 

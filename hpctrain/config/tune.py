@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field
@@ -57,6 +57,8 @@ def _space(value: Any) -> dict[str, Distribution]:
             continue
         try:
             _check_key(key)
+            if (other := next((each for each in found if _same(each, key)), None)) is not None:
+                raise problem(f"is the argument {other} again")
             found[key] = _distribution(written)
         except PydanticCustomError as error:
             wrong[key] = error.message()
@@ -65,10 +67,15 @@ def _space(value: Any) -> dict[str, Distribution]:
     return found
 
 
+def _same(one: str, other: str) -> bool:
+    """Whether two names are one argument to the training's parser."""
+    return one.replace("-", "_") == other.replace("-", "_")
+
+
 def _check_key(key: str) -> None:
     if not _KEY.match(key):
         raise problem("is no argument of a training, such as learning_rate")
-    if key in _NOT_TUNED:
+    if key.replace("-", "_") in _NOT_TUNED:
         raise problem("cannot be searched: all trials of a study have it in common")
 
 
@@ -100,7 +107,8 @@ def _choices(values: Any) -> tuple[Scalar, ...]:
         read: Scalar = to_json_value(value)
         if isinstance(read, str) and (_CONTROL.search(read) or read.startswith("--")):
             raise problem(f"has a choice that no argument can be: {short(read)!r}")
-        if any(read == known and isinstance(read, bool) == isinstance(known, bool) for known in found):
+        # optuna compares with ==, to which 1 and true are one; and "1" and 1 are one word on the training's command line.
+        if any(read == known or (None not in (read, known) and spoken(read) == spoken(known)) for known in found):
             raise problem(f"has the choice {spoken(read)} twice")
         found.append(read)
     return tuple(found)
@@ -134,7 +142,7 @@ def _bounds(data: Mapping[str, Any]) -> Distribution:
 class Tune(Section):
     """`tune:` a study, whose trials are the tasks of an array job."""
 
-    space: Annotated[dict[str, Distribution], BeforeValidator(_space)]
+    space: Annotated[dict[str, Distribution], BeforeValidator(_space)] = Field(default_factory=dict, validate_default=True)
     study: Name | None = None
     trials: Annotated[int, whole(1, MOST_TRIALS)] = 20
     parallel: Annotated[int, whole(1, MOST_TRIALS)] = 4
@@ -172,16 +180,24 @@ def check(config: Config) -> None:
             wrong["sampler"] = (f"grid needs a step, or choices, for {' and '.join(open_)}", ("tune", "sampler"))
         elif most is not None and tune.trials > most:
             wrong["trials"] = (f"must be at most {most}, because the grid has no more points, not {tune.trials}", ("tune", "trials"))
-    for key, value in _asked_first(config).items():
-        if not tune.space[key].holds(value):
-            what = f"is {spoken(value)} in training, which the first trial takes, and holds {tune.space[key].in_words}"
-            wrong[f"space.{key}"] = (what, ("tune", "space", key))
+    wrong |= {f"space.{key}": (what, ("tune", "space", key)) for key, what in _against_training(config, tune)}
     if wrong:
         text = "; ".join(f"{key} {message}" for key, (message, _) in wrong.items())
         keys = {key: message for key, (message, _) in wrong.items()}
         raise PydanticCustomError(
             "hpctrain", "{message}", {"message": text, "keys": keys, "paths": {key: at for key, (_, at) in wrong.items()}}
         )
+
+
+def _against_training(config: Config, tune: Tune) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of the space that do not go with what `training:` says, and why."""
+    for key in tune.space:
+        for other in config.training:
+            if other != key and _same(other, key):
+                yield key, f"is called {other} in training; one name for one argument"
+    for key, value in _asked_first(config).items():
+        if not tune.space[key].holds(value):
+            yield key, f"is {spoken(value)} in training, which the first trial takes, and holds {tune.space[key].in_words}"
 
 
 def _asked_first(config: Config) -> dict[str, Scalar]:

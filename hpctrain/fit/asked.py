@@ -83,7 +83,7 @@ def layout_of(
     packing, length = _rows(reader, dataset)
     layout = Layout(
         nodes=nodes, gpus_per_node=gpus_per_node, sharding=sharding,
-        micro_batch=reader.number("per_device_train_batch_size", MICRO_BATCH, least=1),
+        micro_batch=reader.number("per_device_train_batch_size", rows_unasked(dataset), least=1),
         length=length,
         accumulation=reader.number("gradient_accumulation_steps", 1, least=1),
         weights=_weights(reader, lora is not None, compute, stored),
@@ -100,6 +100,17 @@ def layout_of(
     if asked is None:
         asked = gpu_bytes is not None and needs_checkpointing(shape, layout, gpu_bytes)
     return replace(layout, checkpointing="full" if asked else "off")
+
+
+def rows_unasked(dataset: DataFacts | None) -> int:
+    """Return the rows of a pass where nobody says: TRL's 8, and of long packed rows as many as have the tokens of 8 at TRL's length.
+
+    Args:
+        dataset: the manifest of the prepared dataset; None: it has none.
+    """
+    if dataset is None or not dataset.packed or not dataset.max_length:
+        return MICRO_BATCH
+    return min(MICRO_BATCH, max(1, MICRO_BATCH * MAX_LENGTH // dataset.max_length))
 
 
 def needs_checkpointing(shape: ModelShape, layout: Layout, gpu_bytes: int) -> bool:

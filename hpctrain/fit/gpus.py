@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ GIB = 1024**3
 _TABLE = "gpus.yaml"
 _SIZE = re.compile(r"(?<![a-z0-9])([0-9]{2,3}) ?gi?b?(?![a-z0-9])")
 #: What makes the rest of a name say less than it seems: behind GH200 stands the memory of the CPU (`NVIDIA GH200 480GB`).
+_PART = re.compile(r"(?<![a-z0-9])(?:mig ?)?([1-7])c?g ([0-9]{1,3})gb(?![a-z0-9])")
+"""A part of a GPU that MIG made: `1g.10gb` has one of seven slices of the arithmetic, and 10 GB."""
 _MISLEADING = re.compile(r"\bgh200\b")
 
 
@@ -30,7 +32,8 @@ class Gpu:
         memory: bytes that programs can have, the CUDA context included.
         bf16, fp16, fp32: FLOP/s of dense matrix products at best; None: the GPU has no such arithmetic.
         bandwidth: of its memory, bytes/s; `link`: to the other GPUs of the node, bytes/s in one direction.
-        source: where that is written.
+        evidence: how well the peaks and the bandwidth are attested, a word of hpctrain/clusters/evidence.py.
+        source: where that is written, as far as it was read or is remembered.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Gpu:
     fp32: float
     bandwidth: float
     link: float
+    evidence: str
     source: str
 
     def peak(self, layout: Layout) -> float:
@@ -60,9 +64,34 @@ def find(name: str, memory: int | None = None) -> Gpu | None:
     there = variants(name)
     if not there:
         return None
+    if is_part(name):
+        return _part(name, there, memory)
     said = None if _MISLEADING.search(name.lower()) else _SIZE.search(_words(name))
     known = memory if memory is not None else int(said[1]) * GIB if said else None
     return there[0] if known is None else min(there, key=lambda gpu: abs(gpu.memory - known))
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is that of a part of a GPU, as MIG makes them: `nvidia_a100_3g.20gb`, `1g.10gb`, `a100_mig`."""
+    return _PART.search(_words(name)) is not None or re.search(r"\bmig\b", _words(name)) is not None
+
+
+def part_memory(name: str) -> int | None:
+    """Return the bytes that programs can have of the part that a name stands for, a twentieth less than it says; None: it says none."""
+    found = _PART.search(_words(name))
+    return int(found[2]) * GIB * 19 // 20 if found is not None else None
+
+
+def _part(name: str, there: tuple[Gpu, ...], memory: int | None) -> Gpu | None:
+    """Return the part of a GPU; None where the name does not say how large it is."""
+    found, whole = _PART.search(_words(name)), max(there, key=lambda gpu: gpu.memory)
+    if found is None:
+        return None
+    share, size = int(found[1]) / 7, memory or part_memory(name) or whole.memory
+    return replace(
+        whole, name=f"{whole.name}, MIG {found[1]}g.{found[2]}gb", memory=size, bf16=whole.bf16 and whole.bf16 * share,
+        fp16=whole.fp16 * share, fp32=whole.fp32 * share, bandwidth=whole.bandwidth * min(1.0, size / whole.memory),
+    )  # fmt: skip
 
 
 def variants(name: str) -> tuple[Gpu, ...]:
@@ -99,6 +128,7 @@ def _gpu(row: dict[str, Any]) -> Gpu:
         fp32=tera("fp32") or 0.0,
         bandwidth=float(row["bandwidth"]) * 1e9,
         link=float(row["link"]) * 1e9,
+        evidence=str(row["evidence"]),
         source=str(row["source"]),
     )
 
@@ -112,7 +142,7 @@ def usable(name: str | None, memory: int | None) -> int | None:
     """
     gpu = find(name, memory) if name is not None else None
     if gpu is None:
-        return memory
+        return memory or (part_memory(name) if name is not None else None)
     if memory is None:
         return gpu.memory
     near = abs(gpu.memory - memory) < memory // 10  # anything else is a part of one, or another one

@@ -165,17 +165,16 @@ class Pass(Operations):
         elements, width, wants = hidden.elements, hidden.width, hidden.node is not None
 
         def grow(box: list[Block]) -> list[Block | None]:
-            # With an adapter on the last projection, the tracker shows one more tensor of the output's size meanwhile.
-            other = tape.empty(elements, width, "working memory") if self.adapted_last else None
+            block = kept.pop()  # torch's checkpoint frame holds the layer's input until the layer's backward pass is over
             part, self.ledger.part = self.ledger.part, "recomputed layer"
             boundary = Parameter("working memory")
             self.again = True
-            again = self.layer(Tensor(elements, width, kept.pop(), boundary if wants else None), layer)
+            again = self.layer(Tensor(elements, width, block, boundary if wants else None), layer)
             self.again = False
             self.clear()
             self.ledger.part = part
-            del other
             tape.backward(again, box.pop())
+            del block
             return [boundary.grad]
 
         trained = [each.tensor for each in layer.values() if each.tensor.node is not None]

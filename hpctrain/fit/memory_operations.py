@@ -52,7 +52,6 @@ class Operations:
         self.again = False  # whether a layer is being computed again
         self.frozen = layout.lora is not None
         self._adapted = {each.name for each in adapted(shape, layout.lora)}
-        self.adapted_last = bool(shape.projections) and shape.projections[-1].name in self._adapted
         self.layers = [self._layer_weights() for _ in range(shape.layers)]
         self.embedding = self._weights(shape.embedding_parameters)
         self.norm = self._weights(shape.norm_parameters)

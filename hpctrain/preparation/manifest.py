@@ -61,6 +61,8 @@ class Manifest:
         rows: that were read, in all files.
         dropped: reason to count, of rows that are left out; `dropped_first`: reason to the first of them, `FILE:LINE: detail`.
         truncated: examples that were cut at `max_length`.
+        context_turns: turns of the assistant that are not trained on, because the template shows them otherwise than they were written.
+        specials: special token to the rows that write it in their text; `specials_first`: to the first of these, `FILE:LINE`.
         seed: of the split and of the order.
         digest: sha256 over what is stored: equal for equal data, however many cores made it.
         labels: of classes, their names in the order of their numbers.
@@ -82,6 +84,9 @@ class Manifest:
     dropped: Mapping[str, int] = field(default_factory=dict)
     dropped_first: Mapping[str, str] = field(default_factory=dict)
     truncated: int = 0
+    context_turns: int = 0
+    specials: Mapping[str, int] = field(default_factory=dict)
+    specials_first: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     digest: str = ""
     labels: tuple[str, ...] = ()

@@ -83,11 +83,15 @@ def prepare(request: Request, *, progress: Callable[[Progress], None], say: Call
 
 
 def refuse_to_lose(target: Path) -> None:
-    """Refuse a target that holds what `hpctrain prepare` did not make.
+    """Refuse a target that holds what `hpctrain prepare` did not make, and one that Arrow cannot open.
 
     Raises:
         UsageError: there is such a thing.
     """
+    try:
+        str(target.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the name of the folder to make is not UTF-8: {str(target)!a}", fix="--to data/my_dataset") from None
     if not target.exists() and not target.is_symlink():
         return
     other = f"--to {shell.quote(f'{target}_2')}"
@@ -138,6 +142,9 @@ def _manifest(site: Site, made: Mapping[str, stages.Made], repeated: int, listed
         dropped=tally.dropped,
         dropped_first=tally.first,
         truncated=tally.truncated,
+        context_turns=tally.context_turns,
+        specials=tally.specials,
+        specials_first=tally.specials_first,
         seed=request.seed,
         digest=shards.combined({name: split.digests for name, split in made.items()}),
         settings={

@@ -19,7 +19,7 @@ from hpctrain.preparation.encode import DEFAULT_LOSS, Encoder, LossOn, Recipe, T
 from hpctrain.preparation.fingerprint import tokenizer_fingerprint
 from hpctrain.preparation.rows import Row
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the same request gives other pieces than before: pieces of an earlier hpctrain are not gone on from."""
 _LOOKED_AT = 200
 _FILES_LOOKED_AT = 8

@@ -175,6 +175,10 @@ def _source(path: Path, split: str | None, unit: TextUnit | None, *, inside: boo
     if kind in ("parquet", "arrow"):
         if compression:
             raise _Problem(f"{path}: a compressed {kind} file is read only after unpacking it")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise _Problem(f"Arrow opens no file whose name is not UTF-8: {str(path)!a}") from None
         return Source(path=path, kind=kind, bytes=status.st_size, split=split)
     _check_text(path, beginning, whole=len(beginning) < _BEGINNING)
     if kind == "json" and _is_lines(beginning):

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from hpctrain.preparation import tokenised
 from hpctrain.preparation.encode import Encoded, Encoder, Recipe
 from hpctrain.preparation.rows import Dropped, Row
 from hpctrain.preparation.sources import Piece, read
+from hpctrain.preparation.specials import Specials
 
 #: What is set while processes start: the tokenizers' own threads would fight with the processes, and nothing is asked of the network.
 SWITCHES = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -53,6 +54,8 @@ class Tally:
         read: rows of the source.
         examples, tokens: that were kept.
         truncated: examples that were cut.
+        context_turns: turns of the assistant that are not trained on, because the template shows them otherwise than they were written.
+        specials: special token to the rows that write it in their text; `specials_first` to the first of these, `FILE:LINE`.
         dropped: reason to rows.
         first: reason to the first such row, `FILE:LINE: detail`.
     """
@@ -61,6 +64,9 @@ class Tally:
     examples: int = 0
     tokens: int = 0
     truncated: int = 0
+    context_turns: int = 0
+    specials: dict[str, int] = field(default_factory=dict)
+    specials_first: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
 
@@ -69,15 +75,24 @@ class Tally:
         self.dropped[row.reason] = self.dropped.get(row.reason, 0) + 1
         self.first.setdefault(row.reason, f"{row.where}: {row.detail}" if row.detail else row.where)
 
+    def special(self, tokens: Iterable[str], where: str) -> None:
+        """Count a row that writes special tokens in its text."""
+        for token in tokens:
+            self.specials[token] = self.specials.get(token, 0) + 1
+            self.specials_first.setdefault(token, where)
+
     def add(self, other: Tally) -> None:
         """Count a later piece in."""
         self.read += other.read
         self.examples += other.examples
         self.tokens += other.tokens
         self.truncated += other.truncated
-        for reason, count in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
-            self.first.setdefault(reason, other.first.get(reason, ""))
+        self.context_turns += other.context_turns
+        for mine, theirs in ((self.dropped, other.dropped), (self.specials, other.specials)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+        self.first = {**other.first, **self.first}
+        self.specials_first = {**other.specials_first, **self.specials_first}
 
 
 # -- how many ------------------------------------------------------------------------------------------------------------
@@ -212,6 +227,11 @@ def _encoder() -> Encoder:
     return Encoder(_recipe[0])
 
 
+@functools.cache
+def _specials() -> Specials:
+    return Specials.of(_encoder().tokenizer)
+
+
 def tokenise(job: Job) -> Tally:
     """Read a piece, and write its examples.
 
@@ -222,6 +242,8 @@ def tokenise(job: Job) -> Tally:
     encoder, tally = _encoder(), Tally()
     with tokenised.writing(job.path) as batches:
         for rows in _batches(read(job.piece, columns=job.columns), tally):
+            for row in rows:
+                tally.special(_specials().written([row.get(name) for name in job.columns or row]), row.where)
             for example in encoder.encode(rows):
                 if isinstance(example, Dropped):
                     tally.drop(example)
@@ -246,6 +268,7 @@ def _take(example: Encoded, batches: tokenised.Batches, tally: Tally) -> None:
     tally.examples += 1
     tally.tokens += len(example.input_ids)
     tally.truncated += example.truncated
+    tally.context_turns += example.context_turns
 
 
 def _batches(rows: Iterator[Row | Dropped], tally: Tally) -> Iterator[list[Row]]:

@@ -15,6 +15,7 @@ runs/RUN_ID/                     one run: what one training does until it is don
     model/                       the final weights, with a manifest too
     fit.json                     memory and speed as predicted and as measured (hpctrain/runs/predicted.py; rank 0)
     evaluation.json              what an evaluation-only run measured (rank 0)
+    bad-batch/step-N/            what each rank had of a step whose gradient was not finite (hpctrain/training/bad_batch.py)
     launch -> ../.launches/TAG   what `hpctrain submit` wrote down
     over                         of a chain of jobs: the run has ended, and the jobs that still wait have nothing to do
     stop                         somebody wants the run to save and stop: `touch runs/RUN_ID/stop`
@@ -44,6 +45,8 @@ FIT = "fit.json"
 """In a run's directory: what was predicted of it, and measured (hpctrain.runs.predicted)."""
 EVALUATION = "evaluation.json"
 """In a run's directory: what an evaluation-only run measured."""
+BAD_BATCH = "bad-batch"
+"""In a run's directory: the batches of steps whose gradient was not finite (hpctrain.training.bad_batch)."""
 
 CHECKPOINT_MANIFEST = "hpctrain.json"
 """The file whose presence makes a checkpoint count; written last."""

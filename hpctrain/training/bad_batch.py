@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import files
+from hpctrain.runs import files, layout
 
-FOLDER = "bad-batch"
 STEPS = 2
 """Steps that are kept: the gradient norm of a GPU is looked at one step later."""
 MAX_TOKENS = 4_000_000
@@ -278,7 +277,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if names and names[0] in {"-h", "--help"} else 2
     folder = Path(names[0])
     if not next(folder.glob("rank-*.json"), None):  # RUN_DIR/bad-batch, or the run's directory
-        inner = sorted([*folder.glob("step-*"), *(folder / FOLDER).glob("step-*")], key=lambda path: path.stat().st_mtime)
+        inner = sorted([*folder.glob("step-*"), *(folder / layout.BAD_BATCH).glob("step-*")], key=lambda path: path.stat().st_mtime)
         folder = inner[-1] if inner else folder
     try:
         text = lines(folder)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpctrain.runs import layout
 from hpctrain.training import bad_batch
 from hpctrain.training.not_finite import GradNormWatch, NotFiniteError, not_finite
 from hpctrain.training.process import say
@@ -69,7 +70,7 @@ class FiniteMixin:
     def _lost(self, step: int, bad: tuple[int, float] | None) -> NotFiniteError:
         """Save this rank's batch of a step, and return the error; all ranks do, and none goes on before all have saved."""
         norm = bad[1] if bad and bad[0] == step else None
-        folder = Path(self.survival.run_dir or self.args.output_dir) / bad_batch.FOLDER / f"step-{step}"
+        folder = Path(self.survival.run_dir or self.args.output_dir) / layout.BAD_BATCH / f"step-{step}"
         failed = self._save_batch(folder, step, norm)
         failures = [each for each in self.ranks.gather(failed) if each is not None]
         if failures and self.ranks.rank == 0:

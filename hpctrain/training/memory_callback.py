@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from hpctrain.memory.limits import near_limits
 from hpctrain.memory.reader import Identity, MemoryReader, node_name
 from hpctrain.memory.sample import MARK, Event, Sample, format_line, to_json
+from hpctrain.training.guard import Guard
 
 if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments
@@ -53,6 +54,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._file: int | None = None
         self._first_step = True
         self._said: set[str] = set()
+        self._guard = Guard(f"{MARK} notice:")
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Open the file and take the first sample."""
@@ -87,7 +89,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def _open(self, args: TrainingArguments) -> None:
         self._close()
         identity = _identity(args)
-        self._reader = MemoryReader(identity, note=self._note)
+        self._reader = MemoryReader(identity, note=self._guard.note)
         run_dir = self._run_dir or Path(os.environ.get(RUN_DIR_VARIABLE) or args.output_dir or ".")
         path = run_dir / "memory" / f"rank-{identity.rank}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,40 +108,23 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self._reader is None:
             return
         sample = self._reader.read(step, event)
-        _say(sys.stdout, format_line(sample))
+        _say(format_line(sample))
         self._guard(self._append, sample)
         for kind, sentence in near_limits(sample).items():
             if kind not in self._said:
                 self._said.add(kind)
                 where = f"rank {sample.rank} on {sample.host}, step {step}"
-                _say(sys.stdout, f"{MARK} warning: {where}: {sentence}")
+                _say(f"{MARK} warning: {where}: {sentence}")
 
     def _append(self, sample: Sample) -> None:
         if self._file is not None:
             os.write(self._file, to_json(sample).encode() + b"\n")
 
-    def _guard(self, do: Any, *arguments: Any) -> None:
-        """Do something that must not disturb the training, whatever happens in it."""
-        try:
-            do(*arguments)
-        except Exception as error:
-            self._note(f"{type(error).__name__}: {error}")
 
-    def _note(self, text: str) -> None:
-        """Say once on standard error why something is missing; never raises."""
-        if text in self._said:
-            return
-        self._said.add(text)
-        try:
-            _say(sys.stderr, f"{MARK} notice: {' '.join(text.split())}")
-        except Exception:  # noqa: S110 - standard error is closed; there is nobody left to tell
-            pass
-
-
-def _say(stream: Any, line: str) -> None:
+def _say(line: str) -> None:
     """Write one line in one piece: `print` makes two writes of it when Python is unbuffered, and ranks share a pipe."""
-    stream.write(line + "\n")
-    stream.flush()
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _identity(args: TrainingArguments) -> Identity:

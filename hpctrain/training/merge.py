@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import shlex
 import shutil
 import time
 import uuid
@@ -117,8 +118,12 @@ def merge(request: Request) -> Merged:
 
 def _merge(request: Request) -> Merged:
     plan = _planned(request)
-    request.to.absolute().parent.mkdir(parents=True, exist_ok=True)
     draft = request.to.absolute().with_name(f".{request.to.name}.merging-{uuid.uuid4().hex[:12]}")
+    try:
+        draft.mkdir(parents=True)  # before minutes of loading, so that a folder that cannot be written is said at once
+    except OSError as error:
+        what = f"{request.to} cannot be made: {error.strerror}"
+        raise HpctrainError(what, fix=f"--to FOLDER elsewhere; ls -ld {shlex.quote(str(draft.parent))}") from error
     try:
         wanted, whole, effect = _made(request, plan, draft)
         gc.collect()  # the model goes before it is loaded again
@@ -188,9 +193,10 @@ def _notes(adapter: Adapter, base: Path, asked: Path | None) -> list[str]:
 
 
 def _quiet() -> None:
-    from hpctrain.training.process import disable_progress_bars
+    from hpctrain.training.process import disable_progress_bars, quiet_bitsandbytes
 
     disable_progress_bars()
+    quiet_bitsandbytes()
     warnings.filterwarnings("ignore", module="peft")  # of tied weights, which are looked at here
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
@@ -239,8 +245,13 @@ def _base_config(base: Path, config: Any) -> Any:
 
 def _load(loader: Any, folder: Path, dtype: str, device: str, **named: Any) -> Any:
     import torch
+    from safetensors import SafetensorError
 
-    model = loader.from_pretrained(str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named)
+    try:
+        model = loader.from_pretrained(str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named)
+    except SafetensorError as error:
+        fix = f"ls -l {shlex.quote(str(folder))}, and copy what is damaged anew"
+        raise UsageError(f"the weights in {folder} cannot be read", details=(str(error),), fix=fix) from error
     return model.to(device).eval()
 
 

@@ -1,10 +1,11 @@
 """Proves that a training starts without a network: `hpctrain doctor` runs this in the job's Python with the network switched off.
 
-    python -m hpctrain.training.offline_check TRAINING_ARGUMENTS
+    python -m hpctrain.training.offline_check --task sft TRAINING_ARGUMENTS
     python -m hpctrain.training.offline_check --script train.py
 
-The least that shows it: the imports of the training, its own reading of the arguments (which opens the dataset), tokenizer and model
-configuration, and the model's architecture on torch's meta device, which holds no weights. Nothing is trained and nothing is written.
+The least that shows it: the imports of the training, its own reading of the arguments (which opens the dataset), tokenizer (where the
+task needs one) and model configuration, and the model's architecture on torch's meta device, which holds no weights. Nothing is trained
+and nothing is written.
 Each finished step is one line on standard output; the network interfaces that this process sees come first.
 """
 
@@ -32,8 +33,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
     os.environ["ACCELERATE_USE_CPU"] = "true"  # a login node has no GPU, and that is no fault
     for name, value in (("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_OFFLINE", "1"), ("TRANSFORMERS_OFFLINE", "1")):
         os.environ.setdefault(name, value)
-    state: dict[str, Any] = {}
-    for title, step in _script_steps(words[1]) if words[:1] == ["--script"] else _sft_steps(words, state):
+    if words[:1] == ["--task"]:
+        task, words = words[1], words[2:]
+    else:
+        task = "sft"
+    for title, step in _script_steps(words[1]) if words[:1] == ["--script"] else _task_steps(task, words):
         try:
             step()
         except BaseException as error:  # sys.exit in an imported module too
@@ -45,36 +49,44 @@ def main(argv: list[str] | None = None) -> NoReturn:
     _leave(0)
 
 
-def _sft_steps(words: list[str], state: dict[str, Any]) -> list[tuple[str, Callable[[], None]]]:
+def _task_steps(task: str, words: list[str]) -> list[tuple[str, Callable[[], None]]]:
+    """Return the steps of one of the shipped trainings: `sft` or `classify`."""
+    state: dict[str, Any] = {}
+    reads_text = task == "sft"
+
     def imports() -> None:
         from transformers import Trainer  # noqa: F401
-        from trl import SFTTrainer  # noqa: F401
+
+        if reads_text:
+            from trl import SFTTrainer  # noqa: F401
 
     def arguments() -> None:
         from hpctrain.training.options import read_options
-        from hpctrain.training.sft import TASK
 
-        state["options"] = read_options(words, TASK)
+        state["options"] = read_options(words, importlib.import_module(f"hpctrain.training.{task}").TASK)
 
-    def tokenizer() -> None:
+    def configuration() -> None:
         from transformers import AutoConfig, AutoTokenizer
 
         options = state["options"]
-        name, trust = options.model.model_name_or_path, options.training.trust_remote_code
-        AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
-        state["config"] = AutoConfig.from_pretrained(name, trust_remote_code=trust)
+        # A classifier's code comes with the libraries, and what ships with a model is never run.
+        trust = {"trust_remote_code": options.training.trust_remote_code} if reads_text else {}
+        if reads_text:
+            AutoTokenizer.from_pretrained(options.model.model_name_or_path, **trust)
+        state["config"] = AutoConfig.from_pretrained(options.model.model_name_or_path, **trust), trust
 
     def model() -> None:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+        config, trust = state["config"]
         with torch.device("meta"):
-            AutoModelForCausalLM.from_config(state["config"], trust_remote_code=state["options"].training.trust_remote_code)
+            (AutoModelForCausalLM if reads_text else AutoModelForSequenceClassification).from_config(config, **trust)
 
     return [
         ("imports", imports),
         ("arguments and dataset", arguments),
-        ("tokenizer and configuration", tokenizer),
+        ("tokenizer and configuration" if reads_text else "configuration", configuration),
         ("model", model),
     ]
 

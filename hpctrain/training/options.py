@@ -61,6 +61,7 @@ def read_options(argv: list[str], task: Task) -> Options:
     problems = [_unknown_option(text, parser, task.help) for text in unknown if text.startswith("-")]
     if unknown and not problems:
         problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help))
+    asked.dataset_test_split = preflight.evaluation_split(asked.dataset_name, asked.dataset_test_split)
     splits = [] if asked.evaluate_only else [asked.dataset_train_split]
     splits += [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
     cpu = bool(asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU")))
@@ -68,6 +69,7 @@ def read_options(argv: list[str], task: Task) -> Options:
     train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only))
     chosen = {**_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
     parser.set_defaults(**{name: value for name, value in chosen.items() if is_unasked(getattr(asked, name))}, use_cpu=cpu)
+    parser.set_defaults(dataset_test_split=asked.dataset_test_split)
     script, training, model, *own, monitor, survival, mode = _build(parser, arguments, task.help)
     model.model_name_or_path = weights.model
     _check_world(training)
@@ -136,7 +138,7 @@ def _parser(task: Task) -> Any:
 
     parser = Parser(classes, prog=f"python -m {task.module}", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
-    parser.set_defaults(**{"dtype": None, "logging_nan_inf_filter": False, **task.parser_defaults})
+    parser.set_defaults(**{"dtype": None, "logging_nan_inf_filter": False, "dataset_test_split": None, **task.parser_defaults})
     return parser
 
 

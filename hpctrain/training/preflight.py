@@ -137,6 +137,17 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
     return problems
 
 
+def evaluation_split(name: str | None, asked: str | None) -> str:
+    """Return the split to evaluate on: the one asked for; else `test`, or `validation` of a dataset that has this one alone.
+
+    `hpctrain prepare` and many others hold out `validation`; `test` is TRL's default.
+    """
+    if asked is not None:
+        return asked
+    parts = (split_folders(Path(name)) if name is not None else None) or {}
+    return "validation" if "validation" in parts and "test" not in parts else "test"
+
+
 def split_folders(folder: Path) -> dict[str, Path] | None:
     """Return the folder of each split; of a dataset without splits itself under the name ""; None for anything else."""
     names = (json_object(folder / "dataset_dict.json") or {}).get("splits")

@@ -6,6 +6,7 @@ without an active exception"); barrier, destroy_process_group, flush, os._exit n
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import NoReturn
@@ -61,3 +62,8 @@ def disable_progress_bars() -> None:
 
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
+
+
+def quiet_bitsandbytes() -> None:
+    """Let bitsandbytes not say, whenever peft imports it, that the CPU lacks a kernel from the hub, which no GPU needs."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

@@ -14,6 +14,7 @@ word:
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -27,7 +28,7 @@ from hpctrain.memory.reader import node_name
 from hpctrain.runs import layout
 from hpctrain.training import preflight, resume, stop, trackers
 from hpctrain.training.options import Options, read_options
-from hpctrain.training.process import WAIT_S, leave, own_rank, say
+from hpctrain.training.process import WAIT_S, leave, own_rank, quiet_bitsandbytes, say
 from hpctrain.training.task import Task
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -47,6 +48,7 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
         os.environ.setdefault(name, value)
     together = False
     try:
+        _import_quietly()
         reason = train(read_options(sys.argv[1:] if argv is None else argv, task))
         code = layout.DONE
     except stop.Stopped as stopped:
@@ -62,6 +64,22 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
         sys.stderr.write(traceback.format_exc())
         code, reason = layout.FAILED, "error"
     _end(code, reason, together=together)
+
+
+def _import_quietly() -> None:
+    """Import transformers, which says in every process that W&B is offline, whether or not anything is reported to it.
+
+    A library that it cannot import is said with a fix where it is needed.
+    """
+    quiet_bitsandbytes()
+    mode = os.environ.pop("WANDB_MODE", None)
+    try:
+        importlib.import_module("transformers.integrations.integration_utils")
+    except ImportError:  # said with a fix, where it is needed
+        pass
+    finally:
+        if mode is not None:
+            os.environ["WANDB_MODE"] = mode
 
 
 def _end(code: int, reason: str | None, *, together: bool) -> NoReturn:
@@ -111,7 +129,7 @@ def train(options: Options) -> str:
 
     training, asked = options.training, options.survival
     ends = {name: getattr(asked, name) for name in ("early_stopping_patience", "early_stopping_threshold")}
-    record = resume.record(training, dataset=options.script.dataset_name, splits=options.splits, ends=ends)
+    record = resume.record(training, options.model, *options.own, dataset=options.script.dataset_name, splits=options.splits, ends=ends)
     ranks = Ranks(float(training.ddp_timeout))
     # A run that is saving meanwhile may show each rank something else.
     options = replace(options, weights=ranks.share(options.weights))
@@ -147,6 +165,7 @@ def _evaluate(options: Options, survival: Any) -> str:
     options.training.report_to = []
     every = options.monitor.memory_every
     trainer = _trainer(options, survival, [MemoryCallback(every=every)] if every > 0 else [], log=False)
+    trainer.notes.say()
     _load_adapter(trainer, options)
     return evaluation.evaluate(trainer, options, survival)
 
@@ -285,7 +304,7 @@ def _check_sharding(trainer: Any) -> None:
     if not trainer.args.use_cpu:
         raise preflight.usage_error([problem])
     if trainer.is_world_process_zero():
-        say(f"warning: {problem.what}; that is all there is on the CPU")
+        trainer.notes.add(f"warning: {problem.what}; that is all there is on the CPU")
 
 
 def _summary(state: Any, output_dir: str) -> str:

@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 OPTIONS = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_steps",
     "num_train_epochs", "weight_decay", "max_grad_norm", "optim", "seed", "data_seed", "max_length", "packing", "packing_strategy",
-    "train_sampling_strategy", "neftune_noise_alpha",
+    "train_sampling_strategy", "neftune_noise_alpha", "padding_free", "completion_only_loss", "assistant_only_loss", "loss_type",
+    "label_smoothing_factor", "average_tokens_across_devices", "dataloader_drop_last", "bf16", "fp16", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "lr_scheduler_kwargs",
+    "dtype", "lora_alpha", "lora_dropout", "use_rslora",  # of ModelConfig
+    "class_weights", "max_events", "random_truncation", "min_events", "truncation_keeps",  # of the classifier
 )  # fmt: skip
+#: Of these, the ones that the optimizer's state holds: its groups, and the scheduler's base_lrs, are loaded as they were saved.
+HELD = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 #: Of these, the ones that say when a training is done.
 ENDS = ("max_steps", "num_train_epochs", "early_stopping_patience", "early_stopping_threshold")
 
@@ -273,9 +279,15 @@ def _lines(found: Checkpoint, request: Request, survival: Survival) -> list[str]
     before = (files.read_json(found.path / RECORD) or {}).get("options")
     now = request.record.get("options")
     if isinstance(before, dict) and isinstance(now, dict):
-        changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
+        changed = [name for name in now if name in before and before[name] != now[name]]
         if changed:
-            lines.append(f"[train] changed since the checkpoint: {', '.join(changed)}")
+            words = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in changed)
+            lines.append(f"[train] changed since the checkpoint: {words}")
+        has = state_in(found.path, found.manifest.world_size)
+        if held := [name for name in changed if name in HELD and "optimizer" in has]:
+            verb = "hold" if len(held) > 1 else "holds"
+            lines.append(f"[train] notice: {', '.join(held)} of the checkpoint {verb} on, as its optimizer's state says")
+            lines.append(f"[train] fix: another run, --init_from {shlex.quote(str(found.path))}: its weights, and all else anew")
         if any(name in ("max_steps", "num_train_epochs") and before.get(name) != now[name] for name in now):
             lines.append("[train] with another number of steps the learning rate follows another schedule from here on")
     return lines
@@ -293,16 +305,18 @@ def _leaving(manifest: Manifest, survival: Survival) -> float | None:
     return max(0.0, float(at) - manifest.saved_at)
 
 
-def record(training: Any, *, dataset: str, splits: list[str], ends: Mapping[str, Any]) -> dict[str, Any]:
+def record(training: Any, *more: Any, dataset: str, splits: list[str], ends: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is written into each checkpoint: the data's identity, the options, and when the training is done.
 
     Args:
         training: the training arguments.
+        more: further dataclasses of options; of a name that several have, the first counts.
         dataset: the dataset's folder, as it was saved by save_to_disk.
         splits: the training split, and the evaluation split if there is one.
         ends: the values of early stopping.
     """
-    options = {name: _plain(getattr(training, name)) for name in OPTIONS if hasattr(training, name)}
+    found = {name: [getattr(part, name) for part in (training, *more) if hasattr(part, name)] for name in OPTIONS}
+    options = {name: _plain(values[0]) for name, values in found.items() if values}
     folders = split_folders(Path(dataset)) or {}
     data = {role: _identity(folders.get(split, folders.get(""))) for role, split in zip(("train", "eval"), splits, strict=False)}
     until = {name: options.get(name, _plain(ends.get(name))) for name in ENDS}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from hpctrain.runs import files, metrics
 from hpctrain.runs.layout import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, attempt_name
 from hpctrain.runs.speed import EVENT
 from hpctrain.training import surroundings
+from hpctrain.training.guard import Guard
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -44,7 +44,7 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         self._run_dir = None if run_dir is None else Path(run_dir)
         self._attempt = attempt
         self._file: int | None = None
-        self._said: set[str] = set()
+        self._guard = Guard("[train] notice: run files:")
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         """Write environment.json, open metrics.jsonl, and write at which step the training begins."""
@@ -109,21 +109,6 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         if self._file is not None and state.is_world_process_zero:
             # One write: a reader, or another process of the same name, never finds half of it before the rest.
             os.write(self._file, line(event, state.global_step, state.epoch, logs))
-
-    def _guard(self, do: Any, *arguments: Any) -> None:
-        """Do something that must not disturb the training, whatever happens in it."""
-        try:
-            do(*arguments)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            if text in self._said:
-                return
-            self._said.add(text)
-            try:
-                sys.stderr.write(f"[train] notice: run files: {' '.join(text.split())}\n")
-                sys.stderr.flush()
-            except Exception:  # noqa: S110 - standard error is closed; there is nobody left to tell
-                pass
 
 
 def line(event: str, step: int, epoch: float | None, logs: dict[str, Any]) -> bytes:

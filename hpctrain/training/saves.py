@@ -14,6 +14,7 @@ from hpctrain.training import kept, saving
 from hpctrain.training.deadline import Deadline
 from hpctrain.training.finite import FiniteMixin
 from hpctrain.training.kept import Due, Kept
+from hpctrain.training.notes import Notes
 from hpctrain.training.process import say
 from hpctrain.training.ranks import Ranks
 from hpctrain.training.settings import Survival
@@ -41,6 +42,8 @@ class SavesMixin(FiniteMixin):
     def __init__(self, *args: Any, survival: Survival, **named: Any) -> None:
         super().__init__(*args, **named)
         self.survival = survival
+        self.notes = Notes()
+        self.callback_handler.callbacks.insert(0, self.notes)
         self.ranks = survival.ranks or Ranks(float(self.args.ddp_timeout))
         self.try_name: str = self.ranks.share(survival.attempt or f"{socket.gethostname()}-{os.getpid()}")
         self._attempt: saving.Attempt | None = None
@@ -50,6 +53,12 @@ class SavesMixin(FiniteMixin):
         self._trained_before = 0.0
         self._began = time.monotonic()
         self._deadline = Deadline(None, now=time.time())
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Say nothing of weights that are another one's: a checkpoint holds them once, and transformers misses the second name."""
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))  # type: ignore[misc]
 
     # -- a checkpoint --------------------------------------------------------------------------------------------------
 

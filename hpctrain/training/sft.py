@@ -16,8 +16,11 @@ Defaults that differ from TRL's, besides those of all trainings (hpctrain/traini
     completion_only_loss      on when the dataset has a completion_mask and no labels (TRL ignores the mask)
     max_length                none for a dataset of `hpctrain prepare`, which is cut already; none with padding_free, which cuts nothing.
                               Otherwise TRL's 1024, and what it cuts is said
+    per_device_*_batch_size   of rows that `hpctrain prepare` packed, as many as have the tokens of TRL's 8 rows of 1024: 2 rows of 4096
     padding_free              on for packed datasets, whose examples would see each other otherwise
     train_sampling_strategy   group_by_length for datasets of `hpctrain prepare` that are not packed: less padding
+    ddp_find_unused_parameters  off for a dense model of text: each step uses every weight, and to look for others costs time and a
+                              warning. Otherwise as transformers: of experts, or of a part that sees images, a step may use none
     use_liger_kernel          on where liger-kernel is installed, there is a GPU, and it knows the model
     bnb_4bit_quant_storage    the dtype of the weights under FSDP, which cannot divide anything else
 """
@@ -27,20 +30,20 @@ from __future__ import annotations
 import logging
 import os
 import re
-import textwrap
 import warnings
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.fit.asked import MICRO_BATCH
 from hpctrain.training import kernels, prepared, rails, traps
 from hpctrain.training.options import Options
-from hpctrain.training.preflight import Problem, usage_error
+from hpctrain.training.preflight import Problem, text_config, usage_error
 from hpctrain.training.process import own_rank, say
 from hpctrain.training.task import Task, Unasked, is_unasked
 
 MAX_LENGTH = 1024
 """TRL's own default."""
-WIDTH = 80
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -86,12 +89,15 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
         "completion_only_loss": True if "completion_mask" in columns and "labels" not in columns else None,
         "max_length": None if (free and not asked.packing) or facts.skips else MAX_LENGTH,
         "padding_free": free,
+        **dict.fromkeys(prepared.BATCHES, MICRO_BATCH),
         "train_sampling_strategy": "random",
         "use_liger_kernel": kernels.takes_liger(facts.here, str(facts.config.get("model_type"))),
         **(prepared.defaults(manifest) if manifest is not None else {}),
     }
     if asked.packing and is_unasked(asked.max_length):
         ours["max_length"] = (manifest.max_length if manifest is not None else None) or MAX_LENGTH
+    if every_weight_is_used(facts.config):
+        ours["ddp_find_unused_parameters"] = False
     apart = free or bool(asked.packing)
     choice = kernels.choose(facts.here, kernels.model(facts.config), apart=apart, half=_half(asked, facts.here))
     ours["attn_implementation"] = asked.attn_implementation or choice.attention
@@ -100,7 +106,21 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
     if wanted is None:
         wanted = not cpu and _needs_checkpointing(asked, ours, facts, _gpu_bytes())
     ours["activation_checkpointing"] = wanted
+    _say_rows(asked, ours["per_device_train_batch_size"], manifest)
     return ours
+
+
+def every_weight_is_used(config: Mapping[str, Any]) -> bool:
+    """Say whether each step uses all weights of a model: by its config.json it has no experts, and reads nothing but text."""
+    other = [name for name in config if name.endswith("_config") and name not in {"text_config", "quantization_config"}]
+    experts = [name for name, value in text_config(config).items() if "expert" in name and value]
+    return bool(config) and not other and not experts
+
+
+def _say_rows(asked: Any, rows: int, manifest: Any) -> None:
+    if rows != MICRO_BATCH and is_unasked(asked.per_device_train_batch_size) and own_rank() == 0 and not asked.evaluate_only:
+        say(f"[train] notice: {rows} packed row{'s' * (rows > 1)} of {manifest.max_length} tokens a pass, not TRL's {MICRO_BATCH};")
+        say("[train]   --per_device_train_batch_size says otherwise")
 
 
 def _gpu_bytes() -> int:
@@ -181,7 +201,7 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 
 def _look_for_traps(trainer: Any, options: Options) -> None:
-    """Say what a person should know before the first step, from rank 0.
+    """Note what a person should know before the first step, on rank 0.
 
     Raises:
         UsageError: it must not train like this.
@@ -194,12 +214,10 @@ def _look_for_traps(trainer: Any, options: Options) -> None:
     args, manifest = trainer.args, prepared.of(options)
     rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     packed = prepared.in_words(manifest, options.script.dataset_train_split, rows=rows) if manifest is not None else None
-    lines = [packed] if packed is not None else []
+    if packed is not None:
+        trainer.notes.add(packed)
     for each in known:
-        lines += [f"warning: {each.what}", f"fix: {each.fix}"]
-    for line in lines:
-        for part in textwrap.wrap(line, WIDTH - len("[train] "), subsequent_indent="  ", break_on_hyphens=False):
-            say(f"[train] {part}")
+        trainer.notes.add(f"warning: {each.what}", f"fix: {each.fix}")
 
 
 TASK = Task(
@@ -209,6 +227,7 @@ TASK = Task(
     parser_defaults={
         **dict.fromkeys(("padding_free", "use_liger_kernel", "train_sampling_strategy", "gradient_checkpointing")),
         "max_length": Unasked(MAX_LENGTH),
+        **dict.fromkeys(prepared.BATCHES, Unasked(MICRO_BATCH)),
     },
     problems=_problems,
     prepare=_prepare,

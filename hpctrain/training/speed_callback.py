@@ -8,7 +8,6 @@ It changes nothing of the training: not a random number, not a value, not the Tr
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from hpctrain.training import estimate
 from hpctrain.training.estimate import Verdict, Work
 from hpctrain.training.expectation import Expectation
 from hpctrain.training.fit_file import FitFile
+from hpctrain.training.guard import Guard
 from hpctrain.training.meter import Meter, Window
 from hpctrain.training.process import say
 from hpctrain.training.run_files import RunFiles
@@ -66,7 +66,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._survival, self._ranks, self._expected = survival, ranks, expected
         self._run_files, self._fit_file = run_files, fit_file
         self._meter = Meter(time.monotonic)
-        self._said: set[str] = set()
+        self._guard = Guard(f"{speed.MARK} notice:")
         self._warned = False
         self._sensors: Sensors | None = None
         self._begin(every=0)
@@ -100,7 +100,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         if every is None:
             every = int(state.logging_steps) if args.logging_strategy.value == "steps" else _WITHOUT_LOGGING
         self._begin(every=max(0, every))
-        self._sensors = Sensors(self._ranks.rank, self._ranks.size, self._note)
+        self._sensors = Sensors(self._ranks.rank, self._ranks.size, self._guard.note)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         """Measure the step, and write a line when one is due."""
@@ -277,26 +277,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 "ended": ended,
             }
         )
-
-    # -- errors --------------------------------------------------------------------------------------------------------
-
-    def _guard(self, do: Callable[..., Any], *arguments: Any) -> None:
-        """Do something that must not disturb the training, whatever happens in it."""
-        try:
-            do(*arguments)
-        except Exception as error:
-            self._note(f"{type(error).__name__}: {error}")
-
-    def _note(self, text: str) -> None:
-        """Say once on standard error why something is missing; never raises."""
-        if text in self._said:
-            return
-        self._said.add(text)
-        try:
-            sys.stderr.write(f"{speed.MARK} notice: {' '.join(text.split())}\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: S110 - standard error is closed; there is nobody left to tell
-            pass
 
 
 def starvation(wait: float, workers: int, cores: int) -> tuple[str, str]:

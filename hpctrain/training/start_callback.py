@@ -46,14 +46,17 @@ class StartCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         callbacks.insert(0, callbacks.pop(callbacks.index(self)))
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
-        """Write the table, on rank 0."""
-        if not state.is_world_process_zero or self._trainer is None:
+        """Write the table, and what was noted before it, on rank 0; the others write nothing before that."""
+        if self._trainer is None:
             return
-        try:
-            self._write(args, state)
-        except Exception as error:  # a table must not keep a training from beginning
-            sys.stderr.write(f"[train] notice: the first lines could not be written: {type(error).__name__}: {error}\n")
-            sys.stderr.flush()
+        if state.is_world_process_zero:
+            try:
+                self._write(args, state)
+            except Exception as error:  # a table must not keep a training from beginning
+                sys.stderr.write(f"[train] notice: the first lines could not be written: {type(error).__name__}: {error}\n")
+                sys.stderr.flush()
+            self._trainer.notes.say()
+        self._trainer.ranks.highest(0)  # a log begins with its table
 
     def _write(self, args: TrainingArguments, state: TrainerState) -> None:
         trainer, survival = self._trainer, self._survival

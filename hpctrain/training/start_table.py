@@ -195,7 +195,7 @@ def _place(folder: Any) -> str:
 def _tokens(args: Any, lengths: Lengths | None) -> str:
     if lengths is None:
         return "unknown (the length of the rows is not known)"
-    rows = _global_batch(args)
+    rows = min(_global_batch(args), lengths.rows)
     return f"{big(rows * lengths.mean)} on average without padding, {big(rows * lengths.longest)} at most"
 
 
@@ -249,7 +249,10 @@ def _kernels(trainer: Any) -> tuple[str, str]:
 def _steps(args: Any, steps: int, done: int, rows: int | None) -> str:
     words = f"{steps}"
     if rows:
-        words += f", {steps * _global_batch(args) / rows:.3g} epochs"
+        step_rows = _global_batch(args)
+        # As the Trainer counts: the last step of an epoch is a step, however few rows are left for it.
+        each = max(1, rows // step_rows if args.dataloader_drop_last else -(-rows // step_rows))
+        words += f", {steps / each:.3g} epochs"
     return words + (f"; {done} of them done" if done else "")
 
 

@@ -120,16 +120,18 @@ def open_study(runs: Path, name: str, *, create: Definition | None = None, grace
     path = folder(runs, name) / tune.JOURNAL
     if not path.exists() and create is None:
         there = sorted(each.parent.name for each in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
-        fix = f"one of: {', '.join(there[:5])}" if there else "hpctrain tune"
-        raise UsageError(f"there is no study {name!r} in {runs}", fix=fix)
+        names = (f"  there are: {', '.join(there[:5])}",) if there else ()
+        raise UsageError(
+            f"there is no study {name!r} in {runs}", details=names, fix=f"hpctrain tune status {there[0]}" if there else "hpctrain tune"
+        )
     try:
         storage = optuna.storages.JournalStorage(backend(path, grace=grace))
         known = name in optuna.get_all_study_names(storage)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
         raise HpctrainError(
-            f"the journal of the study {name} is damaged: {error}",
+            f"the journal of the study {name} is damaged: {type(error).__name__}: {error}",
             details=(str(path),),
-            fix=f"another name under tune.study; cp {path} elsewhere",
+            fix=f"another study: tune.study: {name}-2 in config.yaml; the journal stays where it is",
         ) from error
     if create is None and not known:
         raise UsageError(f"the study {name!r} has not begun: no trial has been asked for", fix="hpctrain ps")
@@ -214,7 +216,8 @@ def _create(study: Study, definition: Definition, run: str, *, retry: FrozenTria
         state=TrialState.RUNNING,
         user_attrs={RUN: run, FILE: definition.file, **({RETRY: retry.number} if retry is not None else {})},
         system_attrs={"fixed_params": dict(said)} if said else {},
-        intermediate_values=dict(retry.intermediate_values) if retry is not None else {},
+        # Without what was no number: the step that failed comes again.
+        intermediate_values={step: value for step, value in retry.intermediate_values.items() if math.isfinite(value)} if retry else {},
     )
     trial_id = study._storage.create_new_trial(study._study_id, template_trial=template)
     params = suggest(study, trial_id, definition)
@@ -261,7 +264,8 @@ def report(study: Study, number: int, step: int, value: float) -> bool | None:
     trial = storage.get_trial(trial_id)
     if trial.state.is_finished():
         return None
-    if step not in trial.intermediate_values:  # after a resume, an evaluation may come again
+    known = trial.intermediate_values.get(step)
+    if known is None or not math.isfinite(known):  # after a resume, an evaluation may come again
         storage.set_trial_intermediate_value(trial_id, step, value)
     return bool(study.pruner.prune(study, storage.get_trial(trial_id)))
 

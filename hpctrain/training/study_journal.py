@@ -87,8 +87,8 @@ class Lock:
 
     def _take(self, text: str) -> bool:
         mine = self.path.with_name(f".{self.path.name}.{self.token}")
-        mine.write_text(text, encoding="ascii")
         try:
+            mine.write_text(text, encoding="ascii")
             os.link(mine, self.path)
         except FileExistsError:
             return mine.stat().st_nlink > 1  # NFS may repeat a call whose answer was lost
@@ -228,19 +228,32 @@ def _write(path: Path, lines: bytes, end: int) -> None:
 
 
 def _cut(path: Path) -> int:
-    """Cut off a half line at the end, which a killed writer has left, and return where the file ends."""
+    """Cut off what is no whole line of JSON at the end, which a killed writer has left, and return where the file ends.
+
+    Readers leave such a last line out; once another stands behind it, none of them reads the journal any more.
+    """
     with path.open("r+b") as stream:
         end = start = stream.seek(0, os.SEEK_END)
         kept = b""
-        while start > 0 and b"\n" not in kept:
+        while start > 0 and kept.count(b"\n") < 2:
             size = min(65536, start)
             start -= size
             stream.seek(start)
             kept = stream.read(size) + kept
-        whole = start + kept.rfind(b"\n") + 1
+        kept = kept[: kept.rfind(b"\n") + 1]
+        last = kept[kept[:-1].rfind(b"\n") + 1 :]
+        whole = start + len(kept) - (0 if _is_json(last) else len(last))
         if whole != end:
             stream.truncate(whole)
         return whole
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_there(path: Path, at: int, lines: bytes) -> bool:

@@ -24,7 +24,8 @@ from typing import Any
 from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
 from hpctrain.training import kept, stop
-from hpctrain.training.deadline import RULE, Deadline, in_words
+from hpctrain.training.deadline import RULE, Deadline
+from hpctrain.training.estimate import duration
 from hpctrain.training.kept import Due
 from hpctrain.training.process import say
 from hpctrain.training.saves import SavesMixin
@@ -117,7 +118,7 @@ class SurvivorMixin(SavesMixin):
         self._loop = _Loop(resumed=checkpoint)
         self._begin_deadline(checkpoint)
         self._clean_leftovers()
-        with replaced(self.args, "eval_on_start", self.args.eval_on_start and checkpoint is None):
+        with self.notes, replaced(self.args, "eval_on_start", self.args.eval_on_start and checkpoint is None):
             try:
                 return super().train(resume_from_checkpoint=checkpoint, **named)  # type: ignore[misc]
             except _StopNowError as stopped:
@@ -154,7 +155,7 @@ class SurvivorMixin(SavesMixin):
             step=times.get("step"),
         )
         if self._deadline.end is not None and self.ranks.rank == 0:
-            say(f"[train] the time limit ends in {in_words(self._deadline.end - time.time())}; {RULE}")
+            self.notes.add(f"the time limit ends in {duration(self._deadline.end - time.time())}; {RULE}")
         why = self.ranks.share(self._deadline.too_late(time.time()))
         if why is not None:
             raise _too_late(why)

@@ -273,6 +273,13 @@ def batch_size_alone(asked: Asked) -> Problem | None:
     return None
 
 
+def half_twice(asked: Asked) -> Problem | None:
+    """The libraries say it too, after everything was loaded, and without a fix."""
+    if asked.options.fp16 and asked.options.bf16:
+        return Problem("--fp16 true and --bf16 true exclude each other", "leave --fp16 out")
+    return None
+
+
 def tokens_per_rank(asked: Asked) -> Problem | None:
     """Averaged per rank, a token of a rank with few of them counts more."""
     if asked.options.average_tokens_across_devices is False and asked.world > 1:
@@ -297,7 +304,7 @@ def never_evaluated(asked: Asked) -> Problem | None:
 
 ERRORS: tuple[Rule, ...] = (
     packing_skipped, packing_twice, length_skipped, length_padding_free, packed_apart, beyond_positions, mask_missing,
-    assistant_tokenised, quantized, without_peft, hub_kernels, batch_size_alone,
+    assistant_tokenised, quantized, without_peft, hub_kernels, half_twice, batch_size_alone,
 )  # fmt: skip
 WARNINGS: tuple[Rule, ...] = (
     wrapped_packing, mask_off, mask_under_labels, mask_unknown, float32_base, half_weights, learning_rate_of_full, tokens_per_rank,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import tune
+from hpctrain.jobs import shell, tune
 from hpctrain.jobs.tune import Scalar
 from hpctrain.runs import files, layout
 from hpctrain.training import stop, study, study_sampling
@@ -176,6 +176,12 @@ def main(argv: list[str]) -> NoReturn:
     except HpctrainError as error:
         sys.stderr.write(error.render() + "\n")
         sys.exit(error.exit_code)
+    except OSError as error:
+        place = Path(error.filename).parent if isinstance(error.filename, str) else Path(layout.RUNS)
+        what = f"the study can write nothing: {(error.strerror or str(error)).lower()}"
+        refused = HpctrainError(what, details=(str(place),), fix=f"df -h {shell.quote(place)}; ls -ld {shell.quote(place)}")
+        sys.stderr.write(refused.render() + "\n")
+        sys.exit(refused.exit_code)
 
 
 def _main(argv: list[str]) -> int:

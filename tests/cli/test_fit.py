@@ -176,7 +176,7 @@ def test_what_slurm_says_of_its_gpus_is_asked_where_nothing_else_does(project: D
 def test_a_gpu_that_is_not_known_needs_its_memory(project: Desk) -> None:
     said = project.refused("fit", "--gpu", "h900")
     assert "no GPU is known by the name 'h900'" in said.err
-    assert "NVIDIA H100 SXM" in said.err
+    assert "NVIDIA H100 SXM" in " ".join(said.err.split())
     assert document(project, "--gpu", "h900", "--gpu-memory", "200G")["gpu"]["bytes"] == 200 * 1024**3
     assert "is less than a GiB" in project.refused("fit", "--gpu-memory", "80").err
     assert "memory size" in project.refused("fit", "--gpu-memory", "much").err
@@ -227,7 +227,7 @@ def test_a_prepared_dataset_gives_lengths_and_tokens(project: Desk) -> None:
     dataset(project, packed=True)
     found = document(project, "--", "--num_train_epochs", "2")
     assert (found["asked"]["layout"]["length"], found["tokens"]) == (2048, 2 * 400_000)
-    assert document(project, "--", "--max_steps", "10")["tokens"] == 10 * 32 * 400
+    assert document(project, "--", "--max_steps", "10")["tokens"] == 10 * 16 * 400  # 4 rows of 2048 for each GPU
 
 
 def test_a_config_file_of_the_training_is_read(project: Desk) -> None:
@@ -435,3 +435,28 @@ def test_exact_counts_with_torch(project: Desk) -> None:
     assert "exact: torch's tracker counts" in said.out
     assert "does not run with fake tensors" in project.refused("fit", "--exact", "--", "--optim", "adamw_8bit", code=1).err
     assert sum(found["exact"]["parts"].values()) == pytest.approx(found["exact"]["peak"], rel=0.01)
+
+
+def test_a_read_only_config_is_left_alone(project: Desk) -> None:
+    path = project.directory / "config.yaml"
+    path.chmod(0o444)
+    refused = project.refused("fit", "--apply", code=2).err
+    assert "config.yaml is read-only; nothing was changed" in refused
+    assert "chmod u+w config.yaml" in refused
+    assert path.read_text() == CONFIG
+
+
+def test_apply_says_that_a_sweep_was_not_looked_at(project: Desk) -> None:
+    project.write("config.yaml", CONFIG + "sweep:\n  grid:\n    training.per_device_train_batch_size: [1, 64]\n")
+    said = project.run("fit", "--apply")
+    assert said.code == 0
+    assert "note: what the points of the sweep or of the study change is not looked at" in said.err
+
+
+def test_an_unknown_gpu_fits_the_screen_and_a_part_without_a_size_is_asked_for_it(project: Desk) -> None:
+    refused = project.refused("fit", "--gpu", "h1000").err
+    assert all(len(line) <= 80 for line in refused.splitlines()[:-1])
+    assert "NVIDIA H100 SXM" in " ".join(refused.split())
+    assert "does not say how large it is" in project.refused("fit", "--gpu", "a100_mig").err
+    page = " ".join(project.run("fit", "--gpu", "a100_3g.20gb").out.split())
+    assert "GPU: NVIDIA A100 SXM 80GB, MIG 3g.20gb, 19.0 GiB for programs (--gpu)" in page

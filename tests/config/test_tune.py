@@ -135,10 +135,21 @@ tune:
         ),
         (("eval_steps: 50", "lora_r: 9"), "space.lora_r is 9 in training, which the first trial takes, and holds one of 8, 16, 32"),
         (("  space:", "  space: {}\n  spaces:"), "must hold arguments of the training"),
+        (("  space:", "  spaces:"), "space must hold arguments of the training"),
+        (("    optim:", "    learning-rate: {low: 1, high: 2}\n    optim:"), "learning-rate is the argument learning_rate again"),
+        (("learning_rate: 2e-5", "learning-rate: 2e-5"), "space.learning_rate is called learning-rate in training; one name"),
+        (("optim: {choices: [adamw_torch, null]}", "output-dir: {choices: [a, b]}"), "output-dir cannot be searched"),
+        (("[adamw_torch, null]", "[1, true]"), "optim has the choice true twice"),
+        (("[adamw_torch, null]", '[1, "1"]'), "optim has the choice 1 twice"),
+        (("[adamw_torch, null]", '[true, "true"]'), "optim has the choice true twice"),
     ],
 )
 def test_what_cannot_be_together(change: tuple[str, str], expected: str) -> None:
     assert expected in refused(CONFIG.replace(*change))
+
+
+def test_a_choice_of_null_is_not_the_word_none() -> None:
+    assert resolved(CONFIG.replace("[adamw_torch, null]", '["None", null]')).tune.space["optim"].choices == ("None", None)
 
 
 def test_a_grid_has_no_more_trials_than_points() -> None:

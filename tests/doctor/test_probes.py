@@ -104,6 +104,29 @@ def test_this_environment_with_its_packages(case: Callable[..., Case]) -> None:
         assert version == importlib.metadata.version(name)
 
 
+def test_the_model_is_judged_by_what_the_jobs_task_needs(case: Callable[..., Case], tmp_path: Path) -> None:
+    """A classifier needs no tokenizer, and one that begins at random no weights; the split is the one that is trained on."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "dataset/fit").mkdir(parents=True)
+    (tmp_path / "dataset/dataset_dict.json").write_text('{"splits": ["fit"]}')
+    features = '{"features": {"input_ids": {}, "label": {}}}'
+    for name, text in (("state.json", '{"_data_files": []}'), ("dataset_info.json", features)):
+        (tmp_path / "dataset/fit" / name).write_text(text)
+    words = ("--model_name_or_path", "model", "--dataset_name", "dataset", "--dataset_train_split", "fit")
+
+    def told(task: str, *more: str) -> list[str]:
+        asked = case(spec={"venv": sys.prefix, "task": task, "chdir": str(tmp_path), "arguments": (*words, *more)})
+        answer = environment.environment(asked).inside
+        assert answer is not None
+        assert answer.problems is not None
+        return [what.partition(" has ")[2].split(" (")[0] for what, _ in answer.problems]
+
+    assert told("sft") == ["no weights", "no tokenizer"]
+    assert told("classify") == ["no weights"]
+    assert told("classify", "--from_scratch", "true") == []
+
+
 def test_an_old_python_can_read_the_question() -> None:
     """Python 3.6 is what RHEL 8 calls python3; it has to get as far as saying so."""
     ast.parse(Path(inside.__file__).read_text(), feature_version=(3, 6))

@@ -144,3 +144,12 @@ def test_rows_of_a_prepared_dataset_are_as_long_as_they_are() -> None:
     assert layout("--packing", "true", dataset=Data(max_length=2048)).length == 2048
     assert layout("--packing", "true", "--max_length", "512", dataset=Data(max_length=2048)).length == 512
     assert layout("--dataset_train_split", "mine", dataset=Data(splits={"mine": Split(77)})).length == 77
+
+
+@pytest.mark.parametrize(("length", "rows"), [(4096, 2), (2048, 4), (1500, 5), (32768, 1), (1024, 8), (256, 8), (None, 8)])
+def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(length: int | None, rows: int) -> None:
+    """Eight rows of 4096 would be 32,768 tokens a pass, four times what TRL's defaults mean."""
+    data = Data(packed=True, max_length=length)
+    assert layout(dataset=data).micro_batch == rows
+    assert layout("--per_device_train_batch_size", "8", dataset=data).micro_batch == 8
+    assert layout(dataset=replace(data, packed=False)).micro_batch == 8

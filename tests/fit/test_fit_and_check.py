@@ -112,3 +112,18 @@ def test_a_gpu_without_bfloat16_computes_in_float32() -> None:
 def test_host_memory(size: int, levels: list[str]) -> None:
     spec = replace(SPEC, mem_bytes=size * GIB, arguments=(*SPEC.arguments, "--use_peft", "true", "--dtype", "float32"))
     assert [each.level for each in found(spec, size=500 * GIB)] == levels
+
+
+@pytest.mark.parametrize("name", ["3g.20gb", "nvidia_a100_3g.20gb"])
+def test_a_part_of_a_gpu_that_is_asked_for_is_what_there_is(name: str) -> None:
+    from hpctrain.jobs.check import hardware
+
+    nodes = {"n": {"gpus": 2, "gpu": "NVIDIA A100", "gpu_memory": "40G"}}
+    case = Case(
+        replace(SPEC, gpu_type=name), Cluster(Profile.model_validate({"name": "site", "title": "S", "nodes": nodes})), None, Surroundings()
+    )
+    part = hardware.gpu_part(case)
+    assert part is not None
+    assert gpus.find(part).name.endswith("MIG 3g.20gb")
+    assert 18 * GIB < hardware.gpu_bytes(case).value < 20 * GIB
+    assert hardware.gpu_part(replace(case, spec=SPEC)) is None

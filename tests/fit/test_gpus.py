@@ -58,6 +58,7 @@ def test_every_row_is_whole_and_none_hides_another() -> None:
         found = gpus.find(name, next(gpu.memory for _, gpu in gpus._rows() if gpu.name == name))
         assert found.name == name
         assert found.source
+        assert found.evidence in ("reported", "recalled")  # nobody here has read a maker's data sheet
         assert found.fp32 <= found.fp16 <= 2500e12
         assert found.bf16 is None or found.bf16 <= found.fp16
         assert 10 * GIB < found.memory < 200 * GIB
@@ -78,3 +79,26 @@ def test_what_programs_can_have_is_less_than_what_is_built_in() -> None:
     assert gpus.usable("NVIDIA H100", 40 * GIB) == 40 * GIB  # a part of one, such as MIG makes
     assert gpus.usable("unheard of", 70 * GIB) == 70 * GIB
     assert gpus.usable(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "size", "sevenths"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 SXM", 10, 1), ("nvidia_a100_3g.20gb", "NVIDIA A100 SXM 80GB", 20, 3),
+        ("a100_7g.40gb", "NVIDIA A100 SXM 80GB", 40, 7), ("H100 1g.20gb+me", "NVIDIA H100 SXM", 20, 1),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_gpu_is_not_the_whole(name: str, whole: str, size: int, sevenths: int) -> None:
+    found, all_of_it = gpus.find(name), next(gpu for _, gpu in gpus._rows() if gpu.name == whole)
+    assert 0.9 * size * GIB < found.memory < size * GIB
+    assert found.bf16 == pytest.approx(all_of_it.bf16 * sevenths / 7)
+    assert found.bandwidth < all_of_it.bandwidth
+    assert "MIG" in found.name
+    assert gpus.usable(name, None) == found.memory
+    assert gpus.find(name, 9 * GIB).memory == 9 * GIB  # as torch shows it
+
+
+def test_a_part_of_a_gpu_of_unknown_size_is_not_taken_for_the_whole() -> None:
+    assert gpus.find("a100_mig") is None
+    assert gpus.usable("a100_mig", None) is None
+    assert 9 * GIB < gpus.usable("1g.10gb", None) < 10 * GIB

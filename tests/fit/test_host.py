@@ -1,6 +1,6 @@
 """Host memory of a node."""
 
-from hpctrain.fit.host import CUDA, GIB, LAUNCHER, PIECE, PROCESS, host_memory
+from hpctrain.fit.host import CUDA, GIB, LAUNCHER, PIECE, PINNED, PROCESS, WORKER, host_memory
 from hpctrain.fit.layout import Layout, Lora
 
 COUNT = 8 * 10**9
@@ -40,3 +40,9 @@ def test_workers_come_when_the_model_has_left_for_the_gpu() -> None:
 
 def test_a_model_of_unknown_size_does_not_count() -> None:
     assert host_memory(None, Layout(gpus_per_node=2)).least == 2 * PROCESS
+
+
+def test_each_process_has_pinned_buffers_and_its_own_workers() -> None:
+    held = host_memory(None, Layout(gpus_per_node=2), workers=3)
+    assert held.total == 2 * (PROCESS + CUDA + PINNED + 3 * WORKER) + LAUNCHER
+    assert f"pinned buffers of {PINNED / GIB:.2g} GiB for each process" in held.words

@@ -384,7 +384,10 @@ def test_the_options_of_the_training_are_real() -> None:
 
     from trl import ModelConfig, ScriptArguments, SFTConfig
 
-    known = {field.name.replace("_", "-") for kind in (SFTConfig, ScriptArguments, ModelConfig) for field in fields(kind)} | {"config"}
+    from hpctrain.training.classify_arguments import ClassifyArguments
+
+    kinds = (SFTConfig, ScriptArguments, ModelConfig, ClassifyArguments)
+    known = {field.name.replace("_", "-") for kind in kinds for field in fields(kind)} | {"config"}
     assert sorted(set(TRAINING) - known) == []
 
 

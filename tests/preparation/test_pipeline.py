@@ -112,6 +112,17 @@ def test_the_manifest_counts_what_is_stored(data: Path, whole: Path) -> None:
     assert (made.form, made.loss_on, made.packed, made.max_length, made.vocabulary) == ("messages", "assistant", True, 256, 600)
 
 
+def test_what_was_cut_is_counted(model_folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"text": "a word " * count}) + "\n" for count in (1, 2, 3, 90, 91)))
+    made = prepared(source, model_folder, tmp_path / "d", max_length=32, pack=False, validation=0, workers=1).manifest
+    assert made.truncated == 2
+    split = made.splits["train"]
+    assert (split.examples, split.longest) == (5, 32)
+    assert sum(count for most, count in split.histogram if most >= 32) == 2
+    assert sum(count for _, count in split.histogram) == 5
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_makes_the_same(workers: int, data: Path, model_folder: Path, whole: Path, tmp_path: Path) -> None:
     made = prepared(data, model_folder, tmp_path / "d", workers=workers)
@@ -333,33 +344,58 @@ def test_nothing_left_and_nothing_to_hold_out(model_folder: Path, tmp_path: Path
 
 
 MEASURE = """
-import resource, sys
+import json, resource, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from prepare_made import prepared
-from hpctrain.preparation import plan
+import psutil
+from hpctrain.preparation import pipeline, plan
+from hpctrain.preparation.request import Request
+
+def data_mib(pid):  # private memory that can be written: what RLIMIT_DATA bounds
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0]) / 1024
+
+def look(now):
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        peaks.append(data_mib(process.pid))
+
 if __name__ == "__main__":
     plan.WINDOW_TOKENS = 1 << 19  # both files have several windows
-    made = prepared(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), pack=False)
-    print(made.manifest.splits["train"].tokens, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, made.peak_mib)
+    limit = int(sys.argv[4])
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit << 20, limit << 20))
+        try:
+            bytearray(limit << 20)
+        except MemoryError:
+            pass
+        else:
+            sys.exit("the limit does not bound anything")
+    peaks = []
+    paths, model, target = (Path(sys.argv[1]),), Path(sys.argv[2]), Path(sys.argv[3])
+    asked = Request(paths=paths, target=target, tokenizer=model, max_length=256, workers=2, validation=0.1)
+    made = pipeline.prepare(asked, progress=look)
+    print(json.dumps([made.manifest.splits["train"].tokens, max(peaks)]))
 """
 
 
 def test_memory_does_not_grow_with_the_file(model_folder: Path, tmp_path: Path) -> None:
-    """Seven times the file in the same memory: the parent's peak, as the kernel counts it, and that of all processes, as it was seen."""
+    """Seven times the file in the memory that each process needs for the small one, and a quarter of what the larger result takes more.
+
+    Not the resident memory: pages of mapped files count in that, and the kernel takes them back when it wants.
+    """
     (tmp_path / "run.py").write_text(MEASURE)
     content = chats(tmp_path / "chats.jsonl", 6000).read_bytes()
-    peaks = []
-    for name, copies in (("small", 3), ("large", 21)):
-        file = tmp_path / f"{name}.jsonl"
+
+    def measured(copies: int, limit: int) -> tuple[int, float]:
+        file = tmp_path / f"{copies}.jsonl"
         file.write_bytes(content * copies)
-        words = [str(tmp_path / "run.py"), str(Path(__file__).parent), str(file), str(model_folder), str(tmp_path / name)]
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-        tokens, own_kib, all_mib = (int(word) for word in done.stdout.split())
-        peaks.append((tokens, own_kib / 1024, all_mib))
-    (few, own_small, all_small), (many, own_large, all_large) = peaks
-    assert many == pytest.approx(7 * few, rel=0.01)
-    growth = (many - few) * 8 / (1 << 20)  # what the larger dataset takes more: ids and labels, in MiB
+        words = [str(tmp_path / "run.py"), str(file), str(model_folder), str(tmp_path / f"{copies}")]
+        done = subprocess.run([sys.executable, *words, str(limit)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        tokens, data = json.loads(done.stdout)
+        return tokens, data
+
+    few, data_small = measured(3, 0)
+    growth = 6 * few * 8 / (1 << 20)  # what the larger dataset takes more: ids and labels, in MiB
     assert growth > 80
-    assert own_large - own_small < growth / 4
-    assert all_large - all_small < growth / 2
+    many, _ = measured(21, int(data_small + growth / 4))
+    assert many == pytest.approx(7 * few, rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -81,6 +82,16 @@ def test_liger_is_not_taken_where_it_is_not() -> None:
     assert not takes_liger(replace(CPU, installed=frozenset({"liger_kernel"})), "llama")
     assert "not installed" in liger_problems(SimpleNamespace(use_liger_kernel=True), BARE)[0].what
     assert liger_problems(SimpleNamespace(use_liger_kernel=None), BARE) == []
+
+
+def test_liger_is_taken_where_it_is_installed_and_knows_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = replace(BARE, installed=frozenset({"liger_kernel"}))
+    table = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN={"llama": None})  # as liger-kernel has it, which needs a GPU's triton
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", table)
+    assert takes_liger(there, "llama")
+    assert not takes_liger(there, "gpt2")
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", None)  # what is installed cannot be imported
+    assert not takes_liger(there, "llama")
 
 
 @pytest.mark.torch

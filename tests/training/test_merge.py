@@ -229,6 +229,21 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_damaged_base_and_a_place_that_cannot_be_are_said(tmp_path: Path) -> None:
+    from hpctrain.training.merge import merge
+
+    base = adapters.llama(tmp_path / "base")
+    adapter = adapters.adapter(base, tmp_path / "adapter")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HpctrainError, match="cannot be made: Not a directory"):
+        merge(request(adapter, tmp_path / "file/out"))
+    weights = base / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UsageError, match=r"the weights in .*base cannot be read"):
+        merge(request(adapter, tmp_path / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base", "file"]
+
+
 @pytest.mark.parametrize("damage", ["other weights", "a lost tensor", "not finite"])
 def test_verifying_sees_a_folder_that_is_not_what_was_merged(damage: str, tmp_path: Path) -> None:
     """The check can fail: the written folder is changed behind the merge's back."""

@@ -120,6 +120,23 @@ def test_the_demo_starts_without_a_network_and_writes_nothing(environment: dict[
 
 @pytest.mark.torch
 @pytest.mark.slow
+def test_a_classifier_needs_neither_tokenizer_nor_weights_of_its_own(environment: dict[str, str], tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"input_ids": [[1, 2], [2, 3]], "label": [0, 1]})
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tmp_path / "dataset"))
+    model = Path(__file__).parents[2] / "examples/classify/model"
+    words = ("--model_name_or_path", str(model), "--dataset_name", "dataset", "--from_scratch", "true", "--pad_token_id", "0")
+    done = offline(environment, tmp_path, "--task", "classify", *words)
+    assert done.returncode == 0, done.stderr
+    steps = [line.partition(" done ")[2] for line in done.stdout.splitlines() if " done " in line]
+    assert steps == ["imports", "arguments and dataset", "configuration", "model"]
+    other = offline(environment, tmp_path, "--task", "sft", *words)
+    assert "HPCTRAIN-OFFLINE failed arguments and dataset" in other.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.slow
 def test_what_cannot_start_is_named(environment: dict[str, str], tmp_path: Path) -> None:
     done = offline(environment, tmp_path, "--model_name_or_path", "m", "--dataset_name", "d")
     assert done.returncode == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.training import preflight
-from hpctrain.training.preflight import Problem, check_dataset, check_gpus, check_launch, check_model, usage_error
+from hpctrain.training.preflight import Problem, check_dataset, check_gpus, check_launch, check_model, evaluation_split, usage_error
 
 
 def whats(problems: list[Problem]) -> list[str]:
@@ -148,3 +148,21 @@ def test_zero_without_deepspeed() -> None:
         "pip install deepspeed, or: hpctrain render --sharding fsdp"
     ] * missing
     assert preflight.check_sharding({"HPCTRAIN_SHARDING": "fsdp"}) == []
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "found"),
+    [
+        (["train", "validation"], None, "validation"),
+        (["train", "validation", "test"], None, "test"),
+        (["train"], None, "test"),
+        (None, None, "test"),
+        (["train", "validation"], "test", "test"),
+        (["train", "validation", "test"], "dev", "dev"),
+    ],
+)
+def test_the_evaluation_split(has: list[str] | None, asked: str | None, found: str, tmp_path: Path) -> None:
+    if has is not None:
+        (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": has}))
+    assert evaluation_split(str(tmp_path), asked) == found
+    assert evaluation_split(None, asked) == (asked or "test")

@@ -97,11 +97,49 @@ def test_packed_rows_are_padding_free_and_say_what_a_batch_is(  # noqa: PLR0917
     starts = int((batch["position_ids"] == 0).sum())
     assert starts > 2  # more examples than rows
     split = prepared.of(options).splits["train"]  # type: ignore[union-attr]
+    assert in_process.losses(built)
     words = " ".join(capsys.readouterr().out.replace("[train]", " ").split())
     assert f"packed rows: the batch size counts rows, of {split.examples / split.rows:.1f} examples each" in words
-    assert in_process.losses(built)
     in_process.trainer(in_process.options(monkeypatch, tmp_path / "one", tiny[0], folder, per_device_train_batch_size=1))
     assert "annihilate" not in caplog.text
+
+
+@pytest.mark.parametrize(("asked_rows", "taken"), [(None, 2), (8, 8)])
+def test_long_packed_rows_are_fewer_to_a_pass_as_fit_counts_them(  # noqa: PLR0917
+    made: Made,
+    tiny: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked_rows: int | None,
+    taken: int,
+) -> None:
+    from hpctrain.fit import asked
+
+    folder = tmp_path / "long"
+    shutil.copytree(made("packed", max_length=48, pack=True), folder)
+    manifest = replace(manifests.read(folder), max_length=4096)  # type: ignore[type-var]
+    (folder / manifests.NAME).write_text(manifest.to_json())
+    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=asked_rows)
+    assert options.training.per_device_train_batch_size == taken
+    assert options.training.per_device_eval_batch_size == 2 == asked.rows_unasked(manifest)
+    assert ("2 packed rows of 4096 tokens a pass, not TRL's 8" in capsys.readouterr().out) == (asked_rows is None)
+
+
+@pytest.mark.parametrize("asked", [None, "validation", "test"])
+def test_validation_is_evaluated_where_nobody_named_a_split(
+    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    """A dataset of `hpctrain prepare` has no `test`, TRL's default; somebody who asks for it by name is told so."""
+    folder = made("held", max_length=48, validation=10)
+    if asked == "test":
+        said = refused(monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked)
+        assert "has no split 'test'; it has train, validation" in said
+        return
+    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked)
+    assert options.script.dataset_test_split == "validation"
+    assert options.splits == ["train", "validation"]
+    assert len(options.eval_dataset) == 10
 
 
 def test_packed_and_unpacked_give_the_same_loss(made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

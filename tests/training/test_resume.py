@@ -66,6 +66,31 @@ def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str],
     assert json.loads((run / "model/hpctrain.json").read_text())["step"] == 6
 
 
+def test_what_the_checkpoint_s_optimizer_holds_is_no_change(train: Train, tmp_path: Path) -> None:
+    """The learning rate of the command line is not taken after a resume: that is said, and is so."""
+    constant = {"lr_scheduler_type": "constant", "use_peft": "true", "lora_r": 2, "lora_target_modules": "q_proj"}
+    assert train("r", "1.0", lora_alpha=4, **constant).returncode == 0
+    more = train("r", "1.1", max_steps=6, learning_rate=1e-5, lora_alpha=8, **constant)
+    assert more.returncode == 0, more.stderr
+    assert "[train] changed since the checkpoint: learning_rate 0.01 -> 1e-05, max_steps 4 -> 6, lora_alpha 4 -> 8" in said(more)
+    assert said(more)[2:4] == [
+        "[train] notice: learning_rate of the checkpoint holds on, as its optimizer's state says",
+        f"[train] fix: another run, --init_from {tmp_path}/runs/r/checkpoints/checkpoint-4: its weights, and all else anew",
+    ]
+    assert "learning_rate=0.01 " in more.stdout
+    assert "learning_rate=1e-05 " not in more.stdout
+
+
+def test_the_classifier_s_own_options_are_recorded(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from hpctrain.training import resume
+
+    training, own = SimpleNamespace(seed=1, bf16=True), SimpleNamespace(random_truncation=0.5, seed=2)
+    found = resume.record(training, own, dataset=str(tmp_path), splits=["train"], ends={})["options"]
+    assert found == {"seed": 1, "bf16": True, "random_truncation": 0.5}
+
+
 def test_what_is_damaged_is_skipped_and_named(train: Train, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "r"
     train("r", "1.0")

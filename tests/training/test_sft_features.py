@@ -240,6 +240,12 @@ def test_checkpointing_follows_the_gpus_memory(tiny: tuple[str, str], monkeypatc
     assert sft._needs_checkpointing(asked, {}, facts, 24 * 2**30)
     unknown = traps_asked.Asked(options=asked, config={"model_type": "nobodys"}, here=facts.here)
     assert sft._needs_checkpointing(asked, {}, unknown, 80 * 2**30)
+    monkeypatch.setattr(sft.traps, "asked_facts", lambda _asked: facts)
+    data = SimpleNamespace(column_names=["input_ids"])
+    for size, needed in ((80, False), (24, True)):
+        monkeypatch.setattr(sft, "_gpu_bytes", lambda size=size: size * 2**30)
+        assert sft._defaults(asked, cpu=False, data=data)["activation_checkpointing"] is needed
+        assert sft._defaults(asked, cpu=True, data=data)["activation_checkpointing"] is False
 
 
 def test_rows_of_alike_length_share_a_step(build: Build, tmp_path: Path) -> None:

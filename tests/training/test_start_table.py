@@ -105,6 +105,18 @@ def test_utilisation_is_of_the_bfloat16_peak() -> None:
     assert found.mfu(10_000.0, 4.0, 4) < one  # type: ignore[operator]
 
 
+def test_epochs_as_the_trainer_counts_them() -> None:
+    class Args:
+        per_device_train_batch_size, gradient_accumulation_steps, world_size, dataloader_drop_last = 4, 1, 2, False
+
+    assert start_table._steps(Args(), 6, 0, 3) == "6, 6 epochs"  # fewer rows than a step takes
+    assert start_table._steps(Args(), 6, 2, 17) == "6, 2 epochs; 2 of them done"
+    Args.dataloader_drop_last = True
+    assert start_table._steps(Args(), 6, 0, 17) == "6, 3 epochs"
+    few = Lengths(rows=3, examples=3, tokens=30, longest=12, squares=1, packed=False)
+    assert start_table._tokens(Args(), few) == "30 on average without padding, 36 at most"
+
+
 def test_the_record_names_every_part() -> None:
     record = expected().as_record()
     assert sum(record["predicted"]["parts"].values()) == record["predicted"]["total"]

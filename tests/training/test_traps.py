@@ -21,7 +21,7 @@ PLAIN: dict[str, Any] = {
     "completion_only_loss": None, "assistant_only_loss": False, "use_peft": False, "dtype": "float32", "bf16": True, "load_in_4bit": False,
     "load_in_8bit": False, "bnb_4bit_quant_storage": None, "learning_rate": 1e-4, "model_init_kwargs": None, "auto_find_batch_size": False,
     "average_tokens_across_devices": True, "logging_nan_inf_filter": False, "eval_steps": None, "eval_strategy": "no",
-    "dataset_train_split": "train",
+    "dataset_train_split": "train", "fp16": False,
 }  # fmt: skip
 MANIFEST = Manifest(
     sources=(), form="text", columns={}, loss_on="all", tokenizer="t", tokenizer_name="n", template=None, vocabulary=64, max_length=256,
@@ -45,6 +45,7 @@ TABLE: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("length_padding_free", {"padding_free": True, "max_length": 512}, "cuts nothing", {"padding_free": True}),
     ("length_padding_free", {"padding_free": True, "max_length": 512}, "512", {"padding_free": True, "max_length": 512, "packing": True}),
     ("packed_apart", {"padding_free": False, "facts": {"columns": ("input_ids", "seq_lengths")}}, "each other", {"padding_free": False}),
+    ("half_twice", {"fp16": True, "bf16": True}, "exclude each other", {"fp16": True, "bf16": False}),
     ("beyond_positions", {"max_length": 129}, "positions for 128", {"max_length": 128}),
     ("beyond_positions", {"facts": {"manifest": MANIFEST}}, "up to 200", {"max_length": 128, "facts": {"manifest": MANIFEST}}),
     ("beyond_positions", {"max_length": 512}, "positions", {"max_length": 512, "packing": True}),

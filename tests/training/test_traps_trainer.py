@@ -184,7 +184,9 @@ def test_fewer_rows_than_a_step_takes(built: Any, tmp_path: Path) -> None:
 
 
 def test_warnings_are_said_with_their_fix_and_errors_stop_it(built: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    built(dataset=dataset(tmp_path / "d", [[1, 2, 3, 61]] * 4), per_device_train_batch_size=8, logging_nan_inf_filter="true")
+    built(
+        dataset=dataset(tmp_path / "d", [[1, 2, 3, 61]] * 4), per_device_train_batch_size=8, logging_nan_inf_filter="true"
+    ).trainer.notes.say()
     out = capsys.readouterr().out
     assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("[train]"))
     words = " ".join(line.removeprefix("[train]").strip() for line in out.splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -137,6 +138,14 @@ def test_a_half_line_of_a_killed_writer_is_cut_off(journal: Path, half: bytes) -
     assert journal.read_bytes() == b'{"a":1}\n{"b":2}\n{"c":3}\n'
 
 
+@pytest.mark.parametrize("line", [b"not JSON\n", b"\0" * 50 + b"\n", b'{"op_co\n', b"\n"])
+def test_a_last_line_that_is_no_json_is_cut_off(journal: Path, line: bytes) -> None:
+    with journal.open("ab") as stream:
+        stream.write(line)
+    append(journal, b'{"b":2}\n')
+    assert journal.read_bytes() == b'{"a":1}\n{"b":2}\n'
+
+
 def test_a_journal_of_nothing_but_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.log"
     path.write_bytes(b'{"op')
@@ -159,6 +168,17 @@ def test_a_writer_without_room_takes_its_half_line_back(journal: Path) -> None:
     assert journal.read_bytes() == b'{"a":1}\n'
     append(journal, b'{"b":2}\n')
     assert journal.read_bytes() == b'{"a":1}\n{"b":2}\n'
+
+
+def test_a_lock_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        Lock(tmp_path / "lock").acquire()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_does_not_stay_is_an_error(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs.tune import Definition, Distribution, Pruner
 from hpctrain.runs import files
-from hpctrain.training import study, study_sampling, trial
+from hpctrain.training import study, study_journal, study_sampling, trial
 
 pytestmark = pytest.mark.torch  # optuna is in the same extra
 
@@ -148,6 +149,18 @@ def test_a_second_report_of_a_step_changes_nothing(runs: Path) -> None:
     report(runs, 0, s5=2.0)
     report(runs, 0, s5=1.0)
     assert row(runs, 0).reports == {5: 2.0}
+
+
+def test_a_number_takes_the_place_of_nan(runs: Path) -> None:
+    asked(runs, "r_0")
+    report(runs, 0, s5=2.0, s10=float("nan"))
+    assert tell(runs, BASE, 0) == "failed"
+    asked(runs, "r_0")
+    assert row(runs, 1).reports == {5: 2.0}, "the step that failed comes again"
+    report(runs, 1, s10=float("nan"))
+    report(runs, 1, s10=1.0)
+    assert tell(runs, BASE, 1) == "completed"
+    assert row(runs, 1).value == 1.0
 
 
 ENDS = [
@@ -333,6 +346,31 @@ def test_what_is_wrong_is_said(job: Path, runs: Path, capsys: pytest.CaptureFixt
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_disk_that_takes_nothing_is_said(
+    job: Path, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("ask", job) == 0
+
+    def full(lock: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(lock.path))
+
+    monkeypatch.setattr(study_journal.Lock, "acquire", full)
+    for words in (("ask", job), ("tell", 0, "completed")):
+        assert call(*words) == 1
+        said = capsys.readouterr().err.splitlines()
+        assert said[0] == "error: the study can write nothing: read-only file system"
+        assert said[-1].startswith(f"fix: df -h {runs / '.studies' / 's'}; ls -ld ")
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "x"}\n'])
+def test_lines_that_mean_nothing_are_damage(runs: Path, line: bytes) -> None:
+    asked(runs, "r_0")
+    with (study.folder(runs, "s") / "journal.log").open("ab") as stream:
+        stream.write(line)
+    with pytest.raises(HpctrainError, match="is damaged"):
+        study.open_study(runs, "s")
+
+
 def test_a_reporter_without_a_journal_says_so_and_lets_the_training_go_on(job: Path, runs: Path) -> None:
     assert call("ask", job) == 0
     reporter = trial.Reporter(runs / "r_0" / "trial.json")
@@ -364,13 +402,14 @@ for number in range(rounds):
 """
 
 
-def workers(runs: Path, count: int, rounds: int, definition: Definition) -> list[subprocess.Popen[str]]:
+def workers(runs: Path, count: int, rounds: int, definition: Definition, prefix: str = "") -> list[subprocess.Popen[str]]:
     file = runs / "definition.json"
     file.write_text(definition.text)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(runs), str(number), str(rounds), str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-c", WORKER, str(runs), f"{prefix}{number}", str(rounds), str(file)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True, env=environment,
         )
         for number in range(count)
@@ -396,18 +435,19 @@ def test_eight_processes_of_25_trials_lose_and_double_none(runs: Path) -> None:
 @pytest.mark.slow
 def test_processes_that_are_killed_anywhere_leave_a_study_that_goes_on(runs: Path) -> None:
     definition = replace(BASE, trials=400, sampler="random")
+    said: list[str] = []
     for round_ in range(6):
-        processes = workers(runs, 3, 100, definition)
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()
+        processes = workers(runs, 3, 12, definition, f"{round_}_")  # a run whose trial is over gets no other
         for position, process in enumerate(processes):
-            if position or round_ % 2:
-                process.stdout.readline() if process.stdout is not None else None
+            assert process.stdout is not None
+            said += [process.stdout.readline() for _ in range(1 + (position or round_) % 2)]
             process.send_signal(signal.SIGKILL)
         for process in processes:
-            process.communicate()
+            said += process.communicate()[0].splitlines()
     rows = study.rows(study.open_study(runs, "s"))
     assert [each.number for each in rows] == list(range(len(rows)))
-    assert asked(runs, "after").number >= 18
+    numbers = [int(line.split()[0]) for line in said]
+    assert len(numbers) == len(set(numbers)) >= 18, "each has a trial of its own"
+    assert set(numbers) <= {each.number for each in rows}, "none is lost"
+    assert asked(runs, "after", definition).number == len(rows)
     tell(runs, definition, len(rows), "failed")

@@ -49,11 +49,8 @@ def environment(case: Case) -> EnvironmentFacts:
         base = _home_of(folder)
         return EnvironmentFacts(**common, missing=str(folder / "bin/python") + (f" (made from {base})" if base else ""))  # type: ignore[arg-type]
     script = f"{activation(case.spec)}\ncommand -v {launcher} || echo -\ncommand -v python || echo -\n"
-    script += 'exec python -c "$1" "$2" "$3"\n'
-    arguments = Arguments(case.spec)
-    read_here = arguments.ours and not arguments.incomplete
-    words = [arguments.get("model_name_or_path") or "", arguments.get("dataset_name") or ""] if read_here else []
-    argv = [*shell_of(case.spec), script, "doctor", Path(inside.__file__).read_text(encoding="utf-8"), *words]
+    script += 'exec python -c "$@"\n'
+    argv = [*shell_of(case.spec), script, "doctor", Path(inside.__file__).read_text(encoding="utf-8"), *_asked(case)]
     chdir = case.spec.chdir if Path(case.spec.chdir).is_dir() else str(Path.cwd())
     try:
         done = start.run(["env", f"--chdir={chdir}", *argv], timeout=LIMIT_S)
@@ -62,6 +59,16 @@ def environment(case: Case) -> EnvironmentFacts:
     except SchedulerError as error:
         return EnvironmentFacts(**common, said=error.what)  # type: ignore[arg-type]
     return _read(done.stdout, done.stderr, common, folder, binary)
+
+
+def _asked(case: Case) -> list[str]:
+    """Return the words of `inside.preflight`; none where the job's arguments are not all known here."""
+    arguments = Arguments(case.spec)
+    if not arguments.ours or arguments.incomplete:
+        return []
+    given = [arguments.get(name) or "" for name in ("model_name_or_path", "dataset_name")]
+    scratch = "yes" if arguments.says("from_scratch") else ""
+    return [*given, arguments.get("dataset_train_split") or "train", case.spec.task, scratch]
 
 
 def _read(out: str, err: str, common: dict[str, object], folder: Path | None, binary: str | None) -> EnvironmentFacts:

@@ -31,7 +31,7 @@ def main() -> None:
         found["packages"], found["requires"] = packages()
     found["torch"] = torch_build()
     if sys.version_info >= (3, 11) and len(sys.argv) > 2:
-        found["problems"] = preflight(sys.argv[1], sys.argv[2])
+        found["problems"] = preflight(*sys.argv[1:])
     sys.stdout.write(MARK + json.dumps(found) + "\n")
 
 
@@ -65,13 +65,14 @@ def torch_build() -> object:
     return {name.strip("_"): match.group(1) if match else None for name, match in values.items()}
 
 
-def preflight(model: str, dataset: str) -> object:
+def preflight(model: str, dataset: str, split: str = "train", task: str = "sft", from_scratch: str = "") -> object:
     """Return what the training's own checks say of model and dataset; None where this hpctrain does not have them."""
     try:
         checks = importlib.import_module("hpctrain.training.preflight")  # of the job's environment
-    except ImportError:
+        needs = checks.model_needs(task, from_scratch=bool(from_scratch))
+    except (ImportError, AttributeError):
         return None
-    problems = checks.check_model(model or None) + checks.check_dataset(dataset or None, ["train"])
+    problems = checks.check_model(model or None, needs) + checks.check_dataset(dataset or None, [split])
     return [[problem.what, problem.fix] for problem in problems]
 
 

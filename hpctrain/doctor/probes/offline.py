@@ -29,7 +29,7 @@ def offline(case: Case) -> OfflineFacts:
     if (reason := _nothing_to_try(case)) is not None:
         return OfflineFacts(skipped=reason)
     prefix, refused = _namespace()
-    words = ["--script", spec.script] if spec.script is not None else list(spec.arguments)
+    words = ["--script", spec.script] if spec.script is not None else ["--task", spec.task, *spec.arguments]
     script = f'{activation(spec)}\ncd "$1" && shift && exec python -m hpctrain.training.offline_check "$@"'
     variables = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "offline"}
     if not prefix:

@@ -41,11 +41,12 @@ def _removed(case: Case) -> Iterator[Finding]:
     arguments = Arguments(case.spec)
     for name in arguments.names if arguments.ours else ():
         if name in REMOVED:
+            instead = "max_events" if name == "max_seq_length" and not arguments.sft else REMOVED[name]
             yield case.finding(
                 "argument-removed", "error", f"the training knows no {name} any more",
                 evidence=case.said("training", name, value=arguments.get(name)),
                 reason="transformers 5 removed it, and the training stops when it reads its arguments",
-                fix=f"in its place: {REMOVED[name]}",
+                fix=f"in its place: {instead}",
             )  # fmt: skip
 
 

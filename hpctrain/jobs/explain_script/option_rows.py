@@ -14,6 +14,7 @@ _APP = "apptainer exec --help"
 _PY = "python(1)"
 _TRL = "transformers documentation, TrainingArguments"
 _SFT = "TRL documentation, SFTConfig and ScriptArguments"
+_CLASSIFY = "python -m hpctrain.training.classify --help"
 
 
 def _flag(why: str, source: str) -> Row:
@@ -202,4 +203,13 @@ TRAINING: dict[str, Row] = {
     "use-peft": Row("trains a small adapter (LoRA), not all weights.", "TRL documentation, ModelConfig"),
     "config": Row("reads its settings from `{value}`.", _SFT),
     "ddp-timeout": Row("seconds until a hanging collective is an error: {value}.", _TRL),
+    "from-scratch": Row("takes the model's config.json alone, and begins with random weights.", _CLASSIFY),
+    "random-truncation": Row("the probability that a training row is cut to a random length: {value}.", _CLASSIFY),
+    "min-events": Row("a row that is cut at random keeps at least {value} events.", _CLASSIFY),
+    "max-events": Row("of longer rows the last {value} events are kept.", _CLASSIFY),
+    "truncation-keeps": Row("what stays of a row that is cut at random: {value}.", _CLASSIFY),
+    "class-weights": Row("how much each class counts in the loss: {value}.", _CLASSIFY),
+    "label-column": Row("the column of the labels: `{value}`.", _CLASSIFY),
+    "pad-token-id": Row("the id that pads the rows: {value}.", _CLASSIFY),
+    "metric-for-best-model": Row("which weights are the best ones: by {value}.", _TRL),
 }

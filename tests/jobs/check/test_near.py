@@ -203,6 +203,12 @@ def test_cores_for_each_gpu_are_shown_as_they_were_written() -> None:
     assert "cpus_per_task 68" in the(Scene(spec={"cpus_per_task": 68}), "cores-limit").evidence
 
 
+def test_a_classifier_is_told_its_own_option() -> None:
+    arguments = (*ARGUMENTS, "--max_seq_length", "64")
+    assert the(Scene(spec={"arguments": arguments, "task": "classify"}), "argument-removed").fix == "in its place: max_events"
+    assert the(Scene(spec={"arguments": arguments}), "argument-removed").fix == "in its place: max_length"
+
+
 @pytest.mark.parametrize("typed", [("--warmup_ratio", "0.1"), ("--warmup-ratio=0.1",)])
 def test_what_was_typed_behind_dashes_is_said_to_stand_there(typed: tuple[str, ...]) -> None:
     scene = Scene(spec={"arguments": (*ARGUMENTS, *typed)}, arguments=typed, origins={("training",): "config.yaml:20:1"})
