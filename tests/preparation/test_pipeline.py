@@ -281,9 +281,12 @@ def test_a_worker_that_is_killed(data: Path, model_folder: Path, tmp_path: Path)
 
     def kill_one(now: stages.Progress) -> None:
         for child in psutil.Process().children(recursive=True):
-            if "forkserver" in " ".join(child.cmdline()) and not child.children():
-                child.kill()
-                return
+            try:
+                if "forkserver" in " ".join(child.cmdline()) and not child.children():
+                    child.kill()
+                    return
+            except psutil.NoSuchProcess:  # ended meanwhile, or a zombie
+                continue
 
     asked = Request(paths=(data,), target=tmp_path / "d", tokenizer=model_folder, max_length=256, workers=2)
     with pytest.raises(HpctrainError, match="a worker was killed") as killed:
