@@ -105,7 +105,7 @@ def _weights_problems(folder: Path) -> list[str]:
 # -- the dataset -------------------------------------------------------------------------------------------------------
 
 
-_HOW_TO_SAVE = "dataset.map(tokenise).save_to_disk('FOLDER') in Python; one to look at: hpctrain prepare --demo demo"
+_HOW_TO_SAVE = "hpctrain prepare DATA --model MODEL --to FOLDER; one to look at: hpctrain prepare --demo demo"
 
 
 def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:

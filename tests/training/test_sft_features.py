@@ -269,7 +269,6 @@ def test_rows_of_alike_length_share_a_step(build: Build, tmp_path: Path) -> None
     assert in_process.losses(built)
 
 
-@pytest.mark.skipif(not __import__("importlib.util").util.find_spec("bitsandbytes"), reason="bitsandbytes is not part of [train]")
 def test_qlora_trains_on_the_cpu(build: Build) -> None:
     built = build(use_peft="true", lora_r=4, lora_target_modules="all-linear", load_in_4bit="true", max_steps=4)
     quantized = [name for name, value in built.model.named_parameters() if type(value).__name__ == "Params4bit"]
