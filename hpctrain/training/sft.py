@@ -106,7 +106,6 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
     if wanted is None:
         wanted = not cpu and _needs_checkpointing(asked, ours, facts, _gpu_bytes())
     ours["activation_checkpointing"] = wanted
-    _say_rows(asked, ours["per_device_train_batch_size"], manifest)
     return ours
 
 
@@ -115,12 +114,6 @@ def every_weight_is_used(config: Mapping[str, Any]) -> bool:
     other = [name for name in config if name.endswith("_config") and name not in {"text_config", "quantization_config"}]
     experts = [name for name, value in text_config(config).items() if "expert" in name and value]
     return bool(config) and not other and not experts
-
-
-def _say_rows(asked: Any, rows: int, manifest: Any) -> None:
-    if rows != MICRO_BATCH and is_unasked(asked.per_device_train_batch_size) and own_rank() == 0 and not asked.evaluate_only:
-        say(f"[train] notice: {rows} packed row{'s' * (rows > 1)} of {manifest.max_length} tokens a pass, not TRL's {MICRO_BATCH};")
-        say("[train]   --per_device_train_batch_size says otherwise")
 
 
 def _gpu_bytes() -> int:
@@ -214,8 +207,11 @@ def _look_for_traps(trainer: Any, options: Options) -> None:
     args, manifest = trainer.args, prepared.of(options)
     rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     packed = prepared.in_words(manifest, options.script.dataset_train_split, rows=rows) if manifest is not None else None
-    if packed is not None:
+    if manifest is not None and packed is not None:
         trainer.notes.add(packed)
+        if (taken := args.per_device_train_batch_size) == prepared.rows_unasked(manifest) != MICRO_BATCH:
+            long = f"{taken} packed row{'s' * (taken > 1)} of {manifest.max_length} tokens a pass"
+            trainer.notes.add(f"{long}: as many tokens as TRL's 8 rows of {MAX_LENGTH}; --per_device_train_batch_size changes that")
     for each in known:
         trainer.notes.add(f"warning: {each.what}", f"fix: {each.fix}")
 

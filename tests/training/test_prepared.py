@@ -123,7 +123,9 @@ def test_long_packed_rows_are_fewer_to_a_pass_as_fit_counts_them(  # noqa: PLR09
     options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=asked_rows)
     assert options.training.per_device_train_batch_size == taken
     assert options.training.per_device_eval_batch_size == 2 == asked.rows_unasked(manifest)
-    assert ("2 packed rows of 4096 tokens a pass, not TRL's 8" in capsys.readouterr().out) == (asked_rows is None)
+    in_process.trainer(options).notes.say()
+    said = " ".join(capsys.readouterr().out.replace("[train]", " ").split())
+    assert ("2 packed rows of 4096 tokens a pass: as many tokens as TRL's 8 rows of 1024" in said) == (asked_rows is None)
 
 
 @pytest.mark.parametrize("asked", [None, "validation", "test"])
