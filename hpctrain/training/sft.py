@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.fit.asked import MICRO_BATCH
+from hpctrain.fit.asked import MICRO_BATCH, rows_unasked
 from hpctrain.training import kernels, prepared, rails, traps
 from hpctrain.training.options import Options
 from hpctrain.training.preflight import Problem, text_config, usage_error
@@ -209,7 +209,7 @@ def _look_for_traps(trainer: Any, options: Options) -> None:
     packed = prepared.in_words(manifest, options.script.dataset_train_split, rows=rows) if manifest is not None else None
     if manifest is not None and packed is not None:
         trainer.notes.add(packed)
-        if (taken := args.per_device_train_batch_size) == prepared.rows_unasked(manifest) != MICRO_BATCH:
+        if (taken := args.per_device_train_batch_size) == rows_unasked(manifest) != MICRO_BATCH:
             long = f"{taken} packed row{'s' * (taken > 1)} of {manifest.max_length} tokens a pass"
             trainer.notes.add(f"{long}: as many tokens as TRL's 8 rows of {MAX_LENGTH}; --per_device_train_batch_size changes that")
     for each in known:
