@@ -97,7 +97,7 @@ class HpctrainUsage(click.UsageError):
 def cli(ctx: click.Context, debug: bool) -> None:
     """Correct, monitored, restartable training jobs on Slurm clusters.
 
-    The everyday path: hpctrain init, doctor, prepare, check, render, submit, logs -f.
+    The everyday path: hpctrain init, doctor, prepare, fit, check, render, submit, logs -f.
     """
     ctx.meta["hpctrain.debug"] = debug
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from hpctrain import __version__
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs import shell
 from hpctrain.preparation import manifest
 from hpctrain.preparation.timelines_rows import read_rows
 
@@ -189,9 +190,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the vocabulary {path}", details=(str(error),), fix=f"ls -l {path}") from error
+        raise UsageError(f"cannot read the vocabulary {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}") from error
     if not isinstance(found, dict) or not {PAD, UNKNOWN} <= set(found) or not all(isinstance(number, int) for number in found.values()):
-        raise UsageError(f"{path} is no vocabulary: it must name the number of each event, of {PAD} and of {UNKNOWN}", fix=f"head {path}")
+        raise UsageError(
+            f"{path} is no vocabulary: it must name the number of each event, of {PAD} and of {UNKNOWN}", fix=f"head {shell.quote(path)}"
+        )
     return found
 
 

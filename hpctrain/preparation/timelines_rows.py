@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
 
 _BLOCK = 10_000
 
@@ -40,7 +41,9 @@ def read_rows(file: Path, *, events: str, label: str, group: str | None) -> Iter
     readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(file.suffix)
     if reader is None:
-        raise UsageError(f"{file} is none of JSONL, CSV and Parquet, by its name", fix=f"mv {file} {file.stem}.jsonl")
+        raise UsageError(
+            f"{file} is none of JSONL, CSV and Parquet, by its name", fix=f"mv {shell.quote(file)} {shell.quote(file.stem)}.jsonl"
+        )
     for number, row in reader(file):
         where = f"{file}:{number}"
         if absent := [name for name in (events, label, *([group] if group else [])) if name not in row]:
@@ -81,9 +84,9 @@ def _jsonl(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise UsageError(f"{file}:{number} is no JSON: {error}", fix=f"sed -n {number}p {file}") from error
+                raise UsageError(f"{file}:{number} is no JSON: {error}", fix=f"sed -n {number}p {shell.quote(file)}") from error
             if not isinstance(row, dict):
-                raise UsageError(f"{file}:{number} is no JSON object", fix=f"sed -n {number}p {file}")
+                raise UsageError(f"{file}:{number} is no JSON object", fix=f"sed -n {number}p {shell.quote(file)}")
             yield number, row
 
 

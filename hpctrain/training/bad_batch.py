@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs import shell
 from hpctrain.runs import files, layout
 
 STEPS = 2
@@ -247,7 +248,9 @@ def lines(folder: Path) -> list[str]:
     found = [content for path in sorted(folder.glob("rank-*.json")) if (content := files.read_json(path)) is not None]
     found.sort(key=lambda content: int(content.get("rank", 0)))
     if not found:
-        raise UsageError(f"there is no bad batch in '{folder}'", fix=f"ls {folder}; it is written when a gradient is not finite")
+        raise UsageError(
+            f"there is no bad batch in '{folder}'", fix=f"ls {shell.quote(folder)}; it is written when a gradient is not finite"
+        )
     first = found[0]
     text = [
         f"step {first['step']}: the gradient norm is {first['grad_norm']}; {len(found)} of {first['world_size']} ranks wrote their batch"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs import shell
 from hpctrain.training import preflight
 from hpctrain.training.classify_data import Facts, in_short
 from hpctrain.training.classify_rows import Collator
@@ -39,7 +40,7 @@ def load(options: Any, facts: Facts) -> Any:
     except (ValueError, RuntimeError) as error:
         what = f"{options.weights.model} cannot be loaded as a classifier"
         raise UsageError(
-            what, details=tuple(str(error).strip().splitlines()[:4]), fix=f"cat {options.weights.model}/config.json"
+            what, details=tuple(str(error).strip().splitlines()[:4]), fix=f"cat {shell.quote(options.weights.model)}/config.json"
         ) from error
     return _with_lora(made, options) if model.use_peft else made
 

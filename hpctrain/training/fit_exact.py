@@ -25,6 +25,7 @@ from hpctrain.fit.layout import Layout, Lora
 from hpctrain.fit.memory import is_masked
 from hpctrain.fit.parameters import lora_targets
 from hpctrain.fit.shape import read_shape
+from hpctrain.jobs import shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +102,7 @@ def _content(source: str | Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}", details=(str(error),), fix=f"ls -l {path}") from error
+        raise UsageError(f"cannot read {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no JSON object", fix=f"head -c 300 {path}")
     return content

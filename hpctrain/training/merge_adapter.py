@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs import shell
 from hpctrain.runs import files
 from hpctrain.training import preflight
 
@@ -140,7 +141,7 @@ def config_of(adapter: Adapter, base: Path) -> Any:
         config = AutoConfig.from_pretrained(str(base), local_files_only=True)
     except (ValueError, OSError) as error:
         raise UsageError(
-            f"{base} is no model that transformers knows", details=(str(error).splitlines()[0],), fix=f"cat {base}/config.json"
+            f"{base} is no model that transformers knows", details=(str(error).splitlines()[0],), fix=f"cat {shell.quote(base)}/config.json"
         ) from error
     if adapter.classifies:
         kept = files.read_json(adapter.folder / CLASSIFIER) or {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
 from hpctrain.runs import layout
 from hpctrain.training import preflight, trackers
 from hpctrain.training.arguments import ModeArguments, MonitorArguments, SurvivalArguments
@@ -165,9 +166,9 @@ def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {path}") from error
+        raise UsageError(f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'", fix=f"cat {path}")
+        raise UsageError(f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'", fix=f"cat {shell.quote(path)}")
     os.environ.update({name: str(value) for name, value in (values.pop("env", None) or {}).items()})
     unused = parser.set_defaults_with_config(**values)
     if unused:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.errors import HpctrainError
+from hpctrain.jobs import shell
 
 if TYPE_CHECKING:
     from optuna.storages.journal import JournalFileBackend
@@ -207,7 +208,7 @@ def append(path: Path, lines: bytes, *, grace: float = GRACE_S) -> None:
             return
     raise HpctrainError(
         f"what is written into the journal of the study does not stay there, after {_MOST_REPEATS} tries", details=(str(path),),
-        fix=f"ls -la {path.parent}, and whether another program writes there",
+        fix=f"ls -la {shell.quote(path.parent)}, and whether another program writes there",
     )  # fmt: skip
 
 
@@ -223,7 +224,9 @@ def _write(path: Path, lines: bytes, end: int) -> None:
             with contextlib.suppress(OSError):
                 os.ftruncate(stream.fileno(), end)
             raise HpctrainError(
-                f"cannot write the journal of the study: {error.strerror}", details=(str(path),), fix=f"df -h {path.parent}; quota -s"
+                f"cannot write the journal of the study: {error.strerror}",
+                details=(str(path),),
+                fix=f"df -h {shell.quote(path.parent)}; quota -s",
             ) from error
 
 
