@@ -193,10 +193,9 @@ def _notes(adapter: Adapter, base: Path, asked: Path | None) -> list[str]:
 
 
 def _quiet() -> None:
-    from hpctrain.training.process import disable_progress_bars, quiet_bitsandbytes
+    from hpctrain.training.process import disable_progress_bars
 
     disable_progress_bars()
-    quiet_bitsandbytes()
     warnings.filterwarnings("ignore", module="peft")  # of tied weights, which are looked at here
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 

@@ -17,6 +17,7 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 from hpctrain.runs import files
 from hpctrain.training import preflight
+from hpctrain.training.process import quiet_bitsandbytes
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -317,6 +318,7 @@ def require_libraries() -> None:
     Raises:
         HpctrainError: it is not installed.
     """
+    quiet_bitsandbytes()
     try:
         import peft  # noqa: F401
         import torch  # noqa: F401

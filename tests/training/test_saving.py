@@ -76,7 +76,7 @@ def test_a_full_disk_at_the_final_weights(tiny: tuple[str, str], environment: di
     assert done.returncode == 1
     assert "error: model could not be saved: the disk is full" in done.stderr, done.stderr
     assert not (run / "model").exists()
-    assert survival.listed(run) == ["attempts", "checkpoints"]
+    assert survival.listed(run) == ["attempts", "checkpoints", "fit.json"]
     found, _ = checkpoints.newest_complete(run / "checkpoints", digests=True)
     assert found is not None
     assert found.step == survival.BASE["max_steps"]

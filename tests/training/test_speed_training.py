@@ -95,7 +95,7 @@ def test_the_first_lines_are_a_table(tiny: tuple[str, str], environment: dict[st
     assert table["attention"].startswith("sdpa")
     assert table["checkpointing"] == "off"
     assert table["expected peak"] == "unknown (it trains on the CPU)"
-    assert table["steps"] == "6, 1.04 epochs"
+    assert table["steps"] == "6, 1 epochs"  # the last of them has the three rows that are left
     record = predicted.read(tmp_path / "run")
     assert record is not None
     assert record["layout"]["lora"]["rank"] == 2
