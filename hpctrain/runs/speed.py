@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 MARK = "[speed]"
@@ -109,11 +109,18 @@ def _value(name: str, text: str | None) -> Any:
     return float(text.removesuffix("%")) / (100 if name in _PARTS else 1)
 
 
+def rounded(speed: Speed) -> Speed:
+    """Return the measurement with six digits, which are more than is known: rounded once, the line and the row say the same."""
+    named = {field.name: getattr(speed, field.name) for field in fields(speed)}
+    short: dict[str, Any] = {name: float(f"{value:.6g}") for name, value in named.items() if isinstance(value, float)}
+    return replace(speed, **short)
+
+
 def to_values(speed: Speed) -> dict[str, float | int]:
     """Return the values of a row of metrics.jsonl, by the attributes' names: those that are known; the step is the row's own."""
-    named = {field.name: getattr(speed, field.name) for field in fields(speed) if field.name != "step"}
-    # Six digits are more than is known, and rows of many digits would crowd the others out of what is read of the file's end.
-    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in named.items() if value is not None}
+    # Rows of many digits would crowd the others out of what is read of the file's end.
+    named = {field.name: getattr(rounded(speed), field.name) for field in fields(speed) if field.name != "step"}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def from_row(row: Mapping[str, Any]) -> Speed | None:

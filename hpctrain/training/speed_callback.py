@@ -176,7 +176,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         if not known:
             return
         did = together([local.window for local in known])
-        measured = self._speed(args, state, did)
+        measured = speed.rounded(self._speed(args, state, did))
         say(speed.format_line(measured))
         if self._run_files is not None:
             self._run_files.write_speed(state, speed.to_values(measured))

@@ -99,3 +99,12 @@ def test_what_is_no_record_is_none(tmp_path: Path, text: str) -> None:
 def test_nothing_measured_compares_nothing() -> None:
     assert predicted.beside({"predicted": None, "measured": None}) == []
     assert predicted.beside({"predicted": {"total": True, "allocated": -1, "tokens_per_s": "x"}, "measured": {}}) == []
+
+
+@given(speeds)
+def test_the_line_and_the_row_say_the_same(measured: Speed) -> None:
+    once = speed.rounded(measured)
+    row = {"event": speed.EVENT, "step": once.step, **speed.to_values(once)}
+    read = speed.from_row(json.loads(json.dumps(row)))
+    assert read is not None
+    assert speed.format_line(read) == speed.format_line(once)
