@@ -193,7 +193,7 @@ def _environment(found: Found, answers: Answers) -> Iterator[str]:
 
 
 def _training(answers: Answers) -> Iterator[str]:
-    yield _line("# script: train.py", "your own; without it: hpctrain's SFT training")
+    yield _line("# script: train.py", "your own; without it: hpctrain's")
     yield _line("training:", "arguments of the script, as --key value")
     for name, hint in (("model_name_or_path", "models/my_model"), ("dataset_name", "data/my_dataset")):
         if answers.value("training", name) is not None:
