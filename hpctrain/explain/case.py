@@ -1,0 +1,80 @@
+"""All that is known of a job that is to be explained. What is not known is None, or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpctrain.memory.sample import Sample
+from hpctrain.scheduler.parse.accounting import Account
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFact:
+    """One log file that was read.
+
+    Attributes:
+        name: as in hpctrain.logs.LogFile, as are the others.
+        size: bytes.
+        grown: seconds since the epoch of its last change.
+    """
+
+    name: str
+    stream: str = "both"
+    rank: int | None = None
+    node: str | None = None
+    attempt: str | None = None
+    order: int = 0
+    size: int = 0
+    grown: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFact:
+    """One start of the job (hpctrain.runs.store.Attempt), and the steps it did. Times are seconds since the epoch of the node's clock."""
+
+    name: str
+    job_id: str | None = None
+    restart: int = 0
+    started: float | None = None
+    ended: float | None = None
+    status: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    last_logged_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """See the module.
+
+    Attributes:
+        files: that were read, in their order.
+        account: of the job that is explained, as the scheduler says it.
+        attempts: of the run, oldest first.
+        config: the job config as resolved (keys of config.yaml), where hpctrain rendered the job.
+        samples: of the MemoryCallback: for each rank its first, its highest and its last ones, in time's order.
+        step, max_steps: the last step that was logged, and how many there were to be; `step_s`: seconds of a step.
+        fit: runs/ID/fit.json.
+        gpu_memory_bytes, node_memory_bytes: what a GPU and a node of the partition have, where the cluster says it.
+        now: seconds since the epoch, or None: then nothing is said of how long ago something was.
+    """
+
+    files: tuple[FileFact, ...] = ()
+    account: Account | None = None
+    attempts: tuple[AttemptFact, ...] = ()
+    config: Mapping[str, Any] | None = None
+    samples: tuple[Sample, ...] = ()
+    step: int | None = None
+    max_steps: int | None = None
+    step_s: float | None = None
+    fit: Mapping[str, Any] | None = None
+    world_size: int | None = None
+    gpus_per_node: int | None = None
+    gpu_memory_bytes: int | None = None
+    node_memory_bytes: int | None = None
+    now: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
