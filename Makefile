@@ -54,13 +54,15 @@ format: $(VENV)/light ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/full ## Measure start-up, checks, memory samples, preparing data, and training side by side with TRL's defaults
+bench: $(VENV)/full ## Measure start-up, checks, samples, explaining 1 GB, reports, preparing data, and training beside TRL's defaults
 	$(BIN)/python tests/bench/bench_cli.py
 	$(BIN)/python tests/bench/bench_memory.py
 	$(BIN)/python tests/bench/bench_lint.py
 	$(BIN)/python tests/bench/bench_check.py
 	$(BIN)/python tests/bench/bench_sweep.py
 	$(BIN)/python tests/bench/bench_runs.py
+	$(BIN)/python tests/bench/bench_explain.py
+	$(BIN)/python tests/bench/bench_report.py
 	$(BIN)/python tests/bench/bench_prepare.py
 	$(BIN)/python bench/train.py --knobs --tokens 15000
 

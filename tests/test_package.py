@@ -57,6 +57,8 @@ def test_the_wheel_holds_the_data_once(built: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("templates/multi_node.sbatch.j2", "templates/_macros.j2", "config.yaml", "multi_gpu.yaml", "examples/sft_train.py"):
         assert f"hpctrain/_data/{name}" in names
+    for name in ("page.html.j2", "page_macros.html.j2", "page_run.html.j2", "page_compare.html.j2", "page.css", "page.js"):
+        assert f"hpctrain/report/{name}" in names
     assert "hpctrain/py.typed" in names
     assert len(names) == len(set(names))
     assert not [name for name in names if name.startswith(("tests", "docs"))]

@@ -34,13 +34,17 @@ VERBS = {
     "submit": "Submit the script to Slurm, or run it on this machine.",
     "resubmit": "Submit again what is missing or failed of NAME: a run, a sweep or stages.",
     "ps": "List my jobs, on Slurm and on this machine.",
+    "watch": "Show what a run does, live: progress, loss, memory of every GPU, warnings.",
     "logs": "Show the log of a job; -f follows it.",
+    "explain": "Say why a job failed, and what to type.",
+    "report": "Write a page about a run, or compare the points of a sweep.",
+    "notify": "Tell somebody how a run ended; without RUN, try whether that works.",
     "cancel": "Cancel jobs.",
     "runs": "List, show, drop, export and import runs.",
     "checkpoints": "List, verify, drop, export and import checkpoints.",
     "merge": "Merge a LoRA adapter into its base model, and verify it by loading.",
     "explain-script": "Say of each line of a script why it is there.",
-    "docs": "Print the page of a finding.",
+    "docs": "Print the page of a finding, or of a diagnosis.",
     "clusters": "List the known clusters; `clusters show NAME` says what is known, and from where.",
 }
 
@@ -97,7 +101,7 @@ class HpctrainUsage(click.UsageError):
 def cli(ctx: click.Context, debug: bool) -> None:
     """Correct, monitored, restartable training jobs on Slurm clusters.
 
-    The everyday path: hpctrain init, doctor, prepare, fit, check, render, submit, logs -f.
+    The everyday path: hpctrain init, doctor, prepare, fit, check, render, submit, watch, explain, report.
     """
     ctx.meta["hpctrain.debug"] = debug
 

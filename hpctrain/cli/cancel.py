@@ -23,7 +23,7 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
 
     JOB is an id, a job's name, or a run; without it, the jobs with the name that config.yaml gives (sft), as scancel -n sft does.
     """
-    chosen = jobs_meant.find(jobs) if jobs else _of_the_config()
+    chosen = jobs_meant.find(jobs, fresh=True) if jobs else _of_the_config()
     for record in chosen:
         if record.state == states.UNKNOWN:
             click.echo(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it", err=True)
@@ -58,9 +58,9 @@ def _whole_arrays(ids: Sequence[str], words: Sequence[str]) -> list[str]:
 def _of_the_config() -> list[JobRecord]:
     """Return the jobs with the name that config.yaml gives; none is no mistake, as long as all schedulers have answered."""
     name = spec_of(Request(options={}, verb="cancel")).job_name
-    known, silent = schedulers.all_jobs()
+    known, silent = schedulers.all_jobs(fresh=True)
     if silent is not None:
-        return jobs_meant.find([name])
+        return jobs_meant.find([name], fresh=True)
     return [record for record in known if record.name == name]
 
 

@@ -1,4 +1,4 @@
-"""`hpctrain docs`: print the page of a finding, as docs/findings has it; no network, no browser."""
+"""`hpctrain docs`: print the page of a finding or a diagnosis, as docs/findings and docs/diagnoses have it; no network, no browser."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
 @click.argument("finding", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(finding: str | None, as_json: bool) -> None:
-    """Print the page of a finding.
+    """Print the page of a finding, or of a diagnosis.
 
-    ID is the word before the colon of a finding: check, lint and doctor write `error ID: …`. Without it: all ids, each with the
-    beginning of its page.
+    ID is the word before the colon of a finding: check, lint and doctor write `error ID: …`; or the word behind the colon of a
+    diagnosis: explain writes `certain: ID`. Without it: all ids, each with the beginning of its page.
 
     \b
     hpctrain docs
     """  # noqa: D301 - \b is click's word for lines that stay as they are
-    pages = data.findings()
+    pages = _pages()
     if finding is None:
         _show_all(pages, as_json=as_json)
         return
@@ -54,6 +54,14 @@ def first_line(page: str) -> str:
     return next((part for part in paragraphs if part and not part.startswith("#")), "")
 
 
+def _pages() -> dict[str, str]:
+    """Return id and page of everything; what is both a finding and a diagnosis has the two pages, one behind the other."""
+    pages = data.findings()
+    for name, page in data.diagnoses().items():
+        pages[name] = f"{pages[name].rstrip()}\n\n{page}" if name in pages else page
+    return dict(sorted(pages.items()))
+
+
 def _show_all(pages: dict[str, str], *, as_json: bool) -> None:
     if as_json:
         listed = [{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
@@ -66,16 +74,16 @@ def _show_all(pages: dict[str, str], *, as_json: bool) -> None:
             line = f"  {name}: {first_line(pages[name])}"
             click.echo(line if len(line) <= width else line[: width - 1].rstrip() + "…")
     if pages:
-        click.echo(f"{len(pages)} findings; the page of one: hpctrain docs {next(iter(pages))}", err=True)
+        click.echo(f"{len(pages)} pages; the page of one: hpctrain docs {next(iter(pages))}", err=True)
 
 
 def by_verb(names: list[str]) -> dict[str, list[str]]:
-    """Return the ids under the verb that says them; an id of several verbs stands under the first of check, lint and doctor."""
+    """Return the ids under the verb that says them; an id of several verbs stands under the first of them."""
     import hpctrain.doctor
     from hpctrain.jobs import check
     from hpctrain.jobs.lint.table import RULES
 
-    said = {"check": set(check.IDS), "lint": set(RULES), "doctor": set(hpctrain.doctor.IDS)}
+    said = {"check": set(check.IDS), "lint": set(RULES), "doctor": set(hpctrain.doctor.IDS), "explain": set(data.diagnoses())}
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(next((verb for verb, ids in said.items() if name in ids), "others"), []).append(name)
@@ -138,4 +146,4 @@ def _unknown(finding: str, known: list[str]) -> UsageError:
     )
     details = (f"did you mean {' or '.join(close)}?",) if close else ()
     fix = f"hpctrain docs {close[0]}" if close else "hpctrain docs"
-    return UsageError(f"there is no finding {finding!r}", details=details, fix=fix)
+    return UsageError(f"there is no finding or diagnosis {finding!r}", details=details, fix=fix)

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from hpctrain.errors import SchedulerError
-from hpctrain.scheduler.base import LogFiles, Scheduler
+from hpctrain.scheduler.base import ASK_EVERY_S, LogFiles, Scheduler
 from hpctrain.scheduler.parse.records import JobRecord
 
 #: Seconds between looks at a file, and between questions to Slurm, which grow from the first to the last.
@@ -52,7 +52,14 @@ class Tail:
         return end
 
 
-def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Callable[[str], None]) -> JobRecord | None:
+class Copies(Protocol):
+    """What shows a log as it grows."""
+
+    def copy(self) -> str:
+        """Show what is new, and return its end."""
+
+
+def until_the_end(scheduler: Scheduler, job_id: str, tails: Sequence[Copies], say: Callable[[str], None]) -> JobRecord | None:
     """Copy the logs until the job has ended and return its record; None where the scheduler has forgotten the job.
 
     Args:
@@ -69,7 +76,7 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: list[Tail], say: Cal
         now = time.monotonic()
         if now >= next_question or ended:
             try:
-                records = scheduler.status([job_id])
+                records = scheduler.status([job_id], max_age_s=ASK_EVERY_S)
             except SchedulerError as error:
                 # A controller that restarts is no reason to leave a job that runs.
                 if last_state != error.what:
@@ -109,7 +116,7 @@ def several_until_the_end(
     pause = _LOOK_S if scheduler.name == "local" else _ASK_FIRST_S
     while True:
         try:
-            found = [record for record in scheduler.status() if record.job_id.partition("_")[0] in mine]
+            found = [record for record in scheduler.status(max_age_s=ASK_EVERY_S) if record.job_id.partition("_")[0] in mine]
         except SchedulerError as error:
             say(f"{error.what}; asking again")
             time.sleep(_ASK_FIRST_S)

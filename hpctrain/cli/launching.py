@@ -328,8 +328,8 @@ def _secret_files(runs: Path, tag: str) -> list[Path]:
     found = []
     for config in launch.launch_dir(runs, tag).glob("config*.json"):
         said = (files.read_json(config) or {}).get("config") or {}
-        secrets = (said.get("environment") or {}).get("secrets") or {}
-        found += [runs.parent / Path(str(file)).expanduser() for file in secrets.values() if file != "environment"]
+        secrets = [*((said.get("environment") or {}).get("secrets") or {}).values(), (said.get("notify") or {}).get("webhook")]
+        found += [runs.parent / Path(str(file)).expanduser() for file in secrets if file not in (None, "environment")]
     return found
 
 

@@ -318,7 +318,7 @@ def _waits_for(whole: Launch, submission: launch.Submission) -> tuple[tuple[str,
     return tuple(waits.items())
 
 
-def _stages(whole: Launch) -> list[Stage]:
+def stages_of(whole: Launch) -> list[Stage]:
     """Return the stages of a launch as they were submitted last, each after those that it waits for."""
     newest = {part.stage: part for part in _parts_of(whole) if part.stage is not None}
     waiting = [stage for stage in (*whole.stages, *(stage for stage in newest if stage not in whole.stages)) if stage in newest]
@@ -332,7 +332,7 @@ def _stages(whole: Launch) -> list[Stage]:
 
 def _in_stages(whole: Launch, parts: Sequence[Again], states: Mapping[str, State]) -> tuple[list[Again], tuple[str, ...]]:
     """Return the parts of the stages that go on, each waiting for those before it, and the jobs that would wait in vain."""
-    planned = _stages(whole)
+    planned = stages_of(whole)
     words: dict[str, str | None] = {}
     for stage in planned:
         state = states[layout.run_id(whole.tag, stage=stage.name)]

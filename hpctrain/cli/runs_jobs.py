@@ -14,6 +14,7 @@ from hpctrain.runs.launches import Submitted
 from hpctrain.runs.states import State, Word, state_of
 from hpctrain.runs.store import Run
 from hpctrain.scheduler import ledger
+from hpctrain.scheduler.base import ASK_EVERY_S
 from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -49,7 +50,8 @@ def survey(runs_dir: Path, runs: Sequence[Run], *, every_job: bool = False) -> S
         open_ += [job for run in theirs for job in (*run.job_ids, *submitted.get(run.id, ())) if job is not None]
     others = [job for run in runs for job in submitted.get(run.id, ()) if job is not None and (every_job or job not in run.job_ids)]
     others += [job for run in runs if every_job or _is_undecided(run) for job in run.job_ids]
-    word, silent = _ask(list(dict.fromkeys(open_)), list(dict.fromkeys(others)))
+    # Who asks for every job is about to act on the answer.
+    word, silent = _ask(list(dict.fromkeys(open_)), list(dict.fromkeys(others)), max_age_s=0.0 if every_job else ASK_EVERY_S)
     return Survey({run.id: state_of(run, submitted.get(run.id, ()), word) for run in runs}, silent)
 
 
@@ -99,12 +101,13 @@ def _remembered(runs_dir: Path) -> dict[str, list[Submitted]]:
     return found
 
 
-def _ask(open_: list[str], others: list[str]) -> tuple[Word, SchedulerError | None]:
+def _ask(open_: list[str], others: list[str], *, max_age_s: float) -> tuple[Word, SchedulerError | None]:
     """Return the states of jobs.
 
     Args:
         open_: jobs whose end is asked for, however long ago it was.
         others: jobs of which it is asked only whether they wait or run.
+        max_age_s: how old an answer may be.
     """
     word: dict[str, str | None] = {}
     silent: SchedulerError | None = None
@@ -117,10 +120,10 @@ def _ask(open_: list[str], others: list[str]) -> tuple[Word, SchedulerError | No
             silent = SchedulerError("Slurm does not answer: sbatch is not on PATH", fix="load your site's Slurm module")
             continue
         try:
-            known = _Known(by_name[name].status())
+            known = _Known(by_name[name].status(max_age_s=max_age_s))
             missing = [job for job in mine if known.state(job) is None]
             if missing:
-                known.add(by_name[name].status(missing[-MOST_ASKED:]))
+                known.add(by_name[name].status(missing[-MOST_ASKED:], max_age_s=max_age_s))
         except SchedulerError as error:
             silent = error
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.scheduler.base import Scheduler
+from hpctrain.scheduler.base import ASK_EVERY_S, Scheduler
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import states
+from hpctrain.scheduler.parse.accounting import Account
 from hpctrain.scheduler.parse.records import JobRecord
 from hpctrain.scheduler.slurm import SlurmScheduler
 
@@ -28,19 +29,45 @@ def owner(job_id: str) -> Scheduler:
     return SlurmScheduler()
 
 
-def all_jobs() -> tuple[list[JobRecord], SchedulerError | None]:
+def all_jobs(*, fresh: bool = False) -> tuple[list[JobRecord], SchedulerError | None]:
     """Return my jobs on every scheduler, those of the last day included, and what kept Slurm from answering.
 
-    A cluster that does not answer is no reason to hide what runs on this machine.
+    A cluster that does not answer is no reason to hide what runs on this machine. Slurm is not asked the same again within 15 s, by any
+    hpctrain of this user.
+
+    Args:
+        fresh: ask anew: for who acts on the answer.
     """
     jobs: list[JobRecord] = []
     silent: SchedulerError | None = None
     for scheduler in available():
         try:
-            jobs += scheduler.status()
+            jobs += scheduler.status(max_age_s=0.0 if fresh else ASK_EVERY_S)
         except SchedulerError as error:
             silent = error
     return jobs, silent
+
+
+def accounts(job_ids: Sequence[str], *, near: Mapping[str, float] | None = None) -> list[Account]:
+    """Return what these jobs were given and used, on every scheduler; of an array, all its tasks. Unknown ids are left out.
+
+    One question to Slurm for all of them, not again within 15 s, and of jobs that have ended never again. Where Slurm is not on PATH, its
+    jobs are unknown.
+
+    Args:
+        job_ids: as the schedulers show them.
+        near: job id to seconds since the epoch at which the job meant was running, where its id may have been used again since.
+
+    Raises:
+        SchedulerError: Slurm is there, is asked, and neither accounting nor slurmctld answers.
+    """
+    found: list[Account] = []
+    for scheduler in available():
+        mine = [job for job in dict.fromkeys(job_ids) if owner(job).name == scheduler.name]
+        if mine:
+            times = {job: at for job, at in (near or {}).items() if job in mine}
+            found += scheduler.accounts(mine, near=times or None, max_age_s=ASK_EVERY_S)
+    return found
 
 
 def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
@@ -57,8 +84,9 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
             # squeue and the last day of accounting do not show it; older jobs are asked for by id.
             ids = [word] if word.replace("_", "").isdigit() else jobs_of_run(word)
             matching = [record for record in jobs if record.job_id in ids or record.job_id.partition("_")[0] in ids]
-            names = {known.name for known in available()}
-            matching = matching or [record for job in ids[-1:] if (asked := owner(job)).name in names for record in asked.status([job])]
+            names = {scheduler.name for scheduler in available()}
+            known = [job for job in ids[-1:] if owner(job).name in names]
+            matching = matching or [record for job in known for record in owner(job).status([job], max_age_s=ASK_EVERY_S)]
         chosen.update({record.job_id: record for record in matching})
         if not matching:
             unknown.append(word)

@@ -20,6 +20,7 @@ from hpctrain.clusters.load import is_dir
 from hpctrain.clusters.slurm_text import printable
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs.arguments import Arguments
+from hpctrain.jobs.check import secrecy
 from hpctrain.jobs.check.surroundings import FileSystem, PathFacts, SecretFacts, Surroundings
 from hpctrain.jobs.spec import Container, JobSpec
 from hpctrain.scheduler import process
@@ -79,7 +80,7 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
         accelerate=parts.of("the accelerate config", lambda: surroundings_files.accelerate_facts(spec, look)) if here else None,
         image=parts.of("the container image", lambda: _image(spec.container, spec.chdir)),
         binds=parts.of("the container's binds", lambda: tuple(_binds(spec.container, spec.chdir))) or (),
-        hooks=(parts.of("the hooks", lambda: tuple(look(hook) for hook in (*spec.before, *spec.after))) or ()) if here else (),
+        hooks=(parts.of("the hooks", lambda: tuple(look(hook) for hook in _hooks(spec))) or ()) if here else (),
         secrets=parts.of("the secrets", lambda: tuple(_secrets(spec))) or (),
         launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
     )
@@ -226,7 +227,16 @@ def _binds(container: Container | None, base: str) -> Iterator[PathFacts]:
             yield path_facts(host, base)
 
 
+def _hooks(spec: JobSpec) -> tuple[str, ...]:
+    """Return the files of the user that the job script reads or runs, apart from the training."""
+    program = spec.notify.command if spec.notify is not None else None
+    return (*spec.before, *spec.after, *([program] if program is not None and "/" in program else []))
+
+
 def _secrets(spec: JobSpec) -> Iterator[SecretFacts]:
+    if spec.notify is not None and spec.notify.webhook is not None:
+        webhook = None if spec.notify.webhook == "environment" else path_facts(spec.notify.webhook, spec.chdir)
+        yield SecretFacts(name=secrecy.WEBHOOK, file=webhook, in_shell=bool(os.environ.get(secrecy.WEBHOOK)))
     for secret in spec.secrets:
         file = path_facts(secret.file, spec.chdir) if secret.file is not None else None
         yield SecretFacts(name=secret.name, file=file, in_shell=bool(os.environ.get(secret.name)))

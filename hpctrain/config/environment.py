@@ -37,7 +37,7 @@ _OURS = re.compile(
     r"|(PATH|IFS|PS4|PS0|PROMPT_COMMAND|ENV|UID|EUID|PPID|PWD|OLDPWD|HOME|SHELLOPTS|BASHOPTS|RANDOM|SECONDS|LINENO)\Z"
     # Of the script: templates/*.j2 use these names.
     r"|(activation|attempt|cache|code|command|container|end|gpus|host|hosts|index|job|launch|line|link|mode|now|over|pause|pixi|reason|restart|run|srun"
-    r"|status|stream|tag|threads|training)\Z"
+    r"|status|said|outcome|stream|tag|threads|training)\Z"
 )
 #: A file is written as one, so that a pasted key with a slash in it is not taken for a path.
 _FILE = re.compile(r"(~|\.{1,2})?/.")

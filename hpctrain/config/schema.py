@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from hpctrain.config.environment import Environment, Launch
+from hpctrain.config.notify import Notify
 from hpctrain.config.stages import StagesField
 from hpctrain.config.sweep import SweepField
 from hpctrain.config.tune import Tune
@@ -143,6 +144,7 @@ class Config(Section):
     stages: StagesField = None
     tune: Tune | None = None
     restart: Restart = Field(default_factory=Restart)
+    notify: Notify | None = None
     resources: Resources = Field(default_factory=Resources)
     environment: Environment = Field(default_factory=Environment)
     launch: Launch = Field(default_factory=Launch)

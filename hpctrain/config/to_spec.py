@@ -11,7 +11,7 @@ from hpctrain.config import variables
 from hpctrain.config.tune import definition
 from hpctrain.errors import UsageError
 from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Restart, Secret, Sharding, Study, SweepTable, Task
+from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Notify, Restart, Secret, Sharding, Study, SweepTable, Task
 from hpctrain.jobs.stages import Stage, earlier
 from hpctrain.jobs.sweep import ArrayPart, Sweep, swept_arguments
 from hpctrain.jobs.sweep.words import argument_words
@@ -51,7 +51,7 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         cpus_per_task=resources.cpus_per_task,
         constraint=resources.constraint,
         reservation=resources.reservation,
-        sbatch=tuple(config.sbatch.items()),
+        sbatch=(*config.sbatch.items(), *_mails(config)),
         module_start=None if environment.module_start == "none" else cast("Any", environment.module_start),
         module_use=tuple(_at_home(path, home) or "" for path in environment.module_use),
         modules=tuple(dict.fromkeys((*environment.modules_first, *environment.modules))),
@@ -81,6 +81,7 @@ def to_spec(config: Config, *, directory: str, home: str | None = None, argument
         cpu_bind=config.launch.cpu_bind,
         restart=_restart(config),
         max_restarts=config.restart.max,
+        notify=_notify(config, home),
         array=config.array if config.sweep is None else None,  # of a sweep, it counts points
         arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)),
     )
@@ -138,6 +139,27 @@ def _restart(config: Config) -> Restart:
     if config.restart.mode == "auto":
         return "requeue" if config.script is None else "off"
     return cast("Restart", config.restart.mode)
+
+
+#: Outcome → Slurm's words for it (sbatch(1), --mail-type). END would also mail what failed, but nothing else tells of what completed.
+_MAILS = {"completed": ("END",), "failed": ("FAIL", "INVALID_DEPEND", "TIME_LIMIT"), "stopped": ("END", "REQUEUE")}
+
+
+def _mails(config: Config) -> list[tuple[str, str]]:
+    """Return the directives by which Slurm mails; what `sbatch:` says of mails stays."""
+    asked = config.notify
+    if asked is None or asked.mail is None:
+        return []
+    words = dict.fromkeys(word for outcome in asked.on for word in _MAILS[outcome])
+    directives = {"mail-user": asked.mail, "mail-type": ",".join(words)}
+    return [(name, value) for name, value in directives.items() if name not in config.sbatch]
+
+
+def _notify(config: Config, home: str | None) -> Notify | None:
+    asked = config.notify
+    if asked is None or (asked.command is None and asked.webhook is None):
+        return None
+    return Notify(on=asked.on, command=_at_home(asked.command, home), webhook=_at_home(asked.webhook, home))
 
 
 def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Case:
         step, max_steps: the last step that was logged, and how many there were to be; `step_s`: seconds of a step.
         fit: runs/ID/fit.json.
         gpu_memory_bytes, node_memory_bytes: what a GPU and a node of the partition have, where the cluster says it.
+        zone_s: seconds that the clock of the logs is before UTC's; for times that people read.
         now: seconds since the epoch, or None: then nothing is said of how long ago something was.
     """
 
@@ -77,4 +78,5 @@ class Case:
     gpu_memory_bytes: int | None = None
     node_memory_bytes: int | None = None
     now: float | None = None
+    zone_s: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A place where a rule's signature was found."""
+"""What the search of the logs found: places where a rule's signature stands, errors that may be none of any rule, and who failed first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpctrain.explain.model import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """See the module.
+    """A place where a rule's signature was found.
 
     Attributes:
         rule: the rule's id.
@@ -20,7 +20,9 @@ class Hit:
         rank, node: as the file, the launcher's label or the line itself says.
         attempt: that wrote the line.
         groups: the named groups of the signature, and values of facts.
-        count: how many lines of this rule were found in this file, all ranks together.
+        count: how many lines of this rule were found in this file, of this rank.
+        part, parts: the start of the job that wrote the line, and the last one, where a requeued job goes on in the same file; from 0.
+        steps_after: lines of progress that stand behind it in the same file, some tens at most.
     """
 
     rule: str
@@ -32,3 +34,60 @@ class Hit:
     attempt: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     count: int = 1
+    part: int = 0
+    parts: int = 0
+    steps_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """An error as a program shows it, whether a rule knows it or not: a traceback, or the lines around an error word.
+
+    Attributes:
+        lines: cleaned, without labels.
+        error: of `lines`, the one that says what is wrong.
+        traceback: of Python, the exception included.
+    """
+
+    file: str
+    line: int
+    lines: tuple[str, ...]
+    error: str
+    traceback: bool = False
+    order: tuple[int, int] = (0, 0)
+    at: float | None = None
+    rank: int | None = None
+    node: str | None = None
+    attempt: str | None = None
+    part: int = 0
+    parts: int = 0
+    steps_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailed:
+    """The process that failed first, as torch's elastic agent of one node saw it."""
+
+    rank: int | None
+    node: str | None = None
+    at: float | None = None
+    exit_code: int | None = None
+    attempt: str | None = None
+    part: int = 0
+    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What was found in all files of a job.
+
+    Attributes:
+        status: the exit code that the job script itself wrote last, `hpctrain: job 123 ended with exit code 1`.
+        size: bytes that were read.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    first_failed: tuple[FirstFailed, ...] = ()
+    status: int | None = None
+    size: int = 0

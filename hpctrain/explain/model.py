@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Certainty = Literal["certain", "likely"]
@@ -109,10 +109,14 @@ class Explanation:
         diagnoses: the one that ended the job first.
         unexplained: what is there where the job failed and no rule says why.
         history: one line on each earlier attempt: how it ended, and at which step.
+        failed: whether the job did not end well, as far as is known; it may be running.
+        ended: how it ended, in the scheduler's words, or None.
     """
 
     diagnoses: tuple[Diagnosis, ...] = ()
     consequences: tuple[Consequence, ...] = ()
     unexplained: ErrorBlock | None = None
     history: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    failed: bool = False
+    ended: str | None = None

@@ -12,6 +12,8 @@ GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
 Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
 Restart = Literal["requeue", "chain", "off"]
 Task = Literal["sft", "classify"]
+#: What a run's end can be told for.
+OUTCOMES = ("completed", "failed", "stopped")
 
 #: Cores for each GPU where nobody said otherwise: what most GPU nodes have (32 cores and 4 GPUs on Leonardo, 64 and 8 elsewhere).
 DEFAULT_CPUS_PER_GPU = 8
@@ -60,6 +62,21 @@ class SweepTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Who the job script tells that the run has ended. Mails are Slurm's (directives), and stand in `sbatch`.
+
+    Attributes:
+        on: the outcomes that are told, of OUTCOMES.
+        command: a program that is run with the sentence as its argument.
+        webhook: a file that holds the address, mode 0600, or `environment`.
+    """
+
+    on: tuple[str, ...] = ("completed", "failed")
+    command: str | None = None
+    webhook: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """What the array tasks of a study ask for their trials.
 
@@ -105,6 +122,7 @@ class JobSpec:
         stage: the name of this job among the stages of its launch.
         parents: the stages that this one comes after, directly or not.
         must_have_completed: those of them whose end alone, which is what a chain of jobs can wait for, is not enough.
+        notify: who is told that the run has ended.
     """
 
     job_name: str
@@ -158,6 +176,7 @@ class JobSpec:
     stage: str | None = None
     parents: tuple[str, ...] = ()
     must_have_completed: tuple[str, ...] = ()
+    notify: Notify | None = None
 
     @property
     def processes(self) -> int:

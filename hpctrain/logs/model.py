@@ -21,6 +21,9 @@ class LogFile:
         node: of the one node that writes it.
         attempt: the attempt (hpctrain.runs.layout) that wrote it, where it holds no other; a requeued job appends to its files.
         order: files of one job in the order in which they began: attempts, then output, errors, ranks.
+        local_rank: of its process on its node, where that is all that its name says (torchrun's log directory).
+        job: the job that wrote it, as the scheduler calls it: `123`, `123_4`.
+        copy: what is in it stands in another file of the job too: a rank's own lines, which are in the job's output as well.
     """
 
     path: Path
@@ -30,3 +33,6 @@ class LogFile:
     node: str | None = None
     attempt: str | None = None
     order: int = 0
+    local_rank: int | None = None
+    job: str | None = None
+    copy: bool = False

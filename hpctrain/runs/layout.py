@@ -8,6 +8,7 @@ runs/RUN_ID/                     one run: what one training does until it is don
         exit                     `CODE REASON`, written by rank 0 of the training: launchers hide the exit codes of their processes
         environment.json         what the training ran with: versions, host, GPUs (rank 0)
         metrics.jsonl            what the Trainer logged (rank 0)
+        ranks/rank-N.log         what each of several ranks wrote (hpctrain/training/rank_log.py); the job's log has all of it too
     memory/rank-N.jsonl          samples of the MemoryCallback
     tracker.json, wandb/, tensorboard/   of the trackers, where there are any: a restart goes on with the same tracker run
     checkpoints/checkpoint-N/    each with its manifest, CHECKPOINT_MANIFEST; hpctrain-training.json and hpctrain-rank-N.pt hold what

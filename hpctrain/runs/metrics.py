@@ -59,7 +59,7 @@ def last(run_dir: Path, event: str | None = None) -> Row | None:
     """Return the newest row, or the newest of one kind; from the ends of the files, 64 KiB of each at most."""
     for attempt in reversed(attempts(run_dir)):
         for line in reversed(_tail(attempt / FILE)):
-            row = _row(line)
+            row = row_of(line)
             if row is not None and event in (None, row["event"]):
                 return row
     return None
@@ -100,14 +100,14 @@ def _rows(path: Path) -> Iterator[Row]:
     try:
         with path.open("rb") as stream:
             for line in stream:
-                row = _row(line)
+                row = row_of(line)
                 if row is not None:
                     yield row
     except OSError:
         return
 
 
-def _row(line: bytes) -> Row | None:
+def row_of(line: bytes) -> Row | None:
     """Return a line's row; None for one that is cut off, or was written by something else."""
     if not line.endswith(b"\n"):
         return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpctrain.scheduler.parse.accounting import Account
 from hpctrain.scheduler.parse.records import JobRecord
+
+#: Seconds within which a scheduler is not asked the same twice, by any process of a user; who acts on the answer asks anew.
+ASK_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,20 @@ class Scheduler(Protocol):
             array: `0,3,7-9%2`, as in `--array`, in place of the script's directive.
         """
 
-    def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
-        """Return the records of these jobs, or of all my recent ones; one query for all. Unknown ids are left out."""
+    def status(self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0) -> list[JobRecord]:
+        """Return the records of these jobs, or of all my recent ones; one query for all. Unknown ids are left out.
+
+        An answer to the same question that is not older than `max_age_s` seconds will do: ASK_EVERY_S for whoever only looks.
+        """
+
+    def accounts(self, job_ids: Sequence[str], *, near: Mapping[str, float] | None = None, max_age_s: float = 0.0) -> list[Account]:
+        """Return what these jobs were given and used, with their steps; one query for all. Unknown ids are left out.
+
+        Args:
+            job_ids: of an array, all its tasks.
+            near: job id to seconds since the epoch at which the job meant was running, where its id may have been used again since.
+            max_age_s: as of `status`.
+        """
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Stop these jobs."""

@@ -7,14 +7,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.jobs import shell
-from hpctrain.scheduler import batch_script, ledger, process
+from hpctrain.scheduler import batch_script, ledger, pending, process, slurm_accounts, slurm_asked, slurm_words
 from hpctrain.scheduler.base import LogFiles, Submission
 from hpctrain.scheduler.parse import directives, log_pattern, records, states
+from hpctrain.scheduler.parse.accounting import Account
 from hpctrain.scheduler.parse.records import JobRecord
 
 #: Seconds to wait for one answer of Slurm. slurmctld itself gives up after MessageTimeout, 10 s by default, and clients try again.
@@ -24,13 +25,6 @@ _PAUSES_S = (0.0, 5.0, 15.0)
 #: What sbatch says when the request went out and no answer came back: the job may exist.
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
-)
-_PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_UNREACHABLE = re.compile(
-    r"unable to contact slurm controller|could not establish a configuration source|connection refused"
-    r"|slurmctld is not responding|unable to establish c",
-    re.IGNORECASE,
 )
 
 
@@ -88,6 +82,7 @@ class SlurmScheduler:
             arguments=arguments,
         )
         argv = self.sbatch_argv(script, entry, values, arguments=arguments, dependency=dependency, array=array)
+        slurm_asked.changed()
         try:
             done = process.run(argv, timeout=self.timeout)
         except process.NoAnswerError as error:
@@ -98,13 +93,14 @@ class SlurmScheduler:
         if done.returncode != 0:
             # sbatch that was killed, or that names a job and fails after it, may have submitted.
             if done.returncode < 0 or _names_a_job(done.stdout) or _NO_ANSWER.search(done.stderr):
-                return self._look_for(entry, _words(done))
+                return self._look_for(entry, slurm_words.said(done))
             ledger.forget(entry)
-            raise _refusal(done, str(script))
+            raise slurm_words.refusal(done, str(script))
         try:
             job_id, cluster = records.parse_submission(done.stdout)
         except ValueError:
-            return self._look_for(entry, _words(done))
+            return self._look_for(entry, slurm_words.said(done))
+        slurm_asked.changed()
         ledger.found(entry, job_id, cluster)
         notes = [line for line in done.stderr.splitlines() if line.strip()]
         dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
@@ -135,23 +131,48 @@ class SlurmScheduler:
         """
         done = process.run(["sbatch", "--test-only", str(script)], timeout=self.timeout)
         if done.returncode != 0:
-            raise _refusal(done, str(script))
+            raise slurm_words.refusal(done, str(script))
         return (done.stderr + done.stdout).strip()
 
-    def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
+    def status(self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the records of these jobs, or of all mine that Slurm still shows or that ended within a day.
 
         One squeue for all; sacct (or scontrol, where there is no accounting) only for jobs that squeue no longer shows, and for the exit
         codes of those that ended.
         """
-        known = {record.job_id: record for record in self._queue()}
+        known = {record.job_id: record for record in self._queue(max_age_s)}
         ended = [job_id for job_id in (job_ids or known) if job_id not in known or known[job_id].is_final]
         if job_ids is None or ended:
-            known.update(self._ended(ended if job_ids is not None else None, known))
+            known.update(self._recent(known, max_age_s) if job_ids is None else self._of_ids(ended, known, max_age_s))
         if job_ids is None:
             known.update({record.job_id: record for record in self._unanswered(known)})
         chosen = known if job_ids is None else {job_id: known[job_id] for job_id in job_ids if job_id in known}
         return sorted(chosen.values(), key=lambda record: [int(part) for part in re.findall(r"\d+", record.job_id.partition("?")[0])])
+
+    def accounts(self, job_ids: Sequence[str], *, near: Mapping[str, float] | None = None, max_age_s: float = 0.0) -> list[Account]:
+        """Return what these jobs were given and used: one sacct for all, with their steps; where it is silent, what slurmctld shows.
+
+        Raises:
+            SchedulerError: neither answers.
+        """
+        asked = list(dict.fromkeys(job_ids))
+
+        def ask(left: list[str]) -> dict[str, tuple[slurm_asked.Answer, bool]]:
+            found = slurm_accounts.ask(left, timeout=self.timeout, near=near)
+            of_id = {job: [account for account in found if slurm_accounts.stands_for(job, account)] for job in left}
+            return {
+                job: ([account.to_json() for account in mine], bool(mine) and all(map(slurm_accounts.is_final, mine)))
+                for job, mine in of_id.items()
+            }
+
+        # Of a job at a time, what is kept may be of another that has the id now.
+        known = slurm_asked.of_jobs("accounts", asked, ask, max_age_s=0.0 if near else max_age_s)
+        found = [Account.from_json(value) for job in asked for value in known.get(job, [])]
+        return list({account.job_id: account for account in found}.values())
+
+    def places(self, jobs: Sequence[JobRecord], *, max_age_s: float = 0.0) -> dict[str, pending.Place]:
+        """Return where those of `jobs` that wait stand among all that wait, by job id; one squeue. Raises nothing."""
+        return pending.places(jobs, timeout=self.timeout, max_age_s=max_age_s)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Stop these jobs.
@@ -159,9 +180,11 @@ class SlurmScheduler:
         Raises:
             HpctrainError: scancel refused.
         """
+        slurm_asked.changed()
         done = process.run(["scancel", *job_ids], timeout=self.timeout)
+        slurm_asked.changed()
         if done.returncode != 0:
-            raise HpctrainError("Slurm did not cancel", details=_words(done), fix="hpctrain ps")
+            raise HpctrainError("Slurm did not cancel", details=slurm_words.said(done), fix="hpctrain ps")
 
     def logs(self, job_id: str) -> LogFiles | None:
         """Return where the job writes: from our own record, else from Slurm while it remembers the job."""
@@ -190,15 +213,24 @@ class SlurmScheduler:
                 missing.append(JobRecord(job_id=f"?{entry.token}", scheduler="slurm", state=states.UNKNOWN, name=entry.name, reason=reason))
         return missing
 
-    def _queue(self) -> list[JobRecord]:
+    def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return all my jobs that slurmctld remembers: one squeue.
 
         Raises:
             SchedulerError: it does not answer.
         """
+
+        def ask() -> slurm_asked.Answer:
+            found = self._squeue()
+            slurm_asked.is_alive(record.job_id for record in found if not record.is_final)
+            return [asdict(record) for record in found]
+
+        return _records(slurm_asked.answer("queue", ask, max_age_s=max_age_s))
+
+    def _squeue(self) -> list[JobRecord]:
         done = process.run(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT], timeout=self.timeout)
         if done.returncode != 0:
-            raise SchedulerError("Slurm did not answer", details=_words(done), fix="sinfo")
+            raise SchedulerError("Slurm did not answer", details=slurm_words.said(done), fix="sinfo")
         return records.parse_squeue(done.stdout)
 
     def _accounting(self, *which: str) -> list[JobRecord]:
@@ -206,6 +238,24 @@ class SlurmScheduler:
         argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
         done = process.run(argv, timeout=self.timeout)
         return records.parse_sacct(done.stdout) if done.returncode == 0 else []
+
+    def _recent(self, queue: dict[str, JobRecord], max_age_s: float) -> dict[str, JobRecord]:
+        """Return what is known of jobs that ended within a day."""
+        said = slurm_asked.answer("recent", lambda: [asdict(each) for each in self._ended(None, queue).values()], max_age_s=max_age_s)
+        found = {record.job_id: record for record in _records(said)}
+        # What was asked before the queue may be behind it.
+        return {job: record for job, record in found.items() if job not in queue or (queue[job].is_final and record.is_final)}
+
+    def _of_ids(self, job_ids: Sequence[str], queue: dict[str, JobRecord], max_age_s: float) -> dict[str, JobRecord]:
+        """Return what is known of jobs that squeue does not show any more, or shows as ended."""
+
+        def ask(left: list[str]) -> dict[str, tuple[slurm_asked.Answer, bool]]:
+            found = self._ended(left, queue)
+            # A record that has no name yet may be of a job that slurmdbd has not heard all of.
+            return {job: ([asdict(record)], record.is_final and record.name != slurm_accounts.PLACEHOLDER) for job, record in found.items()}
+
+        known = slurm_asked.of_jobs("ended", job_ids, ask, max_age_s=max_age_s)
+        return {record.job_id: record for said in known.values() for record in _records(said)}
 
     def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> dict[str, JobRecord]:
         """Return what accounting says of jobs that ended and, where it is silent or still behind, what slurmctld remembers."""
@@ -239,6 +289,7 @@ class SlurmScheduler:
             if record is not None:
                 ledger.found(entry, _submitted(record), None)
                 return Submission(job_id=_submitted(record), notes=("sbatch did not answer, but the job is there: found by its comment",))
+        slurm_asked.changed()  # the job may arrive at any moment
         raise SchedulerError(
             "sbatch did not answer, and whether the job exists is unknown",
             details=(*said, f"its comment is {entry.comment}; the next `hpctrain submit` looks for it before it submits anything"),
@@ -268,6 +319,7 @@ class SlurmScheduler:
                     notes=(f"job {job_id} is that of the earlier call that sbatch did not answer; nothing new was submitted in its place",),
                 )
             if not resend:
+                slurm_asked.changed()
                 raise SchedulerError(
                     "an earlier submission of this script has not been answered, and may still arrive",
                     details=(f"sent {int(time.time() - entry.at)} s ago with the comment {entry.comment}; Slurm shows no such job",),
@@ -275,6 +327,11 @@ class SlurmScheduler:
                 )
             ledger.forget(entry)
         return None
+
+
+def _records(answer: slurm_asked.Answer) -> list[JobRecord]:
+    """Return the records in an answer that was kept."""
+    return [JobRecord(**row) for row in answer]
 
 
 def _orders(dependency: str | None, array: str | None) -> tuple[str, ...]:
@@ -314,37 +371,3 @@ def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:
     if pattern is None or pattern.startswith("/"):
         return pattern
     return f"{log_pattern.escape(values.get('chdir') or str(Path.cwd()))}/{pattern}"
-
-
-def _words(done: process.Finished) -> tuple[str, ...]:
-    """Return what was run and what the program said, without the program's own `sbatch: error: ` in front of each line."""
-    said = [_PREFIX.sub("", _CONTROL.sub("?", line)) for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    if done.returncode < 0:
-        said.append(f"(nothing more: signal {-done.returncode} ended it)")
-    return (f"  ran: {shell.join(done.argv)}", *(f"  {done.argv[0]} said: {line}" for line in said))
-
-
-def _refusal(done: process.Finished, script: str) -> HpctrainError:
-    if _UNREACHABLE.search(done.stderr):
-        return SchedulerError("Slurm cannot be reached", details=_words(done), fix="sinfo, or on this machine: hpctrain submit --local")
-    return HpctrainError("Slurm refused the job", details=_words(done), fix=_remedy(done.stderr, script))
-
-
-def _remedy(said: str, script: str) -> str:
-    """Return what to type after Slurm's words; the names it lists for this user come from sacctmgr and sinfo."""
-    lowered = said.lower()
-    if "account" in lowered:
-        return "sacctmgr -nP show associations user=$USER format=account,partition,qos, then: hpctrain render --account NAME"
-    if "partition" in lowered:
-        return "sinfo -o '%P %l %D', then: hpctrain render --partition NAME"
-    if "qos" in lowered:
-        return "sacctmgr -nP show associations user=$USER format=account,qos, then: hpctrain render --qos NAME"
-    if "time limit" in lowered:
-        return "sinfo -o '%P %l', then: hpctrain render --time LIMIT"
-    if "processors" in lowered or "feature" in lowered or "node configuration" in lowered or "memory" in lowered or "node count" in lowered:
-        return "sinfo -o '%P %D %c %m %f %G', then: hpctrain render with --nodes, --gpus, --cpus-per-task or --mem that a node has"
-    if "reservation" in lowered:
-        return "scontrol show reservations, then: hpctrain render --reservation NAME"
-    if "option" in lowered:
-        return "man sbatch, then: hpctrain render with another --sbatch KEY=VALUE"
-    return f"edit config.yaml, then: hpctrain render && hpctrain submit --test-only {script}"

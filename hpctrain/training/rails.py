@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from hpctrain.errors import HpctrainError
 from hpctrain.memory.reader import node_name
 from hpctrain.runs import layout
-from hpctrain.training import preflight, resume, stop, trackers
+from hpctrain.training import preflight, rank_log, resume, stop, trackers
 from hpctrain.training.options import Options, read_options
 from hpctrain.training.process import WAIT_S, leave, own_rank, quiet_bitsandbytes, say
 from hpctrain.training.task import Task
@@ -44,6 +44,7 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
     wanted it.
     """
     stop.listen()
+    rank_log.keep()
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
     together = False

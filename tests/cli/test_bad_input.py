@@ -85,7 +85,8 @@ def test_bad_variables(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["rendr"], ["--json"], ["nope", "--debug"], ["ps", "x"], ["submit", "nope.sbatch"], ["submit", "."], ["submit", "--to", "-"]]
+    "words",
+    [["rendr"], ["--json"], ["nope", "--debug"], ["ps", "--x"], ["submit", "nope.sbatch"], ["submit", "."], ["submit", "--to", "-"]],
 )
 def test_bad_commands(desk: Desk, words: list[str]) -> None:
     desk.refused(*words)

@@ -17,7 +17,12 @@ from hpctrain.cli.docs import first_line
 if TYPE_CHECKING:
     from conftest import Desk
 
-PAGES = data.findings()
+DIAGNOSES = data.diagnoses()
+#: What is both has its two pages, one behind the other.
+PAGES = {
+    name: "\n\n".join(page.rstrip() for pages in (data.findings(), DIAGNOSES) if (page := pages.get(name))) + "\n"
+    for name in sorted({*data.findings(), *DIAGNOSES})
+}
 #: One that is known to be there.
 ID = "partition-unknown"
 
@@ -26,7 +31,9 @@ def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Des
     said = desk.run("docs")
     assert said.code == 0
     lines = said.out.splitlines()
-    assert [line for line in lines if not line.startswith("  ")] == ["check:", "lint:", "doctor:"], "every page belongs to a verb"
+    assert [line for line in lines if not line.startswith("  ")] == ["check:", "lint:", "doctor:", "explain:"], (
+        "every page belongs to a verb"
+    )
     listed = [line.split(":")[0].strip() for line in lines if line.startswith("  ")]
     assert sorted(listed) == sorted(PAGES)
     assert max(map(len, lines)) == 80, "cut at the width, and not before"
@@ -34,7 +41,7 @@ def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Des
     assert all(line in full or any(each.startswith(line.removesuffix("…")) for each in full) for line in lines if line.startswith("  "))
     assert lines.index("lint:") < next(at for at, line in enumerate(lines) if line.startswith("  nodelist-unquoted:"))
     assert lines.index("doctor:") < next(at for at, line in enumerate(lines) if line.startswith("  node-silent:"))
-    assert f"{len(PAGES)} findings" in said.err
+    assert f"{len(PAGES)} pages" in said.err
     assert "README" not in said.out
 
 
@@ -66,14 +73,14 @@ def test_what_is_copied_from_a_screen_or_a_link_is_understood(word: str, desk: D
 
 def test_a_mistyped_id_gets_the_nearest(desk: Desk) -> None:
     said = desk.refused("docs", "partition-unknwon")
-    assert said.lines[0] == "error: there is no finding 'partition-unknwon'"
+    assert said.lines[0] == "error: there is no finding or diagnosis 'partition-unknwon'"
     assert said.lines[1].startswith(f"did you mean {ID}")
     assert said.lines[-1] == f"fix: hpctrain docs {ID}"
 
 
 def test_a_word_that_is_like_none_gets_the_list(desk: Desk) -> None:
     assert desk.refused("docs", "zzzzzzzz").lines[-1] == "fix: hpctrain docs"
-    assert desk.refused("docs", "../verbs/ps").lines[0] == "error: there is no finding '../verbs/ps'"
+    assert desk.refused("docs", "../verbs/ps").lines[0] == "error: there is no finding or diagnosis '../verbs/ps'"
 
 
 def test_json(desk: Desk) -> None:

@@ -25,7 +25,7 @@ GROUPS = {
     "checkpoints": ("list", "verify", "drop", "export", "import"),
 }
 #: Pages that are no verb's, and have examples.
-TOPICS = ("sweeps", "stages", "runs", "tune")
+TOPICS = ("sweeps", "stages", "runs", "tune", "report")
 
 
 def help_of(words: str) -> str:
@@ -164,6 +164,7 @@ def test_the_table_of_keys_and_the_schema_agree() -> None:
         ("environment",),
         ("launch",),
         ("restart",),
+        ("notify",),
         ("stages",),
         ("tune",),
         ("sbatch",),

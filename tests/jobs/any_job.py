@@ -92,6 +92,11 @@ launch = optional(
     shebang=st.sampled_from(["#!/bin/bash", "#!/bin/bash -l"]), master_addr_suffix=st.sampled_from(["i", "-ib0.x"]),
     cpu_bind=st.sampled_from(["none", "cores", "mask_cpu:0xfe00,0xfe"]), gpus_on_srun=st.booleans(),
 )  # fmt: skip
+notify = st.builds(
+    lambda outcomes, program, told: {"on": outcomes, "command": f"./told/{program}", **told},
+    st.lists(st.sampled_from(["completed", "failed", "stopped"]), min_size=1, max_size=3), file_name,
+    optional(mail=st.sampled_from(["me@example.org", "me"]), webhook=file_name.map(lambda name: f"./secrets/{name}")),
+)  # fmt: skip
 
 
 @st.composite
@@ -116,6 +121,9 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         config["environment"].get("env", {}).pop(name, None)
         config["environment"]["unset"] = [other for other in config["environment"].get("unset", []) if other != name]
     config["launch"] = draw(launch)
+    config |= draw(st.just({}) | notify.map(lambda told: {"notify": told}))
+    if config["launcher"] == "srun":  # whose calls of python are counted
+        config.get("notify", {}).pop("webhook", None)
     if draw(st.booleans()):
         config.pop("accelerate_config", None)
         config["sharding"] = draw(st.sampled_from(["ddp", "fsdp", "zero2", "zero3"]))

@@ -21,7 +21,8 @@ SECRET = "hf_not_to_be_seen"
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NODEID")
 #: Runs the command on the first and the last node, and there as the first and the last task; the others would do the same.
 SRUN = """\
-nodes=${1#--nodes=} tasks=${2#--ntasks-per-node=}
+nodes=${1#--nodes=} tasks=${2#--ntasks}
+tasks=${tasks#*=}
 while [ "${1#-}" != "$1" ]; do shift; done
 for node in $(printf '%s\\n' 0 $((nodes - 1)) | sort -un); do
     for task in $(printf '%s\\n' 0 $((tasks - 1)) | sort -un); do
@@ -68,7 +69,7 @@ class Machine:
         for path in (self.directory / "logs", self.records, self.programs, root / "tmp", root / "etc" / "profile.d"):
             path.mkdir(parents=True)
         (root / "etc" / "profile.d" / "conda.sh").write_text(CONDA_SH)
-        for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv", "hook"):
+        for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv", "hook", "told"):
             self._program(program, RECORD.format(name=program))
         self._program("srun", SRUN)
         self._program("scontrol", SCONTROL)
@@ -98,7 +99,7 @@ class Machine:
             **{secret.name: "of the caller" for secret in spec.secrets if secret.file is None},
         }
         done = subprocess.run(["bash", str(file)], cwd=self.directory, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
-        assert (done.returncode, done.stderr) == (0, b""), done.stdout.decode("utf-8", "replace")
+        assert (done.returncode, done.stderr) == (0, b""), (done.stdout + done.stderr).decode("utf-8", "replace")
 
     def _prepare(self, spec: JobSpec) -> None:
         """Make the files that the job's environment names."""
@@ -110,6 +111,11 @@ class Machine:
         for hook in (*spec.before, *spec.after):
             (self.directory / hook).parent.mkdir(exist_ok=True)
             (self.directory / hook).write_text('"$BASE/bin/hook" "${status-before}"\n')
+        if spec.notify is not None and spec.notify.command is not None:
+            program = self.directory / spec.notify.command
+            program.parent.mkdir(exist_ok=True)
+            program.write_text('#!/bin/bash\nexec "$BASE/bin/told" "$@"\n')
+            program.chmod(0o755)
         for secret in spec.secrets:
             if secret.file is not None:
                 (self.directory / secret.file).parent.mkdir(exist_ok=True)

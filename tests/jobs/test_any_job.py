@@ -131,6 +131,9 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
     assert len(machine.calls("venv")) == (1 if spec.venv or spec.uv else 0)
     assert [call.argv[-1] for call in machine.calls("pixi")] == ([spec.pixi.encode("utf-8", "surrogateescape")] if spec.pixi else [])
     assert [call.argv for call in machine.calls("hook")] == [*([b"before"] for _ in spec.before), *([b"0"] for _ in spec.after)]
+    told = spec.notify is not None and spec.notify.command is not None and "completed" in spec.notify.on
+    assert len(machine.calls("told")) == told
+    assert all(b" completed: job 62" in call.argv[0] or b" completed: job 60_3" in call.argv[0] for call in machine.calls("told"))
     wrapped = spec.container is not None and spec.container.engine in ("apptainer", "singularity")
     containers = machine.calls("container")
     assert len(containers) == (len(calls) if wrapped else 0)
@@ -166,6 +169,7 @@ def hostile(launcher: str, **more: Any) -> dict[str, Any]:
         "accelerate_config": HOSTILE,
         "environment": {"modules": ["a/1"], **more},
         "sbatch": {"comment": HOSTILE, "mail-user": HOSTILE},
+        "notify": {"on": ["completed", "failed", "stopped"], "command": "./told/" + HOSTILE.replace("/", "_")},
         "resources": {"nodes": 2, "gpus": 2},
         "training": {"list": values, "json": {value: value for value in values}, **training},
     }

@@ -31,7 +31,11 @@ word = (any_job.one_line | st.sampled_from([*any_job.CANARIES, "~/x", "a b", "-"
     lambda text: not text.startswith("--")
 )
 choice = word | st.integers(-9, 9) | st.floats(-2, 2, allow_nan=False) | st.booleans() | st.none()
-values = st.lists(choice, min_size=2, max_size=4, unique_by=lambda value: "none" if value is None else "".join(map(str, [value])).lower())
+values = st.lists(
+    choice, min_size=2, max_size=4,
+    # Two choices that read alike, or are equal to Python as 1 and True are, are one to the study, which refuses them.
+    unique_by=(lambda each: "none" if each is None else str(each).lower(), lambda each: str(each) if isinstance(each, str) else each),
+)  # fmt: skip
 bounds = st.fixed_dictionaries({"low": st.integers(1, 5), "high": st.integers(6, 9)}, optional={"log": st.just(True)})
 space = st.dictionaries(
     st.from_regex(r"searched_[A-Za-z0-9_-]{0,5}", fullmatch=True),

@@ -73,7 +73,8 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
     if launcher == "accelerate":
         assert "num_processes: 7" in Path("multi_gpu.yaml").read_text(), "the user's file is left alone, and its number is not used"
     world = nodes * gpus
-    lines = re.findall(r"^rank (\d+)/(\d+) sum (\d+) local (\d+) node (\d+) argv (.*) unbuffered 1 offline 1$", done.stdout, re.MULTILINE)
+    form = r"^(?:\d+: )?rank (\d+)/(\d+) sum (\d+) local (\d+) node (\d+) argv (.*) unbuffered 1 offline 1$"  # srun --label
+    lines = re.findall(form, done.stdout, re.MULTILINE)
     assert sorted(int(line[0]) for line in lines) == list(range(world))
     assert {(int(line[1]), int(line[2])) for line in lines} == {(world, world)}
     assert sorted((int(line[4]), int(line[3])) for line in lines) == [(node, local) for node in range(nodes) for local in range(gpus)]

@@ -313,7 +313,7 @@ def test_the_everyday_path_on_a_machine_without_slurm(hpctrain: str) -> None:
     assert (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job["job_id"] / "script").read_bytes() == before
     assert "training" in run("logs").stdout
     assert "training" in Path("logs/output_sft.log").read_text()
-    assert run("logs", job["job_id"]).stdout == Path(f"logs/output_sft_{job['job_id']}.log").read_text()
+    assert run("logs", job["job_id"], "--raw").stdout == Path(f"logs/output_sft_{job['job_id']}.log").read_text()
     assert run("submit").returncode == 0  # no sbatch: says so, and runs here
     assert "sbatch is not on PATH" in run("submit", "--dry-run").stderr
     run("cancel", "--yes")

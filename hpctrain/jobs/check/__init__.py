@@ -33,7 +33,7 @@ IDS = (
     "path-not-shared", "path-not-mounted", "path-purged",
     "environment-missing", "environment-broken", "environment-lacks", "environment-architecture", "environment-slow",
     "launcher-missing", "torch-build", "module-purge", "container-missing", "container-bind", "container-gpu",
-    "hub-name", "offline-switch", "tracker-online", "push-to-hub", "proxy-missing",
+    "hub-name", "offline-switch", "tracker-online", "webhook-offline", "push-to-hub", "proxy-missing",
     "secret-in-config", "secret-missing", "secret-file-open", "shell-leaks",
     "argument-removed", "no-checkpoints", "signal-kills", "tune-no-evaluation",
     "slurm-refuses",

@@ -140,9 +140,11 @@ def _hooks(case: Case) -> Iterator[Finding]:
         if hook.exists and not hook.is_dir and hook.readable is not False:
             continue
         problem = "does not exist" if not hook.exists else "is a directory" if hook.is_dir else "cannot be read"
+        told = case.spec.notify is not None and hook.said == case.spec.notify.command
+        key = ("environment", "before" if hook.said in case.spec.before else "after")
         yield case.finding(
-            "hook-missing", "error", f"the hook {hook.said!r} {problem}",
-            evidence=case.said("environment", "before" if hook.said in case.spec.before else "after", value=hook.said),
-            reason="the batch script reads it with `source`, and stops there",
+            "hook-missing", "error", f"the {'command' if told else 'hook'} {hook.said!r} {problem}",
+            evidence=case.said(*(("notify", "command") if told else key), value=hook.said),
+            reason="nobody hears how the run ends" if told else "the batch script reads it with `source`, and stops there",
             fix=f"ls -l {shell.quote(hook.path)}",
         )  # fmt: skip

@@ -24,6 +24,7 @@ def rules(case: Case) -> Iterator[Finding]:
         yield from _switches(case)
         yield from _trackers(case)
         yield from _proxy(case)
+        yield from _webhook(case)
     yield from _push(case)
 
 
@@ -93,6 +94,18 @@ def _trackers(case: Case) -> Iterator[Finding]:
             reason="the training waits for the server when it starts, and stops or hangs",
             fix=f"{variable} in config.yaml under environment.env" if variable else "report_to: tensorboard in config.yaml under training",
         )  # fmt: skip
+
+
+def _webhook(case: Case) -> Iterator[Finding]:
+    internet, notify = _internet(case), case.spec.notify
+    if internet is None or internet.value != "no" or notify is None or notify.webhook is None:
+        return
+    yield case.finding(
+        "webhook-offline", "warning", "a webhook is to be told of the end, and compute nodes have no internet",
+        evidence=f"{case.said('notify', 'webhook', value=notify.webhook)}; {internet.source}",
+        reason="the job script cannot reach it, and says so in the log; the training itself is not held up",
+        fix="on the login node, once it is submitted: hpctrain notify RUN --wait; or notify.mail in config.yaml",
+    )  # fmt: skip
 
 
 def _push(case: Case) -> Iterator[Finding]:

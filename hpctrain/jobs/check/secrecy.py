@@ -9,6 +9,9 @@ from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.finding import Finding
 from hpctrain.jobs.secret_forms import looks_secret, owner_of
 
+#: The variable, or the file, that holds the address of the webhook (hpctrain/runs/notify.py).
+WEBHOOK = "HPCTRAIN_WEBHOOK"
+
 
 def rules(case: Case) -> Iterator[Finding]:
     """Return where secrets lie open, and what the shell would slip into the job."""
@@ -42,7 +45,10 @@ def _in_config(case: Case) -> Iterator[Finding]:
 
 def _files(case: Case) -> Iterator[Finding]:
     for secret in case.around.secrets:
-        said = case.said("environment", "secrets", secret.name, value=secret.file.said if secret.file else "environment")
+        value = secret.file.said if secret.file else "environment"
+        webhook = secret.name == WEBHOOK
+        said = case.said("notify", "webhook", value=value) if webhook else case.said("environment", "secrets", secret.name, value=value)
+        then = "tells nobody of the end" if webhook else "stops"
         if secret.file is None:
             if not secret.in_shell:
                 yield case.finding(
@@ -55,13 +61,13 @@ def _files(case: Case) -> Iterator[Finding]:
         if not secret.file.exists or secret.file.is_dir:
             yield case.finding(
                 "secret-missing", "error", f"there is no file {secret.file.said!r} for {secret.name}", evidence=said,
-                reason="the job reads the secret from it, and stops", fix=f"umask 077; read -rs word && echo \"$word\" > {path}",
+                reason=f"the job reads the secret from it, and {then}", fix=f"umask 077; read -rs word && echo \"$word\" > {path}",
             )  # fmt: skip
         elif secret.file.mode not in (0o400, 0o600):
             yield case.finding(
                 "secret-file-open", "error", f"the file of {secret.name} has the mode {secret.file.mode or 0:04o}, and must have 0600",
                 evidence=f"{said}; {secret.file.path}",
-                reason="others may read it, so the job refuses it and stops", fix=f"chmod 600 {path}",
+                reason=f"others may read it, so the job refuses it and {then}", fix=f"chmod 600 {path}",
             )  # fmt: skip
         elif secret.file.size == 0:
             yield case.finding(

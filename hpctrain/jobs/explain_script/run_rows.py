@@ -72,6 +72,11 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
         r'job=(?:"\$\{SLURM_ARRAY_JOB_ID\}_|\$SLURM_JOB_ID)', "the job's number as people write it; of an array task, array_task.", _SBATCH
     ),
     _row(r'note "\$attempt/start\.json"', "that, where and when this job started.", _OURS),
+    _row(r'begins="hpctrain: attempt', "which start of which run this is, on which nodes, and when.", _OURS),
+    _row(
+        r'echo "\$begins"', "says so: the first words of each start in the log, by which `hpctrain logs` and `explain` tell starts apart."
+    ),
+    _row(r'\[ "\$restart" -eq 0 \] \|\| echo "\$begins" >&2', "a requeued job says it in the error log too, which goes on as well."),
     _row(r'over="\$HPCTRAIN_RUN_DIR/over"', "a file that says that the run has ended.", _OURS),
     _row(r'if \[ -e "\$over" \]', "where it is, an earlier job of the chain has done all there was to do, or failed:"),
     _row(r'echo "hpctrain: the run \$run is over', "says so."),
@@ -167,6 +172,15 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     ),
     _row(r'read -r status reason <"\$attempt/exit"', "code and reason, out of that file."),
     _row(r"ended\(\) \{", "a function that notes how this start of the job ended.", _BASH, END),
+    _row(r"outcome=\$1", "kept for whoever is told of the end."),
+    _row(r"case \$outcome in", "how the run ended: who wants to know of that is told.", _BASH, END),
+    _row(r'said="\$run \$outcome: job', "the sentence that is told."),
+    _row(
+        r"HPCTRAIN_OUTCOME=\$outcome .*timeout 60 ",
+        "your program is run with the sentence as its argument; it gets a minute, and how it ends changes nothing.",
+        "timeout(1)",
+    ),
+    _row(r".*python -m hpctrain\.runs\.notify ", "sends the sentence to the webhook, whose address stands in no script.", _OURS),
     _row(r'note "\$attempt/end\.json"', "the note, for `hpctrain runs` and `hpctrain resubmit`.", _OURS),
     _row(r"case \$status in", "what the exit code means, and what follows from it:", _BASH, END),
     _row(r"(?:0|86)\) ended (?P<how>\w+)", "noted as {how}."),

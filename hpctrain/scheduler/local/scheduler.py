@@ -10,18 +10,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.scheduler import batch_script, process
 from hpctrain.scheduler.base import LogFiles, Submission
-from hpctrain.scheduler.local import book, claims, dependency, job_directory, launch
+from hpctrain.scheduler.local import accounts, book, claims, dependency, job_directory, launch
 from hpctrain.scheduler.local import plan as planning
 from hpctrain.scheduler.local.book import Meant
 from hpctrain.scheduler.local.job_directory import JobDirectory
 from hpctrain.scheduler.parse import array as arrays
 from hpctrain.scheduler.parse import states
+from hpctrain.scheduler.parse.accounting import Account
 from hpctrain.scheduler.parse.directives import Directive
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -106,15 +107,21 @@ class LocalScheduler:
         wish = self._wish(arguments, dependency, array)
         return _plan(batch_script.read(script)[1], script, str(planning.FIRST_JOB_ID), this_machine(self.device), wish)
 
-    def status(self, job_ids: Sequence[str] | None = None) -> list[JobRecord]:
+    def status(self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the records of these jobs, or of all that have not ended more than a day ago, the oldest first.
 
         Without ids, an array's tasks have a record each, and those that wait share one, as in squeue: `123_[4-9%2]`. The id of an array
-        gives one record for the whole: running, and then the worst of what its tasks came to.
+        gives one record for the whole: running, and then the worst of what its tasks came to. `max_age_s` means nothing here.
         """
+        del max_age_s
         if job_ids is None:
             return book.all_records()
         return [record for meant in _meant(job_ids) for record in book.records(meant)]
+
+    def accounts(self, job_ids: Sequence[str], *, near: Mapping[str, float] | None = None, max_age_s: float = 0.0) -> list[Account]:
+        """Return the accounts of these jobs, an array's tasks each; its ids are given out once, so `near` means nothing here."""
+        del near, max_age_s
+        return list({account.job_id: account for meant in _meant(job_ids) for account in accounts.of(meant)}.values())
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, arrays or tasks, and wait until no process of them is left, at most KillWait and a little.

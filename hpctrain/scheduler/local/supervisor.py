@@ -7,6 +7,7 @@ Its own environment is the job's. Waits for what the job depends on, starts the 
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -51,7 +52,7 @@ class Supervisor:
             started = time.time()
             outcome = self._once(started)
             if outcome is not _REQUEUE:
-                self._write(**outcome, start=started, end=time.time())
+                self._write(**outcome, start=started, end=time.time(), **_used())
                 return
             self.restarts += 1
 
@@ -146,6 +147,14 @@ class Supervisor:
 
     def _write(self, state: str, **details: Any) -> None:
         self.job.write_state(state, supervisor=os.getpid(), restarts=self.restarts, **details)
+
+
+def _used() -> dict[str, Any]:
+    """Return what the ended processes of the job used, of all its starts: the memory of the largest one, and CPU seconds (getrusage(2))."""
+    tree.reap()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"max_rss_bytes": usage.ru_maxrss * unit, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3)}
 
 
 def main() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpctrain.scheduler.parse import states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,12 @@ class Account:
         gpus: of the whole job.
         failed_node: that Slurm names as the one that failed.
         restarts: how often it was requeued.
+        cancelled_by: the user id of who cancelled it.
+        command: the words of the submission, where Slurm keeps them.
+        output, error: files of the batch script, with or without their patterns filled in, as the scheduler says them.
+        earlier: the records of its earlier starts, before it was requeued; the oldest first, and those have none themselves.
         source: `sacct`, `scontrol`, `squeue` or `local`.
+        note: a sentence on what could not be asked, such as why it is not sacct that says it.
     """
 
     job_id: str
@@ -70,5 +79,38 @@ class Account:
     failed_node: str | None = None
     restarts: int | None = None
     dependency: str | None = None
+    cancelled_by: int | None = None
+    comment: str | None = None
+    work_dir: str | None = None
+    command: str | None = None
+    output: str | None = None
+    error: str | None = None
     steps: tuple[Step, ...] = ()
+    earlier: tuple[Account, ...] = ()
     source: str = ""
+    note: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the state never changes again."""
+        return states.is_final(self.state)
+
+    @property
+    def max_rss_bytes(self) -> int | None:
+        """The most memory of one task of any step that was sampled."""
+        return max((step.max_rss_bytes for step in self.steps if step.max_rss_bytes is not None), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Account:
+        """Return what `to_json` gave.
+
+        Raises:
+            TypeError: it is something else, such as what a newer hpctrain wrote.
+        """
+        steps = tuple(Step(**step) for step in value.get("steps", ()))
+        earlier = tuple(cls.from_json(account) for account in value.get("earlier", ()))
+        return cls(**{**value, "steps": steps, "earlier": earlier})

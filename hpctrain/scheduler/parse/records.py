@@ -85,13 +85,13 @@ def parse_submission(output: str) -> tuple[str, str | None]:
 def parse_squeue(output: str) -> list[JobRecord]:
     """Return one record for each job of `squeue -h -o SQUEUE_FORMAT`; lines of another shape are warnings and are passed over."""
     found = []
-    for fields in _rows(output, 10):
+    for fields in rows(output, 10):
         job_id, name, state, reason, elapsed, limit, nodes, partition, start, comment = fields
         found.append(
             JobRecord(
-                job_id=job_id, scheduler="slurm", state=states.normalise(state), name=name, reason=_known(reason),
+                job_id=job_id, scheduler="slurm", state=states.normalise(state), name=name, reason=known(reason),
                 elapsed_s=duration.parse_reported(elapsed), time_limit_s=duration.parse_reported(limit), nodes=_integer(nodes),
-                partition=_known(partition), start=_known(start), comment=_known(comment.replace("(null)", "")),
+                partition=known(partition), start=known(start), comment=known(comment.replace("(null)", "")),
             )
         )  # fmt: skip
     return found
@@ -104,7 +104,7 @@ def parse_sacct(output: str) -> list[JobRecord]:
     (exit code 0:125). The job's record then says OUT_OF_MEMORY, which is what happened.
     """
     jobs: dict[str, JobRecord] = {}
-    for fields in _rows(output, len(SACCT_FIELDS)):
+    for fields in rows(output, len(SACCT_FIELDS)):
         row = dict(zip(SACCT_FIELDS, fields, strict=True))
         job_id, _, step = row["JobID"].partition(".")
         state = states.normalise(row["State"])
@@ -144,14 +144,14 @@ def from_scontrol(fields: dict[str, str]) -> JobRecord:
     job_id = f"{array}_{fields['ArrayTaskId']}" if array and fields.get("ArrayTaskId", "").isdigit() else fields["JobId"]
     return JobRecord(
         job_id=job_id, scheduler="slurm", state=state, name=fields.get("JobName"),
-        reason=_known(fields.get("Reason", "")), elapsed_s=duration.parse_reported(fields.get("RunTime", "")),
+        reason=known(fields.get("Reason", "")), elapsed_s=duration.parse_reported(fields.get("RunTime", "")),
         time_limit_s=duration.parse_reported(fields.get("TimeLimit", "")), nodes=_integer(fields.get("NumNodes", "").split("-")[0]),
-        partition=_known(fields.get("Partition", "")), start=_known(fields.get("StartTime", "")),
-        comment=_known(fields.get("Comment", "")), exit_code=exit_code, signal=signal,
+        partition=known(fields.get("Partition", "")), start=known(fields.get("StartTime", "")),
+        comment=known(fields.get("Comment", "")), exit_code=exit_code, signal=signal,
     )  # fmt: skip
 
 
-def _rows(output: str, count: int) -> Iterator[list[str]]:
+def rows(output: str, count: int) -> Iterator[list[str]]:
     """Yield the fields of each job: a job begins at a line whose first field is an id, and goes on until it has all its fields."""
     fields: list[str] = []
     for line in output.split("\n"):
@@ -162,8 +162,8 @@ def _rows(output: str, count: int) -> Iterator[list[str]]:
             fields = [*fields[:-1], f"{fields[-1]}\n{more[0]}", *more[1:]]
         else:
             continue
-        if len(fields) == count:
-            yield [field.strip() for field in fields]
+        if len(fields) >= count:  # more: somebody wrote a separator into the last of them
+            yield [field.strip() for field in fields[:count]]
             fields = []
 
 
@@ -172,8 +172,8 @@ def _from_sacct_row(job_id: str, state: str, row: dict[str, str]) -> JobRecord:
     return JobRecord(
         job_id=job_id, scheduler="slurm", state=_with_killed_steps(state, row["DerivedExitCode"]), name=row["JobName"],
         elapsed_s=_integer(row["ElapsedRaw"]), time_limit_s=duration.parse_reported(row["Timelimit"]),
-        nodes=_integer(row["NNodes"]), partition=_known(row["Partition"]),
-        start=_known(row["Start"]), comment=_known(row["Comment"]), exit_code=exit_code, signal=signal,
+        nodes=_integer(row["NNodes"]), partition=known(row["Partition"]),
+        start=known(row["Start"]), comment=known(row["Comment"]), exit_code=exit_code, signal=signal,
     )  # fmt: skip
 
 
@@ -189,7 +189,8 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return int(match[1]), int(match[2]) or None
 
 
-def _known(text: str) -> str | None:
+def known(text: str) -> str | None:
+    """Return `text`; None where it is one of Slurm's words for nothing."""
     return None if text in _BLANK else text
 
 

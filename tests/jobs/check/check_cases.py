@@ -22,7 +22,7 @@ from check_scene import (
 
 from hpctrain.clusters.live import Association, LiveQos
 from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, ModelFacts, PythonFacts, SecretFacts
-from hpctrain.jobs.spec import Container, Secret, Study
+from hpctrain.jobs.spec import Container, Notify, Secret, Study
 
 assert AROUND.python is not None
 assert AROUND.model is not None
@@ -267,6 +267,9 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
     "tracker-online": (
         "error", Scene(spec={"arguments": (*ARGUMENTS, "--report_to", "comet_ml")}), Scene(spec={"arguments": (*ARGUMENTS,
         "--report_to", "wandb")}),
+    ),
+    "webhook-offline": (
+        "warning", Scene(spec={"notify": Notify(webhook="/home/me/.webhook")}), Scene(spec={"notify": Notify(command="tell")}),
     ),
     "push-to-hub": (
         "error", Scene(spec={"arguments": (*ARGUMENTS, "--push_to_hub", "true")}),

@@ -1,0 +1,280 @@
+"""Why the job failed: rules, hits and the record in, the earliest cause out, its consequences told apart. PURE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpctrain.explain import engine_evidence, engine_order, text
+from hpctrain.explain.case import Case
+from hpctrain.explain.engine_evidence import SURVIVED, Fired
+from hpctrain.explain.engine_order import TOLERANCE_S
+from hpctrain.explain.hit import FirstFailed, Hit, Trouble
+from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Evidence, Explanation, Fix
+from hpctrain.explain.rule import KNOWN_NAMES, Rule
+from hpctrain.scheduler.parse import states
+
+#: A line that tells of something that broke; what it tells of may have been got over.
+_ERROR = re.compile(r"(?i)error|exception|traceback|fatal|abort|killed|fail")
+#: What ends a program whatever it has logged before.
+_DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
+#: So much earlier, and what is only likely may have nothing to do with what is certain.
+_FAR_S = 600.0
+_MOST_EVIDENCE = 4
+
+
+def explain(
+    case: Case, hits: Iterable[Hit], rules: Sequence[Rule], *, troubles: Iterable[Trouble] = (), first_failed: Iterable[FirstFailed] = (),
+    status: int | None = None,
+) -> Explanation:  # fmt: skip
+    """Return why the job failed; nothing where it did not.
+
+    Args:
+        case: what is known of the job besides its logs.
+        hits: of all of its logs (hpctrain.logs.scan).
+        rules: the whole table.
+        troubles: errors that the logs show, whether a rule knows them or not.
+        first_failed: what torch's elastic agents saw.
+        status: the exit code that the job script wrote, where there is no record.
+    """
+    ended = engine_evidence.described(case.account) if case.account is not None else None
+    if ended_well(case, status):
+        return Explanation(ended=ended, history=_history(case, ()))
+    clocks = case.extra.get("clocks") or engine_order.skews(case.samples)
+    now, before = engine_order.split(engine_order.straight(hits, clocks), case)
+    shown, _ = engine_order.split(engine_order.straight(troubles, clocks), case)
+    seen_first, _ = engine_order.split(engine_order.straight(first_failed, clocks), case)
+    judge = _Judge(case, engine_order.filled(now), rules, sorted(shown, key=engine_order.place), seen_first)
+    diagnoses, consequences = judge.judged()
+    failed = has_failed(case, status) or bool(diagnoses)
+    block = None
+    if not diagnoses and not _is_active(case):
+        block = judge.earliest_trouble(known=has_failed(case, status))
+    return Explanation(
+        diagnoses=diagnoses, consequences=consequences if diagnoses or block else (), unexplained=block,
+        history=_history(case, before), failed=failed or block is not None, ended=ended,
+    )  # fmt: skip
+
+
+def ended_well(case: Case, status: int | None = None) -> bool:
+    """Whether the job did what it was to do, as its record, its own outcome, or, where there is neither, its script's last line says."""
+    last = case.attempts[-1] if case.attempts else None
+    if case.account is not None and case.account.state != states.UNKNOWN:
+        if case.account.state != "COMPLETED" or (last is not None and last.outcome == "failed"):
+            return False
+        # A script whose last command succeeds is COMPLETED, whatever became of its training.
+        return not any(step.state in ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL") for step in case.account.steps)
+    if last is not None and last.outcome is not None:
+        return last.outcome == "completed" and last.status in (0, None)
+    return status == 0
+
+
+def has_failed(case: Case, status: int | None = None) -> bool:
+    """Whether it is known that the job failed."""
+    if ended_well(case, status):
+        return False
+    last = case.attempts[-1] if case.attempts else None
+    if case.account is not None and case.account.state != states.UNKNOWN:
+        return states.is_final(case.account.state)
+    return status not in (None, 0) or (last is not None and (last.outcome == "failed" or last.status not in (None, 0)))
+
+
+def _is_active(case: Case) -> bool:
+    return case.account is not None and case.account.state in states.ACTIVE | states.WAITING
+
+
+class _Judge:
+    """Weighs what fires. The hits are those of the start that is explained, in the order in which they were written."""
+
+    def __init__(
+        self, case: Case, hits: Sequence[Hit], rules: Sequence[Rule], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed]
+    ) -> None:
+        self.case, self.rules, self.troubles = case, rules, troubles
+        self.first = min(first_failed, key=lambda each: each.at if each.at is not None else float("inf"), default=None)
+        self.hits = () if _is_active(case) else tuple(hits)
+        self.fired = engine_evidence.fired(rules, self.hits, case)
+
+    def judged(self) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
+        """Return the diagnoses, and what followed from them."""
+        masked = self._masked()
+        causes = [each for each in self.fired if each.rule.kind == "cause" and each.rule.id not in masked and self._may_be(each)]
+        chosen = self._earliest(causes)
+        if not chosen:
+            symptoms = [each for each in self.fired if each.rule.kind == "symptom" and each.rule.id not in masked and self._may_be(each)]
+            chosen = self._earliest(symptoms)
+        ids = {each.rule.id for each in chosen}
+        begin = min((each.place for each in chosen), default=None)
+        rest = [each for each in self.fired if each.rule.id not in ids and each.hits]
+        followed = [each for each in rest if each.rule.kind == "consequence" or each.rule.id in masked or (begin and each.place >= begin)]
+        return tuple(self._diagnosis(each) for each in chosen), tuple(self._consequence(each) for each in followed)
+
+    def _masked(self) -> set[str]:
+        """Return the rules whose hits are consequences of others; of two that mask each other, the later one's."""
+        masked: set[str] = set()
+        for each in sorted(self.fired, key=lambda one: one.place):
+            if each.rule.id not in masked and not self._got_over(each):
+                masked |= set(each.rule.masks)
+        return masked
+
+    def _got_over(self, each: Fired) -> bool:
+        return each.survived and _ERROR.search(each.hits[0].evidence.text) is not None
+
+    def _may_be(self, each: Fired) -> bool:
+        """Whether this can be why the job failed."""
+        account = self.case.account
+        if account is not None and account.state in states.ACTIVE:
+            return each.certainty == "certain"
+        if account is not None and account.state == "COMPLETED" and each.certainty != "certain":
+            return False
+        if self._got_over(each) or self._is_late(each):
+            return False
+        # Of bare logs nobody knows whether the job has ended, or failed: a fact that is only likely is not enough to say so.
+        return bool(each.hits) or each.record is not None or each.certainty == "certain" or account is not None or bool(self.case.attempts)
+
+    def _is_late(self, each: Fired) -> bool:
+        """Whether it is a lone line of another rank, behind an error that no rule knows."""
+        if not each.hits or each.record or each.found or (each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")):
+            return False
+        hit = each.hits[0]
+        known = {(one.evidence.file, one.order[1] + near) for one in self.hits for near in range(-60, 1)}
+        for trouble in self.troubles:
+            if not trouble.traceback or trouble.steps_after >= SURVIVED or (trouble.file, trouble.line) in known:
+                continue
+            apart = None not in (trouble.at, hit.at, trouble.rank, hit.rank) and trouble.rank != hit.rank
+            if apart and (hit.at or 0) - (trouble.at or 0) > TOLERANCE_S:
+                return True
+        return False
+
+    def _earliest(self, fired: Sequence[Fired]) -> list[Fired]:
+        """Return the one that came first; with one that is certain behind it, where the first is only likely, and long ago."""
+        if not fired:
+            return []
+        ordered = sorted(fired, key=lambda each: each.place)
+        first = ordered[0]
+        # Written at once, as far as clocks can tell: what is certain before what is likely, and the rank that failed first.
+        rivals = [each for each in ordered if self._at_once(first, each)]
+        first = min(rivals, key=lambda each: (each.certainty != "certain", not self._is_first_rank(each)))
+        if first.certainty == "likely":
+            certain = next((each for each in ordered if each.certainty == "certain"), None)
+            if certain is not None and (certain.at is None or first.at is None or certain.at - first.at > _FAR_S):
+                return [certain, first]
+        return [first]
+
+    def _at_once(self, first: Fired, each: Fired) -> bool:
+        if each is first:
+            return True
+        if not (first.hits and each.hits):
+            return False
+        one, other = first.hits[0], each.hits[0]
+        if one.order[0] == other.order[0] and one.evidence.file == other.evidence.file:
+            return one.order == other.order
+        return one.at is None or other.at is None or abs(one.at - other.at) <= TOLERANCE_S
+
+    def _is_first_rank(self, each: Fired) -> bool:
+        return self.first is not None and bool(each.hits) and each.hits[0].rank == self.first.rank
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def _diagnosis(self, each: Fired) -> Diagnosis:
+        rank, node = self._where(each)
+        groups = {**engine_evidence.known(self.case), "count": str(sum(hit.count for hit in each.hits))}
+        for own in (each.hits[0].groups if each.hits else {}, each.found.groups if each.found else {}):
+            groups.update(own)
+        groups |= {name: str(value) for name, value in (("rank", rank), ("node", node)) if value is not None and name not in groups}
+        names = {*KNOWN_NAMES, *groups, *_groups_of(each.rule)}
+        at = each.at
+        last = self.case.attempts[-1].name if self.case.attempts else None
+        return Diagnosis(
+            id=each.rule.id, stage=each.rule.stage, certainty=each.certainty, cause=text.sentences(each.rule.cause, groups, names),
+            fix=self._fix(each.rule, groups) or Fix(text=text.lines(each.rule.remedy, groups, names)), evidence=_evidence(each),
+            rank=rank, node=node, since=None if at is None else text.clock(at, self.case.zone_s),
+            attempt=(each.hits[0].attempt if each.hits else None) or last,
+        )  # fmt: skip
+
+    def _fix(self, rule: Rule, groups: Mapping[str, str]) -> Fix | None:
+        if rule.fix is None:
+            return None
+        from hpctrain.explain import fixes
+
+        make = fixes.FIXES.get(rule.fix)
+        return None if make is None else make(self.case, groups)
+
+    def _where(self, each: Fired) -> tuple[int | None, str | None]:
+        """Return rank and node: of the first line, of the same line in the rank's own file, of the fact, or of what failed first."""
+        rank, node = None, None
+        if each.hits:
+            first = each.hits[0]
+            same = [
+                hit
+                for hit in each.hits
+                if hit.evidence.text.endswith(first.evidence.text) or first.evidence.text.endswith(hit.evidence.text)
+            ]
+            rank = next((hit.rank for hit in (first, *same) if hit.rank is not None), None)
+            node = next((hit.node for hit in (first, *same) if hit.node is not None and hit.rank in (None, rank)), None)
+        if rank is None and each.found is not None:
+            rank, node = each.found.rank, node or each.found.node
+        if rank is None and self.first is not None and each.rule.stage in ("run", "comm") and each.rule.area not in ("time", "end"):
+            rank, node = self.first.rank, node or self.first.node
+        if node is None and rank is not None:
+            node = next((sample.host for sample in self.case.samples if sample.rank == rank), None)
+        if node is None and self.case.account is not None:
+            node = self.case.account.failed_node
+            if node is None and self.case.account.n_nodes == 1:
+                node = self.case.account.nodes
+        return rank, node
+
+    def _consequence(self, each: Fired) -> Consequence:
+        ranks = tuple(sorted({hit.rank for hit in each.hits if hit.rank is not None}))
+        groups = {**engine_evidence.known(self.case), **each.hits[0].groups}
+        what = text.sentences(each.rule.cause, groups, {*KNOWN_NAMES, *_groups_of(each.rule)})
+        count = sum(hit.count for hit in each.hits)
+        return Consequence(id=each.rule.id, what=what, count=count, evidence=each.hits[0].evidence, ranks=ranks)
+
+    def earliest_trouble(self, *, known: bool) -> ErrorBlock | None:
+        """Return the earliest error of the rank that failed first.
+
+        Args:
+            known: whether it is known that the job failed; where it is not, only what ends a program counts.
+        """
+        followed = {(hit.evidence.file, hit.order[1]) for hit in self.hits}
+        usable = [each for each in self.troubles if known or ((each.traceback or _DEADLY.search(each.error)) and each.steps_after < 3)]
+        if not usable:
+            return None
+        own = [each for each in usable if not any((each.file, each.line + n) in followed for n in range(len(each.lines) + 40))]
+        usable = [each for each in own or usable if each.steps_after < SURVIVED] or own or usable
+        if self.first is not None and (of_first := [each for each in usable if each.rank is not None and each.rank == self.first.rank]):
+            usable = of_first
+        # A traceback says what; the line with an error word that stands before it may be anything.
+        best = min(usable, key=lambda each: (not (each.traceback or _DEADLY.search(each.error)), engine_order.place(each)))
+        since = None if best.at is None else text.clock(best.at, self.case.zone_s)
+        return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
+
+
+def _groups_of(rule: Rule) -> set[str]:
+    # What the cause names is a name: of a group, or of a fact that did not hold.
+    return {*(name for pattern in rule.lines for name in re.findall(r"\(\?P<(\w+)>", pattern)), *text.names(rule.cause)}
+
+
+def _evidence(each: Fired) -> tuple[Evidence, ...]:
+    """Return the first lines, of different files where there are several, the record, and what proves the fact."""
+    found = list(dict.fromkeys(hit.evidence for hit in each.hits if hit.count))
+    by_file = list({item.file: item for item in reversed(found)}.values())
+    first = [item for item in found if item in by_file][:2]
+    return tuple([*first, *([each.record] if each.record else []), *(each.found.evidence if each.found else ())][:_MOST_EVIDENCE])
+
+
+def _history(case: Case, before: Sequence[Hit]) -> tuple[str, ...]:
+    """Return one line on each earlier start."""
+    said = []
+    for attempt in case.attempts[:-1]:
+        ids = sorted({hit.rule for hit in before if hit.attempt == attempt.name})
+        parts = [f"{attempt.name}: {attempt.outcome or 'ended without a word'}"]
+        parts += [f"at step {attempt.last_step}"] if attempt.last_step is not None else []
+        why = ", ".join([*([attempt.reason] if attempt.reason else []), *ids])
+        said.append(" ".join(parts) + (f" ({why})" if why else ""))
+    if not said and before:
+        by_part: dict[int, list[Hit]] = {}
+        for hit in before:
+            by_part.setdefault(hit.part, []).append(hit)
+        said = [f"start {part + 1}: {', '.join(sorted({hit.rule for hit in own}))}" for part, own in sorted(by_part.items())]
+    return tuple(said)

@@ -1,0 +1,65 @@
+"""Facts of the job as a whole: its processes, its nodes, and whether it ever began. PURE."""
+
+from __future__ import annotations
+
+from hpctrain.explain.case import Case
+from hpctrain.explain.facts_found import CONFIG, SACCT, SAMPLES, Found, current, evidence, groups, newest, processes_asked, setting, where
+from hpctrain.scheduler.parse import states
+
+#: A job that ended within these seconds never came to run the training.
+_AT_ONCE_S = 5
+
+
+def world_size_wrong(case: Case) -> Found | None:
+    """The training has another number of processes than the job has GPUs: each trains for itself, or some are missing."""
+    asked = processes_asked(case)
+    last = newest(current(case))
+    if asked is None or not last:
+        return None
+    sample = max(last.values(), key=lambda each: each.time_ms)
+    if sample.world_size == asked:
+        return None
+    nodes, gpus = setting(case, "resources", "nodes"), setting(case, "resources", "gpus_per_node")
+    product = (
+        f"{nodes} node{'s' * (nodes != 1)} x {gpus} GPU{'s' * (gpus != 1)} = {asked} processes" if nodes and gpus else f"{asked} processes"
+    )
+    return Found(
+        groups=groups(world_size=sample.world_size, expected=asked, product=product),
+        evidence=(
+            evidence(SAMPLES, f"{where(sample)}: one of {sample.world_size} process{'es' * (sample.world_size != 1)}"),
+            evidence(CONFIG, f"the job was to have {product}"),
+        ),
+        at=sample.time_ms / 1000,
+    )  # fmt: skip
+
+
+def failed_node(case: Case) -> Found | None:
+    """Slurm says that a node failed."""
+    account = case.account
+    if account is None or not (account.failed_node or account.state in ("NODE_FAIL", "BOOT_FAIL")):
+        return None
+    steps = [f"step {step.name}: {step.state}" for step in account.steps if step.state in ("NODE_FAIL", "CANCELLED", "FAILED")]
+    which = f"failed node {account.failed_node}" if account.failed_node else f"of nodes {account.nodes or 'unknown'}"
+    return Found(
+        groups=groups(node=account.failed_node, nodes=account.nodes, state=account.state),
+        evidence=tuple(evidence(SACCT, text) for text in (f"job {account.job_id}: {account.state}, {which}", *steps[:2])),
+        node=account.failed_node, at=account.ended,
+    )  # fmt: skip
+
+
+def never_started(case: Case) -> Found | None:
+    """The job ended without a word: no log has a line, no start is recorded, and Slurm gave it no, or hardly any, time."""
+    account = case.account
+    if account is None or account.state not in states.FAILED or case.attempts or case.samples or any(file.size for file in case.files):
+        return None
+    if account.started is not None and (account.elapsed_s is None or account.elapsed_s > _AT_ONCE_S):
+        return None
+    code = f"{account.exit_code or 0}:{account.signal or 0}" if account.exit_code is not None or account.signal is not None else None
+    words = [f"job {account.job_id}: {account.state}"]
+    words += [f"exit code {code}"] if code else []
+    words += [f"reason {account.reason}"] if account.reason and account.reason != "None" else []
+    words.append("never started" if account.started is None else f"ran for {account.elapsed_s} s")
+    return Found(
+        groups=groups(state=account.state, exit_code=code, reason=account.reason, elapsed=account.elapsed_s),
+        evidence=(evidence(SACCT, ", ".join(words)),), node=None, at=account.ended,
+    )  # fmt: skip

@@ -1,0 +1,399 @@
+"""One log file, searched for the signatures of all rules piece by piece, in memory that does not grow with what is found.
+
+A word of a rule is searched for in the raw bytes; the line around it is cleaned, and only then do regexes look at it. Of what one rule
+finds of one rank, the first and the last place and the count are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from hpctrain.explain.hit import FirstFailed, Hit
+from hpctrain.explain.model import Evidence
+from hpctrain.explain.scan_table import Signature, Table, Word
+from hpctrain.logs import scan_trouble, text, when
+from hpctrain.logs.model import LogFile
+from hpctrain.logs.scan_trouble import Open
+
+#: (index of the word, start, end) of every word in lower-case bytes, in the order of the ends.
+Finder = Callable[[bytes], list[tuple[int, int, int]]]
+
+#: What is cleaned and looked at around a word of a long line.
+_BEFORE, _BEHIND = 2000, 3000
+_SHOWN = 300
+#: `near` reaches so many lines.
+_NEAR = 40
+_NEAR_BYTES = 32768
+_MOST_WAITING = 1000
+#: So many steps are counted behind an error.
+_COUNTED = 30
+#: A rule that matches this often in one file is counted by a part of its lines from there on.
+_OFTEN, _SAMPLED = 5000, 64
+_MOST_KEYS = 4096
+_STEPS = (b"'loss':", b'"loss":', b"[speed] step=", b"it/s]", b"s/it]", b"it/s,", b"s/it,")
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_DATE = re.compile(rb"20(\d\d)-[01]\d-[0-3]\d[T ]")
+_MEMORY = re.compile(rb"\[memory\] [^\n]{0,40}? host=([\w.-]+) rank=(\d+)/")
+_FIRST = re.compile(
+    r"time\s*:\s*(?P<time>\S+).*?host\s*:\s*(?P<host>\S+).*?rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL
+)
+_STATUS = re.compile(r"ended with exit code (\d{1,3})")
+#: What a job that is ended still writes, and before its next start.
+_EXIT_WAIT_S = 90
+_WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of one rule and rank; `steps`: as the count of steps stood at the last place."""
+
+    first: Hit
+    last: Hit
+    count: int
+    steps: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one file holds. `unless`: ids of rules that the file silences."""
+
+    hits: list[Hit] = field(default_factory=list)
+    troubles: list[Open] = field(default_factory=list)
+    first_failed: list[FirstFailed] = field(default_factory=list)
+    unless: set[str] = field(default_factory=set)
+    status: int | None = None
+    size: int = 0
+
+
+class _Here:
+    """The line that is looked at.
+
+    Attributes:
+        number: of the line, once `count` was called.
+        begin, end: of it, or of the part of it that is looked at, in the piece; `around`: that part in lower case.
+        done: words that were looked at in it.
+    """
+
+    __slots__ = ("_cleaned", "_counted", "_low", "around", "begin", "done", "end", "number", "piece")
+
+    def __init__(self, piece: bytes, low: bytes, number: int) -> None:
+        self.piece, self._low, self.number = piece, low, number
+        self.begin, self.end, self.around, self._counted = 0, -1, b"", 0
+        self.done: set[int] = set()
+        self._cleaned: str | None = None
+
+    def move(self, at: int) -> None:
+        """Go to the line around a place."""
+        self.begin, self.end = _bounds(self.piece, at)
+        self.around, self._cleaned, self.done = self._low[self.begin : self.end], None, set()
+
+    @property
+    def line(self) -> str:
+        """The line, cleaned."""
+        if self._cleaned is None:
+            self._cleaned = text.clean(self.piece[self.begin : self.end])
+        return self._cleaned
+
+    def count(self) -> None:
+        """Find out the line's number."""
+        self.number += self.piece.count(b"\n", self._counted, self.begin)
+        self._counted = self.begin
+
+
+class FileScan:
+    """Takes the pieces of one file in their order (hpctrain.logs.read.pieces).
+
+    Args:
+        file: whose pieces they are.
+        table: of all signatures.
+        finder: finds the table's words.
+        year: of the file's last change, for lines that say none.
+    """
+
+    def __init__(self, file: LogFile, table: Table, finder: Finder, *, year: int | None) -> None:
+        self.file = file
+        self._table, self._find, self._year = table, finder, year
+        self._year_seen = False
+        self._line = 1
+        self._size = 0
+        self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
+        self._matched: dict[str, int] = {}
+        self._skipped = 0
+        self._waiting: list[tuple[Hit, tuple[str, ...], int]] = []
+        self._dead: set[int] = set()
+        self._hosts: dict[int, str] = {}
+        self._steps, self._counted, self._stop_at = 0, 0, 0
+        self._part, self._ended, self._ended_steps = 0, False, 0
+        self._ended_at: float | None = None
+        self._last_at: float | None = None
+        self._status: int | None = None
+        self._troubles: list[Open] = []
+        self._first: list[FirstFailed] = []
+        self._unless: set[str] = set()
+        self._tail = b""
+
+    # -- one piece -----------------------------------------------------------------------------------------------------
+
+    def feed(self, piece: bytes) -> None:
+        """Search one piece."""
+        self._size += len(piece)
+        if b"\0" in piece:
+            piece = piece.replace(b"\0", b"")
+        if b"\x1b" in piece:
+            piece = _ESCAPE.sub(b"", piece)
+        if not self._year_seen and (date := _DATE.search(piece)):
+            self._year, self._year_seen = 2000 + int(date[1]), True
+        if self._size <= 4 << 20:
+            self._hosts.update({int(rank): host.decode() for host, rank in _MEMORY.findall(piece)})
+        for trouble in self._troubles:
+            trouble.add(piece)
+        self._counted = 0
+        if self._waiting:
+            self._look_on(piece)
+        low = piece.lower()
+        found = self._find(low)
+        if found:
+            self._search(piece, low, found)
+        self._count_steps(piece, len(piece))
+        self._line += piece.count(b"\n")
+        self._tail = piece[-_NEAR_BYTES:] if len(piece) >= _NEAR_BYTES else (self._tail + piece)[-_NEAR_BYTES:]
+
+    def _search(self, piece: bytes, low: bytes, found: list[tuple[int, int, int]]) -> None:
+        words, dead = self._table.words, self._dead
+        here = _Here(piece, low, self._line)
+        size = len(low)
+        for index, at, until in found:
+            if index in dead:
+                continue
+            word = words[index]
+            if word.ends and until < size and low[until] in _WORD:
+                continue
+            if at >= here.end:
+                here.move(at)
+            elif index in here.done:
+                continue
+            here.done.add(index)
+            if not self._is_left_out(word):
+                self._examine(word, here)
+                if not self._unless.isdisjoint(word.silences) and all(self._is_silenced(each) for each in word.signatures):
+                    dead.add(index)
+
+    def _is_left_out(self, word: Word) -> bool:
+        """Whether this place is one of those that are not looked at, of a word that has been found too often."""
+        if not self._matched or not self._is_often(word.signatures):
+            return False
+        self._skipped += 1
+        return self._skipped % _SAMPLED != 0
+
+    def _examine(self, word: Word, here: _Here) -> None:
+        for signature, others in zip(word.signatures, word.others, strict=True):
+            if others and not all(_one_of(clause, here.around) for clause in others):
+                continue
+            if not self._is_wanted(signature):
+                continue
+            match = signature.match(here.line)
+            if match is None and signature.pattern[0] == "^":
+                match = signature.match(text.label(here.line).rest)
+            if match is not None:
+                self._matches(signature, match, here)
+
+    def _is_silenced(self, signature: Signature) -> bool:
+        return signature.role == "unless" and self._unless.issuperset(signature.silenced)
+
+    def _is_wanted(self, signature: Signature) -> bool:
+        if signature.role == "unless":
+            return not self._is_silenced(signature)
+        return signature.role != "error" or self._wants_trouble()
+
+    def _is_often(self, signatures: list[Signature]) -> bool:
+        """Whether every rule that a word may stand for has been found so often that a part of the lines will do."""
+        return all(each.rule is not None and self._matched.get(each.rule.id, 0) > _OFTEN for each in signatures)
+
+    def _wants_trouble(self) -> bool:
+        return sum(1 for each in self._troubles if each.part == self._part) < scan_trouble.MOST
+
+    # -- one line ------------------------------------------------------------------------------------------------------
+
+    def _matches(self, signature: Signature, match: re.Match[str], here: _Here) -> None:
+        here.count()
+        self._count_steps(here.piece, here.begin)
+        rule = signature.rule
+        match signature.role:
+            case "end" | "start":
+                self._boundary(signature.role, here.line)
+            case "first":
+                self._first_failed(here.piece, here.begin)
+            case "unless":
+                self._unless.update(signature.silenced)
+            case "error":
+                self._trouble(here)
+            case "line" if rule is not None:
+                self._matched[rule.id] = self._matched.get(rule.id, 0) + 1
+                hit = self._hit(rule.id, match, here)
+                if not rule.near:
+                    self._keep(hit)
+                elif len(self._waiting) < _MOST_WAITING:
+                    self._look_near(hit, rule.near, here.piece, here.begin)
+
+    def _look_near(self, hit: Hit, near: tuple[str, ...], piece: bytes, begin: int) -> None:
+        """Keep a hit where one of `near` stands close by; where the piece ends before that is known, look at the next one too."""
+        before = (self._tail if begin < _NEAR_BYTES else b"") + piece[max(0, begin - _NEAR_BYTES) : begin]
+        behind = piece[begin : begin + _NEAR_BYTES]
+        if self._stands_in([*before.split(b"\n")[-_NEAR - 1 :], *behind.split(b"\n")[: _NEAR + 1]], near):
+            self._keep(hit)
+        elif (left := _NEAR + 1 - behind.count(b"\n")) > 0:
+            self._waiting.append((hit, near, left))
+
+    def _look_on(self, piece: bytes) -> None:
+        """Look at the beginning of this piece for what hits of the last one wait for."""
+        begin = piece[:_NEAR_BYTES]
+        waiting, self._waiting = self._waiting, []
+        for hit, near, lines in waiting:
+            if self._stands_in(begin.split(b"\n")[:lines], near):
+                self._keep(hit)
+            elif (left := lines - begin.count(b"\n")) > 0:
+                self._waiting.append((hit, near, left))
+
+    @staticmethod
+    def _stands_in(lines: list[bytes], near: tuple[str, ...]) -> bool:
+        cleaned = [text.clean(line) for line in lines]
+        cleaned += [text.label(line).rest for line in cleaned]
+        return any(re.search(pattern, line) for pattern in near for line in cleaned)
+
+    def _hit(self, rule: str, match: re.Match[str], here: _Here) -> Hit:
+        label = text.label(here.line)
+        groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        at = self._time(here)
+        self._new_part(at)
+        rank = self.file.rank if self.file.rank is not None else label.rank
+        if rank is None and groups.get("rank", "").isdigit():
+            rank = int(groups["rank"])
+        node = self.file.node or label.node or groups.get("node") or (self._hosts.get(rank) if rank is not None else None)
+        weight = _SAMPLED if self._matched.get(rule, 0) > _OFTEN + 1 else 1
+        shown = Evidence(file=self.file.name, line=here.number, text=_shown(here.line, match))
+        return Hit(
+            rule=rule, evidence=shown, order=(self.file.order, here.number), at=at, rank=rank, node=node, attempt=self.file.attempt,
+            groups=groups, count=weight, part=self._part,
+        )  # fmt: skip
+
+    def _keep(self, hit: Hit) -> None:
+        key = (hit.rule, hit.rank, hit.node, hit.part)
+        kept = self._kept.get(key)
+        self._stop_at = self._steps + _COUNTED
+        if kept is not None and kept.last.order == hit.order:  # another regex of the rule, in the same line
+            both = replace(kept.last, groups={**hit.groups, **kept.last.groups})
+            kept.first, kept.last = (both if kept.first is kept.last else kept.first), both
+        elif kept is not None:
+            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps
+        elif len(self._kept) < _MOST_KEYS:
+            self._kept[key] = _Kept(hit, hit, hit.count, self._steps)
+
+    def _trouble(self, here: _Here) -> None:
+        label = text.label(here.line)
+        rank = self.file.rank if self.file.rank is not None else label.rank
+        node = self.file.node or label.node or (self._hosts.get(rank) if rank is not None else None)
+        mine = [each for each in self._troubles if each.part == self._part]
+        if any(here.number < each.line + scan_trouble.LINES for each in mine):
+            return  # the same error goes on
+        at = self._time(here)
+        self._new_part(at)
+        self._stop_at = self._steps + _COUNTED
+        before = (self._tail if here.begin < 2000 else b"") + here.piece[max(0, here.begin - 2000) : here.begin]
+        behind = here.piece[here.begin : here.begin + scan_trouble.BYTES]
+        found = Open(
+            file=self.file, line=here.number, label=label, rank=rank, node=node, at=at, part=self._part, steps=self._steps,
+            before=before, text=behind,
+        )  # fmt: skip
+        self._troubles.append(found)
+
+    # -- time, steps and starts of the job -----------------------------------------------------------------------------
+
+    def _time(self, here: _Here) -> float | None:
+        """Return the time of a line, or of one of the lines before it."""
+        line, piece, begin = here.line, here.piece, here.begin
+        at = when.of(text.label(line).rest, year=self._year)
+        if at is None:
+            at = when.of(line, year=self._year)
+        if at is None:
+            before = (self._tail if begin < 4096 else b"") + piece[max(0, begin - 4096) : begin]
+            for raw in reversed(before.split(b"\n")[-60:]):
+                if b":" in raw and (at := when.of(text.label(text.clean(raw)).rest, year=self._year)) is not None:
+                    break
+        if at is not None:
+            self._last_at = at
+        return self._last_at
+
+    def _count_steps(self, piece: bytes, until: int) -> None:
+        """Count the steps up to here, as long as there is an error that they may come after."""
+        if self._steps < self._stop_at and until > self._counted:
+            self._steps += sum(piece.count(word, self._counted, until) for word in _STEPS)
+        self._counted = max(self._counted, until)
+
+    def _boundary(self, role: str, line: str) -> None:
+        if role == "end":
+            self._status = int(said[1]) if (said := _STATUS.search(line)) else None
+            self._ended, self._ended_at = True, when.of(line, year=self._year) or self._last_at
+            self._ended_steps = self._steps
+            self._stop_at = self._steps + _COUNTED
+        elif self._ended:
+            self._part, self._ended = self._part + 1, False
+
+    def _new_part(self, at: float | None) -> None:
+        """Begin a new part where the job has been started again since its end was written."""
+        if self._ended and (self._steps > self._ended_steps or _apart(at, self._ended_at) > _EXIT_WAIT_S):
+            self._part, self._ended = self._part + 1, False
+
+    def _first_failed(self, piece: bytes, begin: int) -> None:
+        body = "\n".join(text.label(text.clean(raw)).rest for raw in piece[begin : begin + 2000].split(b"\n")[:14])
+        if (found := _FIRST.search(body)) is not None:
+            at = when.of(found["time"].replace("_", " "), year=self._year)
+            seen = FirstFailed(
+                rank=int(found["rank"]), node=found["host"], at=at, exit_code=int(found["code"]), attempt=self.file.attempt, part=self._part
+            )  # fmt: skip
+            self._first.append(seen)
+            del self._first[:-20]
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Findings:
+        """Return what was found."""
+        if self._ended and self._steps > self._ended_steps:
+            self._part += 1
+        hits = []
+        for kept in self._kept.values():
+            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=self._steps - kept.steps))
+            if kept.last is not kept.first:
+                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=self._steps - kept.steps))
+        for trouble in self._troubles:
+            trouble.parts, trouble.steps_after = self._part, self._steps - trouble.steps
+        first = [replace(each, parts=self._part) for each in self._first]
+        return Findings(hits, self._troubles, first, self._unless, self._status, self._size)
+
+
+def _bounds(piece: bytes, at: int) -> tuple[int, int]:
+    """Return where the line around a place begins and ends; of a long one, a part of it that no carriage return ends."""
+    low, high = max(0, at - _BEFORE), at + _BEHIND
+    begin = max(piece.rfind(b"\n", low, at), piece.rfind(b"\r", low, at)) + 1 or low
+    end = piece.find(b"\n", at, high)
+    back = piece.find(b"\r", at, high if end < 0 else end)
+    if back >= 0:
+        end = back
+    return begin, (end if end >= 0 else min(high, len(piece)))
+
+
+def _one_of(words: tuple[bytes, ...], line: bytes) -> bool:
+    return any(word in line for word in words)
+
+
+def _shown(line: str, match: re.Match[str]) -> str:
+    """Return the line, or the part of it around what was found, in 300 characters."""
+    if len(line) <= _SHOWN:
+        return line
+    begin = max(0, min(match.start() - 60, len(line) - _SHOWN))
+    return f"{'…' if begin else ''}{line[begin : begin + _SHOWN - 2]}{'…' if begin + _SHOWN < len(line) else ''}"
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    return 0.0 if one is None or other is None else one - other

@@ -1,0 +1,117 @@
+"""A comparison in words: its table, in characters, and what to type next. PURE."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpctrain.report import scale, secrets
+from hpctrain.report.next_time import spoken
+
+if TYPE_CHECKING:
+    from hpctrain.report.compare import Comparison, Row, Scalar
+
+WIDTH = 80
+_SHOWN = 30
+
+
+def next_words(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
+    """Return commands that go on with the best run."""
+    best = found.best
+    if best is None:
+        return ()
+    name = shlex.quote(best.run.id)
+    where = "" if str(runs_dir) == "runs" else f" --runs-dir {shlex.quote(str(runs_dir))}"
+    words = [f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml"] if found.study else []
+    if not found.study and found.keys:
+        given = " ".join(f"--{key.rpartition('.')[2]} {shlex.quote(cell(best.values[key]))}" for key in found.keys if key in best.values)
+        words.append(f"hpctrain submit -- {given}")
+    return (*words, f"hpctrain report {name}{where}")
+
+
+def cell(value: Scalar) -> str:
+    """Return a value as it is written in a config."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return secrets.shown(value) if value is not None else "null"
+
+
+def head(found: Comparison) -> tuple[str, ...]:
+    """Return the head of the table."""
+    return ("run", "state", found.metric or "metric", "best", "steps", "took", *found.keys)
+
+
+def cells(row: Row, found: Comparison) -> tuple[str, ...]:
+    """Return what the table says of a run."""
+    return (
+        row.run.id, row.state, scale.number(row.metric, 5), scale.number(row.best, 5), "-" if row.steps is None else str(row.steps),
+        spoken(row.seconds) if row.seconds else "-", *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
+    )  # fmt: skip
+
+
+def summary(found: Comparison) -> str:
+    """Return what there is, in one sentence."""
+    count: dict[str, int] = {}
+    for row in found.rows:
+        count[row.state] = count.get(row.state, 0) + 1
+    states = ", ".join(f"{number} {state}" for state, number in sorted(count.items(), key=lambda each: -each[1]))
+    order = f"; ordered by {found.metric}, {'higher' if found.higher else 'lower'} is better" if found.metric else ""
+    return f"{len(found.rows)} runs: {states}{order}"
+
+
+def best_words(found: Comparison) -> str | None:
+    """Return which run is the best, and with what."""
+    best = found.best
+    if best is None:
+        return None
+    given = " ".join(f"{key}={cell(best.values[key])}" for key in found.keys if key in best.values)
+    so_far = "" if best.state == "completed" else f", which is {best.state}"
+    return f"best: {best.run.id}{so_far}: {found.metric} {scale.number(best.metric, 5)}" + (f" with {given}" if given else "")
+
+
+def printable(text: str) -> str:
+    """Return a text in which nothing is an order to a terminal."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
+
+
+def table(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Return the lines of a table whose first row is its head; of one that is too wide, each row on lines of its own."""
+    shown = [[printable(text) for text in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    if sum(widths) + 2 * (len(widths) - 1) <= width:
+        first = [text.upper() for text in shown[0]]
+        return ["  ".join(text.ljust(size) for text, size in zip(row, widths, strict=True)).rstrip() for row in (first, *shown[1:])]
+    found = []
+    for row in shown[1:]:
+        words = [row[0], *(f"{name}={text}" for name, text in zip(shown[0][1:], row[1:], strict=True) if text != "-")]
+        found += textwrap.wrap("  ".join(words), width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return found
+
+
+def _narrowed(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return a table that fits: without what is said least, and with the long names of parameters cut; unchanged where that is no help."""
+    long = [f"{name[:13]}~" if len(name) > 14 else name for name in rows[0]]
+    for dropped, names in (((), rows[0]), ((), long), ((3, 5), long), ((3, 4, 5), long)):
+        kept = [tuple(cell for at, cell in enumerate(row) if at not in dropped) for row in (tuple(names), *rows[1:])]
+        if sum(max(len(printable(row[at])) for row in kept) + 2 for at in range(len(kept[0]))) - 2 <= WIDTH:
+            return kept
+    return list(rows)
+
+
+def lines(found: Comparison) -> list[str]:
+    """Return the comparison in characters, 80 columns wide where its words allow that."""
+    said = best_words(found)
+    out = [printable(found.title), summary(found), *([printable(said)] if said else []), ""]
+    rows = [cells(row, found) for row in found.rows[:_SHOWN]]
+    out += table(_narrowed([head(found), *rows]))
+    if len(found.rows) > _SHOWN:
+        out.append(f"and {len(found.rows) - _SHOWN} more: hpctrain report --json")
+    for row in found.rows:
+        if row.why:
+            out += ["", *textwrap.wrap(f"{row.run.id} failed: {printable(row.why)}", WIDTH, subsequent_indent="  ")]
+    return out + (["", *(f"next: {word}" for word in found.next)] if found.next else [])

@@ -1,0 +1,257 @@
+"""`hpctrain logs`: the logs of a job as one, of any size, whole and as they grow."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("no_slurm")
+
+#: Two ranks of two nodes that write at once: the same, their own, and an error of one of them.
+TWO_RANKS = """
+import os, sys, time
+rank, barrier = int(os.environ["RANK"]), os.environ["HPCTRAIN_RUN_DIR"]
+open(f"{barrier}/here-{rank}", "w").close()
+while not all(os.path.exists(f"{barrier}/here-{each}") for each in (0, 1)):
+    time.sleep(0.01)
+for number in range(50):
+    print(f"both say {number}")
+    print(f"rank {rank} pid={os.getpid()} warns", file=sys.stderr) if number == 7 else None
+print(f"only {'first' if rank == 0 else 'second'}")
+sys.stderr.write("\\r 10%|#         | 1/10 [00:01<00:09,  1.00it/s]\\r100%|##########| 10/10 [00:10<00:00,  1.00it/s]\\n")
+"""
+
+
+class Here:
+    """A project where `hpctrain` is typed."""
+
+    def __init__(self, directory: Path, hpctrain: str) -> None:
+        self.directory, self.hpctrain = directory, hpctrain
+
+    def type(self, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([self.hpctrain, *words], capture_output=True, text=True, timeout=120, cwd=self.directory, **options)  # type: ignore[call-overload,no-any-return]
+
+    def logs(self, *words: str) -> list[str]:
+        done = self.type("logs", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def background(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([self.hpctrain, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.directory)
+
+
+@pytest.fixture
+def here(tmp_path: Path, hpctrain: str) -> Here:
+    return Here(tmp_path, hpctrain)
+
+
+@pytest.mark.slow
+def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
+    here.write("train.py", TWO_RANKS)
+    rendered = here.type("render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1")
+    assert rendered.returncode == 0, rendered.stderr
+    done = here.type("submit", "--local", "--wait", "--run-id", "two")
+    assert done.returncode == 0, done.stderr
+    shown = here.logs()
+    assert shown[0].startswith("hpctrain: attempt ")
+    assert " of the run two begins on " in shown[0]
+    assert [line for line in shown if "both say" in line] == [f"[ranks 0-1] both say {number}  x2" for number in range(50)]
+    assert {line for line in shown if "only" in line} == {"[rank 0] only first", "[rank 1] only second"}
+    assert len([line for line in shown if "warns" in line]) == 1
+    assert [line for line in shown if "%|" in line] == ["[ranks 0-1] 100%|##########| 10/10 [00:10<00:00,  1.00it/s]  x2"]
+    own = here.logs("--rank", "1")
+    assert [line for line in own if "say" in line] == [f"both say {number}" for number in range(50)]
+    assert "only second" in own
+    assert not [line for line in own if "first" in line or "hpctrain:" in line]
+    assert len(here.logs("two", "--err")) == 2
+    assert here.logs("-n", "1", "--raw") == [line for line in here.logs("--raw") if "ended with exit code" in line]
+    [path] = (here.directory / "logs").glob("output_*_*.log")
+    raw = subprocess.run([here.hpctrain, "logs", "--raw"], capture_output=True, cwd=here.directory, check=True)
+    assert raw.stdout == path.read_bytes()
+    nothing = here.type("logs", "--rank", "7")
+    assert nothing.stdout == ""
+    assert "no line says that it is of rank 7" in nothing.stderr
+
+
+@pytest.mark.slow
+def test_following_goes_on_through_a_requeue_to_the_end(here: Here) -> None:
+    body = 'import os, time\nfirst = not os.path.exists("went")\nprint("start", "one" if first else "two")\ntime.sleep(1.5)\n'
+    body += (
+        'if first:\n    open("went", "w").close()\n    open(os.environ["HPCTRAIN_RUN_DIR"] + "/attempts/" + os.environ["HPCTRAIN_ATTEMPT"]'
+    )
+    body += ' + "/exit", "w").write("85 deadline\\n")\n'
+    here.write("train.py", body)
+    assert here.type("render", "--script", "train.py", "--launcher", "srun", "--gpus", "1", "--restart", "requeue").returncode == 0
+    assert here.type("submit", "--local", "--run-id", "again").returncode == 0
+    done = here.type("logs", "-f", "again")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if not line.startswith(("rendezvous", "slurmstepd"))]
+    assert [re.sub(r"attempt \S+\.|job \S+| on .*", "", line) for line in lines] == [
+        "hpctrain: 0 of the run again begins", "start one", "hpctrain:  is requeued, and goes",
+        "hpctrain: 1 of the run again begins", "start two", "hpctrain:  ended with exit code 0",
+    ]  # fmt: skip
+    assert "\n".join(lines[-2:]) in here.type("logs", "again").stdout
+    assert "is COMPLETED" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_job_alone_and_says_so(here: Here) -> None:
+    here.write("train.py", 'import time\nprint("begun")\ntime.sleep(60)\n')
+    assert here.type("render", "--script", "train.py", "--launcher", "srun", "--gpus", "1").returncode == 0
+    assert here.type("submit", "--local", "--run-id", "long").returncode == 0
+    process = here.background("logs", "-f", "long")
+    assert process.stdout is not None
+    while "begun" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "keeps running; to stop it: hpctrain cancel" in said
+    assert "RUNNING" in here.type("ps").stdout
+    assert here.type("cancel", "long", "--yes").returncode == 0
+
+
+def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
+    for rank in range(3):
+        here.write(
+            f"old/rank-{rank}.log", f"[rank{rank}]: \x1b[31mUserWarning: the same\x1b[0m\n2026-11-22 04:10:0{rank} own {'abc'[rank]}\n"
+        )
+    here.write("old/slurm-9.out", b"Gr\xf6\xdfe\0\n")
+    assert here.logs("old") == [
+        "==> job 9 <==", "Größe", "[ranks 0-2] UserWarning: the same  x3", "[rank 0] 2026-11-22 04:10:00 own a",
+        "[rank 1] 2026-11-22 04:10:01 own b", "[rank 2] 2026-11-22 04:10:02 own c",
+    ]  # fmt: skip
+    assert here.logs("old", "--rank", "1") == ["UserWarning: the same", "2026-11-22 04:10:01 own b"]
+    assert here.logs("old", "--since", "2026-11-22T04:10:01") == [
+        "[rank 1] 2026-11-22 04:10:01 own b",
+        "[rank 2] 2026-11-22 04:10:02 own c",
+    ]
+    assert here.logs("old/slurm-9.out", "-n", "1") == ["Größe"]
+    assert here.logs("old", "-n", "1") == ["[rank 2] 2026-11-22 04:10:02 own c"]
+    assert here.logs("old", "-n", "7")[:2] == ["==> job 9 <==", "Größe"]
+    assert here.logs("old", "-n", "0") == []
+
+
+def test_past_rotations_come_first(here: Here) -> None:
+    here.write("train.log", "three\n")
+    here.write("train.log.1", "two\n")
+    here.write("train.log.2", "one\n")
+    assert here.logs("train.log") == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing/here.log",), "there is no such file yet"),
+        (("no-such-job",), "error: there is no job 'no-such-job'"),
+        (("a.log", "4711"), "error: '4711' is no file, and 'a.log' is"),
+        (("4711", "4712"), "error: two jobs"),
+        (("a.log", "--since", "tomorrow"), "error: --since 'tomorrow' is no time"),
+        (("empty/",), "error: no logs in empty"),
+        (("a.log", "--rank", "-1"), "error: "),
+        (("a.log", "--raw", "--node", "n01"), "error: --raw shows files as they are"),
+        (("pipe.log",), "error: cannot read pipe.log: no regular file"),
+        ((), "error: no job of yours is known here"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(here: Here, words: tuple[str, ...], said: str) -> None:
+    here.write("a.log", "x\n")
+    (here.directory / "empty").mkdir()
+    os.mkfifo(here.directory / "pipe.log")
+    done = here.type("logs", *words)
+    assert said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    if said.startswith("error: "):
+        assert done.returncode in (1, 2)
+        assert done.stderr.splitlines()[-1].startswith("fix: ")
+
+
+def test_a_reader_that_goes_away_is_no_error(here: Here) -> None:
+    here.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))
+    done = here.type("logs", "a.log")
+    assert done.stdout.count("\n") == 100_000
+    piped = ["bash", "-c", f"{here.hpctrain} logs a.log | head -n 1"]
+    shell = subprocess.run(piped, capture_output=True, text=True, cwd=here.directory, check=True, timeout=60)
+    assert (shell.stdout, shell.stderr) == ("line 0\n", "")
+
+
+#: 200 MB for all that the program keeps.
+LITTLE = ["prlimit", f"--data={200 << 20}"]
+
+
+@pytest.mark.slow
+def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(here: Here) -> None:
+    """5 GB, nearly all of it one line of NULs, as a hole in a file is read; then lines of a megabyte."""
+    with here.write("big.log", "first\n").open("r+b") as stream:
+        stream.seek(5_000_000_000)
+        stream.write(b"\nlast but one\nlast\n")
+    done = subprocess.run(
+        [*LITTLE, here.hpctrain, "logs", "big.log", "-n", "2"], capture_output=True, text=True, cwd=here.directory, timeout=60
+    )
+    assert done.stdout == "last but one\nlast\n", done.stderr
+    with here.write("lines.log", "").open("wb") as stream:
+        stream.write(b"a" * 250_000_000 + b"\n")
+        for number in range(60):
+            stream.write(b"x" * 1_000_000 + b"\n" + f"line {number}\n".encode() * 1000)
+    done = subprocess.run([*LITTLE, here.hpctrain, "logs", "lines.log"], capture_output=True, text=True, cwd=here.directory, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.match(r"a{2900} \[\.\.\. [0-9]+ characters left out \.\.\.\] a{1000}$", lines[0])
+    assert [line for line in lines if line.startswith("line")] == [f"line {number}  x1000" for number in range(60)]
+
+
+def test_files_without_a_job_are_followed_until_ctrl_c(here: Here) -> None:
+    path = here.write("a.log", "one\n")
+    process = here.background("logs", "-f", "a.log", "late.log")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    with path.open("a") as stream:
+        stream.write("two\n")
+    assert process.stdout.readline() == "two\n"
+    here.write("late.log", "late\n")
+    assert process.stdout.readline() == "late\n"
+    path.write_text("new\n")
+    assert process.stdout.readline() == "new\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said == "a.log was truncated; from its beginning:\n"
+
+
+def test_a_rank_that_keeps_its_own_log_is_found_by_rank_and_node(here: Here) -> None:
+    """The lines of a rank's own file, and those of the shared log that only torch's C++ has written there, each once."""
+    run = "runs/first/"
+    here.write(f"{run}run.json", '{"schema": 1, "run_id": "first", "tag": "first"}')
+    here.write(f"{run}script.sbatch", f"#!/bin/bash\n#SBATCH --output={here.directory}/logs/o_%j.log\nexport HPCTRAIN_WORLD_SIZE=2 X=1\n")
+    here.write(f"{run}attempts/7.0/start.json", '{"schema": 1, "job_id": "7", "slurm_job_id": "7", "restart": 0, "at": 1000}')
+    for rank in (0, 1):
+        here.write(f"{run}attempts/7.0/ranks/rank-{rank}.log", f"hpctrain: rank {rank} of 2 on n0{rank + 1}\nboth\n[rank{rank}]: own\n")
+    here.write("logs/o_7.log", "both\nboth\n[rank0]: own\n[rank1]: own\n[rank1]:[E1122 04:10:00.1 x.cpp:1] of C++\n")
+    expected = ["hpctrain: rank 1 of 2 on n02", "both", "own", "[E1122 04:10:00.1 x.cpp:1] of C++"]
+    assert here.logs("runs/first", "--rank", "1") == expected
+    assert (
+        here.logs("runs/first", "--node", "n02")[:3] == ["[rank 1] hpctrain: rank 1 of 2 on n02", "[rank 1] both", "[rank 1] own"]
+        or here.logs("runs/first", "--node", "n02")[:3] == expected[:3]
+    )
+    assert here.logs("runs/first") == ["both  x2", "[ranks 0-1] own  x2", "[rank 1] [E1122 04:10:00.1 x.cpp:1] of C++"]
+    assert here.logs("runs/first", "--rank", "1", "--raw")[0] == "hpctrain: rank 1 of 2 on n02"
+
+
+def test_the_help_is_light(here: Here) -> None:
+    code = "import sys; from hpctrain.cli import main\ntry: main(['logs', '--help'])\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('torch', 'pydantic', 'rich', 'psutil') if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"

@@ -1,0 +1,108 @@
+"""`notify:` of config.yaml and `hpctrain notify`: a real job on the local scheduler, a real program, a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runs.test_notify import SECRET, Server, server  # noqa: F401  # a fixture
+
+TELL = """\
+#!/bin/bash
+printf '%s|' "$1" "$HPCTRAIN_RUN_ID" "$HPCTRAIN_OUTCOME" "$HPCTRAIN_STATUS" >>"$(dirname "$0")/told it.txt"
+"""
+
+
+def project(tmp_path: Path, server: Server, script: str, notify: str) -> Path:  # noqa: F811
+    (tmp_path / "train.py").write_text(script)
+    tell = tmp_path / "tell it.sh"
+    tell.write_text(TELL)
+    tell.chmod(0o755)
+    hook = tmp_path / "hook"
+    hook.write_text(server.url + "\n")
+    hook.chmod(0o600)
+    (tmp_path / "config.yaml").write_text(f"script: train.py\nlauncher: srun\nresources: {{gpus: 1, time: 5}}\nnotify: {notify}\n")
+    return tmp_path
+
+
+def hpctrain(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(["hpctrain", *words], cwd=where, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_a_job_tells_that_it_failed(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    where = project(tmp_path, server, "raise SystemExit(3)\n", '{on: [failed], command: "./tell it.sh", webhook: hook}')
+    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "R")
+    assert done.returncode == 3, done.stdout + done.stderr
+    told, run, outcome, status, _ = (where / "told it.txt").read_text().split("|")
+    assert told.startswith("R failed: job 9")
+    assert told.endswith("exit code 3")
+    assert (run, outcome, status) == ("R", "failed", "3")
+    assert [(body["outcome"], body["run"], body["status"]) for body in server.bodies] == [("failed", "R", 3)]
+    for path in where.rglob("*"):
+        assert path.name == "hook" or not path.is_file() or SECRET not in path.read_text(errors="replace"), path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_who_cannot_be_told_changes_nothing(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    where = project(tmp_path, server, "print('trained')\n", "{command: ./tell it.sh, webhook: hook}")
+    (where / "tell it.sh").write_text("#!/bin/bash\nexit 7\n")
+    server.answers = [404]
+    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "R")
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = next((where / "logs").glob("error_*_9*.log")).read_text()
+    assert "warning: ./tell it.sh, which was to tell of the end, failed" in log
+    assert "error: the webhook was not told\n  127.0.0.1 answers 404" in log
+    assert json.loads(next((where / "runs/R/attempts").glob("*/end.json")).read_text())["outcome"] == "completed"
+    # What is not asked for is not told, and the login node tells what a node could not.
+    assert hpctrain(where, "notify", "R", "--wait").returncode == 1  # the program fails still
+    assert server.bodies[-1]["text"] == "R completed"
+
+
+def test_trying_it(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    where = project(tmp_path, server, "", '{command: "./tell it.sh", webhook: hook}')
+    done = hpctrain(where, "notify")
+    assert (done.returncode, done.stdout) == (0, "ran ./tell it.sh\ntold the webhook\n"), done.stderr
+    assert "this is a try" in (where / "told it.txt").read_text()
+    assert "this is a try" in server.bodies[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("notify", "said"),
+    [
+        ("{webhook: https://hooks.example.org/x}", "webhook must be a file that holds the address, which is a secret"),
+        ("{on: [done], command: x}", "on must be a list of completed, failed, stopped, not 'done'"),
+        ("{on: [failed]}", "notify tells nobody: name one of mail, command and webhook"),
+        ("{mail: 'me@example.org --wrap=x'}", "mail must be an address such as me@example.org"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, notify: str, said: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"notify: {notify}\n")
+    done = hpctrain(tmp_path, "render")
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split()), done.stderr
+    assert "hooks.example.org" not in done.stderr
+
+
+def test_nobody_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("notify: {mail: me@example.org}\n")
+    done = hpctrain(tmp_path, "notify")
+    assert done.returncode == 2
+    assert "there is no command and no webhook to tell; Slurm mails by itself" in done.stderr
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_program_that_is_not_there_is_found_before_the_job_queues(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "config.yaml").write_text("script: train.py\nnotify: {command: scripts/tell.sh, webhook: hook}\n")
+    said = hpctrain(tmp_path, "check").stdout
+    assert "the command 'scripts/tell.sh' does not exist" in said
+    assert "there is no file 'hook' for HPCTRAIN_WEBHOOK" in said

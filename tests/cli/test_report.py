@@ -1,0 +1,264 @@
+"""`hpctrain report` as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+import made_runs
+
+pytestmark = pytest.mark.usefixtures("no_slurm")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a project with a finished run of 8 GPUs."""
+    made_runs.gpu_run(tmp_path / "runs", steps=400, restarts=1)
+    return tmp_path
+
+
+def call(project: Path, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    hpctrain = Path(sys.executable).with_name("hpctrain")
+    done = subprocess.run(
+        [hpctrain, "report", *words], cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **variables}
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_the_page_lies_beside_the_run_and_needs_nothing_else(project: Path) -> None:
+    done = call(project)
+    assert done.stdout == "runs/pretrain-1/report.html\n"
+    assert "next, on your own machine: scp " in done.stderr
+    page = (project / "runs/pretrain-1/report.html").read_text()
+    assert "default-src 'none'" in page
+    without_namespace = page.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|\bsrc=|@import|url\((?!#hatch\))", without_namespace), "something from elsewhere"
+    for word in ("pretrain-1", "GPU hours", "#SBATCH --mem=", "Predicted and measured", "rank 3 (the fullest)", "NVIDIA H100", "lost work"):
+        assert word in page
+
+
+def test_again_replaces_only_its_own_file(project: Path) -> None:
+    call(project)
+    call(project)
+    target = project / "notes.html"
+    target.write_text("<h1>mine</h1>")
+    done = call(project, "--to", "notes.html", code=2)
+    assert done.stderr.endswith(
+        "error: notes.html is there, and is no report of hpctrain\nfix: --to OTHER_FILE, or --force to replace it\n"
+    )
+    assert target.read_text() == "<h1>mine</h1>"
+    assert call(project, "--to", "notes.html", "--force").stdout == "notes.html\n"
+    assert [path.name for path in project.iterdir() if path.name.startswith(".")] == []
+
+
+def test_to_standard_output(project: Path) -> None:
+    assert call(project, "--to", "-").stdout.startswith("<!DOCTYPE html>")
+    assert not (project / "runs/pretrain-1/report.html").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(), reason="root may write anywhere, and there is no setpriv")
+def test_a_directory_that_is_only_read(project: Path) -> None:
+    run = project / "runs/pretrain-1"
+    run.chmod(0o555)
+    for path in project.rglob("*"):
+        if path != run:
+            path.chmod(path.stat().st_mode | 0o055)
+    hpctrain = str(Path(sys.executable).with_name("hpctrain"))
+    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    for path in (project, *project.parents):
+        if os.geteuid() == 0 and path.owner() == "root" and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o055)
+    environment = {**os.environ, "HPCTRAIN_STATE_DIR": "/nonexistent", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*drop, hpctrain, "report"], cwd=project, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "error: cannot write runs/pretrain-1/report.html: permission denied" in done.stderr
+    assert "fix: hpctrain report pretrain-1 --to ~/report-pretrain-1.html" in done.stderr
+
+
+def test_json(project: Path) -> None:
+    said: dict[str, Any] = json.loads(call(project, "pretrain-1", "--json").stdout)
+    assert said["schema"] == 1
+    assert (said["run"]["id"], said["state"], said["step"], said["max_steps"], said["lost_steps"]) == (
+        "pretrain-1",
+        "completed",
+        400,
+        400,
+        70,
+    )
+    assert len(said["ranks"]) == 8
+    assert max(said["ranks"], key=lambda each: each["peak"]["gpu_used_mib"])["rank"] == 3
+    assert said["efficiency"]["gpus"] == 8
+    assert [start["lost_steps"] for start in said["starts"]] == [70, 0]
+    assert said["efficiency"]["next"][0]["directive"].startswith("#SBATCH --time=")
+
+
+def test_in_characters(project: Path) -> None:
+    said = call(project, "--terminal").stdout
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in said
+    for word in ("pretrain-1: completed", "Loss, over step", "fullest", "ask for next time", "#SBATCH --mem=", "70"):
+        assert word in said
+    assert call(project, "--terminal", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C").stdout.isascii()
+
+
+def test_bad_words(project: Path) -> None:
+    assert "error: there is no run 'pretain-1'; did you mean 'pretrain-1'?" in call(project, "pretain-1", code=2).stderr
+    assert "--to writes a page" in call(project, "--to", "x.html", "--json", code=2).stderr
+    assert "exclude each other" in call(project, "--terminal", "--json", code=2).stderr
+    assert "--metric orders several runs" in call(project, "--metric", "loss", code=2).stderr
+    assert "there is no nowhere" in call(project, "--runs-dir", "nowhere", code=2).stderr
+    (project / "empty").mkdir()
+    assert "there are no runs in empty" in call(project, "--runs-dir", "empty", code=2).stderr
+    assert "is a directory" in call(project, "--to", "runs", code=2).stderr
+    assert "cannot write no/where.html: no such file or directory" in call(project, "--to", "no/where.html", code=1).stderr
+    assert "no run is called like z*" in call(project, "z*", code=2).stderr
+
+
+def test_a_run_that_failed_before_its_first_step(project: Path) -> None:
+    run = project / "runs" / "broken"
+    path = run / "attempts" / "90000009.0"
+    made_runs.write(run / "run.json", {"run_id": "broken", "tag": "broken", "created": made_runs.AT})
+    made_runs.write(path / "start.json", {"job_id": "90000009", "slurm_job_id": "90000009", "restart": 0, "host": "n1", "at": made_runs.AT})
+    made_runs.write(path / "end.json", {"at": made_runs.AT + 30, "status": 1, "reason": "error", "outcome": "failed"})
+    (run / "script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
+    (project / "logs").mkdir()
+    log = "Traceback (most recent call last):\n"
+    log += "  File \"train.py\", line 3, in <module>\n    import torhc\nModuleNotFoundError: No module named 'torhc'\n"
+    (project / "logs/out_90000009.log").write_text(log)
+    said = call(project, "broken", "--terminal").stdout
+    assert "broken: failed" in said
+    assert "did not come to its first step" in said
+    assert "No module named 'torhc'" in said
+    call(project, "broken")
+    page = (project / "runs/broken/report.html").read_text()
+    assert "No module named &#39;torhc&#39;" in page
+    assert "Diagnosis" in page
+    assert json.loads(call(project, "broken", "--json").stdout)["diagnosis"] is not None
+
+
+def test_a_script_of_ones_own_is_read_from_its_log(project: Path) -> None:
+    run = project / "runs" / "own"
+    path = run / "attempts" / "90000010.0"
+    made_runs.write(run / "run.json", {"run_id": "own", "tag": "own", "created": made_runs.AT})
+    made_runs.write(path / "start.json", {"job_id": "90000010", "slurm_job_id": "90000010", "restart": 0, "host": "n1", "at": made_runs.AT})
+    made_runs.write(path / "end.json", {"at": made_runs.AT + 300, "status": 0, "reason": "completed", "outcome": "completed"})
+    (run / "script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
+    (project / "logs").mkdir()
+    new = [
+        f"{{'loss': '{5 - step / 20:.4g}', 'grad_norm': '1.5', 'learning_rate': '1e-05', 'epoch': '{step / 40:.4g}'}}\n"
+        for step in range(1, 21)
+    ]
+    old = [
+        f" 12%|#  | 1/9 [00:01<00:02,  3.1it/s]{{'loss': {4 - step / 20}, 'learning_rate': 1e-05, 'epoch': {step / 40}}}\n"
+        for step in range(21, 40)
+    ]
+    end = ["{'eval_loss': nan, 'epoch': 1.0}\n", "{'eval_loss': '2.25', 'eval_runtime': '3.1', 'epoch': '1'}\n"]
+    (project / "logs/out_90000010.log").write_text("".join([*new, "x" * 200_000 + "'loss'\n", *old, *end]))
+    said = json.loads(call(project, "own", "--json").stdout)
+    assert said["from_log"] is True
+    losses = [point["values"]["loss"] for point in said["points"] if point["event"] == "log"]
+    assert losses[0] == 4.95
+    assert losses[-1] == pytest.approx(2.05)
+    assert len(losses) == 39
+    assert [point["values"]["eval_loss"] for point in said["points"] if point["event"] == "evaluate"] == [None, 2.25]
+    call(project, "own")
+    assert "wrote no metrics.jsonl" in (project / "runs/own/report.html").read_text()
+
+
+def test_secrets_stay_where_they_are(project: Path) -> None:
+    token, password = "hf_" + "a" * 34, "hunter2hunter2hunter2"
+    config = {
+        "training": {"hub_token": token},
+        "environment": {"env": {"WANDB_API_KEY": "0" * 40, "HTTP_PROXY": f"http://me:{password}@proxy"}},
+    }
+    origins = dict.fromkeys(["training.hub_token", "environment.env.WANDB_API_KEY", "environment.env.HTTP_PROXY"], "config.yaml:3")
+    made_runs.write(project / "runs/.launches/pretrain-1/config.json", {"schema": 1, "config": config, "origins": origins})
+    (project / "runs/pretrain-1/script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
+    (project / "logs").mkdir()
+    (project / "logs/out_4711.log").write_text(f"login with --token {token}\nWANDB_API_KEY={'0' * 40}\nproxy http://me:{password}@proxy\n")
+    call(project)
+    for said in ((project / "runs/pretrain-1/report.html").read_text(), call(project, "--json").stdout, call(project, "--terminal").stdout):
+        assert token not in said
+        assert "0" * 40 not in said
+        assert password not in said
+        assert "(hidden)" in said
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Return a project with a sweep over learning rates and optimizers; point 2 has failed."""
+    for index, rate in enumerate((3e-5, 3e-4, 3e-3, 1e-3)):
+        run = made_runs.gpu_run(tmp_path / "runs", f"lr_{index}", ranks=1, steps=200, restarts=0, tag="lr", index=index, rate=rate,
+                                seed=index, outcome="failed" if index == 2 else "completed")  # fmt: skip
+        made_runs.write(run / "point.json", {"learning_rate": rate, "optim": "lion" if index % 2 else "adamw", "seed": 1})
+    return tmp_path
+
+
+def test_a_sweep_is_compared(sweep: Path) -> None:
+    said = json.loads(call(sweep, "lr", "--json").stdout)
+    assert (said["metric"], said["best"], said["varying"]) == ("eval_loss", "lr_1", ["learning_rate", "optim"])
+    assert [run["id"] for run in said["runs"]][:2] == ["lr_1", "lr_3"]
+    assert said["next"][0] == "hpctrain submit -- --learning_rate 0.0003 --optim lion"
+    assert next(run for run in said["runs"] if run["id"] == "lr_2")["why"]
+    assert call(sweep, "lr").stdout == "runs/lr.report.html\n"
+    page = (sweep / "runs/lr.report.html").read_text()
+    assert 'id="parallel"' in page
+    assert 'id="curves"' in page
+    assert "best: lr_1" in page
+    lines = call(sweep, "lr", "--terminal").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("RUN ") for line in lines)
+    assert any("lr_2 failed" in line for line in lines)
+
+
+def test_one_parameter_is_a_scatter_and_globs_and_several_words_are_compared_too(sweep: Path) -> None:
+    for index in range(4):
+        point = sweep / "runs" / f"lr_{index}" / "point.json"
+        made_runs.write(point, {"learning_rate": json.loads(point.read_text())["learning_rate"]})
+    call(sweep, "lr_*", "--to", "x.html")
+    page = (sweep / "x.html").read_text()
+    assert 'id="scatter"' in page
+    assert 'id="parallel"' not in page
+    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").stdout)["runs"]) == 2
+    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").stdout)
+    assert said["higher_is_better"] is True
+    error = call(sweep, "lr", "--metric", "eval_los", code=2).stderr
+    assert "no run has logged 'eval_los'" in error
+    assert "fix: --metric eval_loss" in error
+
+
+def test_a_run_of_which_there_is_nothing_yet(project: Path) -> None:
+    made_runs.write(project / "runs/new/run.json", {"run_id": "new", "tag": "new", "created": made_runs.AT})
+    assert "The run has not started." in call(project, "new", "--terminal").stdout
+    call(project, "new")
+    call(project, "new", "pretrain-1", "--to", "both.html")
+
+
+def test_help_is_light(project: Path) -> None:
+    code = (
+        "import sys\nfrom hpctrain.cli import report\nprint(sorted({'jinja2', 'torch', 'pydantic', 'optuna', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_name_of_a_study_means_its_trials(sweep: Path) -> None:
+    for index in range(3):
+        trial = {"study": "search", "number": index, "params": {"learning_rate": 10.0**-index}}
+        made_runs.write(sweep / f"runs/lr_{index}/trial.json", trial)
+    (sweep / "runs/.studies/search").mkdir(parents=True)
+    made_runs.write(sweep / "runs/.studies/search-0a1b.json", {"study": "search", "metric": "eval_loss", "direction": "maximize"})
+    said = json.loads(call(sweep, "search", "--json").stdout)
+    assert len(said["runs"]) == 3
+    assert (said["study"], said["metric"], said["higher_is_better"]) == ("search", "eval_loss", True)
+    assert said["next"][0] == "hpctrain tune best search --to best.yaml"
+    assert said["best"] == "lr_0"

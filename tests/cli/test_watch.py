@@ -1,0 +1,396 @@
+"""`hpctrain watch`: real jobs of the local scheduler, looked at on a real pseudo-terminal, through a pipe, and once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyte
+import pytest
+
+from hpctrain.scheduler.local.scheduler import LocalScheduler
+
+if TYPE_CHECKING:
+    from conftest import Desk
+
+pytestmark = pytest.mark.usefixtures("no_slurm")
+HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
+JOB = "script: train.py\nlauncher: srun\nresources: {time: 10}\nrestart: {mode: requeue, max: 2}\n"
+#: Writes what a training writes, so far as `upto` says; ends with the code in `end`.
+TRAIN = """\
+import json, os, sys, time
+run, attempt = os.environ["HPCTRAIN_RUN_DIR"], os.environ["HPCTRAIN_ATTEMPT"]
+metrics = open(f"{run}/attempts/{attempt}/metrics.jsonl", "a", buffering=1)
+os.makedirs(f"{run}/memory", exist_ok=True)
+memory = open(f"{run}/memory/rank-0.jsonl", "a", buffering=1)
+def row(event, step, **more):
+    print(json.dumps({"event": event, "step": step, "epoch": step / 100, "at": time.time(), **more}), file=metrics)
+def read(name):
+    try:
+        return open(name).read().strip()
+    except OSError:
+        return ""
+name = os.environ["SLURM_ARRAY_TASK_ID"] if "SLURM_ARRAY_TASK_ID" in os.environ else ""
+step = int(read(f"{run}/done") or 0)
+row("begin", step)
+while True:
+    while step < int(read("upto") or 0):
+        step += 10
+        row("log", step, loss=10.0 - step / 20)
+        row("speed", step, max_steps=100, useful_tokens_per_s=1500.0, data_wait=0.01, step_s=0.5, eta_s=(100 - step) * 0.5)
+        sample = dict(time_ms=int(time.time() * 1000), step=step, event="step", host="n1", rank=0, world_size=1, local_rank=0, gpu_index=0,
+                      gpu_name="NVIDIA A100", gpu_uuid="GPU-0", gpu_used_mib=30000, gpu_total_mib=40960, gpu_utilisation_percent=90,
+                      node_used_mib=1000, node_total_mib=4000)
+        print(json.dumps(sample), file=memory)
+        if step == 20:
+            row("save", step)
+            print("[train] warning: something is odd", flush=True)
+    if read("end" + name):
+        break
+    time.sleep(0.05)
+print(step, file=open(f"{run}/done", "w"))
+code = read("end" + name)
+if code == "85" and attempt.endswith(".0"):
+    os.remove("end")
+sys.exit(int(code))
+"""
+
+
+def until(ready: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+class Terminal:
+    """A program on a pseudo-terminal, and what the terminal shows."""
+
+    def __init__(self, *words: str, columns: int = 80, rows: int = 24, **variables: str) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.written = b""
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:  # pragma: no cover - the child
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **variables})  # noqa: S606
+        self.resize(columns, rows)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self, seconds: float = 0.2) -> bytes:
+        """Take what is written within some time; nothing once the program has ended."""
+        found = b""
+        until = time.monotonic() + seconds
+        while select.select([self._file], [], [], max(0.0, until - time.monotonic()))[0]:
+            try:
+                got = os.read(self._file, 65536)
+            except OSError:
+                break
+            if not got:
+                break
+            found += got
+        self.written += found
+        self._stream.feed(found)
+        return found
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.screen.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def shows(self, part: str, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while part not in self.text:
+            assert time.monotonic() < end, f"{part!r} is not in\n{self.text}"
+            self.read()
+
+    def interrupt(self) -> int:
+        """Type Ctrl-C and return the exit status."""
+        os.write(self._file, b"\x03")
+        return self.end()
+
+    def end(self) -> int:
+        ended, last = 0, time.monotonic() + 60
+        while not ended:
+            assert time.monotonic() < last, f"it does not end\n{self.text}"
+            self.read()
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+        self.read()
+        return os.waitstatus_to_exitcode(status)
+
+
+@pytest.fixture
+def project(desk: Desk) -> Iterator[Desk]:
+    desk.set(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+    desk.write("train.py", TRAIN)
+    desk.write("config.yaml", JOB)
+    yield desk
+    jobs = [record.job_id for record in LocalScheduler().status() if not record.is_final]
+    if jobs:
+        LocalScheduler().cancel(jobs)
+
+
+def submit(project: Desk, *words: str, name: str = "r") -> str:
+    said = project.run("submit", "--local", "--no-check", "--no-snapshot", "--run-id", name, *words)
+    found = re.search(r"job (\d+)", said.err + said.out)
+    assert found, said.err
+    return found[1]
+
+
+def state_of(job: str) -> str:
+    return LocalScheduler().status([job])[0].state
+
+
+def plain(said: str) -> list[str]:
+    """Return lines without what differs from time to time."""
+    said = re.sub(r"^\d\d:\d\d:\d\d ", "", said, flags=re.MULTILINE)
+    said = re.sub(r"\b9\d{7}\b", "JOB", said)
+    said = re.sub(r"\d:\d\d:\d\d(?= of| on|;|$)", "TIME", said, flags=re.MULTILINE)
+    said = re.sub(r"^.*want to run on.*\n", "", said, flags=re.MULTILINE)  # this machine may be busy
+    return re.sub(
+        r"about \d+ \w+|leaves \d+ min|after TIME|after \d:\d\d:\d\d", lambda found: found[0].split()[0] + " N", said
+    ).splitlines()
+
+
+# -- on a terminal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Desk) -> None:
+    job = submit(project)
+    terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
+    terminal.shows("no step yet")
+    project.write("upto", "40")
+    terminal.shows("step 40 of 100")
+    terminal.shows("saved checkpoint-20")
+    lines = terminal.lines
+    assert lines[0].startswith("r   ")
+    assert f"job {job} on this machine" in lines[0]
+    assert re.fullmatch(r"running for 0:00:\d\d of 0:10:00", lines[1])
+    assert re.fullmatch(r"▕█+.? *▏  40%  step 40 of 100, epoch 0.40", lines[2])
+    assert re.fullmatch(r"done in about \d+ s; the time limit leaves \d+ min", lines[3])
+    assert lines[4] == "loss 8  tokens/s 1500  data wait 1.0%  step 0.5 s"
+    assert lines[5].startswith("     9.5 ┤")
+    assert any(re.fullmatch(r"rank 0 n1:0 ▕█+.? +▏  29.3/40 GiB ▕█+.?▏  90%", line) for line in lines)
+    assert any(re.fullmatch(r"host n1 ▕█+.? +▏ 1.0/3.9 GiB", line) for line in lines)
+    assert "[train] warning: something is odd" in lines
+    assert "Ctrl-C leaves the job alone" in lines
+    assert max(map(len, lines)) < 80
+    assert b"\x1b[?1049h" not in terminal.written
+    terminal.read(1.5)
+    quiet = terminal.read(1.5)
+    assert len(quiet) < 300, quiet  # a clock, and times
+    assert terminal.interrupt() == 130
+    assert terminal.lines[-1] == "" or f"hpctrain cancel {job}" in terminal.text
+    assert f"job {job} keeps running; to stop it: hpctrain cancel {job}" in terminal.text
+    assert terminal.written.rstrip().endswith(f"hpctrain cancel {job}".encode())
+    assert b"\x1b[?25h" in terminal.written
+    assert state_of(job) == "RUNNING"
+
+
+@pytest.mark.slow
+def test_other_sizes_no_colour_and_ascii(project: Desk) -> None:
+    project.write("upto", "40")
+    submit(project)
+    terminal = Terminal(HPCTRAIN, "watch", "r", "--interval", "1", NO_COLOR="1", PYTHONIOENCODING="ascii")
+    terminal.shows("step 40 of 100")
+    terminal.resize(50, 10)
+    terminal.shows("Ctrl-C leaves the job alone", 20)
+    terminal.read(1.5)
+    assert len([line for line in terminal.lines if line]) <= 10
+    assert terminal.text.count("step 40 of 100") == 1
+    assert terminal.text.isascii()
+    assert not re.search(rb"\x1b\[[0-9;]*m", terminal.written)
+    terminal.resize(200, 50)
+    terminal.read(2)
+    assert terminal.text.count("step 40 of 100") == 1
+    assert terminal.interrupt() == 130
+
+
+@pytest.mark.slow
+def test_a_dumb_terminal_gets_lines(project: Desk) -> None:
+    project.write("upto", "20")
+    submit(project)
+    terminal = Terminal(HPCTRAIN, "watch", TERM="dumb")
+    terminal.shows("step 20 of 100")
+    assert b"\x1b" not in terminal.written
+    assert terminal.interrupt() == 130
+
+
+@pytest.mark.slow
+def test_the_end_leaves_a_last_frame_and_what_to_type(project: Desk) -> None:
+    project.write("upto", "100")
+    submit(project)
+    terminal = Terminal(HPCTRAIN, "watch", "--interval", "1", "--exit-status")
+    terminal.shows("step 100 of 100")
+    project.write("end", "3")
+    assert terminal.end() == 3
+    assert "failed with exit code 3 after" in terminal.text
+    assert "next: hpctrain explain r" in terminal.lines
+    assert "next: hpctrain report r" in terminal.lines
+    assert "Ctrl-C" not in terminal.text
+
+
+# -- piped -------------------------------------------------------------------------------------------------------------
+
+
+def piped(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([HPCTRAIN, "watch", "--interval", "1", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rest(watch: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait for the end and return what has not been read; `communicate` would lose what `readline` has read ahead."""
+    assert watch.stdout is not None
+    assert watch.stderr is not None
+    out, err = watch.stdout.read(), watch.stderr.read()
+    watch.wait(60)
+    return out, err
+
+
+@pytest.mark.slow
+def test_piped_there_is_one_line_for_each_change(project: Desk) -> None:
+    submit(project)
+    watch = piped()
+    assert watch.stdout is not None
+    first = watch.stdout.readline()
+    project.write("upto", "40")
+    lines = [first]
+    while "step 40 of 100" not in lines[-1]:
+        lines.append(watch.stdout.readline())
+    project.write("end", "0")
+    out, err = rest(watch)
+    told = plain("".join(lines) + out)
+    assert re.fullmatch(r"r: job JOB on this machine: running for TIME of TIME(; no step yet)?", told[0])
+    assert [line for line in told if "step 40 of 100" in line] == [
+        "r: step 40 of 100, loss 8, 1500 tokens/s, done in about N; the time limit leaves N"
+    ]
+    assert [line for line in told if "saved" in line] == ["r: saved checkpoint-20"], told
+    assert [line for line in told if "odd" in line] == ["r: [train] warning: something is odd"]
+    assert told[-1].startswith("r: completed after N")
+    assert len(told) <= 7, told
+    assert err.splitlines() == ["next: hpctrain report r"]
+    assert watch.returncode == 0
+    assert "\x1b" not in out + first
+
+
+@pytest.mark.slow
+def test_json_lines_and_the_jobs_own_code(project: Desk) -> None:
+    project.write("upto", "20")
+    submit(project)
+    watch = piped("--json", "--exit-status", "r")
+    until(lambda: any('"step": 20' in path.read_text() for path in Path("runs/r/attempts").glob("*/metrics.jsonl")), "steps")
+    time.sleep(2)
+    project.write("end", "7")
+    out, _ = rest(watch)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert watch.returncode == 7
+    assert all((row["schema"], row["run"]) == (1, "r") for row in rows)
+    step = next(row for row in rows if row["change"] == "step" and row["step"] == 20)
+    assert (step["max_steps"], step["loss"], step["worst"]["gpu_used_mib"], step["fits"]) == (100, 9.0, 30000, True)
+    assert {row["change"] for row in rows} - {"idle"} == {"state", "step", "saved", "warning", "end"}
+    assert (rows[-1]["change"], rows[-1]["exit_code"], rows[-1]["next"][0]) == ("end", 7, "hpctrain explain r")
+
+
+@pytest.mark.slow
+def test_a_requeued_job_is_followed_to_its_end(project: Desk) -> None:
+    project.write("upto", "20")
+    job = submit(project)
+    watch = piped("--exit-status")
+    assert watch.stdout is not None
+    lines = [""]
+    while "step 20" not in lines[-1]:
+        lines.append(watch.stdout.readline())
+    project.write("end", "85")
+    while "start 2" not in lines[-1]:
+        lines.append(watch.stdout.readline())
+        assert lines[-1], lines
+    project.write("upto", "60")
+    project.write("end", "0")
+    out, _ = rest(watch)
+    assert watch.returncode == 0
+    assert "completed after" in out
+    assert LocalScheduler().status([job])[0].state == "COMPLETED"
+
+
+@pytest.mark.slow
+def test_a_job_that_is_ended_by_somebody_else_is_told(project: Desk) -> None:
+    job = submit(project)
+    watch = piped("--exit-status", job)
+    assert watch.stdout is not None
+    assert "running" in watch.stdout.readline()
+    LocalScheduler().cancel([job])
+    out, err = rest(watch)
+    assert "cancelled" in out
+    assert watch.returncode not in (0, None)
+    assert "next: hpctrain explain r" in err
+
+
+@pytest.mark.slow
+def test_once_shows_what_is_known_and_ends(project: Desk) -> None:
+    project.write("upto", "40")
+    project.write("end", "0")
+    job = submit(project)
+    until(lambda: state_of(job) == "COMPLETED", "the job ends")
+    for words in (("r",), (job,), ()):
+        said = project.run("watch", "--once", *words)
+        assert said.code == 0
+        assert "completed after" in said.out
+        assert "step 40 of 100" in said.out
+        assert "\x1b" not in said.out
+    (end,) = [json.loads(line) for line in project.run("watch", "--once", "--json").out.splitlines() if '"end"' in line]
+    assert end["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
+    project.write("config.yaml", JOB + "sweep:\n  grid: {lr: [1, 2, 3]}\n  throttle: 2\n")
+    project.write("upto", "40")
+    submit(project, "--parallel", "2", name="s")
+    terminal = Terminal(HPCTRAIN, "watch", "s", "--interval", "1", columns=100)
+    terminal.shows("s: 2 running, 1 waiting")
+    terminal.shows("40/100")
+    rows = [line for line in terminal.lines if line.startswith("s_") and ":" not in line.split()[0]]
+    assert [row.split()[:2] for row in rows] == [["s_0", "running"], ["s_1", "running"], ["s_2", "waiting"]]
+    project.write("end0", "0")
+    terminal.shows("2 running, 1 completed")
+    project.write("end1", "2")
+    project.write("end2", "0")
+    assert terminal.end() == 0
+    assert "1 failed, 2 completed" in terminal.text
+
+
+@pytest.mark.slow
+def test_a_training_of_ones_own_is_read_from_its_log(project: Desk) -> None:
+    project.write("train.py", """\
+import os, time
+print("{'loss': '2.5', 'grad_norm': '0.51', 'learning_rate': '1e-05', 'epoch': '0.12'}", flush=True)
+os.write(2, b"\\r 10%|#         | 20/200 [00:20<1:30:00,  2.50it/s]")
+os.write(2, "\\nUserWarning: caf\\u00e9 \\x1b[31mred\\x1b[0m\\n".encode())
+while not os.path.exists("end"):
+    time.sleep(0.05)
+""")  # fmt: skip
+    submit(project)
+    terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
+    terminal.shows("step 20 of 200, epoch 0.12")
+    terminal.shows("UserWarning: café red")
+    assert "loss 2.5  step 0.4 s" in terminal.lines
+    assert terminal.interrupt() == 130

@@ -1,0 +1,106 @@
+"""A failure is found however its log is written and read: with labels, colours, CRLF, Latin-1, beside healthy ranks, while it grows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import corpus
+
+from hpctrain.explain.hit import Scanned
+from hpctrain.explain.scan_table import Table
+from hpctrain.logs import read, scan, scan_file
+from hpctrain.logs.model import LogFile
+
+#: One case of each rule: what is tried here is the reading, and not the rule.
+CASES = list({kept.rule: kept for kept in corpus.cases() if kept.kind == "fires"}.values())
+HEALTHY = b"2026-03-21 02:00:00 INFO step\n{'loss': 1.0, 'grad_norm': 0.2, 'learning_rate': 1e-05, 'epoch': 0.1}\n" * 3
+
+
+def each_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    return lambda content: b"".join(change(line) for line in content.splitlines(keepends=True))
+
+
+WAYS: dict[str, Callable[[bytes], bytes]] = {
+    "srun --label": each_line(lambda line: b"3: " + line),
+    "torchrun": each_line(lambda line: b"[default3]:" + line),
+    "colours": each_line(lambda line: b"\x1b[31m" + line.rstrip(b"\n") + b"\x1b[0m\n"),
+    "CRLF": each_line(lambda line: line.rstrip(b"\r\n") + b"\r\n"),
+    "Latin-1": lambda content: b"d\xe9but \xfc\xdf\n" + content + b"\xe9t\xe9\n",
+    "NULs": lambda content: content + b"\0" * 5000,
+}
+
+
+def ids(kept: corpus.Kept, files: list[LogFile]) -> list[str]:
+    return [each.id for each in corpus.explain(kept, files).diagnoses]
+
+
+def written(kept: corpus.Kept, folder: Path, change: Callable[[bytes], bytes]) -> list[LogFile]:
+    paths = []
+    for log in kept.logs:
+        path = folder / log.relative_to(kept.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(log.read_bytes() if log.suffix == ".gz" else change(log.read_bytes()))
+        paths.append(path)
+    return list(corpus.log_files(paths))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_found_however_it_is_written(way: str, tmp_path: Path) -> None:
+    wrong = {}
+    for number, kept in enumerate(CASES):
+        expected = ids(kept, list(corpus.log_files(kept.logs)))
+        got = ids(kept, written(kept, tmp_path / str(number), WAYS[way]))
+        if got != expected:
+            wrong[kept.name] = (expected, got)
+    assert wrong == {}
+
+
+def test_it_is_found_among_ranks_that_are_well(tmp_path: Path) -> None:
+    wrong = {}
+    stages = {each.id: each.stage for each in corpus.rules()}
+    for number, kept in enumerate(CASES):
+        # A job of which a rank trains was submitted, and has started.
+        if not kept.logs or kept.said.get("samples") or stages[kept.rule] in ("submit", "pending"):
+            continue
+        expected = ids(kept, list(corpus.log_files(kept.logs)))
+        files = written(kept, tmp_path / str(number), lambda content: content)
+        for rank in range(40, 44):
+            path = tmp_path / str(number) / f"rank-{rank}.log"
+            path.write_bytes(HEALTHY)
+            files.append(LogFile(path=path, name=path.name, rank=rank, order=100 + rank))
+        if (got := ids(kept, files)) != expected and expected:
+            wrong[kept.name] = (expected, got)
+    assert wrong == {}
+
+
+def test_it_is_found_in_pieces_of_any_size() -> None:
+    table = Table(corpus.rules())
+    finder = scan.find_words(table)
+    wrong = {}
+    for kept in CASES:
+        files = corpus.log_files(kept.logs)
+        if any(file.path.suffix == ".gz" for file in files):
+            continue
+        expected = ids(kept, list(files))
+        findings = []
+        for file in files:
+            one = scan_file.FileScan(file, table, finder, year=2026)
+            for piece in read.pieces(file, block=97):
+                one.feed(piece)
+            findings.append(one.finish())
+        silent = set[str]().union(*(each.unless for each in findings))
+        scanned = Scanned(
+            hits=tuple(hit for each in findings for hit in each.hits if hit.rule not in silent),
+            troubles=tuple(trouble.close() for each in findings for trouble in each.troubles),
+            first_failed=tuple(first for each in findings for first in each.first_failed),
+            status=next((each.status for each in reversed(findings) if each.status is not None), None),
+        )  # fmt: skip
+        got = [each.id for each in corpus.judge(corpus.case_of(kept, files), scanned).diagnoses]
+        if got != expected:
+            wrong[kept.name] = (expected, got)
+    assert wrong == {}

@@ -1,0 +1,223 @@
+"""Which of what was found is the cause, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpctrain.explain import engine, engine_order, rule, text
+from hpctrain.explain.case import AttemptFact, Case
+from hpctrain.explain.hit import FirstFailed, Hit, Trouble
+from hpctrain.explain.model import Evidence, Explanation
+from hpctrain.memory.sample import Sample
+from hpctrain.scheduler.parse.accounting import Account, Step
+
+RULES = rule.load({"a.yaml": r"""
+- {id: oom, stage: run, area: memory, kind: cause, certainty: certain, lines: [a], masks: [killed],
+   cause: "Memory of rank {rank} ran out. It wanted {size}. Node {node} has no more.",
+   remedy: "halve it\nask for {size}\ntype this", source: s}
+- {id: link, stage: comm, area: communication, kind: cause, certainty: certain, lines: [a], cause: "The link broke.", remedy: r, source: s}
+- {id: disk, stage: run, area: storage, kind: cause, certainty: likely, lines: [a], cause: "The disk is full.", remedy: r, source: s,
+   record: {state: [NODE_FAIL]}}
+- {id: time-limit, stage: end, area: time, kind: cause, certainty: certain, cause: "The time limit of {time_limit} was reached.",
+   remedy: r, source: s, record: {state: [TIMEOUT]}}
+- {id: preempted-here, stage: end, area: end, kind: cause, certainty: certain, lines: [a], cause: c, remedy: r, source: s,
+   record: {state: [PREEMPTED]}, all: true}
+- {id: stuck, stage: comm, area: communication, kind: symptom, certainty: likely, lines: [a], cause: "It was stuck.", remedy: r, source: s}
+- {id: killed, stage: end, area: end, kind: consequence, certainty: likely, lines: [a], cause: "Killed.", remedy: r, source: s}
+- {id: pending, stage: pending, area: queue, kind: cause, certainty: certain, cause: "It waits.", remedy: r, source: s,
+   record: {state: [PENDING], reason: '^QOSMax'}}
+"""})  # fmt: skip
+
+
+def hit(rule_id: str, line: int, at: float | None = None, *, file: str = "job.log", shown: str = "an error", **more: Any) -> Hit:
+    order = {"job.log": 0}.get(file, 1)
+    return Hit(rule=rule_id, evidence=Evidence(file=file, line=line, text=shown), order=(order, line), at=at, **more)
+
+
+def account(state: str, **more: Any) -> Account:
+    return Account(job_id="7", scheduler="slurm", state=state, source="sacct", **more)
+
+
+def said(*hits: Hit, case: Case = Case(), **more: Any) -> Explanation:  # noqa: B008 - frozen
+    return engine.explain(case, hits, RULES, **more)
+
+
+def ids(explanation: Explanation) -> list[str]:
+    return [each.id for each in explanation.diagnoses]
+
+
+def test_the_earliest_cause_in_time_wins_over_files() -> None:
+    found = said(hit("link", 1, 100.0, file="a.log", rank=2), hit("oom", 9, 90.0, rank=3))
+    assert ids(found) == ["oom"]
+    assert found.diagnoses[0].rank == 3
+    assert [(each.id, each.count, each.ranks) for each in found.consequences] == [("link", 1, (2,))]
+
+
+def test_in_one_file_the_line_decides_and_a_line_without_a_time_takes_the_next_ones() -> None:
+    assert ids(said(hit("oom", 5, None), hit("link", 9, 50.0), hit("disk", 7, 60.0, file="b.log"))) == ["oom"]
+
+
+def test_causes_of_one_moment_are_told_apart_by_the_rank_that_failed_first() -> None:
+    pair = (hit("link", 1, 100.0, rank=1), hit("oom", 1, 101.0, file="b.log", rank=5))
+    assert ids(said(*pair)) == ["link"]
+    assert ids(said(*pair, first_failed=(FirstFailed(rank=5, node="n2", at=101.0),))) == ["oom"]
+
+
+def test_consequences_are_counted_with_their_ranks_and_are_never_a_diagnosis() -> None:
+    found = said(hit("oom", 1, 10.0), *(hit("killed", n, 9.0, file="b.log", rank=n, count=3) for n in range(4)))
+    assert ids(found) == ["oom"]
+    (consequence,) = found.consequences
+    assert (consequence.count, consequence.ranks) == (12, (0, 1, 2, 3))
+    assert ids(said(hit("killed", 1, 10.0))) == []
+
+
+def test_a_symptom_is_named_only_where_there_is_no_cause() -> None:
+    assert ids(said(hit("stuck", 1, 5.0))) == ["stuck"]
+    assert said(hit("stuck", 1, 5.0)).diagnoses[0].certainty == "likely"
+    assert ids(said(hit("stuck", 1, 5.0), hit("oom", 9, 50.0))) == ["oom"]
+
+
+def test_a_record_and_a_line_that_agree_are_certain() -> None:
+    assert said(hit("disk", 1, 5.0)).diagnoses[0].certainty == "likely"
+    found = said(hit("disk", 1, 5.0), case=Case(account=account("NODE_FAIL", exit_code=1)))
+    assert found.diagnoses[0].certainty == "certain"
+    assert [each.file for each in found.diagnoses[0].evidence] == ["job.log", "sacct"]
+
+
+def test_a_record_alone_fires_unless_the_rule_wants_all() -> None:
+    assert ids(said(case=Case(account=account("TIMEOUT", time_limit_s=3600)))) == ["time-limit"]
+    assert said(case=Case(account=account("TIMEOUT", time_limit_s=3600))).diagnoses[0].cause == "The time limit of 01:00:00 was reached."
+    assert ids(said(case=Case(account=account("PREEMPTED")))) == []
+    assert ids(said(hit("preempted-here", 1), case=Case(account=account("PREEMPTED")))) == ["preempted-here"]
+
+
+def test_an_early_error_wins_over_the_time_limit_that_it_made_the_job_wait_for() -> None:
+    assert ids(said(hit("oom", 1, 5.0), case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["oom"]
+
+
+def test_what_is_only_likely_and_long_ago_does_not_hide_what_is_certain() -> None:
+    assert ids(said(hit("disk", 1, 5.0), case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit", "disk"]
+
+
+def test_an_error_that_the_training_got_over_is_none() -> None:
+    over = hit("oom", 1, 5.0, steps_after=25)
+    assert ids(said(over, case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit"]
+    assert ids(said(hit("oom", 1, 5.0, shown="{'loss': nan}", steps_after=25))) == ["oom"], "a line that tells of no error is no such thing"
+
+
+def test_a_job_that_completed_has_nothing_to_explain() -> None:
+    for case in (Case(account=account("COMPLETED", exit_code=0)), Case(attempts=(AttemptFact(name="7.0", outcome="completed", status=0),))):
+        found = said(hit("oom", 1, 5.0), case=case, troubles=(trouble(1),))
+        assert (ids(found), found.unexplained, found.failed, found.consequences) == ([], None, False, ())
+    assert ids(said(hit("oom", 1, 5.0), status=0)) == []
+    assert ids(said(hit("oom", 1, 5.0), status=1)) == ["oom"]
+
+
+def test_a_job_whose_step_failed_is_explained_where_that_is_certain() -> None:
+    case = Case(account=account("COMPLETED", exit_code=0, steps=(Step(name="0", state="FAILED", exit_code=1),)))
+    assert ids(said(hit("oom", 1, 5.0), case=case)) == ["oom"]
+    assert ids(said(hit("stuck", 1, 5.0), case=case)) == []
+
+
+def test_of_a_job_that_runs_or_waits_no_line_is_believed() -> None:
+    assert ids(said(hit("oom", 1, 5.0), case=Case(account=account("RUNNING")), troubles=(trouble(1),))) == []
+    assert said(case=Case(account=account("RUNNING")), troubles=(trouble(1),)).unexplained is None
+    assert ids(said(case=Case(account=account("PENDING", reason="QOSMaxJobsPerUserLimit")))) == ["pending"]
+    assert ids(said(case=Case(account=account("PENDING", reason="Priority")))) == []
+
+
+def test_earlier_starts_are_history() -> None:
+    attempts = (
+        AttemptFact(name="7.0", started=0.0, outcome="requeued", last_step=40, reason="deadline"),
+        AttemptFact(name="7.1", started=1000.0),
+    )
+    found = said(hit("oom", 1, 500.0), hit("link", 9, 1500.0), case=Case(attempts=attempts, account=account("FAILED")))
+    assert ids(found) == ["link"]
+    assert found.history == ("7.0: requeued at step 40 (deadline)",)
+    found = said(hit("oom", 1, 500.0, attempt="7.0"), hit("link", 9, None, attempt="7.1"), case=Case(attempts=attempts))
+    assert (ids(found), found.history) == (["link"], ("7.0: requeued at step 40 (deadline, oom)",))
+    found = said(hit("oom", 1, None, part=0, parts=1), hit("link", 9, None, part=1, parts=1))
+    assert (ids(found), found.history) == (["link"], ("start 1: oom",))
+
+
+def test_clocks_that_differ_are_set_right_by_the_samples() -> None:
+    def sample(rank: int, step: int, at: float) -> Sample:
+        return Sample(time_ms=int(at * 1000), step=step, event="step", host=f"n{rank}", rank=rank, world_size=2, local_rank=0)
+
+    samples = tuple(sample(rank, step, step * 10.0 + 300 * rank) for rank in range(2) for step in range(1, 6))
+    assert engine_order.skews(samples) == {"n1": 300.0}
+    hits = (hit("link", 1, 100.0, file="a.log", node="n0"), hit("oom", 1, 380.0, node="n1"))
+    assert ids(said(*hits)) == ["link"]
+    assert ids(said(*hits, case=Case(samples=samples))) == ["oom"]
+
+
+def trouble(line: int, **more: Any) -> Trouble:
+    given = {"file": "job.log", "lines": ("Traceback (most recent call last):", "KeyError: 1"), "error": "KeyError: 1", "traceback": True}
+    return Trouble(**{**given, "line": line, "order": (0, line), **more})
+
+
+def test_where_no_rule_fits_the_earliest_error_of_the_first_rank_is_shown() -> None:
+    failed = Case(account=account("FAILED", exit_code=1))
+    early, late = trouble(1, at=5.0, rank=0, lines=("ValueError: late",)), trouble(1, at=9.0, rank=3, file="b.log")
+    found = said(case=failed, troubles=(late, early))
+    assert found.failed
+    assert found.unexplained is not None
+    assert (found.unexplained.rank, found.unexplained.since) == (0, "1970-01-01T00:00:05")
+    found = said(case=failed, troubles=(late, early), first_failed=(FirstFailed(rank=3),))
+    assert found.unexplained is not None
+    assert found.unexplained.rank == 3
+    assert said(case=failed).failed
+    assert said(case=failed).unexplained is None
+
+
+def test_of_bare_logs_only_what_ends_a_program_counts_as_a_failure() -> None:
+    assert said(troubles=(trouble(1),)).unexplained is not None
+    assert said(troubles=(trouble(1, steps_after=5),)).unexplained is None
+    assert said(troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)).unexplained is None
+    assert not said(troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)).failed
+
+
+def test_a_consequence_is_not_shown_as_the_first_error() -> None:
+    failed = Case(account=account("FAILED"))
+    found = said(hit("killed", 3, 4.0), case=failed, troubles=(trouble(1, at=4.0, error="SignalException"), trouble(200, at=9.0)))
+    assert found.unexplained is not None
+    assert found.unexplained.line == 200
+
+
+def test_a_lone_network_error_behind_an_unknown_error_of_another_rank_is_no_cause() -> None:
+    failed = Case(account=account("FAILED"))
+    link, unknown = hit("link", 1, 20.0, rank=5, file="b.log"), trouble(400, at=5.0, rank=2)
+    found = said(link, case=failed, troubles=(unknown,))
+    assert ids(found) == []
+    assert found.unexplained is not None
+    assert found.unexplained.rank == 2
+    assert ids(said(link, case=failed, troubles=(replace(unknown, at=30.0),))) == ["link"]
+
+
+def test_sentences_with_names_that_are_not_known_go_but_for_the_first() -> None:
+    (diagnosis,) = said(hit("oom", 1, 5.0, rank=3, groups={"size": "2 GiB"})).diagnoses
+    assert diagnosis.cause == "Memory of rank 3 ran out. It wanted 2 GiB."
+    assert diagnosis.fix.text == "halve it\nask for 2 GiB\ntype this"
+    (diagnosis,) = said(hit("oom", 1, 5.0)).diagnoses
+    assert diagnosis.cause == "Memory of rank (unknown rank) ran out."
+    assert diagnosis.fix.text.endswith("type this")
+
+
+def test_braces_of_a_shell_are_text() -> None:
+    assert text.lines("echo ${HOME} {print} {rank}", {"rank": "3"}, {"rank"}) == "echo ${HOME} {print} 3"
+
+
+def test_the_rank_is_taken_from_the_copy_of_the_line_in_the_ranks_own_file() -> None:
+    shared = hit("oom", 1, 5.0)
+    (diagnosis,) = said(shared, hit("oom", 1, 5.0, file="rank-3.log", rank=3, node="n2", count=0)).diagnoses
+    assert (diagnosis.rank, diagnosis.node) == (3, "n2")
+    assert [each.file for each in diagnosis.evidence] == ["job.log"]
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED by 1000"])
+def test_the_end_is_said_in_the_schedulers_words(state: str) -> None:
+    found = said(case=Case(account=account(state, exit_code=1, elapsed_s=65, time_limit_s=3600)))
+    assert found.ended == f"job 7: {state}, exit code 1:0, ran for 00:01:05 of 01:00:00"

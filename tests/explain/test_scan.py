@@ -1,0 +1,220 @@
+"""The search of the logs: complete, whatever is in a file, while it grows, and in memory that is bounded."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpctrain.explain import rule
+from hpctrain.explain.hit import Hit, Scanned
+from hpctrain.explain.scan_table import Table
+from hpctrain.logs import found, read, scan, scan_file
+from hpctrain.logs.model import LogFile
+
+RULES = rule.load({"a.yaml": r"""
+- &a {id: oom, stage: run, area: memory, kind: cause, certainty: certain, cause: c, remedy: r, source: s,
+      lines: ['CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ \w+)']}
+- {id: killed, stage: end, area: end, kind: consequence, certainty: likely, cause: c, remedy: r, source: s,
+   lines: ['^srun: error: (?P<node>\S+): task (?P<rank>\d+): Killed$']}
+- {id: near, stage: run, area: data, kind: cause, certainty: likely, cause: c, remedy: r, source: s, lines: ['sample is too short'],
+   near: ['worker (?:three|four) died']}
+- {id: quiet, stage: run, area: data, kind: cause, certainty: likely, cause: c, remedy: r, source: s, lines: ['disk is nearly full'],
+   unless: ['training went well']}
+- {id: not-cpu, stage: run, area: data, kind: cause, certainty: likely, cause: c, remedy: r, source: s, lines: ['no device found'],
+   but_not: ['no device found: cpu']}
+"""})  # fmt: skip
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def log(folder: Path, content: bytes, name: str = "job.log") -> LogFile:
+    path = folder / name
+    path.write_bytes(content)
+    return found.of_paths([path])[0]
+
+
+def look(folder: Path, content: bytes, name: str = "job.log") -> Scanned:
+    return scan.scan([log(folder, content, name)], RULES, processes=1)
+
+
+def lines_of(hits: Sequence[Hit]) -> list[tuple[str, int | None]]:
+    return sorted((hit.rule, hit.evidence.line) for hit in hits if hit.count)
+
+
+def test_a_line_is_found_with_its_number_its_groups_and_who_wrote_it(tmp_path: Path) -> None:
+    (hit,) = look(tmp_path, b"2026-03-21 02:07:00 INFO begin\n\n[rank3]: " + OOM).hits
+    assert (hit.rule, hit.evidence.line, hit.rank, dict(hit.groups)) == ("oom", 3, 3, {"tried": "2.00 GiB"})
+    assert hit.at is not None, "the time of the line before it"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"\x1b[31mtorch.OutOfMemoryError\x1b[0m: CUDA out of \x1b[1mmemory\x1b[0m. Tried to allocate 2.00 GiB.\n",
+        b"\0\0torch.OutOfMemoryError: CUDA out\0 of memory. Tried to allocate 2.00 GiB.\n",
+        OOM.replace(b"\n", b"\r\n"),
+        b" 10%|#    | 1/10 [00:01<00:09,  1.0it/s]\r 20%|##   | 2/10 [00:02<00:08,  1.0it/s]" + OOM,
+        b"caf\xe9 d\xe9j\xe0 " + OOM,
+        b"x" * 10_000_000 + b" " + OOM,
+        OOM[:-1],
+        OOM.lower().replace(b"cuda", b"CUDA").replace(b"tried", b"Tried"),
+    ],
+    ids=["colours", "NULs", "CRLF", "progress bar", "Latin-1", "10 MB", "no end", "case"],
+)
+def test_it_is_found_however_it_is_written(written: bytes, tmp_path: Path) -> None:
+    assert lines_of(look(tmp_path, b"begin\n" + written).hits) == [("oom", 2)]
+
+
+def test_labels_in_front_do_not_hide_the_beginning_of_a_line(tmp_path: Path) -> None:
+    hits = look(tmp_path, b"0: srun: error: gpu003: task 7: Killed\n").hits
+    assert [(hit.rule, hit.rank, hit.node) for hit in hits] == [("killed", 0, "gpu003")]
+
+
+def test_what_stands_near_by_counts_within_40_lines_and_over_the_ends_of_pieces(tmp_path: Path) -> None:
+    for apart, expected in ((39, [("near", 1)]), (41, [])):
+        content = b"sample is too short\n" + b"step\n" * (apart - 1) + b"worker three died\n"
+        assert lines_of(look(tmp_path, content).hits) == expected
+        assert lines_of(look(tmp_path, b"worker four died\n" + b"step\n" * (apart - 1) + b"sample is too short\n").hits) == [
+            ("near", apart + 1) for _ in expected
+        ]
+        table = Table(RULES)
+        one = scan_file.FileScan(LogFile(path=tmp_path, name="x"), table, scan.find_words(table), year=2026)
+        for line in content.splitlines(keepends=True)[:3]:
+            one.feed(line)
+        one.feed(b"".join(content.splitlines(keepends=True)[3:]))
+        assert (len(one.finish().hits) == 1) == (apart == 39)
+
+
+def test_one_line_anywhere_silences_a_rule_in_all_files(tmp_path: Path) -> None:
+    files = [log(tmp_path, b"disk is nearly full\n", "a.log"), log(tmp_path, b"x\n", "b.log")]
+    assert len(scan.scan(files, RULES, processes=1).hits) == 1
+    files[1].path.write_bytes(b"training went well\n")
+    assert scan.scan(files, RULES, processes=1).hits == ()
+
+
+def test_a_line_that_must_not_fire_does_not(tmp_path: Path) -> None:
+    assert lines_of(look(tmp_path, b"no device found: cpu\nno device found: gpu\n").hits) == [("not-cpu", 2)]
+
+
+def test_the_search_without_the_compiled_library_finds_the_same(tmp_path: Path) -> None:
+    table = Table(RULES)
+    low = (b"begin " + OOM + b"srun: error: n1: task 3: killed\n").lower() * 3
+    fast, slow = scan.find_words(table)(low), scan.find_words(table, compiled=False)(low)
+    assert sorted(fast) == sorted(slow)
+    assert [end for *_, end in slow] == sorted(end for *_, end in slow)
+
+
+def test_two_regexes_of_a_rule_in_one_line_are_one_hit_with_the_groups_of_both(tmp_path: Path) -> None:
+    rules = rule.load({"a.yaml": "- {id: a, stage: run, area: data, kind: cause, certainty: likely, cause: c, remedy: r, source: s, lines: "
+                       "['alpha (?P<one>[0-9]+)', '(?P<two>[0-9]+) omega']}"})  # fmt: skip
+    (hit,) = scan.scan([log(tmp_path, b"alpha 1 and 2 omega\n")], rules, processes=1).hits
+    assert (hit.count, dict(hit.groups)) == (1, {"one": "1", "two": "2"})
+
+
+def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
+    files = [log(tmp_path, b"step\n" * number + OOM, f"rank-{number}.log") for number in range(5)]
+    one, two = (scan.scan(files, RULES, processes=processes) for processes in (1, 2))
+    assert one == two
+    assert sorted(hit.rank for hit in one.hits if hit.rank is not None) == [0, 1, 2, 3, 4]
+
+
+def test_memory_and_time_are_bounded_however_often_an_error_repeats(tmp_path: Path) -> None:
+    file = log(tmp_path, b"".join(b"2026-03-21 02:07:08,%03d " % (n % 1000) + OOM for n in range(60_000)))
+    tracemalloc.start()
+    hits = scan.scan([file], RULES, processes=1).hits
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(hits) == 2
+    assert hits[0].evidence.line == 1
+    assert 50_000 < hits[0].count < 70_000
+    assert peak < 40e6
+
+
+def test_a_file_that_grows_shrinks_or_is_gone_is_no_error(tmp_path: Path) -> None:
+    file = log(tmp_path, OOM * 3)
+    table = Table(RULES)
+    one = scan_file.FileScan(file, table, scan.find_words(table), year=2026)
+    for piece in read.pieces(file, block=64):
+        one.feed(piece)
+        with file.path.open("ab") as stream:
+            stream.write(b"more\n" * 100)
+    assert one.finish().hits[0].evidence.line == 1
+    file.path.unlink()
+    assert scan.scan([file], RULES) == Scanned()
+
+
+def test_packed_rotations_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.log.1.gz"
+    path.write_bytes(gzip.compress(OOM))
+    assert lines_of(scan.scan([LogFile(path=path, name="job.log.1.gz")], RULES).hits) == [("oom", 1)]
+
+
+def test_what_the_training_did_behind_an_error_is_counted(tmp_path: Path) -> None:
+    steps = b"{'loss': 1.0, 'grad_norm': 0.1}\n"
+    assert look(tmp_path, OOM + steps * 25).hits[0].steps_after == 25
+    assert look(tmp_path, steps * 25 + OOM + steps * 3).hits[0].steps_after == 3
+
+
+def test_a_requeued_job_that_goes_on_in_the_same_file_has_parts(tmp_path: Path) -> None:
+    steps = b"{'loss': 1.0}\n" * 3
+    again = OOM + b"hpctrain: job 7 is requeued, and goes on from its newest checkpoint\n" + steps + b"srun: error: n1: task 2: Killed\n"
+    hits = look(tmp_path, again).hits
+    assert {hit.rule: (hit.part, hit.parts) for hit in hits} == {"oom": (0, 1), "killed": (1, 1)}
+    assert look(tmp_path, OOM + b"hpctrain: job 7 ended with exit code 3\n").status == 3
+
+
+def test_a_traceback_is_cut_out_whole_of_lines_of_other_ranks(tmp_path: Path) -> None:
+    content = (
+        b'[rank1]: Traceback (most recent call last):\n[rank0]: step 4\n[rank1]:   File "a.py", line 1, in f\n[rank1]:     g()\n'
+        b"[rank0]: step 5\n[rank1]: ZeroDivisionError: by zero\n[rank0]: step 6\n[rank1]: bye\n"
+    )
+    (trouble, *_) = look(tmp_path, content).troubles
+    assert trouble.traceback
+    assert trouble.rank == 1
+    assert trouble.lines == ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "    g()", "ZeroDivisionError: by zero")
+    assert trouble.error == "ZeroDivisionError: by zero"
+
+
+def test_a_traceback_that_is_cut_by_the_end_of_a_piece_is_whole(tmp_path: Path) -> None:
+    table = Table(RULES)
+    one = scan_file.FileScan(LogFile(path=tmp_path, name="x"), table, scan.find_words(table), year=2026)
+    for piece in (b"Traceback (most recent call last):\n", b'  File "a.py", line 1\n', b"KeyError: 'a'\n"):
+        one.feed(piece)
+    assert one.finish().troubles[0].close().lines[-1] == "KeyError: 'a'"
+
+
+def test_a_long_traceback_is_cut_in_the_middle(tmp_path: Path) -> None:
+    frames = b"".join(b'  File "a.py", line %d, in f\n    g()\n' % n for n in range(100))
+    (trouble, *_) = look(tmp_path, b"Traceback (most recent call last):\n" + frames + b"RecursionError: too deep\n").troubles
+    assert len(trouble.lines) < 45
+    assert trouble.lines[0].startswith("Traceback")
+    assert trouble.lines[-1] == "RecursionError: too deep"
+    assert any("lines left out" in line for line in trouble.lines)
+
+
+def test_who_failed_first_is_read_from_the_summary_of_torchrun(tmp_path: Path) -> None:
+    content = b"""
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-03-21_02:07:08
+  host      : gpu03
+  rank      : 13 (local_rank: 5)
+  exitcode  : -9 (pid: 4711)
+  error_file: <N/A>
+"""
+    (first,) = look(tmp_path, content).first_failed
+    assert (first.rank, first.node, first.exit_code) == (13, "gpu03", -9)
+    assert first.at is not None
+
+
+def test_what_a_ranks_own_file_repeats_is_counted_once(tmp_path: Path) -> None:
+    shared = log(tmp_path, OOM)
+    copy = replace(log(tmp_path, OOM, "rank-3.log"), copy=True)
+    hits = scan.scan([shared, copy], RULES, processes=1).hits
+    assert [(hit.count, hit.rank) for hit in hits] == [(1, None), (0, 3)]
+    assert scan.scan([copy], RULES, processes=1).hits[0].count == 1

@@ -1,0 +1,244 @@
+"""Failures made for real, on a real Slurm, and explained: each job is a rendered script that runs into its trouble by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from conftest import Lab
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.torch]
+
+HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
+GLOO = """\
+import datetime, os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=%(timeout)d))
+rank = dist.get_rank()
+import torch
+for step in range(1, 1000):
+    %(body)s
+    dist.all_reduce(torch.ones(1))
+    print(f"step {step} of 1000, loss 2.5", flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A job that fails.
+
+    Attributes:
+        script: of the training; config: further keys; expect: ids, of which the first diagnosis has to have one; rank, node: it has to
+            name; fix: what its fix has to hold.
+    """
+
+    script: str
+    expect: tuple[str, ...]
+    config: dict[str, Any] = field(default_factory=dict)
+    rank: int | None = None
+    node: str | None = None
+    fix: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+TROUBLES: dict[str, Trouble] = {
+    "host-memory": Trouble(
+        "held = []\nwhile True:\n    held.append(bytearray(20_000_000))\n", ("host-oom",), {"resources": {"mem": "150M"}}, fix="150M"
+    ),
+    "time-limit": Trouble(
+        "import time\nfor step in range(1000):\n    print(f'step {step} of 1000', flush=True); time.sleep(0.5)\n",
+        ("time-limit",), {"resources": {"time": "1"}}, fix="time",
+    ),
+    "hang": Trouble(
+        GLOO % {"timeout": 600, "body": "if step == 3 and rank == 1: time.sleep(900)"},
+        ("hang",), {"launcher": "torchrun", "resources": {"gpus": 2, "time": "1", "cpus_per_task": 2, "mem": "1500M"}},
+    ),
+    "killed-rank": Trouble(
+        GLOO % {"timeout": 600, "body": "if step == 3 and rank == 1: os.kill(os.getpid(), 9)"},
+        ("exit-killed", "rank-killed"), {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}}, rank=1,
+    ),
+    "missing-file": Trouble("open('data/corpus/part-00017.jsonl')\n", ("file-missing", "dataset-missing"), fix="part-00017"),
+    "offline": Trouble(
+        "from transformers import AutoConfig\nAutoConfig.from_pretrained('Qwen/Qwen3-8B')\n",
+        ("offline-hub",), {"resources": {"mem": "2000M"}},
+    ),
+    "import-error": Trouble("import flash_attn_of_another_world\n", ("python-module-missing",), fix="flash_attn_of_another_world"),
+    "bad-module": Trouble(
+        "", ("module-unknown",), {"environment": {"modules": ["cuda/99.9"]}, "launch": {"shebang": "#!/bin/bash -l"}}, fix="cuda/99.9"
+    ),
+    "full-disk": Trouble("open('small/model.bin', 'wb').write(bytes(5_000_000))\n", ("disk-full", "local-disk-full")),
+    "quota": Trouble("open('quota/model.bin', 'wb').write(bytes(20_000_000))\n", ("disk-quota",)),
+    "port-taken": Trouble(
+        "import torch.distributed as dist\ndist.init_process_group('gloo', init_method='tcp://127.0.0.1:%(port)d', rank=0, world_size=1)\n",
+        ("address-in-use",), {"resources": {"mem": "1500M"}}, fix="%(port)d",
+    ),
+    "unequal-world": Trouble(
+        "import datetime, os\nimport torch.distributed as dist\nsize = 2 + (os.environ['RANK'] == '0')\n"
+        "dist.init_process_group('gloo', init_method=f\"tcp://127.0.0.1:{21000 + int(os.environ['SLURM_JOB_ID']) % 9000}\","
+        " rank=int(os.environ['RANK']), world_size=size, timeout=datetime.timedelta(seconds=8))\n",
+        ("world-size-unequal", "rendezvous-timeout"), {"resources": {"gpus": 2, "mem": "3000M"}},
+    ),
+    "nan": Trouble("", ("nan-loss",), {"script": None, "resources": {"mem": "2500M"}}, training={"learning_rate": 1e30}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was submitted."""
+
+    id: str
+    project: Path
+    environment: dict[str, str]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([HPCTRAIN, *words], cwd=self.project, env=self.environment, capture_output=True, text=True, timeout=120)
+
+    def explained(self) -> dict[str, Any]:
+        done = self.run("explain", self.id, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path}\n{path.read_text(errors='replace')}" for path in sorted((self.project / "logs").glob(f"*_{self.id}.log"))
+        )
+
+
+def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], values: dict[str, Any]) -> Job:
+    folder.mkdir()
+    asked = {"cpus_per_task": 1, "mem": "500M", "time": "3", "partition": "boost_usr_prod", "account": "proj_b", "gpus": 1}
+    config = {"job_name": name, "launcher": "srun", "script": "train.py", "restart": {"mode": "off"}, **trouble.config}
+    config["resources"] = asked | trouble.config.get("resources", {})
+    config["training"] = trouble.training
+    script = trouble.script % values if "%(" in trouble.script else trouble.script
+    (folder / "train.py").write_text(script)
+    if config["script"] is None:
+        del config["script"]
+        config["training"] |= {
+            "model_name_or_path": values["model"], "dataset_name": values["dataset"], "max_steps": 20, "logging_steps": 1,
+            "per_device_train_batch_size": 2, "max_length": 32, "eval_strategy": "no",
+        }  # fmt: skip
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    for place in ("small", "quota"):
+        (folder / place).symlink_to(values[place])
+    environment = {**env, "PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["HPCTRAIN_STATE_DIR"] = str(folder.parent / "state")
+    done = subprocess.run(
+        [HPCTRAIN, "submit", "--no-check", "--parsable"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return Job(done.stdout.strip(), folder, environment)
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a file system with room for a megabyte."""
+    place = tmp_path_factory.mktemp("small")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def quota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with a quota of 4 MiB: Btrfs has its own, which needs no support of the kernel for ext4's."""
+    place = tmp_path_factory.mktemp("quota")
+    if not shutil.which("mkfs.btrfs"):
+        install = "apt-get install -y --no-install-recommends btrfs-progs"
+        subprocess.run(["bash", "-c", f"{install} || {{ apt-get update && {install}; }}"], check=True, capture_output=True)
+    image, mount = place / "image", place / "mount"
+    mount.mkdir()
+    image.touch()
+    os.truncate(image, 120 << 20)
+    steps = ["mkfs.btrfs -q image", "mount -o loop image mount", "btrfs quota enable mount", "btrfs subvolume create mount/home"]
+    try:
+        for step in [*steps, "btrfs qgroup limit 4M mount/home"]:
+            subprocess.run(step.split(), cwd=place, check=True, capture_output=True)
+        yield mount / "home"
+    finally:
+        subprocess.run(["umount", str(mount)])
+
+
+@pytest.fixture(scope="module")
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab, tmp_path_factory: pytest.TempPathFactory, small_disk: Path, quota: Path, taken_port: int) -> dict[str, Job]:
+    """Submit all at once: most of their time is a minute's limit, and the lab has room for several."""
+    folder = tmp_path_factory.mktemp("explain")
+    made = subprocess.run([HPCTRAIN, "prepare", "--demo", str(folder / "demo")], env=lab.env, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+    values = {
+        "port": taken_port,
+        "small": small_disk,
+        "quota": quota,
+        "model": str(folder / "demo/model"),
+        "dataset": str(folder / "demo/dataset"),
+    }
+    return {name: submitted(name, trouble, folder / name, lab.env, values) for name, trouble in TROUBLES.items()}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken_port: int) -> None:
+    job, trouble = jobs[name], TROUBLES[name]
+    lab.finished(job.id, timeout_s=240)
+    time.sleep(0.5)
+    found = job.explained()["diagnoses"]
+    said = json.dumps(found, indent=1) + job.logs()
+    assert found, said
+    first = found[0]
+    assert first["id"] in trouble.expect, said
+    assert first["evidence"], said
+    assert first["fix"].strip(), said
+    wanted = trouble.fix % {"port": taken_port} if "%(" in trouble.fix else trouble.fix
+    assert wanted in json.dumps(first), said
+    if trouble.rank is not None:
+        assert first["rank"] == trouble.rank, said
+    shown = job.run("explain", job.id).stdout
+    assert first["id"] in shown
+    assert max(map(len, shown.splitlines())) <= 80, shown
+
+
+def test_an_account_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:
+    refused = lab.run("sbatch", "--account=nobody", "--wrap=true", check=False)
+    assert refused.returncode != 0
+    (tmp_path / "said.txt").write_text(refused.stderr)
+    done = subprocess.run([HPCTRAIN, "explain", "said.txt", "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
+    assert [each["id"] for each in json.loads(done.stdout)["diagnoses"]] == ["account-invalid"], done.stdout + refused.stderr
+
+
+def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
+    job = lab.submit("echo begins; sleep 100", tmp_path, "--mem=50", "--time=2")
+    end = time.monotonic() + 60
+    while not (tmp_path / f"{job}.out").exists():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    lab.run("scancel", job)
+    lab.finished(job)
+    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
+    assert [each["id"] for each in json.loads(done.stdout)["diagnoses"]] == ["cancelled-by-user"], done.stdout
+
+
+def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:
+    body = "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old server'; exit 0"
+    job = lab.submit(body, tmp_path, "--mem=50", "--time=2")
+    lab.finished(job)
+    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
+    assert json.loads(done.stdout)["diagnoses"] == [], done.stdout

@@ -1,0 +1,137 @@
+"""What a run had, used and wasted, and what to ask for next time."""
+
+from __future__ import annotations
+
+from hpctrain.memory.sample import Sample
+from hpctrain.report import efficiency
+from hpctrain.runs.history import History, Point, RankMemory, Start
+from hpctrain.scheduler.parse.accounting import Account, Step
+
+AT = 1_794_600_000.0
+GIB = 2**30
+
+
+def start(
+    number: int, at: float, *, held: float = 3600.0, lost: float = 0.0, first: int = 0, last: int = 100, lost_steps: int = 0
+) -> Start:
+    """Return a start of an hour: 5 minutes of loading, and 1 after the last row."""
+    return Start(
+        name=f"7.{number}", started=at, ended=at + held, first_step=first, last_step=last, outcome="requeued", reason="deadline", job="7",
+        began=at + 300, last_at=at + held - 60, lost_steps=lost_steps, lost_s=lost,
+    )  # fmt: skip
+
+
+def account(**values: object) -> Account:
+    known = {"job_id": "7", "scheduler": "slurm", "state": "COMPLETED", "gpus": 8, "n_nodes": 2, "cpus": 64, "time_limit_s": 7200,
+             "memory_bytes": 256 * GIB, "submitted": AT - 1800, "started": AT, "ended": AT + 3600, "elapsed_s": 3600}  # fmt: skip
+    return Account(**{**known, **values})  # type: ignore[arg-type]
+
+
+def rank(number: int, host: str = "n1", **values: int) -> RankMemory:
+    one = Sample(time_ms=int(AT * 1000), step=5, event="step", host=host, rank=number, world_size=8, local_rank=0, **values)
+    return RankMemory(rank=number, samples=(one,), count=1, mean_utilisation=80.0)
+
+
+def ask(found: efficiency.Efficiency, option: str) -> str | None:
+    return next((each.line for each in found.next if each.option == option), None)
+
+
+def test_hours_and_where_they_went() -> None:
+    past = History(
+        starts=(start(0, AT, lost=600, last=100, lost_steps=20), start(1, AT + 5400, first=80, last=200)), last_step=200, max_steps=200
+    )
+    found = efficiency.of([account()], past, completed=True)
+    assert found.gpu_hours == 16.0
+    assert found.asked_gpu_hours == 32.0
+    assert found.waited_s == 1800 + 1800, "in the queue, and between the starts"
+    parts = {part.id: part.seconds for part in found.parts}
+    assert parts == {"training": 2 * 3240 - 600, "loading": 600, "lost": 600, "after": 120}
+    assert sum(parts.values()) == found.held_s
+    assert found.wasted_s == 1320
+
+
+def test_the_time_to_ask_for_is_that_of_one_job_without_lost_work() -> None:
+    past = History(
+        starts=(start(0, AT, lost=600, last=100, lost_steps=20), start(1, AT + 5400, first=80, last=200)), last_step=200, max_steps=200
+    )
+    found = efficiency.of([account(time_limit_s=14_400)], past, completed=True)
+    # 5880 s of training and 360 s of loading and ending once, and 15 %: 7176 s, in steps of 5 minutes.
+    assert ask(found, "time") == "#SBATCH --time=02:00:00"
+    short = efficiency.of([account(time_limit_s=3600)], past, completed=True)
+    assert ask(short, "time") is None
+    assert "2 jobs, or --time=02:00:00" in short.notes[0]
+
+
+def test_a_run_that_is_not_done_is_told_what_all_of_it_takes() -> None:
+    past = History(starts=(start(0, AT, last=100),), last_step=100, max_steps=300)
+    found = efficiency.of([account(time_limit_s=36_000)], past)
+    # 3 x 3240 s and 360 s, and 15 %: 11,592 s.
+    assert ask(found, "time") == "#SBATCH --time=03:15:00"
+    assert "all 300 steps" in found.next[0].why
+
+
+def test_a_running_job_is_told_nothing_that_can_change() -> None:
+    past = History(starts=(start(0, AT, last=100),), last_step=100, max_steps=300)
+    assert efficiency.of([account()], past, now=AT + 3700).next == ()
+
+
+def test_memory_and_cores_by_what_was_needed() -> None:
+    past = History(
+        starts=(start(0, AT),), ranks=(rank(0, cgroup_used_mib=60_000, cgroup_limit_mib=262_144), rank(1)), last_step=100, max_steps=100
+    )
+    steps = (Step(name="batch", cpu_s=100.0), Step(name="0", cpu_s=8 * 3600.0))
+    config = {"resources": {"cpus_per_task": 32, "gpus_per_node": 4, "nodes": 2}}
+    found = efficiency.of([account(steps=steps)], past, config=config, completed=True)
+    assert found.host_peak_bytes == 60_000 * 2**20
+    assert ask(found, "mem") == "#SBATCH --mem=71G", "60,000 MiB and 20 %, in whole GiB"
+    assert found.cores_busy is not None
+    assert round(found.cores_busy, 2) == 8.03
+    assert ask(found, "cpus-per-task") == "#SBATCH --cpus-per-task=6", "4.01 of a node and 30 %"
+    assert next(each.asked for each in found.next if each.option == "cpus-per-task") == "32"
+
+
+def test_cores_are_not_taken_from_a_training_that_waits_for_its_data() -> None:
+    wait = tuple(Point(at=AT + 300 + step, step=step, event="speed", values={"data_wait": 0.4}) for step in range(1, 9))
+    past = History(starts=(start(0, AT),), points=wait, last_step=100, max_steps=100)
+    found = efficiency.of(
+        [account(steps=(Step(name="0", cpu_s=3600.0),))], past, config={"resources": {"cpus_per_task": 4}}, completed=True
+    )
+    assert ask(found, "cpus-per-task") == "#SBATCH --cpus-per-task=8"
+
+
+def test_mem_per_cpu_is_answered_as_it_was_asked() -> None:
+    past = History(starts=(start(0, AT),), ranks=(rank(0, cgroup_used_mib=60_000),), last_step=100, max_steps=100)
+    found = efficiency.of([account()], past, config={"resources": {"mem_per_cpu": 8 * GIB}}, completed=True)
+    assert ask(found, "mem-per-cpu") == "#SBATCH --mem-per-cpu=2304M", "71 GiB over 32 cores of a node, in steps of 256 MiB"
+    assert ask(found, "mem") is None
+
+
+def test_where_whole_nodes_are_billed_only_time_is_saved() -> None:
+    past = History(starts=(start(0, AT),), ranks=(rank(0, cgroup_used_mib=60_000),), last_step=100, max_steps=100)
+    found = efficiency.of([account()], past, whole_nodes=True, completed=True)
+    assert [each.option for each in found.next] == ["time"]
+    assert found.node_hours == 2.0
+    assert any("whole nodes are billed" in note for note in found.notes)
+
+
+def test_a_cpu_run_has_no_gpu_hours() -> None:
+    found = efficiency.of([account(gpus=None, scheduler="local")], History(starts=(start(0, AT),), ranks=(rank(0, rss_mib=5),)))
+    assert (found.gpus, found.gpu_hours) == (0, None)
+    assert efficiency.of([], History()).held_s == 0.0
+    assert efficiency.of([], History()).next == ()
+
+
+def test_a_start_that_never_trained_is_loading() -> None:
+    failed = Start(name="7.0", started=AT, ended=AT + 90, first_step=None, last_step=None, outcome="failed", reason="error")
+    found = efficiency.of([], History(starts=(failed,)))
+    assert [(part.id, part.seconds) for part in found.parts] == [("loading", 90)]
+
+
+def test_a_killed_start_ends_when_its_record_says() -> None:
+    killed = Start(
+        name="7.0", started=AT, ended=None, first_step=0, last_step=50, outcome=None, reason=None, job="7", began=AT + 60, last_at=AT + 600
+    )
+    found = efficiency.of([account(state="TIMEOUT", ended=AT + 900)], History(starts=(killed,)))
+    assert found.held_s == 900
+    # A clock that is a month off is not believed.
+    assert efficiency.of([account(ended=AT + 30 * 86_400)], History(starts=(killed,))).held_s == 600

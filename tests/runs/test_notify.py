@@ -1,0 +1,139 @@
+"""Telling a webhook: against a real server on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.runs import notify
+
+SECRET = "T000/B000/xyzzy-secret"
+
+
+class Server:
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.bodies: list[dict[str, Any]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                answer = outer.answers.pop(0) if outer.answers else 200
+                self.send_response(answer)
+                if answer == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_GET = do_POST  # noqa: N815
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/{SECRET}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+def post(url: str) -> list[float]:
+    slept: list[float] = []
+    notify.post(url, {"text": "sft-1 failed"}, sleep=slept.append)
+    return slept
+
+
+def test_the_message_arrives(server: Server) -> None:
+    assert post(server.url) == []
+    assert server.bodies == [{"text": "sft-1 failed"}]
+
+
+def test_a_server_that_is_busy_is_asked_again(server: Server) -> None:
+    server.answers = [503, 429, 200]
+    assert post(server.url) == [1.0, 3.0]
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize(("answer", "tries"), [(404, 1), (302, 1), (500, 3)])
+def test_what_does_not_arrive_is_said_without_the_address(server: Server, answer: int, tries: int) -> None:
+    server.answers = [answer] * 3
+    with pytest.raises(HpctrainError) as caught:
+        post(server.url)
+    said = caught.value.render()
+    assert f"127.0.0.1 answers {answer}" in said
+    assert "--wait" in said
+    assert SECRET not in said
+    assert len(server.bodies) == tries
+
+
+def test_nobody_there(server: Server) -> None:
+    server.http.server_close()
+    with pytest.raises(HpctrainError) as caught:
+        post(server.url)
+    assert "127.0.0.1 cannot be reached" in caught.value.render()
+    assert SECRET not in caught.value.render()
+
+
+def holding(path: Path, text: str, mode: int = 0o600) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_the_address_stands_in_a_file_of_its_owner_alone(tmp_path: Path) -> None:
+    assert notify.address(holding(tmp_path / "a", " https://example.org/x \n")) == "https://example.org/x"
+    assert notify.address("environment", {"HPCTRAIN_WEBHOOK": "http://example.org/x"}) == "http://example.org/x"
+    with pytest.raises(UsageError, match="others can read"):
+        notify.address(holding(tmp_path / "b", "https://example.org/x\n", 0o644))
+    with pytest.raises(UsageError, match="no such file"):
+        notify.address(str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match="HPCTRAIN_WEBHOOK holds no address"):
+        notify.address("environment", {})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "file:///etc/passwd", "https://", "https://a b", "https://a\nhttps://b", "ftp://a/b", "https://[", "https://é"]
+)
+def test_what_is_no_address_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        notify.address(holding(tmp_path / "a", text))
+    assert "holds no address of a webhook" in caught.value.render()
+    assert not text or text not in caught.value.render().replace("https://...", "").replace("with https://", "")
+
+
+def test_the_job_script_s_call_says_how_far_the_run_came(server: Server, tmp_path: Path) -> None:
+    attempt = tmp_path / "runs/sft-1/attempts/123.0"
+    attempt.mkdir(parents=True)
+    (tmp_path / "runs/sft-1/run.json").write_text('{"schema": 1, "run_id": "sft-1", "tag": "sft-1", "name": "sft", "created": 1}\n')
+    (attempt / "start.json").write_text('{"schema": 1, "job_id": "123", "slurm_job_id": "123", "restart": 0, "host": "n1", "at": 1}\n')
+    (attempt / "end.json").write_text('{"schema": 1, "at": 2, "status": 1, "reason": "nan", "outcome": "failed"}\n')
+    (attempt / "metrics.jsonl").write_text('{"event": "log", "step": 120, "epoch": 0.1, "at": 2.0, "loss": 2.3456789}\n')
+    words = [holding(tmp_path / "hook", server.url + "\n"), "failed", "sft-1 failed: job 123 on n1, exit code 1, nan"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpctrain.runs.notify", *words], capture_output=True, text=True,
+        env={**os.environ, "HPCTRAIN_RUN_DIR": str(tmp_path / "runs/sft-1"), "HPCTRAIN_RUN_ID": "sft-1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    text = "sft-1 failed: job 123 on n1, exit code 1, nan; step 120, loss 2.346; next: hpctrain explain sft-1"
+    assert server.bodies == [
+        {
+            "text": text, "content": text, "schema": 1, "outcome": "failed", "run": "sft-1", "job": "123", "status": 1, "reason": "nan",
+            "step": 120, "loss": 2.3456789,
+        }
+    ]  # fmt: skip
