@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# One worker for each core, but no more than four: training tests start processes of their own.
+# One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: one more.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
+ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 1)))
+
+# The tests start the command a thousand times: without its bytecode on disk, each time compiles it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast chaos lint format bench lab-up lab-down clean
@@ -34,7 +38,7 @@ demo: $(VENV)/full ## Train a small model here, two played nodes, with the scrip
 	@examples/demo.sh $(BIN)/hpctrain demo
 
 test: $(VENV)/full ## Everything that can run here, a real two-node Slurm included where it can be started
-	@tests/with_lab.sh $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q

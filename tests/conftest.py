@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count, zip_longest
 from pathlib import Path
 
 import pytest
 
 #: The programs that would act on a real cluster.
 ACTING = ("sbatch", "scancel", "srun", "salloc", "scontrol")
+SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,32 +44,70 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SlurmWasUsed())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let what takes long start first, so that no worker is left with it at the end; Slurm's, which wait, beside training's, which compute.
+
+    The Makefile gives whole files to the workers in this order (`--dist loadfile --no-loadscope-reorder`).
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+
+    def kind(path: Path) -> str:
+        names = {mark.name for item in files[path] for mark in item.iter_markers()}
+        return next((name for name in ("slurm", "torch", "slow") if {name, "slow"} <= names), "rest")
+
+    def longest_first(path: Path) -> tuple[float, int, str]:
+        limits = [float(mark.args[0]) for item in files[path] for mark in item.iter_markers("timeout") if mark.args]
+        return -max(limits, default=0.0), -len(files[path]), str(path)
+
+    lanes = {name: sorted((path for path in files if kind(path) == name), key=longest_first) for name in ("slurm", "torch", "slow", "rest")}
+    beside = [path for each in zip_longest(lanes["slurm"], lanes["torch"]) for path in each if path is not None]
+    items[:] = [item for path in (*beside, *lanes["slow"], *lanes["rest"]) for item in files[path]]
+
+
+@pytest.fixture(scope="session")
+def _guards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of programs that stand in front of the real sbatch and scancel, and leave `called` there."""
+    guards = tmp_path_factory.mktemp("guards")
+    for program in ACTING:
+        guard = guards / program
+        guard.write_text(
+            f'#!/bin/sh\necho "a test without the slurm mark called the real {program}" >&2\ntouch "{guards}/called"\nexit 97\n'
+        )
+        guard.chmod(0o755)
+    return guards
+
+
+@pytest.fixture(scope="session")
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give new names of directories; `tmp_path_factory.mktemp` looks through all that there are, each time."""
+    return (tmp_path_factory.getbasetemp() / "surroundings" / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
 def _own_surroundings(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, _guards: Path, _surroundings: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Keep the test away from the user's jobs, config and cluster.
 
     A test that is not marked `slurm` finds programs in front of the real sbatch and scancel that fail it, loudly.
     """
+    is_slurm = request.node.get_closest_marker("slurm") is not None
     for name in [name for name in os.environ if name.startswith(("HPCTRAIN_", "SBATCH_", "SLURM_", "PET_"))]:
-        if not (request.node.get_closest_marker("slurm") and name in ("SLURM_CONF", "HPCTRAIN_REQUIRE_LAB", "HPCTRAIN_LAB_DIR")):
+        if not (is_slurm and name in ("SLURM_CONF", "HPCTRAIN_REQUIRE_LAB", "HPCTRAIN_LAB_DIR")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HPCTRAIN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-    guards = None
-    if request.node.get_closest_marker("slurm") is None:
-        guards = tmp_path_factory.mktemp("guards")
-        for program in ACTING:
-            guard = guards / program
-            guard.write_text(
-                f'#!/bin/sh\necho "a test without the slurm mark called the real {program}" >&2\ntouch "{guards}/called"\nexit 97\n'
-            )
-            guard.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{guards}{os.pathsep}{os.environ['PATH']}")
+    own = next(_surroundings)
+    for variable, name in (("HPCTRAIN_STATE_DIR", "state"), ("XDG_CONFIG_HOME", "config")):
+        (own / name).mkdir(parents=True)
+        monkeypatch.setenv(variable, str(own / name))
+    if not is_slurm:
+        monkeypatch.setenv("PATH", f"{_guards}{os.pathsep}{os.environ['PATH']}")
     yield
-    if guards is not None:
-        assert not (guards / "called").exists(), "a test without the slurm mark called a real Slurm program"
+    called = _guards / "called"
+    if called.exists():
+        called.unlink()  # the next test has not called it
+        assert is_slurm, "a test without the slurm mark called a real Slurm program"
 
 
 @pytest.fixture
@@ -75,13 +116,23 @@ def hpctrain() -> str:
     return str(Path(sys.executable).with_name("hpctrain"))
 
 
+@pytest.fixture(scope="session")
+def _without_slurm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give a directory with all programs of a PATH but Slurm's: thousands of links, and so each PATH gets them once."""
+
+    @cache
+    def programs_of(path: str) -> Path:
+        programs = tmp_path_factory.mktemp("programs")
+        for directory in path.split(os.pathsep):
+            for program in sorted(Path(directory).glob("*")) if Path(directory).is_dir() else []:
+                if program.name not in SLURM and not (programs / program.name).exists() and os.access(program, os.X_OK):
+                    (programs / program.name).symlink_to(program)
+        return programs
+
+    return programs_of
+
+
 @pytest.fixture
-def no_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def no_slurm(monkeypatch: pytest.MonkeyPatch, _without_slurm: Callable[[str], Path]) -> None:
     """Give the test a PATH on which there is no Slurm at all."""
-    programs = tmp_path_factory.mktemp("programs")
-    slurm = {"sbatch", "scancel", "srun", "salloc", "scontrol", "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
-    for directory in os.environ["PATH"].split(os.pathsep):
-        for program in sorted(Path(directory).glob("*")) if Path(directory).is_dir() else []:
-            if program.name not in slurm and not (programs / program.name).exists() and os.access(program, os.X_OK):
-                (programs / program.name).symlink_to(program)
-    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("PATH", str(_without_slurm(os.environ["PATH"])))

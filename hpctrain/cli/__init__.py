@@ -35,7 +35,7 @@ VERBS = {
     "resubmit": "Submit again what is missing or failed of NAME: a run, a sweep or stages.",
     "ps": "List my jobs, on Slurm and on this machine.",
     "watch": "Show what a run does, live: progress, loss, memory of every GPU, warnings.",
-    "logs": "Show the log of a job; -f follows it.",
+    "logs": "Show the logs of a job as one; -f follows them.",
     "explain": "Say why a job failed, and what to type.",
     "report": "Write a page about a run, or compare the points of a sweep.",
     "notify": "Tell somebody how a run ended; without RUN, try whether that works.",

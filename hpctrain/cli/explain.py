@@ -18,7 +18,9 @@ _WIDEST = 100
 @click.argument("words", nargs=-1, metavar="[RUN | JOBID | FILES...]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(words: tuple[str, ...], as_json: bool) -> int:
-    """Say why a job failed: what happened, on which rank and node, the lines that show it, and what to type.
+    """Say why a job failed, and what to type.
+
+    What happened, on which rank and node, since when, and the lines that show it.
 
     Without a word: the newest job that did not end well. FILES are logs of any job, and folders of them; `-` reads the standard input.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpctrain.cli import explain_run, explain_words, schedulers
+from hpctrain.cli import explain_config, explain_run, explain_steps, explain_words, schedulers
 from hpctrain.errors import HpctrainError
 from hpctrain.explain import engine, rule
 from hpctrain.explain.case import Case, FileFact
@@ -18,6 +18,7 @@ from hpctrain.explain.hit import Scanned
 from hpctrain.explain.model import Explanation
 from hpctrain.logs import scan
 from hpctrain.logs.model import LogFile
+from hpctrain.scheduler.base import ASK_EVERY_S
 from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.accounting import Account
 
@@ -89,7 +90,9 @@ def case_of(meant: explain_words.Meant) -> tuple[Case, tuple[LogFile, ...], list
     if not case.samples:
         case = explain_run.with_logs(case, meant.files)
     case = replace(case, files=facts, account=account, now=time.time(), zone_s=time.localtime().tm_gmtoff)
-    return case, meant.files, notes
+    if case.attempts and case.step is None:
+        case = explain_steps.with_steps(case, meant.files)
+    return explain_config.with_cluster(case), meant.files, notes
 
 
 def _file_fact(file: LogFile) -> FileFact:
@@ -123,7 +126,19 @@ def _account(meant: explain_words.Meant, case: Case, times: Sequence[float], not
         return None
     if account.note:
         notes.append(account.note)
-    return account
+    return _with_reason(account)
+
+
+def _with_reason(account: Account) -> Account:
+    """Return the record of a job that waits with the reason that squeue gives: accounting hears of it later."""
+    if account.state not in states.WAITING or account.reason not in (None, "", "None"):
+        return account
+    try:
+        records = schedulers.owner(account.job_id).status([account.job_id], max_age_s=ASK_EVERY_S)
+    except HpctrainError:
+        return account
+    reason = next((record.reason for record in records if record.job_id == account.job_id and record.state == account.state), None)
+    return account if reason is None else replace(account, reason=reason)
 
 
 def _is_of(account: Account, started: float | None, times: Sequence[float]) -> bool:

@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpctrain.cli import explain_config
 from hpctrain.explain.case import AttemptFact, Case
 from hpctrain.logs.model import LogFile
 from hpctrain.memory.sample import MARK, Sample, parse_line
-from hpctrain.runs import history, layout, predicted, progress, speed, store
+from hpctrain.runs import history, predicted, progress, speed, store
 from hpctrain.runs.store import Run
 
 #: Samples of each rank.
 _MOST = 200
 #: Of each bare log, both ends are looked at.
-_END_BYTES = 64 * 1024
+END_BYTES = 64 * 1024
 _HEAD, _TAIL = 4, 12
 _MIB = 1 << 20
 
@@ -43,10 +44,11 @@ def case(run_dir: Path, run: Run) -> Case:
                 first_step=start.first_step if start else None,
                 last_step=start.last_step if start else None,
                 last_logged_at=start.last_at if start else None,
+                output_at=attempt.output_at,
             )
         )
     samples = sorted((sample for rank in told.ranks for sample in rank.samples), key=lambda sample: sample.time_ms)
-    config = _config(run_dir, run)
+    config = explain_config.of_run(run_dir, run)
     clocks = {rank.samples[-1].host: rank.clock_off_s for rank in told.ranks if rank.samples and rank.clock_off_s}
     environment = [store.read_object(str(run_dir / "attempts" / each.name / "environment.json")) for each in reversed(run.attempts)]
     return _with_sizes(
@@ -68,7 +70,7 @@ def with_logs(case: Case, files: Sequence[LogFile]) -> Case:
     samples: list[Sample] = []
     said: list[speed.Speed] = []
     for file in files:
-        lines = _ends(file.path)
+        lines = ends(file.path)
         found = [line for line in lines if MARK in line]
         shown = found if len(found) <= _HEAD + _TAIL else [*found[:_HEAD], *found[-_TAIL:]]
         samples += [sample for line in shown if (sample := parse_line(line)) is not None]
@@ -80,27 +82,18 @@ def with_logs(case: Case, files: Sequence[LogFile]) -> Case:
     return _with_sizes(replace(case, samples=tuple(sorted(set(samples), key=lambda sample: sample.time_ms)))) if samples else case
 
 
-def _ends(path: Path) -> list[str]:
+def ends(path: Path) -> list[str]:
+    """Return the lines at the two ends of a file; none of one that cannot be read."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            content = stream.read(min(size, _END_BYTES))
-            if size > _END_BYTES:
-                stream.seek(max(_END_BYTES, size - _END_BYTES))
-                content += b"\n" + stream.read(_END_BYTES)
+            content = stream.read(min(size, END_BYTES))
+            if size > END_BYTES:
+                stream.seek(max(END_BYTES, size - END_BYTES))
+                content += b"\n" + stream.read(END_BYTES)
     except OSError:
         return []
     return content.decode("utf-8", "replace").splitlines()
-
-
-def _config(run_dir: Path, run: Run) -> Mapping[str, Any] | None:
-    launch = run_dir.parent / layout.LAUNCHES / run.tag
-    stage = [launch / f"config.{run.stage}.json"] if run.stage else []
-    for path in (run_dir / "config.json", *stage, launch / "config.json"):
-        config = (store.read_object(str(path)) or {}).get("config")
-        if isinstance(config, dict):
-            return config
-    return None
 
 
 def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,5 +39,7 @@ def find(words: Sequence[str], *, fresh: bool = False) -> list[JobRecord]:
 
 def no_answer(silent: SchedulerError) -> SchedulerError:
     """Return what is said when Slurm does not answer, in the words of `hpctrain ps`."""
-    said = silent.details[-1].strip() if silent.details else silent.what
+    said = silent.details[-1].strip() if silent.details else ""
+    if " said: " not in said:  # it said nothing: in time, or at all
+        return SchedulerError(f"Slurm does not answer: {silent.what}", fix="sinfo, and when that answers: hpctrain ps")
     return SchedulerError(f"Slurm does not answer: {said}", fix="load your site's Slurm module, then: hpctrain ps")

@@ -51,7 +51,7 @@ def command(words: tuple[str, ...], following: bool, raw: bool, every_job: bool,
     gc.enable()
     since = _moment(wanted.pop("since"))
     view = View(since=since, **wanted)
-    chosen = logs_chosen.choose(words, every_job=every_job)
+    chosen = logs_chosen.choose(words, every_job=every_job, to_come=following)
     for note in chosen.notes:
         click.echo(note, err=True)
     if chosen.earlier:

@@ -45,8 +45,10 @@ class Chosen:
     notes: tuple[str, ...] = field(default=())
 
 
-def choose(words: Sequence[str], *, every_job: bool = False) -> Chosen:
+def choose(words: Sequence[str], *, every_job: bool = False, to_come: bool = False) -> Chosen:
     """Return what `words` stand for: files and folders, or one job, or the newest of a run; nothing stands for the newest job.
+
+    With `to_come`, files need not be there yet.
 
     Raises:
         UsageError: files among jobs, or words that are neither.
@@ -58,7 +60,15 @@ def choose(words: Sequence[str], *, every_job: bool = False) -> Chosen:
         raise UsageError(f"{other!r} is no file, and {paths[0]!r} is: logs shows files, or a job", fix=f"ls -ld {other}")
     if len(words) > 1 and not paths:
         raise UsageError(f"two jobs: {words[0]!r} and {words[1]!r}; logs shows one at a time", fix=f"hpctrain logs {words[0]}")
-    return of_paths([Path(word) for word in paths]) if paths else of_job(words[0] if words else None, every_job=every_job)
+    if not paths:
+        return of_job(words[0] if words else None, every_job=every_job)
+    missing = [] if to_come else [word for word in paths if not any(file.path.exists() for file in found.of_paths([Path(word)]))]
+    missing = [word for word in missing if not Path(word).exists()]
+    if missing:
+        raise HpctrainError(
+            f"there is no file {', '.join(missing)}", fix=f"ls {Path(missing[0]).parent}, or to wait for it: hpctrain logs -f"
+        )
+    return of_paths([Path(word) for word in paths])
 
 
 def of_paths(paths: Sequence[Path]) -> Chosen:
@@ -90,11 +100,14 @@ def of_job(word: str | None, *, every_job: bool = False) -> Chosen:
     """
     by_run = _run(word) if word else None
     try:
-        record = schedulers.newest(jobs_meant.find([word] if word else []))
+        record = schedulers.newest(jobs_meant.find([] if word is None else [word]))
     except UsageError:
         if by_run is not None and found.of_run(by_run.absolute(), project=Path.cwd()):  # every scheduler has forgotten its jobs
             return of_paths([by_run])
-        raise
+        named = found.named_after(word, Path.cwd()) if word and word.replace("_", "").isdigit() else ()
+        if not named:
+            raise
+        return Chosen(files=named, notes=(f"no scheduler knows job {word} any more; these files have its number in their names",))
     scheduler = schedulers.owner(record.job_id)
     logs = scheduler.logs(record.job_id)
     if logs is None:
@@ -143,9 +156,11 @@ def read_as(path: Path) -> str:
 
 
 def _is_path(word: str) -> bool:
+    if not word:
+        return False
     if "/" in word or Path(word).suffix in (".log", ".out", ".err", ".gz"):  # such as one that comes later
         return True
-    return Path(word).exists() and not (Path(layout.RUNS) / word).is_dir()
+    return Path(word).exists() and not (layout.NAME.match(word) and (Path(layout.RUNS) / word).is_dir())
 
 
 def _run(word: str) -> Path | None:

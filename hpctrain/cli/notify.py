@@ -6,7 +6,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,8 @@ def command(ctx: click.Context, /, run: str | None, **parameters: Any) -> int:
     Who is told says `notify:` in config.yaml.
     The job script tells by itself. This is for clusters whose compute nodes reach no other machine, and for jobs that were killed:
     it runs on the login node, say in tmux. Mails are Slurm's own, and sent when the job says so.
+
+    RUN may be the tag of a sweep or of stages: that is told of once, when all of its runs have ended.
     """
     spec = spec_of(request(ctx, parameters))
     asked = spec.notify
@@ -54,42 +58,86 @@ def command(ctx: click.Context, /, run: str | None, **parameters: Any) -> int:
         _tell(spec, asked, None, State("completed"), f"hpctrain on {socket.gethostname()} can tell you how runs end: this is a try")
         return 0
     try:
-        found, state = _ended(run) if parameters["wait"] else _look(run)
+        end = _ended(run) if parameters["wait"] else _look(run)
     except KeyboardInterrupt:
         click.echo("\nnobody was told; the job goes on", err=True)
         return 130
-    if state.word not in _ENDED:
-        raise UsageError(f"{found.id} is {state.word}, and has not ended", fix=f"hpctrain notify {shell.quote(found.id)} --wait")
-    reason = f" ({state.reason})" if state.reason else ""
-    _tell(spec, asked, found, state, f"{found.id} {state.word}{reason}")
+    if not end.is_over:
+        raise UsageError(f"{end.name} is {end.state.word}, and has not ended", fix=f"hpctrain notify {shell.quote(end.name)} --wait")
+    _tell(spec, asked, end.run, end.state, end.sentence)
     return 0
 
 
-def _look(word: str) -> tuple[Run, State]:
-    """Return a run with its state."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """How a run, or all runs of a launch, ended, or stand now; `run` is None of several."""
+
+    name: str
+    run: Run | None
+    state: State
+    sentence: str
+    is_local: bool
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.word in _ENDED
+
+
+def _look(word: str) -> _End:
+    """Return how a run stands; of a tag, how all of its runs do."""
     from hpctrain.cli import runs, runs_jobs
-    from hpctrain.runs import select, store
+    from hpctrain.runs import launch, select, store
+    from hpctrain.runs.store import Run
 
     where = Path(layout.RUNS)
     listing = runs.all_runs(where)
     if listing is None:
         raise runs.no_runs(where)
-    name = select.one(word, listing.runs).id
-    run = store.read_run(where, name) or select.one(word, listing.runs)
-    return run, runs_jobs.survey(where, [run]).states[name]
+    whole = launch.load(where, word)
+    if whole is None or whole.run_ids == [word]:
+        name = select.one(word, listing.runs).id
+        run = store.read_run(where, name) or select.one(word, listing.runs)
+        state = runs_jobs.survey(where, [run]).states[name]
+        said = f"{name} {state.word}{f' ({state.reason})' if state.reason else ''}"
+        return _End(name=name, run=run, state=state, sentence=said, is_local=_is_local(run.job_ids))
+    index = whole.kind == "sweep"
+    found = [store.read_run(where, run) or Run(id=run, tag=word, index=at if index else None) for at, run in enumerate(whole.run_ids)]
+    return _together(word, runs_jobs.survey(where, found).states, [job for run in found for job in run.job_ids])
 
 
-def _ended(word: str) -> tuple[Run, State]:
-    """Wait until a run has ended, saying each change of its state."""
+def _together(tag: str, states: Mapping[str, State], jobs: Sequence[str]) -> _End:
+    """Return how the runs of a launch stand, from the state of each: they have ended when all of them have."""
+    counts = Counter(state.word for state in states.values())
+    open_ = Counter(state.word for state in states.values() if state.word not in _ENDED and not state.forgotten)
+    failed = [run for run, state in states.items() if state.word == "failed"]
+    names = f" ({', '.join(failed[:5])}{', ...' if len(failed) > 5 else ''})" if failed else ""
+    said = ", ".join(f"{count} {word}{names if word == 'failed' else ''}" for word, count in counts.most_common())
+    # What a scheduler has forgotten never changes any more: of what is known, the worst counts.
+    worst = next((word for word in (*open_, "failed", "stopped", "completed") if counts[word]), "unknown")
+    reason = f"{len(states) - open_.total()} of {len(states)} runs have ended" if open_ else None
+    sentence = f"{tag}, {len(states)} runs: {said}"
+    return _End(name=tag, run=None, state=State(worst, reason, forgotten=not open_), sentence=sentence, is_local=_is_local(jobs))
+
+
+def _is_local(jobs: Sequence[str]) -> bool:
+    """Whether all jobs are this machine's, whose states cost nothing to look at."""
+    return bool(jobs) and all(job.startswith("9") and len(job.partition("_")[0]) == 8 for job in jobs)
+
+
+def _ended(word: str) -> _End:
+    """Wait until a run, or all runs of a launch, have ended, saying each change."""
     said = ""
     while True:
-        run, state = _look(word)
-        if state.word in _ENDED:
-            return run, state
-        if state.word != said:
-            said = state.word
-            click.echo(f"{run.id} is {said}{f' ({state.reason})' if state.reason else ''}; waiting for its end", err=True)
-        time.sleep(_PAUSE_S if not all(job.startswith("9") and len(job) == 8 for job in run.job_ids) else 1.0)
+        end = _look(word)
+        if end.is_over:
+            return end
+        if end.state.forgotten:
+            raise HpctrainError(f"how {end.name} ended is not known: {end.state.reason}", fix=f"hpctrain explain {shell.quote(end.name)}")
+        now = f"{end.name} is {end.state.word}{f' ({end.state.reason})' if end.state.reason else ''}"
+        if now != said:
+            said = now
+            click.echo(f"{now}; waiting for its end", err=True)
+        time.sleep(1.0 if end.is_local else _PAUSE_S)
 
 
 def _tell(spec: JobSpec, asked: Notify, run: Run | None, state: State, text: str) -> None:

@@ -21,10 +21,19 @@ if TYPE_CHECKING:
 @click.option("--terminal", is_flag=True, help="In characters, 80 columns, for ssh; no file is written.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, raw units; no file is written.")
 @click.option("--force", is_flag=True, help="Replace FILE even where it is no report.")
+@click.option("--x", "axis", type=click.Choice(("step", "time")), help="What lies below loss and speed. [default: step, and time]")
 @click.option("--metric", metavar="NAME", help="Of several runs: what they are ordered by, such as eval_loss.")
 @runs_dir_option
 def command(
-    *, words: tuple[str, ...], to: str | None, terminal: bool, as_json: bool, force: bool, metric: str | None, runs_dir: Path
+    *,
+    words: tuple[str, ...],
+    to: str | None,
+    terminal: bool,
+    as_json: bool,
+    force: bool,
+    axis: str | None,
+    metric: str | None,
+    runs_dir: Path,
 ) -> int:
     """Write a page about a run, or compare the points of a sweep.
 
@@ -35,6 +44,8 @@ def command(
     """
     if to is not None and (terminal or as_json):
         raise UsageError("--to writes a page, and --terminal and --json write none; keep one of them", fix="hpctrain report --to FILE")
+    if axis is not None and as_json:
+        raise UsageError("--x is of the charts, and --json has steps and times", fix="hpctrain report --json")
     if terminal and as_json:
         raise UsageError("--terminal and --json exclude each other", fix="hpctrain report --json")
     from hpctrain.cli import report_chosen, report_facts, report_write
@@ -42,9 +53,13 @@ def command(
     chosen = report_chosen.choose(words, runs_dir)
     if metric is not None and len(chosen.runs) == 1:
         raise UsageError("--metric orders several runs, and this is one", fix=f"hpctrain report {chosen.runs[0].id}")
+    if axis is not None and len(chosen.runs) > 1:
+        raise UsageError("--x is of the charts of one run", fix=f"hpctrain report {chosen.runs[0].id} --x {axis}")
     if len(chosen.runs) > 1:
         return _several(chosen, to=to, terminal=terminal, as_json=as_json, force=force, metric=metric)
     facts = report_facts.of_run(chosen)
+    if axis is not None and facts.from_log:
+        click.echo(f"note: the log of {facts.run.id} says no times; --x changes nothing", err=True)
     if as_json:
         from hpctrain.report import as_json as document
 
@@ -52,11 +67,11 @@ def command(
     elif terminal:
         from hpctrain.report import terminal as characters
 
-        click.echo("\n".join(characters.run(facts, plain=not report_write.has_unicode())))
+        click.echo("\n".join(characters.run(facts, plain=not report_write.has_unicode(), x=axis)))
     else:
         from hpctrain.report import page
 
-        report_write.write(page.run_page(facts), to, chosen.default, what=facts.run.id, force=force)
+        report_write.write(page.run_page(facts, x=axis), to, chosen.default, what=facts.run.id, force=force)
         if facts.is_running:
             click.echo("note: the run goes on; the report shows what there is now", err=True)
     return 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,21 +16,27 @@ from hpctrain.cli import runs, runs_jobs, schedulers
 from hpctrain.cli.report_chosen import Chosen
 from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.explain.model import Explanation
-from hpctrain.report import facts
+from hpctrain.report import facts, ran_with
 from hpctrain.report.facts import Facts, Given
-from hpctrain.runs import drop, layout, store
+from hpctrain.runs import drop
 from hpctrain.runs.store import Run
 from hpctrain.scheduler.parse.accounting import Account
 
 if TYPE_CHECKING:
+    from hpctrain.clusters.live import LiveCluster
     from hpctrain.report.compare import Comparison
 
 _EXPLAINED = 12
 """Runs of a sweep whose logs are read for a diagnosis."""
+_MUCH = 50_000_000
+"""Bytes of metrics and samples that take more than a second."""
+_ASKED_S = 5.0
+"""Seconds that Slurm may take to say what a partition is like."""
 
 
 def of_run(chosen: Chosen) -> Facts:
     """Return what a report of one run shows."""
+    _tell_of_long_reading(chosen)
     (given,) = _given(chosen.runs_dir, chosen.runs).values()
     return facts.gather(chosen.runs[0], chosen.runs_dir, given)
 
@@ -37,11 +45,24 @@ def of_several(chosen: Chosen, metric: str | None) -> Comparison:
     """Return what a report of several runs shows."""
     from hpctrain.report import compare
 
+    _tell_of_long_reading(chosen)
     given = _given(chosen.runs_dir, chosen.runs)
     return compare.gather(
         chosen.runs, chosen.runs_dir, given, title=chosen.title, study=chosen.study, metric=metric,
         now=next(iter(given.values())).now,
     )  # fmt: skip
+
+
+def _tell_of_long_reading(chosen: Chosen) -> None:
+    """Say how much is to be read, where that takes some seconds."""
+    size = 0
+    for run in chosen.runs:
+        for pattern in ("attempts/*/metrics.jsonl", "memory/rank-*.jsonl"):
+            for path in (chosen.runs_dir / run.id).glob(pattern):
+                with contextlib.suppress(OSError):
+                    size += path.stat().st_size
+    if size >= _MUCH:
+        click.echo(f"note: reading {size / 1e6:.0f} MB of metrics and samples", err=True)
 
 
 def _given(runs_dir: Path, chosen: Sequence[Run]) -> dict[str, Given]:
@@ -100,27 +121,44 @@ def _explanation(runs_dir: Path, run: Run) -> tuple[Explanation | None, str | No
 
 
 def _whole_nodes(runs_dir: Path, run: Run, accounts: Sequence[Account]) -> bool | None:
-    """Return whether the site bills whole nodes, as its profile says; None where that is not known, or the run was local."""
-    from hpctrain.clusters import load
+    """Return whether a job gets, and pays for, its nodes whole; None where that is not known, or the run was local.
 
+    The site's profile says what is billed. Where it says nothing, Slurm says what is handed out.
+    """
     if accounts and accounts[-1].scheduler == "local":
         return None
-    config = _config(runs_dir, run)
+    config = ran_with.read(run, runs_dir).config or {}
     resources = config.get("resources")
     partition = accounts[-1].partition if accounts else resources.get("partition") if isinstance(resources, Mapping) else None
+    cluster = config.get("cluster")
+    said = _profiled(cluster if isinstance(cluster, str) else None, str(partition)) if partition else None
+    return _handed_out(str(partition)) if said is None and partition and accounts else said
+
+
+@functools.cache
+def _profiled(cluster: str | None, partition: str) -> bool | None:
+    """Return what the cluster's profile says of a partition."""
+    from hpctrain.clusters import load
+
     try:
-        name = config.get("cluster") or next(iter(load.detect(os.environ, cluster_name=None, hosts=(os.uname().nodename,))), None)
-        profile = load.load(str(name), os.environ).profile if name else None
+        name = cluster or next(iter(load.detect(os.environ, cluster_name=None, hosts=(os.uname().nodename,))), None)
+        profile = load.load(name, os.environ).profile if name else None
     except (HpctrainError, OSError):
         return None
-    part = profile.partitions.get(str(partition)) if profile is not None and partition else None
+    part = profile.partitions.get(partition) if profile is not None else None
     return part.whole_nodes if part is not None else None
 
 
-def _config(runs_dir: Path, run: Run) -> dict[str, Any]:
-    launch = runs_dir / layout.LAUNCHES / run.tag
-    for path in (launch / f"config.{run.stage}.json", launch / "config.json"):
-        value = (store.read_object(str(path)) or {}).get("config")
-        if isinstance(value, dict):
-            return value
-    return {}
+@functools.cache
+def _handed_out(partition: str) -> bool | None:
+    """Return what Slurm says of a partition: OverSubscribe=EXCLUSIVE, or select/linear for all of them."""
+    live = _live()
+    part = live.partition(partition)
+    return True if live.whole_nodes or (part is not None and part.exclusive) else None if part is None else part.exclusive
+
+
+@functools.cache
+def _live() -> LiveCluster:
+    from hpctrain.scheduler import discover
+
+    return discover.discover(timeout=_ASKED_S)

@@ -41,7 +41,8 @@ def write(text: str, to: str | None, default: Path, *, what: str, force: bool) -
         fix = elsewhere if to is None else f"ls -ld {shlex.quote(str(path.parent))}"
         raise HpctrainError(f"cannot write {path}: {reason}", fix=fix) from error
     click.echo(str(path))
-    click.echo(f"next, on your own machine: scp {_host()}:{shlex.quote(str(path.absolute()))} .", err=True)
+    there = os.path.abspath(path)  # noqa: PTH100 - `..` away, and links as they are called
+    click.echo(f"next, on your own machine: scp {_host()}:{shlex.quote(there)} .", err=True)
 
 
 def _is_other(path: Path) -> bool:

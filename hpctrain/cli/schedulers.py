@@ -121,4 +121,6 @@ def newest(jobs: Sequence[JobRecord]) -> JobRecord:
     known = [record for record in known if "[" not in record.job_id] or known
     if not known:
         raise HpctrainError("no job of yours is known here", fix="hpctrain submit")
-    return max(known, key=lambda record: (record.start or "~", len(record.job_id), record.job_id))
+    # One that was cancelled before it started has no start either, and no log.
+    known = [record for record in known if record.start is not None or not record.is_final] or known
+    return max(known, key=lambda record: (record.start or ("" if record.is_final else "~"), len(record.job_id), record.job_id))

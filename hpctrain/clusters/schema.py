@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -124,6 +125,7 @@ def _value(name: str, leaf: dict[str, Any], definitions: dict[str, Any]) -> dict
     return {"$ref": f"#/$defs/{key}"}
 
 
+@cache
 def _descriptions(model: type[Section]) -> dict[str, str]:
     """Return what the type's docstring and comments say of its fields."""
     source = inspect.getsource(model)

@@ -141,8 +141,10 @@ def _restart(config: Config) -> Restart:
     return cast("Restart", config.restart.mode)
 
 
-#: Outcome → Slurm's words for it (sbatch(1), --mail-type). END would also mail what failed, but nothing else tells of what completed.
-_MAILS = {"completed": ("END",), "failed": ("FAIL", "INVALID_DEPEND", "TIME_LIMIT"), "stopped": ("END", "REQUEUE")}
+#: Outcome → Slurm's words for it (sbatch(1), --mail-type; tried with 22.05). END: it completed, or was cancelled. FAIL: any other end, the
+#: time limit too, which TIME_LIMIT would mail a second time; a training that stopped by itself has an exit code, which is FAIL. Not
+#: REQUEUE: that is no end.
+_MAILS = {"completed": ("END",), "failed": ("FAIL", "INVALID_DEPEND"), "stopped": ("END", "FAIL")}
 
 
 def _mails(config: Config) -> list[tuple[str, str]]:

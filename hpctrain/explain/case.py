@@ -18,6 +18,7 @@ class FileFact:
         name: as in hpctrain.logs.LogFile, as are the others.
         size: bytes.
         grown: seconds since the epoch of its last change.
+        steps: different steps that its two ends tell of since the newest start; 0 where it tells of none.
     """
 
     name: str
@@ -28,6 +29,7 @@ class FileFact:
     order: int = 0
     size: int = 0
     grown: float | None = None
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class AttemptFact:
     first_step: int | None = None
     last_step: int | None = None
     last_logged_at: float | None = None
+    output_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

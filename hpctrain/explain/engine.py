@@ -21,6 +21,8 @@ _DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error
 #: So much earlier, and what is only likely may have nothing to do with what is certain.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
+#: As torch's elastic agent writes it: by SIGKILL.
+_KILLED = -9
 
 
 def explain(
@@ -184,12 +186,19 @@ class _Judge:
         names = {*KNOWN_NAMES, *groups, *_groups_of(each.rule)}
         at = each.at
         last = self.case.attempts[-1].name if self.case.attempts else None
+        remedy = text.lines(each.rule.remedy, groups, names)
         return Diagnosis(
             id=each.rule.id, stage=each.rule.stage, certainty=each.certainty, cause=text.sentences(each.rule.cause, groups, names),
-            fix=self._fix(each.rule, groups) or Fix(text=text.lines(each.rule.remedy, groups, names)), evidence=_evidence(each),
+            fix=self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(groups, node))), evidence=_evidence(each),
             rank=rank, node=node, since=None if at is None else text.clock(at, self.case.zone_s),
             attempt=(each.hits[0].attempt if each.hits else None) or last,
         )  # fmt: skip
+
+    def _places(self, groups: Mapping[str, str], node: str | None) -> dict[str, str]:
+        """Return what a remedy's RUN, JOBID, NODE and PATH stand for, where that is known."""
+        account = self.case.account
+        known = {"RUN": self.case.extra.get("run"), "JOBID": account.job_id if account is not None else None, "NODE": node}
+        return {name: str(value) for name, value in {**known, "PATH": groups.get("path")}.items() if value}
 
     def _fix(self, rule: Rule, groups: Mapping[str, str]) -> Fix | None:
         if rule.fix is None:
@@ -200,7 +209,7 @@ class _Judge:
         return None if make is None else make(self.case, groups)
 
     def _where(self, each: Fired) -> tuple[int | None, str | None]:
-        """Return rank and node: of the first line, of the same line in the rank's own file, of the fact, or of what failed first."""
+        """Return rank and node: of the first line, its copy in the rank's own file, the fact, what failed first, or a later line."""
         rank, node = None, None
         if each.hits:
             first = each.hits[0]
@@ -213,8 +222,10 @@ class _Judge:
             node = next((hit.node for hit in (first, *same) if hit.node is not None and hit.rank in (None, rank)), None)
         if rank is None and each.found is not None:
             rank, node = each.found.rank, node or each.found.node
-        if rank is None and self.first is not None and each.rule.stage in ("run", "comm") and each.rule.area not in ("time", "end"):
-            rank, node = self.first.rank, node or self.first.node
+        if rank is None and self.first is not None and self._is_of_the_first(each.rule):
+            rank, node = self.first.rank, node or (self.first.node if self.first.node != "localhost" else None)
+        if rank is None and each.hits:
+            rank, node = _of_any(each.hits, node)
         if node is None and rank is not None:
             node = next((sample.host for sample in self.case.samples if sample.rank == rank), None)
         if node is None and self.case.account is not None:
@@ -222,6 +233,12 @@ class _Judge:
             if node is None and self.case.account.n_nodes == 1:
                 node = self.case.account.nodes
         return rank, node
+
+    def _is_of_the_first(self, rule: Rule) -> bool:
+        """Whether what a rule says is of one process: then it is the one that torch saw fail first."""
+        if rule.kind == "symptom":
+            return self.first is not None and self.first.exit_code == _KILLED
+        return rule.stage in ("run", "comm") and rule.area not in ("time", "end")
 
     def _consequence(self, each: Fired) -> Consequence:
         ranks = tuple(sorted({hit.rank for hit in each.hits if hit.rank is not None}))
@@ -248,6 +265,15 @@ class _Judge:
         best = min(usable, key=lambda each: (not (each.traceback or _DEADLY.search(each.error)), engine_order.place(each)))
         since = None if best.at is None else text.clock(best.at, self.case.zone_s)
         return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
+
+
+def _of_any(hits: Sequence[Hit], node: str | None) -> tuple[int | None, str | None]:
+    """Return the rank that a line of the first one's start names first, and its node; `node` where no line names another in its words."""
+    own = [hit for hit in hits if hit.part == hits[0].part]
+    rank = next((hit.rank for hit in own if hit.rank is not None), None)
+    of_rank = [hit for hit in own if hit.rank in (None, rank)]
+    named = next((hit.groups["node"] for hit in of_rank if hit.groups.get("node")), None)
+    return rank, named or node or next((hit.node for hit in of_rank if hit.node is not None), None)
 
 
 def _groups_of(rule: Rule) -> set[str]:

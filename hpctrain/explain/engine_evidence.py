@@ -12,7 +12,7 @@ from hpctrain.explain.facts import Found
 from hpctrain.explain.hit import Hit
 from hpctrain.explain.model import STAGES, Certainty, Evidence
 from hpctrain.explain.rule import Record, Rule
-from hpctrain.scheduler.parse import duration
+from hpctrain.scheduler.parse import duration, states
 from hpctrain.scheduler.parse.accounting import Account
 
 
@@ -38,6 +38,8 @@ class Fired:
         """A record, or a fact, and a line that agree are certain; a symptom never is."""
         if self.rule.kind != "cause":
             return "likely"
+        if self.found is not None and self.found.certainty is not None:
+            return self.found.certainty
         agree = bool(self.hits) and (self.record is not None or self.found is not None) and not self.rule.all
         return "certain" if agree else self.rule.certainty
 
@@ -82,8 +84,15 @@ def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case) -> list[Fired]
         fact = _asked(rule.fact, case) if rule.fact is not None else None
         if (rule.all and rule.fact is not None and fact is None) or not (own or record or fact):
             continue
-        found.append(Fired(rule=rule, hits=own, record=record, found=fact, ended=facts_found.ended(case)))
+        found.append(Fired(rule=rule, hits=own, record=record, found=fact, ended=_since(case)))
     return found
+
+
+def _since(case: Case) -> float | None:
+    """Return when what only the record says began: the end of the job, or of one that waits, its submission."""
+    if case.account is not None and case.account.state in states.WAITING:
+        return case.account.submitted
+    return facts_found.ended(case)
 
 
 def _asked(name: str, case: Case) -> Found | None:
@@ -101,6 +110,8 @@ def matched(record: Record, account: Account | None) -> Evidence | None:
     if _says(record, account.state, account.exit_code, account.signal):
         return Evidence(file=source, line=None, text=described(account))
     for step in account.steps:
+        if step.state == "CANCELLED":
+            continue  # a step is cancelled where another task of it failed, or the job is ended: that says nothing of the job
         if _says(record, step.state, step.exit_code, step.signal):
             code = _code(step.exit_code, step.signal)
             text = f"step {account.job_id}.{step.name}: {step.state or 'state not known'}" + (f", exit code {code}" if code else "")
@@ -124,7 +135,7 @@ def described(account: Account) -> str:
     code = _code(account.exit_code, account.signal)
     parts += [f"exit code {code}"] if code not in (None, "0:0") else []
     parts += [f"reason {account.reason}"] if account.reason not in (None, "", "None") else []
-    if account.elapsed_s is not None:
+    if account.elapsed_s is not None and account.state not in states.WAITING:
         limit = f" of {duration.format(account.time_limit_s)}" if account.time_limit_s else ""
         parts.append(f"ran for {duration.format(account.elapsed_s)}{limit}")
     parts += [f"node {account.failed_node} failed"] if account.failed_node else []

@@ -18,6 +18,9 @@ sentences may use, where they are known:
 | lost_heartbeat | node, step, others (the step that they reached), quiet |
 | world_size_wrong | world_size, expected, product (`2 nodes x 4 GPUs = 8 processes`) |
 | failed_node | node, nodes, state |
+| cancelled_by_root | |
+| step_cancelled | |
+| cancelled_by | who (`user 1007 (anna), and not tom`) |
 | never_started | state, exit_code (`0:53`), reason, elapsed |
 """
 
@@ -49,6 +52,9 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
         "lost_heartbeat": facts_time.lost_heartbeat,
         "world_size_wrong": facts_job.world_size_wrong,
         "failed_node": facts_job.failed_node,
+        "cancelled_by_root": facts_job.cancelled_by_root,
+        "cancelled_by": facts_job.cancelled_by,
+        "step_cancelled": facts_job.step_cancelled,
         "never_started": facts_job.never_started,
     }
 )

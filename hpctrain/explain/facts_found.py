@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpctrain.explain.case import AttemptFact, Case
-from hpctrain.explain.model import Evidence
+from hpctrain.explain.model import Certainty, Evidence
 from hpctrain.memory.sample import Sample
 from hpctrain.scheduler.parse import duration, states
 
@@ -27,6 +27,7 @@ class Found:
         rank, node: where it began; None where that is not known, or where it is all of them.
         at: seconds since the epoch, when it began.
         attempt: that it is about.
+        certainty: where this proves more than the fact does in general; None: as the rule says.
     """
 
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Found:
     node: str | None = None
     at: float | None = None
     attempt: str | None = None
+    certainty: Certainty | None = None
 
 
 def evidence(file: str, text: str) -> Evidence:

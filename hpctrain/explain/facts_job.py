@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from hpctrain.explain.case import Case
-from hpctrain.explain.facts_found import CONFIG, SACCT, SAMPLES, Found, current, evidence, groups, newest, processes_asked, setting, where
+from hpctrain.explain.facts_found import (
+    CONFIG,
+    SACCT,
+    SAMPLES,
+    Found,
+    current,
+    evidence,
+    groups,
+    newest,
+    processes_asked,
+    setting,
+    where,
+    whole,
+)  # fmt: skip
 from hpctrain.scheduler.parse import states
 
 #: A job that ended within these seconds never came to run the training.
 _AT_ONCE_S = 5
+#: Of a batch script whose srun was ended by SIGTERM: srun hands on the signal, bash adds 128.
+_TERMINATED = (15, 143)
 
 
 def world_size_wrong(case: Case) -> Found | None:
@@ -45,6 +60,39 @@ def failed_node(case: Case) -> Found | None:
         evidence=tuple(evidence(SACCT, text) for text in (f"job {account.job_id}: {account.state}, {which}", *steps[:2])),
         node=account.failed_node, at=account.ended,
     )  # fmt: skip
+
+
+def cancelled_by_root(case: Case) -> Found | None:
+    """Slurm says that user 0 cancelled the job: an administrator, or a service of the cluster."""
+    account = case.account
+    if account is None or account.cancelled_by != 0 or account.state != "CANCELLED" or account.user == "root":
+        return None
+    return Found(evidence=(evidence(SACCT, f"job {account.job_id}: CANCELLED by 0"),), at=account.ended)
+
+
+def cancelled_by(case: Case) -> Found | None:
+    """Slurm says which user cancelled the job: its owner, or another one, as an operator or the coordinator of its account may."""
+    account = case.account
+    if account is None or account.cancelled_by is None or account.state != "CANCELLED" or cancelled_by_root(case) is not None:
+        return None
+    by, owner, name = account.cancelled_by, whole(case.extra.get("owner_uid")), case.extra.get("canceller")
+    who = f"user {by}" + (f" ({name})" if name else "")
+    if owner is not None:
+        who = f"{account.user or 'its owner'}, the user of the job" if by == owner else f"{who}, and not {account.user or 'its owner'}"
+    said = evidence(SACCT, f"job {account.job_id}: CANCELLED by {by}")
+    return Found(groups=groups(who=who), evidence=(said,), at=account.ended)
+
+
+def step_cancelled(case: Case) -> Found | None:
+    """A SIGTERM ended the step, and the job with it, and not the job as such: a preemption with a time of grace, or scancel of the step."""
+    account = case.account
+    if account is None or account.state != "FAILED" or account.exit_code not in _TERMINATED:
+        return None
+    step = next((step for step in account.steps if step.state == "CANCELLED" and step.signal in (None, 15)), None)
+    if step is None:
+        return None
+    said = f"step {account.job_id}.{step.name}: CANCELLED, and the job FAILED with exit code {account.exit_code}"
+    return Found(evidence=(evidence(SACCT, said),), at=account.ended)
 
 
 def never_started(case: Case) -> Found | None:

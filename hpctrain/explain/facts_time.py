@@ -43,8 +43,14 @@ _LEAST_S = 180.0
 _START_S = 1200.0
 #: So many times the longest usual pause is no pause any more.
 _TIMES = 5.0
+#: The same where the log alone tells: an evaluation, or a save, may say nothing for long. Of a short start, half of it is enough.
+_LOG_TIMES = 10.0
+#: Steps in the output from which on it has a rhythm.
+_RHYTHM = 5
 #: A log that grew within these seconds of the end got the words of the end: Slurm's, the launcher's.
 _LAST_WORDS_S = 90.0
+#: Starts that end sooner than that, again and again, came to nothing, whatever they did.
+_AT_ONCE_S = 120.0
 #: Steps between two signs of life where the config says nothing: logging_steps of TrainingArguments, and the MemoryCallback's.
 _EVERY = 10
 
@@ -56,12 +62,14 @@ class Silence:
     Attributes:
         since: of the last sign of life; `until`: the end.
         usual: the longest pause that is usual, in seconds; None before the first step.
+        least: seconds from which on it is long.
         evidence: what the sign was.
     """
 
     since: float
     until: float
     usual: float | None
+    least: float
     evidence: Evidence
 
     @property
@@ -72,7 +80,7 @@ class Silence:
     @property
     def is_long(self) -> bool:
         """Whether it is much longer than usual."""
-        return self.seconds > (_START_S if self.usual is None else max(_LEAST_S, _TIMES * self.usual))
+        return self.seconds > self.least
 
 
 def silence(case: Case) -> Silence | None:
@@ -82,12 +90,39 @@ def silence(case: Case) -> Silence | None:
         return None
     signs = _signs(case, until)
     if not signs:
-        # Without samples and metrics the log alone tells, and where it grew at the end it tells nothing.
-        return None
+        return _silence_of_output(case, until)
     at, sign = max(signs, key=lambda each: each[0])
     if since is not None and at < since:
         at, sign = since, evidence(SACCT, f"started {clock(since)}, and no sign of life since")
-    return Silence(since=at, until=until, usual=usual_pause(case), evidence=sign)
+    usual = usual_pause(case)
+    least = _START_S if usual is None else max(_LEAST_S, _TIMES * usual)
+    return Silence(since=at, until=until, usual=usual, least=least, evidence=sign)
+
+
+def _silence_of_output(case: Case, until: float) -> Silence | None:
+    """Return how long the output had not grown, where steps are printed there and nowhere else: then no line is no step.
+
+    What is written at the end, by Slurm and the launcher, goes to the errors. In one file for both, the end hides how long nothing came.
+    """
+    last, since, rhythm = last_attempt(case), began(case), pause_between_lines(case)
+    if last is None or last.output_at is None or since is None or rhythm is None:
+        return None
+    step = f" with step {case.step}" if case.step is not None else ""
+    file = next(file for file in case.files if file.steps)
+    words = f"{file.name} grew last {clock(last.output_at)},{step}; till then one came every {_pause(rhythm)} or sooner"
+    least = max(min(_LEAST_S, (until - since) / 2), _LOG_TIMES * rhythm)
+    return Silence(since=last.output_at, until=until, usual=rhythm, least=least, evidence=evidence(LOGS, words))
+
+
+def pause_between_lines(case: Case) -> float | None:
+    """Return the seconds between two steps of the output, at most, loading included; None where it has no rhythm that is known."""
+    last, since = last_attempt(case), began(case)
+    steps = sum(file.steps for file in case.files if file.stream != "err")
+    if last is None or last.output_at is None or since is None or steps < _RHYTHM:
+        return None
+    if any(file.steps for file in case.files if file.stream == "err") or last.output_at <= since:
+        return None
+    return (last.output_at - since) / steps
 
 
 def _signs(case: Case, until: float) -> list[tuple[float, Evidence]]:
@@ -149,7 +184,7 @@ def hang(case: Case) -> Found | None:
     samples = current(case)
     step = case.step if case.step is not None else max((sample.step for sample in samples), default=None)
     missing, words = _first_to_stop(case)
-    usual = f"; a pause is {span(quiet.usual)} at most" if quiet.usual is not None else ""
+    usual = f"; a pause is {_pause(quiet.usual)} at most" if quiet.usual is not None else ""
     said = [
         quiet.evidence,
         evidence(SACCT if is_over(case) else METRICS, f"nothing came for {span(quiet.seconds)}, until {clock(quiet.until)}{usual}"),
@@ -160,11 +195,17 @@ def hang(case: Case) -> Found | None:
     return Found(
         groups=groups(
             step=step, quiet=span(quiet.seconds), since=clock(quiet.since), rank=rank, node=missing.host if missing else None,
-            usual=None if quiet.usual is None else span(quiet.usual),
+            usual=None if quiet.usual is None else _pause(quiet.usual),
         ),
         evidence=tuple(said), rank=rank, node=missing.host if missing else None, at=quiet.since,
         attempt=last.name if (last := last_attempt(case)) else None,
+        # All ranks but one came further: the others wait for it. An evaluation that takes long leaves none behind.
+        certainty="certain" if missing is not None and samples else None,
     )  # fmt: skip
+
+
+def _pause(seconds: float) -> str:
+    return f"{max(0.1, seconds):.2g} s" if seconds < 10 else span(seconds)
 
 
 def _is_done(case: Case) -> bool:
@@ -230,7 +271,8 @@ def slow(case: Case) -> Found | None:
     said = [quiet.evidence]
     if case.max_steps is not None and case.step is not None:
         took = f", {step_s:.3g} s a step" if step_s is not None else ""
-        said.insert(0, evidence(METRICS, f"step {case.step} of {case.max_steps}{took}"))
+        source = METRICS if quiet.evidence.file != LOGS or case.samples else LOGS
+        said.insert(0, evidence(source, f"step {case.step} of {case.max_steps}{took}"))
     if had is not None:
         said.append(evidence(SACCT, f"the time limit was {limit(had)}"))
     return Found(
@@ -266,7 +308,7 @@ def requeue_loop(case: Case) -> Found | None:
     tail = _no_further(case.attempts)
     chained = setting(case, "restart", "mode") == "chain"
     by_itself = sum(1 for each in tail[1:] if each.restart > 0 or chained)
-    if len(tail) < 3 or by_itself < 2:
+    if len(tail) < 3 or by_itself < 2 or not (_tell_steps(case, tail) or _end_at_once(tail)):
         return None
     at_step = tail[-1].first_step if tail[-1].first_step is not None else tail[-1].last_step
     words = [f"attempt {each.name}: {_steps_of(each)}, ended {each.outcome or 'without a word'}{_why(each)}" for each in tail[-4:]]
@@ -286,6 +328,15 @@ def _no_further(attempts: Sequence[AttemptFact]) -> list[AttemptFact]:
             break
         tail.insert(0, before)
     return tail
+
+
+def _tell_steps(case: Case, attempts: Sequence[AttemptFact]) -> bool:
+    """Whether no step means that none was done: a script of one's own goes on from its own checkpoint, and says nothing of it here."""
+    return setting(case, "script") is None or any(each.first_step is not None for each in attempts)
+
+
+def _end_at_once(attempts: Sequence[AttemptFact]) -> bool:
+    return all(each.started is not None and each.ended is not None and each.ended - each.started < _AT_ONCE_S for each in attempts)
 
 
 def _steps_of(attempt: AttemptFact) -> str:

@@ -9,7 +9,7 @@ What `case.extra` may hold for them: `run` (its id), `profile` (of the cluster, 
 
 | fix | groups |
 |---|---|
-| gpu_batch, host_memory, time_limit, save_steps, learning_rate | none |
+| gpu_batch, host_memory, killed, time_limit, save_steps, learning_rate | none |
 | fragmentation | variable (`PYTORCH_ALLOC_CONF`, as the message names it) |
 | workers | suggested (workers at most, as torch's warning says) |
 | cpus | workers |
@@ -20,6 +20,7 @@ What `case.extra` may hold for them: `run` (its id), `profile` (of the cluster, 
 | port | port |
 | account, partition, qos | account, partition, qos: what was asked for |
 | nccl | none |
+| hang | rank |
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ FIXES: Mapping[str, Remedy] = MappingProxyType(
         "gpu_batch": fixes_gpu.gpu_batch,
         "fragmentation": fixes_gpu.fragmentation,
         "host_memory": fixes_host.host_memory,
+        "killed": fixes_host.killed,
         "workers": fixes_host.workers,
         "cpus": fixes_host.cpus,
         "time_limit": fixes_time.time_limit,
         "time_max": fixes_time.time_max,
         "save_steps": fixes_time.save_steps,
+        "hang": fixes_time.hang,
         "world_size": fixes_job.world_size,
         "exclude_node": fixes_job.exclude_node,
         "offline": fixes_job.offline,

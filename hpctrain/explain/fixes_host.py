@@ -9,7 +9,7 @@ from hpctrain.explain.fixes_gpu import _layout, _shape
 from hpctrain.explain.fixes_values import Groups, change, fix, gpus_per_node, is_ours, kept, round_up, told
 from hpctrain.explain.model import Change, Fix
 from hpctrain.fit import host
-from hpctrain.scheduler.parse import memory_size
+from hpctrain.scheduler.parse import memory_size, states
 
 #: The limit was too small by nobody knows how much: half as much again is the usual next try.
 _MORE = 1.5
@@ -19,6 +19,8 @@ _SPARE = 1.15
 _OF_NODE = 0.95
 _WORKERS = "dataloader_num_workers"
 _CORES = 8
+#: Of its memory, a job whose processes were killed may have been at its limit: the record looks every some seconds.
+_NEARLY = 0.7
 
 
 def host_memory(case: Case, _: Groups) -> Fix | None:
@@ -35,8 +37,28 @@ def host_memory(case: Case, _: Groups) -> Fix | None:
         return _fewer_workers(case, f"the job has all of the node already, {gib(node)}") or _fewer_processes(case, node)
     if not _asks_by_node(case):
         return _per_cpu(case, had, need, why)
-    more = _mem(case, had, min(round_up(need), round_up(node) if node is not None else need * 2, *_caps(node)))
+    more = _mem(case, had, min(round_up(need), max(need, 2 * need // MIB * MIB), *_caps(node)))
     return more and fix(more[0], *kept(case, *more[1]), more=why)
+
+
+def killed(case: Case, groups: Groups) -> Fix | None:
+    """Return what the record makes of a process that was killed, and nothing says by whom: memory that was nearly full, or not."""
+    account = case.account
+    if account is None or account.state not in states.FAILED:
+        return None
+    held, asked = account.max_rss_bytes, account.memory_bytes
+    if held is None or not asked:
+        return None
+    said = f"the record says {account.state}; the largest task held {gib(held)} of the {gib(asked)} that the job asked for on each node"
+    if held > _NEARLY * asked:
+        more = host_memory(case, groups)
+        # Not done by itself: what a sample of the record saw is no proof.
+        return more and fix(more.text.splitlines()[0], more=said)
+    run = case.extra.get("run")
+    again = f"hpctrain resubmit {run}\n" if run else ""
+    doubt = "so it was not the job's memory limit, unless memory rose within seconds"
+    others = "A kill from within, an agent of the site, or a full node are left"
+    return fix(f"{said}, {doubt}. {others}.", more=f"{again}if one node does it twice: --sbatch exclude={account.nodes}")
 
 
 def _caps(node: int | None) -> tuple[int, ...]:

@@ -19,8 +19,10 @@ _SAVE_S = 900.0
 def time_limit(case: Case, _: Groups) -> Fix | None:
     """Return the time that this start would have needed; beyond the partition's maximum, a run that goes on in further jobs."""
     had, left = _limit(case), left_to_do(case)
-    if had is None or left is None:
+    if had is None:
         return None
+    if left is None:
+        return _twice(case, had)
     need = _rounded(int((had + left) * _SPARE))
     step_s = seconds_of_a_step(case) or 0.0
     why = f"step {case.step} of {case.max_steps} was done; {span(left)} are left at {step_s:.3g} s a step"
@@ -28,7 +30,39 @@ def time_limit(case: Case, _: Groups) -> Fix | None:
     if most is not None and need > most:
         return _in_parts(case, had, most, f"{why}; the partition allows {limit(most)}")
     new = change(case, "resources.time", limit(need))
-    return fix(f"--time {limit(had)} -> {new.new}", *kept(case, new), more=f"{why}; it goes on from the newest checkpoint")
+    return fix(f"--time {limit(had)} -> {new.new}", *kept(case, new), more=f"{why}; {_goes_on(case)}")
+
+
+def _goes_on(case: Case) -> str:
+    return "it goes on from the newest checkpoint" if is_ours(case) else "enough for all of it, should your script begin anew"
+
+
+def _twice(case: Case, had: int) -> Fix | None:
+    """Return twice the time, where nobody knows how much is left; the longest that there is, where that is less."""
+    if case.account is None and case.config is None:
+        return None
+    most = whole(case.extra.get("time_max_s"))
+    need = min(2 * had, most) if most is not None else 2 * had
+    if need <= had:
+        return None
+    new = change(case, "resources.time", limit(need))
+    run = case.extra.get("run")
+    again = f"\nhpctrain submit --run-id {run} --time {limit(need)}" if run else ""
+    doubt = "" if is_ours(case) else "; your script goes on only if it resumes by itself"
+    more = f"twice the time, as nothing says how many steps are left{doubt}"
+    return fix(f"--time {limit(had)} -> {new.new}", *kept(case, new), more=f"{more}{again}")
+
+
+def hang(case: Case, groups: Groups) -> Fix | None:
+    """Return how to see what a training waits for: in a new start, while it stands still. It is never done by itself."""
+    run = case.extra.get("run")
+    if run is None:
+        return None
+    who = f"rank {groups['rank']}" if groups.get("rank") else "the rank that falls silent first"
+    causes = "a collective that not all ranks reach, a data loader or a file system that stalls"
+    text = f"More time does not help. Look where {who} stands: {causes}."
+    look = "srun --jobid NEW_JOB --overlap --ntasks-per-node 1 bash -c 'for pid in $(pgrep -f python); do py-spy dump --pid $pid; done'"
+    return fix(f"{text} Start it again, and while it stands still, look:", more=f"hpctrain resubmit {run}\n{look}")
 
 
 def _in_parts(case: Case, had: int, most: int, why: str) -> Fix | None:

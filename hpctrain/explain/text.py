@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from hpctrain.jobs import shell
+
+_PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH)(?![\w=/])")
 _NAME = re.compile(r"(?<!\$)\{([a-z_][a-z0-9_]*)\}")
 #: Behind the end of a sentence, in front of the next.
 _NEXT = re.compile(r"(?<=[.!?])\s+(?=[A-Z`{(\"'])")
@@ -38,6 +41,11 @@ def lines(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
         if all(name in groups for name in _NAME.findall(line) if name in known):
             kept.append(_filled(line.rstrip(), groups, known))
     return "\n".join(kept)
+
+
+def filled_in(text: str, places: Mapping[str, str]) -> str:
+    """Return a remedy with the words that a person would have to replace, such as RUN, replaced by `places`, quoted for a shell."""
+    return _PLACE.sub(lambda match: shell.quote(places[match[1]]) if match[1] in places else match[0], text)
 
 
 def _filled(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:

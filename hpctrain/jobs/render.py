@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import jinja2
@@ -147,7 +148,7 @@ def _argument_lines(arguments: tuple[str, ...]) -> list[str]:
 def _fill(
     name: str, templates: Mapping[str, str], context: Mapping[str, object], compiled: jinja2.BytecodeCache | None, files: Mapping[str, str]
 ) -> str:
-    environment = _environment(templates, compiled)
+    environment = _environment(tuple(templates.items()), compiled)
     try:
         return environment.get_template(name).render(context)
     except jinja2.TemplateSyntaxError as error:
@@ -180,9 +181,13 @@ def _fill(
     )
 
 
-def _environment(templates: Mapping[str, str], compiled: jinja2.BytecodeCache | None) -> jinja2.Environment:
+@lru_cache(maxsize=4)
+def _environment(templates: tuple[tuple[str, str], ...], compiled: jinja2.BytecodeCache | None) -> jinja2.Environment:
+    """Return what compiles the templates; it keeps what it has compiled, which the scripts of a sweep's points share."""
+    texts = dict(templates)
+
     def load(name: str) -> tuple[str, str, None] | None:
-        return (templates[name], name, None) if name in templates else None
+        return (texts[name], name, None) if name in texts else None
 
     environment = SandboxedEnvironment(
         loader=jinja2.FunctionLoader(load),

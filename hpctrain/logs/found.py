@@ -44,7 +44,7 @@ def of_run(run_dir: Path, *, project: Path) -> tuple[LogFile, ...]:
         only = attempts[0].name if len(attempts) == 1 else None
         files = of_job(*pattern, job=job, attempt=only) if pattern else ()
         if not any(file.path.exists() for file in files):  # rendered elsewhere, or moved: by their names
-            files = tuple(replace(file, attempt=only) for file in _named_after(job, project)) or files
+            files = tuple(replace(file, attempt=only) for file in named_after(job, project)) or files
         found += files
         found += [file for attempt in attempts for file in of_attempt(run_dir, attempt.name, job=job)]
     return _numbered(found)
@@ -137,7 +137,7 @@ def _user(run_dir: Path) -> str:
         return ""
 
 
-def _named_after(job: str, project: Path) -> tuple[LogFile, ...]:
+def named_after(job: str, project: Path) -> tuple[LogFile, ...]:
     """Return the files in the project's logs/, and beside it, whose names say this job."""
     candidates = [*_in_folder(project / "logs", 1), *project.glob(f"slurm-{glob.escape(job)}*")]
     says = re.compile(rf"(?:^|[._-]){re.escape(job)}(?=[._-][^0-9]|$)")

@@ -19,13 +19,38 @@ _NO_LOGS = re.compile(r"(?:requirements.*|readme.*|license.*|constraints.*|cmake
 _PARTS = r"(?:^|[._\-/])"
 _ERR = re.compile(_PARTS + r"(?:errors?|err|stderr)(?=[._\-]|[0-9]|$)|\.e[0-9]*$", re.IGNORECASE)
 _OUT = re.compile(_PARTS + r"(?:output|out|stdout)(?=[._\-]|[0-9]|$)|\.o[0-9]*$", re.IGNORECASE)
-_RANK = re.compile(_PARTS + r"(?:rank|task|proc)[._\-]?([0-9]{1,6})(?![0-9])|_r([0-9]{1,6})(?![0-9])", re.IGNORECASE)
+#: The names that hpctrain gives: output_NAME_ID.log. NAME is the user's, and `killed-rank_6` is job 6.
+_OURS = re.compile(r"(?:output|error)_(?!(?:rank|task|proc)_[0-9]+\Z)(?:.+?)_(?:(?P<array>[0-9]{1,18})_)?(?P<job>[0-9]{1,18})\Z")
+#: Of `lora_128_4711` the second number is the job: tasks have smaller numbers than jobs, or small ones.
+_SMALL_TASK = 1000
+_RANK = re.compile(
+    r"(?P<front>.*?)(?:^|[._\-/])(?:(?:rank|task|proc)[._\-]?(?P<rank>[0-9]{1,6})|(?<=[0-9]_)r(?P<short>[0-9]{1,6}))(?![0-9])",
+    re.IGNORECASE,
+)
+#: A node, as against a model, a GPU or an experiment, which have numbers too: a node's word, a zero in front, or many digits.
+_NO_NODE = (
+    r"(?!(?:exp|run|seed|step|lr|bs|v|test|try|epoch|iter|batch|len|seq|ctx|fold|part|trial|version|ckpt|checkpoint|sweep)[-_]?[0-9])"
+)
+_NODES_NAME = (
+    _NO_NODE
+    + r"(?:(?:n|node|host|nid|cn|gn|gpu|compute|worker|r[0-9]+[a-z])-?[0-9]{1,6}|[a-z][a-z0-9-]{0,30}?(?<![0-9])(?:0[0-9]{1,6}|[0-9]{4,6}))"
+)
+#: What may stand in front of `rank3`. Behind any other word it may be LoRA's rank, or a part of an experiment's name.
+_BEFORE_RANK = re.compile(
+    r"(?:(?:logs?|out|output|errors?|err|std|stdout|stderr|train|training|trainer|worker|main|run|slurm|job|nccl|debug|trace|python|local"
+    rf"|node|host|[0-9]+|{_NODES_NAME.replace('a-z0-9-', 'a-z0-9')})(?:[._\-/]+|\Z))*",
+    re.IGNORECASE,
+)
+#: Slurm's `%N_%t`.
 _NODE_AND_RANK = re.compile(
-    r"(?:^|.*[._\-])(?P<node>[A-Za-z][A-Za-z0-9]*?[A-Za-z-][0-9]{1,6}|[A-Za-z]+[0-9]{1,6})[_\-](?P<rank>[0-9]{1,5})\Z"
+    rf"(?:(?:logs?|out|output|err|error|slurm|job|[0-9]+)[._\-])*(?P<node>{_NODES_NAME})[_\-](?P<rank>[0-9]{{1,5}})\Z", re.IGNORECASE
 )
 _NODE = re.compile(_PARTS + r"(?:node|host)[._\-]([A-Za-z][A-Za-z0-9-]*[0-9]|[A-Za-z]+[0-9]+)(?=[._]|$)")
 #: Slurm's ids are large soon; a small number is a rank, a restart or a part of a name.
-_JOB = re.compile(r"(?:^|[._\-])(?:slurm-|job[._\-]?)?([0-9]{3,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)")
+_JOB = re.compile(
+    r"(?:^|(?<!step)(?<!seed)(?<!epoch)(?<!iter)(?<!ckpt)(?<!checkpoint)(?<!lr)(?<!bs)[._\-])(?:slurm-|job[._\-]?)?"
+    r"([0-9]{3,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)"
+)
 _SLURM = re.compile(r"^(?:slurm|job)[._\-]([0-9]{1,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)")
 _DATE = re.compile(r"20[0-9]{6}\Z")
 #: torchrun's log directory: LOG_DIR/RUN_ID_CHANCE/attempt_0/3/stderr.log, where 3 is a local rank.
@@ -38,7 +63,9 @@ def read(
     """Return what the name of a file says; what is given is not read from it."""
     base = _base(path.name)
     stem = re.sub(r"\.(?:log|out|err|txt|stdout|stderr)\Z", "", base)
-    rank, node, local = _process(stem)
+    # A job that is known has its id in the name, and that is no rank.
+    named = job is not None and not copy and re.search(rf"(?:^|[._\-]){re.escape(job)}\Z", stem) is not None
+    rank, node, local = (None, None, None) if named or _OURS.match(stem) else _process(stem)
     if elastic := _TORCHRUN.search(path.as_posix()):
         local, stream = int(elastic[2]), "err" if elastic[3] == "stderr" else "out"
     return LogFile(
@@ -111,9 +138,9 @@ def _stream(base: str) -> Stream:
 def _process(stem: str) -> tuple[int | None, str | None, int | None]:
     """Return rank, node and local rank."""
     node = found[1] if (found := _NODE.search(stem)) else None
-    if match := _RANK.search(stem):
+    if (match := _RANK.match(stem)) and _BEFORE_RANK.fullmatch(match["front"]):
         local = re.search(r"local[._\-]?(?:rank|task)", stem, re.IGNORECASE)
-        number = int(match[1] or match[2])
+        number = int(match["rank"] or match["short"])
         return (None, node, number) if local else (number, node, None)
     if not _SLURM.match(stem) and (match := _NODE_AND_RANK.match(stem)):
         return int(match["rank"]), match["node"], None
@@ -123,6 +150,9 @@ def _process(stem: str) -> tuple[int | None, str | None, int | None]:
 def _job(stem: str) -> str | None:
     if match := _SLURM.match(stem):
         return match[1]
+    if match := _OURS.match(stem):
+        array, number = match["array"], match["job"]
+        return number if array is None or int(number) >= max(_SMALL_TASK, int(array)) else f"{array}_{number}"
     if match := re.search(r"\.[oe]([0-9]{3,18})\Z", stem):  # of PBS, and of who comes from it
         return match[1]
     candidates = [number for number in _JOB.findall(stem) if not _DATE.match(number.partition("_")[0])]

@@ -44,7 +44,7 @@ def scan(files: Sequence[LogFile], rules: Sequence[Rule], *, processes: int | No
     if processes > 1:
         found = _in_processes(files, table, processes)
     else:
-        finder = find_words(table)
+        finder = _finder(table)
         found = [_scan_one(file, table, finder) for file in files]
     _uncount_copies(files, found)
     silent = set[str]().union(*(each.unless for each in found))
@@ -60,6 +60,11 @@ def scan(files: Sequence[LogFile], rules: Sequence[Rule], *, processes: int | No
 @lru_cache(maxsize=2)
 def _table(rules: tuple[Rule, ...]) -> Table:
     return Table(rules)
+
+
+@lru_cache(maxsize=2)
+def _finder(table: Table) -> Finder:
+    return find_words(table)
 
 
 def _uncount_copies(files: Sequence[LogFile], found: Sequence[Findings]) -> None:

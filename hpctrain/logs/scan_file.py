@@ -15,6 +15,7 @@ from hpctrain.explain.model import Evidence
 from hpctrain.explain.scan_table import Signature, Table, Word
 from hpctrain.logs import scan_trouble, text, when
 from hpctrain.logs.model import LogFile
+from hpctrain.logs.scan_steps import Steps
 from hpctrain.logs.scan_trouble import Open
 
 #: (index of the word, start, end) of every word in lower-case bytes, in the order of the ends.
@@ -27,12 +28,9 @@ _SHOWN = 300
 _NEAR = 40
 _NEAR_BYTES = 32768
 _MOST_WAITING = 1000
-#: So many steps are counted behind an error.
-_COUNTED = 30
 #: A rule that matches this often in one file is counted by a part of its lines from there on.
 _OFTEN, _SAMPLED = 5000, 64
 _MOST_KEYS = 4096
-_STEPS = (b"'loss':", b'"loss":', b"[speed] step=", b"it/s]", b"s/it]", b"it/s,", b"s/it,")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _DATE = re.compile(rb"20(\d\d)-[01]\d-[0-3]\d[T ]")
 _MEMORY = re.compile(rb"\[memory\] [^\n]{0,40}? host=([\w.-]+) rank=(\d+)/")
@@ -124,7 +122,7 @@ class FileScan:
         self._waiting: list[tuple[Hit, tuple[str, ...], int]] = []
         self._dead: set[int] = set()
         self._hosts: dict[int, str] = {}
-        self._steps, self._counted, self._stop_at = 0, 0, 0
+        self._steps = Steps()
         self._part, self._ended, self._ended_steps = 0, False, 0
         self._ended_at: float | None = None
         self._last_at: float | None = None
@@ -149,14 +147,14 @@ class FileScan:
             self._hosts.update({int(rank): host.decode() for host, rank in _MEMORY.findall(piece)})
         for trouble in self._troubles:
             trouble.add(piece)
-        self._counted = 0
+        self._steps.begin()
         if self._waiting:
             self._look_on(piece)
         low = piece.lower()
         found = self._find(low)
         if found:
             self._search(piece, low, found)
-        self._count_steps(piece, len(piece))
+        self._steps.up_to(piece, len(piece))
         self._line += piece.count(b"\n")
         self._tail = piece[-_NEAR_BYTES:] if len(piece) >= _NEAR_BYTES else (self._tail + piece)[-_NEAR_BYTES:]
 
@@ -218,7 +216,7 @@ class FileScan:
 
     def _matches(self, signature: Signature, match: re.Match[str], here: _Here) -> None:
         here.count()
-        self._count_steps(here.piece, here.begin)
+        self._steps.up_to(here.piece, here.begin)
         rule = signature.rule
         match signature.role:
             case "end" | "start":
@@ -281,14 +279,14 @@ class FileScan:
     def _keep(self, hit: Hit) -> None:
         key = (hit.rule, hit.rank, hit.node, hit.part)
         kept = self._kept.get(key)
-        self._stop_at = self._steps + _COUNTED
+        self._steps.want()
         if kept is not None and kept.last.order == hit.order:  # another regex of the rule, in the same line
             both = replace(kept.last, groups={**hit.groups, **kept.last.groups})
             kept.first, kept.last = (both if kept.first is kept.last else kept.first), both
         elif kept is not None:
-            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps
+            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.count
         elif len(self._kept) < _MOST_KEYS:
-            self._kept[key] = _Kept(hit, hit, hit.count, self._steps)
+            self._kept[key] = _Kept(hit, hit, hit.count, self._steps.count)
 
     def _trouble(self, here: _Here) -> None:
         label = text.label(here.line)
@@ -299,11 +297,11 @@ class FileScan:
             return  # the same error goes on
         at = self._time(here)
         self._new_part(at)
-        self._stop_at = self._steps + _COUNTED
+        self._steps.want()
         before = (self._tail if here.begin < 2000 else b"") + here.piece[max(0, here.begin - 2000) : here.begin]
         behind = here.piece[here.begin : here.begin + scan_trouble.BYTES]
         found = Open(
-            file=self.file, line=here.number, label=label, rank=rank, node=node, at=at, part=self._part, steps=self._steps,
+            file=self.file, line=here.number, label=label, rank=rank, node=node, at=at, part=self._part, steps=self._steps.count,
             before=before, text=behind,
         )  # fmt: skip
         self._troubles.append(found)
@@ -325,24 +323,18 @@ class FileScan:
             self._last_at = at
         return self._last_at
 
-    def _count_steps(self, piece: bytes, until: int) -> None:
-        """Count the steps up to here, as long as there is an error that they may come after."""
-        if self._steps < self._stop_at and until > self._counted:
-            self._steps += sum(piece.count(word, self._counted, until) for word in _STEPS)
-        self._counted = max(self._counted, until)
-
     def _boundary(self, role: str, line: str) -> None:
         if role == "end":
             self._status = int(said[1]) if (said := _STATUS.search(line)) else None
             self._ended, self._ended_at = True, when.of(line, year=self._year) or self._last_at
-            self._ended_steps = self._steps
-            self._stop_at = self._steps + _COUNTED
+            self._ended_steps = self._steps.count
+            self._steps.want()
         elif self._ended:
             self._part, self._ended = self._part + 1, False
 
     def _new_part(self, at: float | None) -> None:
         """Begin a new part where the job has been started again since its end was written."""
-        if self._ended and (self._steps > self._ended_steps or _apart(at, self._ended_at) > _EXIT_WAIT_S):
+        if self._ended and (self._steps.count > self._ended_steps or _apart(at, self._ended_at) > _EXIT_WAIT_S):
             self._part, self._ended = self._part + 1, False
 
     def _first_failed(self, piece: bytes, begin: int) -> None:
@@ -359,15 +351,15 @@ class FileScan:
 
     def finish(self) -> Findings:
         """Return what was found."""
-        if self._ended and self._steps > self._ended_steps:
+        if self._ended and self._steps.count > self._ended_steps:
             self._part += 1
         hits = []
         for kept in self._kept.values():
-            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=self._steps - kept.steps))
+            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=self._steps.count - kept.steps))
             if kept.last is not kept.first:
-                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=self._steps - kept.steps))
+                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=self._steps.count - kept.steps))
         for trouble in self._troubles:
-            trouble.parts, trouble.steps_after = self._part, self._steps - trouble.steps
+            trouble.parts, trouble.steps_after = self._part, self._steps.count - trouble.steps
         first = [replace(each, parts=self._part) for each in self._first]
         return Findings(hits, self._troubles, first, self._unless, self._status, self._size)
 

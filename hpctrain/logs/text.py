@@ -45,16 +45,16 @@ _SRUN = re.compile(r" {0,5}([0-9]{1,6}):(?: |\Z)")
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _MPIRUN = re.compile(r"\[1,([0-9]{1,6})\]<std(?:out|err)> ?: ?")
 _NODE = re.compile(
-    r"(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|gpu|cpu|pid|version)[-_]?[0-9])"
+    r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|gpu|cpu|pid|version)[-_]?[0-9])"
     r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})): "
 )
 #: Lines that name their process without a label in front.
 _MENTIONS = (
+    ("slurmstepd-", re.compile(r"^slurmstepd-(?P<node>[\w.-]+): (?:error: )?(?:task (?P<rank>[0-9]+): )?")),
     ("task", re.compile(r"^(?:srun: )?(?:error: )?(?P<node>[A-Za-z][\w.-]*): task (?P<rank>[0-9]+): ")),
     ("[Rank ", re.compile(r"\[Rank (?P<rank>[0-9]{1,6})\]")),
     ("[memory]", re.compile(r"^\[memory\].*? host=(?P<node>[^\s\"]+) rank=(?P<rank>[0-9]+)/[0-9]+ local=(?P<local>[0-9]+)")),
     ("NCCL", re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL ")),
-    ("oom", re.compile(r"^slurmstepd-(?P<node>[\w.-]+): error: ")),
 )
 _FIRST_OF_A_LABEL = frozenset("[ 0123456789")
 
@@ -92,14 +92,13 @@ def clean(raw: bytes | str) -> str:
     if text.isprintable() and len(text) <= MOST and "%|" not in text:
         return text
     text = _plain(text)
-    front = match[0] if (match := _LABELS.match(text)) else ""  # what a bar writes over begins behind it
-    text = text[len(front) :]
-    for _ in range(8):  # what is left behind a bar that goes may be one
-        shorter = _without_debris(text)
+    for _ in range(8):  # what is left behind a bar that goes may be one, or a label
+        behind = match.end() if (match := _LABELS.match(text)) else 0  # what a bar writes over begins behind a label
+        shorter = text[:behind] + _without_debris(text[behind:])
         if shorter == text:
             break
         text = shorter
-    return _cut(front + text, missing)
+    return _cut(text, missing)
 
 
 def label(line: str) -> Label:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
-from hpctrain.report import compare_text, secrets
+from hpctrain.report import compare_text, ran_with, secrets
 from hpctrain.report.facts import Given
 from hpctrain.runs import files, history, layout, store
 from hpctrain.runs.history import Point
@@ -94,7 +94,7 @@ def gather(
     asked = metric or definition.get("metric")
     chosen = _metric(points, asked)
     higher = definition.get("direction") == "maximize" if definition and not metric else _is_higher(chosen)
-    values = {run.id: _values(runs_dir / run.id) for run in runs}
+    values = {run.id: _values(run, runs_dir) for run in runs}
     rows = []
     for number, run in enumerate(runs):
         seen = [point.values[chosen] for point in points[run.id] if chosen is not None and chosen in point.values]
@@ -183,15 +183,15 @@ def _order(row: Row, *, higher: bool) -> tuple[int, float, int, str]:
             row.run.index or 0, row.run.id)  # fmt: skip
 
 
-def _values(directory: Path) -> dict[str, Scalar]:
+def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
     """Return what a run was given: of a sweep's point, or of a trial; of other runs the arguments of its training."""
+    directory = runs_dir / run.id
     said: Any = (files.read_json(directory / "trial.json") or {}).get("params")
     if not isinstance(said, dict):
         point = files.read_json(directory / "point.json") or {}
         said = point.get("values") if isinstance(point.get("values"), dict) else point
     if not said:
-        config = (files.read_json(directory / "launch" / "config.json") or {}).get("config")
-        training = config.get("training") if isinstance(config, dict) else None
+        training = (ran_with.read(run, runs_dir).config or {}).get("training")
         said = training if isinstance(training, dict) else {}
     return {str(key): secrets.value(str(key), _scalar(item)) for key, item in said.items() if key != "schema"}
 

@@ -17,7 +17,7 @@ from hpctrain.explain.model import Explanation
 from hpctrain.logs import found, read, text
 from hpctrain.logs.model import LogFile
 from hpctrain.memory.sample import MARK
-from hpctrain.report import efficiency, idle, log_history, secrets
+from hpctrain.report import efficiency, idle, log_history, ran_with, secrets
 from hpctrain.report.efficiency import Efficiency
 from hpctrain.report.idle import Idle
 from hpctrain.runs import checkpoints, history, layout, manifest, predicted, store
@@ -111,8 +111,8 @@ def gather(run: Run, runs_dir: Path, given: Given, *, most: int = 2000) -> Facts
     """Return what a report of a run shows."""
     directory = runs_dir / run.id
     launch = runs_dir / layout.LAUNCHES / run.tag
-    config = _first(directory / "config.json", *([launch / f"config.{run.stage}.json"] if run.stage else []), launch / "config.json")
-    values = config.get("config") if isinstance(config.get("config"), dict) else None
+    launched = ran_with.read(run, runs_dir)
+    values = launched.config
     logs = found.of_run(directory, project=_project(runs_dir, launch))
     past = history.read(directory, most=most)
     from_log = not any(point.event in ("log", "evaluate", "speed") for point in past.points)
@@ -127,7 +127,7 @@ def gather(run: Run, runs_dir: Path, given: Given, *, most: int = 2000) -> Facts
     return Facts(
         run=run, directory=directory, given=given, history=past, from_log=from_log and bool(past.of("log", "evaluate", "speed")),
         efficiency=counted, beside=tuple(predicted.beside(fit)) if fit else (), fit=fit,
-        config=_config(values, config.get("origins")), resolved=None if values is None else secrets.value("", values),
+        config=_config(values, launched.origins), resolved=None if values is None else secrets.value("", values),
         command=_command(launch), code=secrets.value("", _first(directory / "code.json", launch / "code.json")),
         environment=secrets.value("", _first(*(directory / "attempts" / each.name / _RAN_WITH for each in reversed(run.attempts)))),
         saved=_saved(directory / checkpoints.CHECKPOINTS), ends=tuple(_ends(logs)),
@@ -146,16 +146,16 @@ def _first(*paths: Path) -> dict[str, Any]:
     return next((value for path in paths if (value := store.read_object(str(path)))), {})
 
 
-def _config(values: Mapping[str, Any] | None, origins: Any) -> tuple[tuple[str, str, str], ...]:
+def _config(values: Mapping[str, Any] | None, origins: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return what somebody has set, and where; the defaults are left out."""
-    if values is None or not isinstance(origins, dict):
+    if values is None:
         return ()
     rows = []
     for path, where in origins.items():
         item: Any = values
-        for part in str(path).split("."):
+        for part in path.split("."):
             item = item.get(part) if isinstance(item, dict) else None
-        rows.append((str(path), secrets.shown(secrets.value(str(path).rpartition(".")[2], item))[:2000], str(where)))
+        rows.append((path, secrets.shown(secrets.value(path.rpartition(".")[2], item))[:2000], where))
     return tuple(rows)
 
 

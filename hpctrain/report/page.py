@@ -28,9 +28,9 @@ _TABLE_ROWS = 16
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def run_page(facts: Facts) -> str:
-    """Return the page of one run."""
-    return render("page_run.html.j2", title=f"{facts.run.id}: {facts.given.state.word}", context=_context(facts), at=facts.given.now)
+def run_page(facts: Facts, *, x: str | None = None) -> str:
+    """Return the page of one run; `x`: `step` or `time`, what lies below the curves, None: each what suits it."""
+    return render("page_run.html.j2", title=f"{facts.run.id}: {facts.given.state.word}", context=_context(facts, x), at=facts.given.now)
 
 
 def render(template: str, *, title: str, context: dict[str, Any], at: float) -> str:
@@ -84,17 +84,17 @@ _SECTIONS = (
 )  # fmt: skip
 
 
-def _context(facts: Facts) -> dict[str, Any]:
+def _context(facts: Facts, x: str | None) -> dict[str, Any]:
     """Return what the template shows."""
     past = facts.history
     context = {
         **_head(facts),
         **page_rows.diagnosis(facts),
         **_starts(facts),
-        "training": [figure(chart) for chart in page_charts.training(past, by_epoch=facts.from_log)],
+        "training": [figure(chart) for chart in page_charts.training(past, by_epoch=facts.from_log, x=x)],
         "training_note": page_rows.training_note(facts),
         "evaluation": [(name, scales.number(value)) for name, value in facts.evaluation.items()],
-        "speed": [figure(chart) for chart in page_charts.speed(past, by_step=facts.from_log)],
+        "speed": [figure(chart) for chart in page_charts.speed(past, by_step=facts.from_log, x=x)],
         **_memory(facts),
         **_efficiency(facts),
         "saved": [(each.name, each.step if each.step is not None else "-", each.problem or "complete") for each in facts.saved],

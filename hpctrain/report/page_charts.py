@@ -17,20 +17,20 @@ FEW = 8
 BINS = 120
 
 
-def training(history: History, *, by_epoch: bool = False) -> list[Drawn]:
-    """Return loss, learning rate and gradient norm over the steps; of a log that says no steps, over epochs."""
-    rules = restarts_by_step(history)
+def training(history: History, *, by_epoch: bool = False, x: str | None = None) -> list[Drawn]:
+    """Return loss, learning rate and gradient norm over the steps, or over `x`; of a log that says no steps, over epochs."""
     log, evaluated = history.of("log"), history.of("evaluate")
     if by_epoch:
         return _by_epoch(log, evaluated)
+    axis = _Axis(history, x or "step")
     found: list[Drawn] = []
-    lines = [_over_steps("train", log, "loss", 0), _over_steps("evaluation", evaluated, "eval_loss", 1, dots=True)]
+    lines = [axis.line("train", log, "loss", 0), axis.line("evaluation", evaluated, "eval_loss", 1, dots=True)]
     if any(lines):
-        found.append(_chart("loss", "Loss", lines, rules))
-    if line := _over_steps("learning rate", log, "learning_rate", 0):
-        found.append(_chart("lr", "Learning rate", [line], rules, zero=True))
-    if line := _over_steps("gradient norm", log, "grad_norm", 0):
-        found.append(_chart("grad", "Gradient norm", [line], rules))
+        found.append(axis.chart("loss", "Loss", lines))
+    if line := axis.line("learning rate", log, "learning_rate", 0):
+        found.append(axis.chart("lr", "Learning rate", [line], zero=True))
+    if line := axis.line("gradient norm", log, "grad_norm", 0):
+        found.append(axis.chart("grad", "Gradient norm", [line]))
     return found
 
 
@@ -54,29 +54,23 @@ def _by_epoch(log: Sequence[Point], evaluated: Sequence[Point]) -> list[Drawn]:
     return found
 
 
-def speed(history: History, *, by_step: bool = False) -> list[Drawn]:
-    """Return tokens per second, model FLOP/s and the wait for data over time; over steps, where times are not known."""
-    clock = Clock(history)
-    rules = restarts_by_time(history, clock)
+def speed(history: History, *, by_step: bool = False, x: str | None = None) -> list[Drawn]:
+    """Return tokens per second, model FLOP/s and the wait for data over time, or over `x`; over steps, where times are not known."""
     points = history.of("speed")
     if by_step:
         line = _over_steps("useful", points, "useful_tokens_per_s", 0)
         return [_chart("tokens", "Tokens per second, all processes", [line], [], zero=True)] if line is not None else []
+    axis = _Axis(history, x or "time")
     found: list[Drawn] = []
-    lines = [
-        _over_time("useful", points, "useful_tokens_per_s", clock, 0),
-        _over_time("with padding", points, "tokens_per_s", clock, 5, dashed=True),
-    ]
+    lines = [axis.line("useful", points, "useful_tokens_per_s", 0), axis.line("with padding", points, "tokens_per_s", 5, dashed=True)]
     if any(lines):
-        found.append(_chart("tokens", "Tokens per second, all processes", lines, rules, x="time", x_name=clock.name, zero=True))
-    if line := _over_time("model FLOP/s", points, "mfu", clock, 2, times=100):
-        found.append(_chart("mfu", "Model FLOP/s utilisation", [line], rules, x="time", x_name=clock.name, unit="%", zero=True))
-    if line := _over_time("waiting", points, "data_wait", clock, 3, times=100):
-        found.append(
-            _chart("wait", "Waiting for data, slowest process", [line], rules, x="time", x_name=clock.name, unit="%", zero=True, top=5.0)
-        )
-    if not points and (line := _over_time("seconds", _step_times(history), "step_s", clock, 0)):
-        found.append(_chart("steps", "Seconds per step", [line], rules, x="time", x_name=clock.name, unit="s", zero=True))
+        found.append(axis.chart("tokens", "Tokens per second, all processes", lines, zero=True))
+    if line := axis.line("model FLOP/s", points, "mfu", 2, times=100):
+        found.append(axis.chart("mfu", "Model FLOP/s utilisation", [line], unit="%", zero=True))
+    if line := axis.line("waiting", points, "data_wait", 3, times=100):
+        found.append(axis.chart("wait", "Waiting for data, slowest process", [line], unit="%", zero=True, top=5.0))
+    if not points and (line := axis.line("seconds", _step_times(history), "step_s", 0)):
+        found.append(axis.chart("steps", "Seconds per step", [line], unit="s", zero=True))
     return found
 
 
@@ -106,6 +100,29 @@ _MEMORY: tuple[tuple[str, str, _Reads, _Reads, str, bool], ...] = (
 # -- lines over steps and time ------------------------------------------------------------------------------------------
 
 
+class _Axis:
+    """What lies below the charts of a section: steps, or the time with nodes; restarts are marked on either."""
+
+    def __init__(self, history: History, kind: str) -> None:
+        self.kind, self._clock = kind, Clock(history)
+        self._rules = restarts_by_time(history, self._clock) if kind == "time" else restarts_by_step(history)
+
+    def line(
+        self, name: str, points: Sequence[Point], key: str, colour: int, *, times: float = 1, dashed: bool = False, dots: bool = False
+    ) -> Series | None:
+        """Return values over this axis; None where nothing has them."""
+        if self.kind == "time":
+            return _over_time(name, points, key, self._clock, colour, times=times, dashed=dashed, dots=dots)
+        return _over_steps(name, points, key, colour, times=times, dashed=dashed, dots=dots)
+
+    def chart(
+        self, name: str, title: str, lines: Sequence[Series | None], *, unit: str = "", zero: bool = False, top: float | None = None
+    ) -> Chart:
+        """Return a chart over this axis."""
+        x_name = self._clock.name if self.kind == "time" else ""
+        return _chart(name, title, lines, self._rules, x=self.kind, x_name=x_name, unit=unit, zero=zero, top=top)
+
+
 def _chart(
     name: str, title: str, lines: Sequence[Series | None], rules: Sequence[Rule], *, x: str = "step", x_name: str = "",
     unit: str = "", zero: bool = False,
@@ -131,7 +148,9 @@ def _said(line: Series, unit: str) -> str:
     )
 
 
-def _over_steps(name: str, points: Sequence[Point], key: str, colour: int, *, dots: bool = False) -> Series | None:
+def _over_steps(
+    name: str, points: Sequence[Point], key: str, colour: int, *, times: float = 1, dashed: bool = False, dots: bool = False
+) -> Series | None:
     """Return values by step; a step that comes again, after a start from nothing, begins the line anew."""
     xs: list[float] = []
     ys: list[float | None] = []
@@ -139,14 +158,15 @@ def _over_steps(name: str, points: Sequence[Point], key: str, colour: int, *, do
         if key not in point.values:
             continue
         if xs and point.step < xs[-1]:
-            return _over_steps(name, [each for each in points if each.at >= point.at or each.step < point.step], key, colour, dots=dots)
+            kept = [each for each in points if each.at >= point.at or each.step < point.step]
+            return _over_steps(name, kept, key, colour, times=times, dashed=dashed, dots=dots)
         xs.append(point.step)
-        ys.append(point.values[key])
-    return Series(name=name, x=tuple(xs), y=tuple(ys), colour=colour, dots=dots) if xs else None
+        ys.append(times * point.values[key])
+    return Series(name=name, x=tuple(xs), y=tuple(ys), colour=colour, dashed=dashed, dots=dots) if xs else None
 
 
 def _over_time(
-    name: str, points: Sequence[Point], key: str, clock: Clock, colour: int, *, times: float = 1, dashed: bool = False
+    name: str, points: Sequence[Point], key: str, clock: Clock, colour: int, *, times: float = 1, dashed: bool = False, dots: bool = False
 ) -> Series | None:
     """Return values by seconds since the beginning, with a gap where another start begins."""
     xs: list[float] = []
@@ -161,7 +181,7 @@ def _over_time(
         before = point.at
         xs.append(clock.at(point.at))
         ys.append(times * point.values[key])
-    return Series(name=name, x=tuple(xs), y=tuple(ys), colour=colour, dashed=dashed) if xs else None
+    return Series(name=name, x=tuple(xs), y=tuple(ys), colour=colour, dashed=dashed, dots=dots) if xs else None
 
 
 def _step_times(history: History) -> list[Point]:
@@ -226,7 +246,7 @@ def _memory(
         drawn += (Rule(y=top, text=f"{limit_text}: {scale.number(top)} GiB", kind="limit"),)
     peak = max(got for label, pairs in known if label == worst for _, got in pairs) / 1024
     of = f" of {scale.number(top)} GiB ({100 * peak / top:.0f} %)" if top else " GiB"
-    says = f"the fullest is {worst} with {scale.number(peak)}{of}; {len(known)} lines"
+    says = f"the fullest is {worst} with {scale.number(peak)}{of}; {len(known)} line{'s' if len(known) > 1 else ''}"
     return Chart(id=name, title=title, series=tuple(lines), unit="GiB", x_kind="time", x_name=clock.name, rules=drawn, zero=True, says=says)
 
 

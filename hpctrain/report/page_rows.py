@@ -33,7 +33,7 @@ RANKS = (
 def subtitle(facts: Facts) -> str:
     """Return who, where and what, in one line."""
     run, given = facts.run, facts.given
-    words = [given.state.reason or "", f"launch {run.tag}" if run.tag != run.id else "",
+    words = ["" if given.state.reason == given.state.word else given.state.reason or "", f"launch {run.tag}" if run.tag != run.id else "",
              f"point {run.index}" if run.index is not None else "",
              f"stage {run.stage}" if run.stage else "", f"by {given.owner}", f"made {clock(run.created)}" if run.created else "",
              f"jobs {', '.join(run.job_ids[-4:])}" if run.job_ids else ""]  # fmt: skip
@@ -90,7 +90,8 @@ def starts(past: History, accounts: Sequence[Account] = ()) -> list[tuple[str, .
     for number, start in enumerate(past.starts):
         first, until = start.first_at, start.until
         took = "-" if first is None or until is None else spoken(max(0.0, until - first))
-        ended = " ".join(dict.fromkeys(word for word in (start.outcome, start.reason) if word))
+        words = [start.outcome, _recorded(start, accounts) if start.outcome == "interrupted" else None, start.reason]
+        ended = " ".join(dict.fromkeys(word for word in words if word))
         ended = ended or _recorded(start, accounts) or (f"exit code {start.status}" if start.status is not None else "it did not say")
         rows.append((
             f"{number + 1}: {start.name}", start.host or "-", clock(first), took,

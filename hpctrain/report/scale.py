@@ -26,7 +26,7 @@ class Scale:
             low, high, value = math.log10(self.low), math.log10(self.high), math.log10(value)
         else:
             low, high = self.low, self.high
-        return min(1.0, max(0.0, (value - low) / (high - low)))
+        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5  # a room that a float of 1e23 cannot hold
 
 
 def scale(values: Iterable[float | None], *, zero: bool = False, log: bool | None = None, top: float | None = None) -> Scale:

@@ -12,7 +12,13 @@ from hpctrain.jobs.secret_forms import looks_secret, named_secret
 HIDDEN = "(hidden)"
 #: A word: what no shell, YAML or JSON keeps together ends it.
 _WORD = re.compile(r"[^\s\"'`,;(){}\[\]<>]+")
-_NAMED = re.compile(r"([A-Za-z0-9_.-]+)(\s*[=:]\s*[\"']?|\s+)([^\s\"'`,;(){}\[\]<>]+)")
+_NAMED = re.compile(r"([A-Za-z0-9_.-]+)([\"']?\s*[=:]\s*[\"']?)([^\s\"'`,;(){}\[\]<>]+)")
+#: What HTTP sends for a password.
+_HEADER = re.compile(
+    r"(\bauthorization[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+(?=\S{16}))[^\s\"'`,;(){}\[\]<>]{6,}", re.IGNORECASE
+)
+_SPACES = re.compile(r"(\s+)")
+_SHORTEST = 6
 
 
 def text(line: str) -> str:
@@ -20,10 +26,21 @@ def text(line: str) -> str:
 
     def named(found: re.Match[str]) -> str:
         name, between, value = found.groups()
-        hide = named_secret(name.lstrip("-").replace("-", "_")) and looks_secret(name.lstrip("-").replace("-", "_"), value)
+        # What is assigned to a password need not be as long as a key.
+        assigned = len(value) >= _SHORTEST and not value.replace(".", "").isdigit()
+        hide = named_secret(_plain(name)) and (assigned or looks_secret(_plain(name), value))
         return f"{name}{between}{HIDDEN}" if hide else found[0]
 
-    return _WORD.sub(lambda found: HIDDEN if looks_secret("", found[0]) else found[0], _NAMED.sub(named, line))
+    words = _SPACES.split(_HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", _NAMED.sub(named, line)))
+    for at in range(0, len(words) - 2, 2):  # each word with the one behind it: `--password VALUE`
+        if named_secret(_plain(words[at])) and looks_secret(_plain(words[at]), words[at + 2].strip("\"'`,;")):
+            words[at + 2] = HIDDEN
+    line = "".join(words)
+    return _WORD.sub(lambda found: HIDDEN if looks_secret("", found[0]) else found[0], line)
+
+
+def _plain(name: str) -> str:
+    return name.strip("-\"'`").replace("-", "_")
 
 
 def value(name: str, item: Any) -> Any:

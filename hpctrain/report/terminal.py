@@ -19,8 +19,8 @@ _RANKS = 16
 """Ranks that have a line of their own; of more, the fullest and the least used."""
 
 
-def run(facts: Facts, *, plain: bool = False) -> list[str]:
-    """Return the lines. `plain` is ASCII."""
+def run(facts: Facts, *, plain: bool = False, x: str | None = None) -> list[str]:
+    """Return the lines. `plain` is ASCII; `x`: `step` or `time`, what lies below the curves."""
     past = facts.history
     out = [f"{facts.run.id}: {facts.given.state.word}", *_wrapped(page_rows.subtitle(facts).replace(" · ", ", "))]
     if note := page_rows.going_on(facts):
@@ -34,7 +34,7 @@ def run(facts: Facts, *, plain: bool = False) -> list[str]:
         out += [line for note in page_rows.starts_notes(past) for line in _wrapped(note)]
     if note := page_rows.training_note(facts):
         out += ["", *_wrapped(note)]
-    drawn = [*page_charts.training(past, by_epoch=facts.from_log), *page_charts.speed(past, by_step=facts.from_log)]
+    drawn = [*page_charts.training(past, by_epoch=facts.from_log, x=x), *page_charts.speed(past, by_step=facts.from_log, x=x)]
     for chart in drawn:
         out += _curve(chart, plain=plain)
     out += _memory(facts, plain=plain)

@@ -235,7 +235,7 @@ class _Reading:
         return Start(
             name=each.name, started=None if self.started is None else self.started + shift,
             ended=each.ended + shift if last and each.ended is not None else None,
-            first_step=self.first_step, last_step=self.last_step, outcome=each.outcome if last else None,
+            first_step=self.first_step, last_step=self.last_step, outcome=_outcome(each) if last else None,
             reason=each.reason if last else None, host=each.host, job=each.job, status=each.status if last else None,
             began=self.began, last_at=self.last_at, stopped_at=self.stopped_at, lost_steps=lost,
             lost_s=self._lost_s(lost), shift_s=shift,
@@ -245,6 +245,10 @@ class _Reading:
         if not lost or self.last_at is None:
             return 0.0
         return max(0.0, self.last_at - (self._kept_at or self.began or self.last_at))
+
+
+def _outcome(attempt: Attempt) -> str | None:
+    return attempt.outcome or ("interrupted" if attempt.was_interrupted else None)
 
 
 def _floats(values: Mapping[str, float]) -> dict[str, float]:

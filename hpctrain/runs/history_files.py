@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from hpctrain.runs import metrics
 from hpctrain.runs.metrics import Row
 
 _BLOCK = 1 << 20
+_LATEST = 1e11
+"""Seconds since the epoch, in the year 5138: what says to be later is no time."""
 LONGEST = 1 << 16
 """Bytes of the longest line that is read; none of ours comes near it."""
 
@@ -47,7 +48,7 @@ def rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a metrics.jsonl."""
     for line in lines(path):
         row = metrics.row_of(line + b"\n")
-        if row is not None and math.isfinite(row["at"]):  # Python's JSON has NaN and infinities
+        if row is not None and 0 <= row["at"] < _LATEST:  # Python's JSON has NaN and infinities, too
             yield row
 
 

@@ -43,6 +43,8 @@ class Attempt:
         outcome: `completed`, `failed`, `stopped` or `requeued`; None as long as the script has not said it.
         reason: the training's word for why it ended.
         exit_code: of the training, which it wrote itself (layout.DONE and its neighbours).
+        was_interrupted: the script saw that the scheduler ended the job, or that it was told to end; Slurm says what became of it.
+        output_at: when the job's output had last grown before the script came to its end, seconds since the epoch.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Attempt:
     outcome: str | None = None
     reason: str | None = None
     exit_code: int | None = None
+    output_at: float | None = None
+    was_interrupted: bool = False
 
     @property
     def job(self) -> str | None:
@@ -203,6 +207,8 @@ class RunReader:
             outcome=outcome if outcome in ("completed", "failed", "stopped", "requeued") else None,
             reason=_text(end.get("reason")) or reason,
             exit_code=code,
+            output_at=_time(end.get("output_at")),
+            was_interrupted=outcome == "interrupted",
         )
 
     def _exit(self, name: str) -> tuple[int | None, str | None]:

@@ -234,9 +234,15 @@ class SlurmScheduler:
         return records.parse_squeue(done.stdout)
 
     def _accounting(self, *which: str) -> list[JobRecord]:
-        """Return what sacct says of these jobs; nothing where accounting is off."""
+        """Return what sacct says of these jobs; nothing where accounting is off, or silent: what slurmctld knows is shown all the same."""
+        if slurm_asked.is_silent("sacct"):
+            return []
         argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
-        done = process.run(argv, timeout=self.timeout)
+        try:
+            done = process.run(argv, timeout=min(self.timeout, slurm_accounts.SACCT_TIMEOUT_S))
+        except process.NoAnswerError:
+            slurm_asked.fell_silent("sacct")
+            return []
         return records.parse_sacct(done.stdout) if done.returncode == 0 else []
 
     def _recent(self, queue: dict[str, JobRecord], max_age_s: float) -> dict[str, JobRecord]:
@@ -252,7 +258,11 @@ class SlurmScheduler:
         def ask(left: list[str]) -> dict[str, tuple[slurm_asked.Answer, bool]]:
             found = self._ended(left, queue)
             # A record that has no name yet may be of a job that slurmdbd has not heard all of.
-            return {job: ([asdict(record)], record.is_final and record.name != slurm_accounts.PLACEHOLDER) for job, record in found.items()}
+            # One without an exit code is squeue's.
+            return {
+                job: ([asdict(each)], each.is_final and each.name != slurm_accounts.PLACEHOLDER and each.exit_code is not None)
+                for job, each in found.items()
+            }
 
         known = slurm_asked.of_jobs("ended", job_ids, ask, max_age_s=max_age_s)
         return {record.job_id: record for said in known.values() for record in _records(said)}
@@ -262,15 +272,18 @@ class SlurmScheduler:
         which = ["-S", "now-1days", "-u", getpass.getuser()] if job_ids is None else ["-j", ",".join(job_ids)]
         # Accounting lags by seconds: what squeue shows is newer than what sacct still calls running.
         found = {
-            record.job_id: record
+            record.job_id: records.without_a_job(record, queue)
             for record in self._accounting(*which)
             if record.job_id not in queue or (queue[record.job_id].is_final and record.is_final)
         }
-        for job_id in job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]:
-            if job_id not in found:
-                shown = process.run(["scontrol", "show", "job", "-d", "-o", job_id], timeout=self.timeout)
-                for fields in records.parse_scontrol_jobs(shown.stdout):
-                    found[job_id] = records.from_scontrol(fields)
+        asked = job_ids if job_ids is not None else [job_id for job_id, record in queue.items() if record.is_final]
+        missing = [job_id for job_id in asked if job_id not in found]
+        # A question for each array, not for each task, and few of them: of the others squeue's word is all.
+        for number in list(dict.fromkeys(job_id.partition("_")[0] for job_id in missing))[: slurm_accounts.BY_SCONTROL]:
+            shown = process.run(["scontrol", "show", "job", "-d", "-o", number], timeout=self.timeout)
+            each = [records.from_scontrol(fields) for fields in records.parse_scontrol_jobs(shown.stdout)]
+            found.update({record.job_id: record for record in each if record.job_id in missing})
+        found.update({job_id: queue[job_id] for job_id in missing if job_id not in found and job_id in queue})
         return found
 
     def _find(self, entry: ledger.Entry) -> JobRecord | None:

@@ -18,7 +18,7 @@ from hpctrain.scheduler.parse.accounting import Account
 #: Seconds for sacct: a slurmdbd that is slow must not keep what slurmctld could say.
 SACCT_TIMEOUT_S = 30.0
 #: Jobs that scontrol is asked for, each by its own question; more of them are one squeue.
-_BY_SCONTROL = 4
+BY_SCONTROL = 4
 #: The name in a record of accounting that lacks its own, and the seconds for which that may be so.
 PLACEHOLDER, _BEHIND_S = "allocation", 300.0
 #: Seconds by which clocks of nodes differ.
@@ -87,12 +87,17 @@ def _is_later(account: Account, near: Mapping[str, float]) -> bool:
 
 def _sacct(job_ids: Sequence[str], timeout: float, near: Mapping[str, float] | None) -> tuple[list[Account], str | None]:
     """Return what sacct says, and why it says nothing."""
+    if slurm_asked.is_silent("sacct"):
+        return [], "no answer in time, a short while ago"
     fields = _fields(timeout)
     # Tasks that wait together have no name that every sacct takes; the array has.
     ids = ",".join(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
     argv = ["sacct", "-n", "-D", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(fields), "-j", ids]
     try:
         done = process.run(argv, timeout=timeout, environment=_environment())
+    except process.NoAnswerError as error:
+        slurm_asked.fell_silent("sacct")
+        return [], error.what
     except SchedulerError as error:
         return [], error.what
     if done.returncode != 0:
@@ -121,7 +126,7 @@ def _shown(job_ids: Sequence[str], timeout: float, *, silent: bool) -> list[Acco
     Raises:
         SchedulerError: it does not answer either, where sacct was silent too.
     """
-    if len(job_ids) <= _BY_SCONTROL and shutil.which("scontrol"):
+    if len(job_ids) <= BY_SCONTROL and shutil.which("scontrol"):
         done = [process.run(["scontrol", "show", "job", "-o", job.partition("_[")[0]], timeout=timeout, environment=_environment())
                 for job in job_ids]  # fmt: skip
         fields = [fields for each in done if each.returncode == 0 for fields in records.parse_scontrol_jobs(each.stdout)]

@@ -32,6 +32,8 @@ _KEPT_S = 30 * 86_400
 _GIVEN_UP_S = 120.0
 _WAIT_S = 20.0
 _LOOK_S = 0.1
+#: Seconds for which a program that did not answer in time is left alone, where another can say something too.
+_SILENT_S = 120.0
 #: What is kept by an hpctrain with other records is not read.
 _FORM = " ".join(field.name for record in (JobRecord, Account, Step) for field in fields(record)) + " 1"
 #: slurm.conf where SLURM_CONF does not name it: slurm.conf(5), and the place of a configless slurmd.
@@ -91,6 +93,16 @@ def of_jobs(
 def changed() -> None:
     """Say that something was submitted, cancelled or requeued: answers from before are too old, except of jobs that have ended."""
     _write("changed.json", {"at": time.time()})
+
+
+def fell_silent(program: str) -> None:
+    """Say that a program did not answer in time: whoever asks next need not wait for it as long again."""
+    _write(f"silent-{program}.json", {"at": time.time()})
+
+
+def is_silent(program: str) -> bool:
+    """Whether a program did not answer in time, a short while ago."""
+    return abs(time.time() - _at(_read(f"silent-{program}.json"))) < _SILENT_S
 
 
 def is_alive(ids: Iterable[str]) -> None:

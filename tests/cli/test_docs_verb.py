@@ -17,11 +17,11 @@ from hpctrain.cli.docs import first_line
 if TYPE_CHECKING:
     from conftest import Desk
 
-DIAGNOSES = data.diagnoses()
+FINDINGS, DIAGNOSES = data.findings(), data.diagnoses()
 #: What is both has its two pages, one behind the other.
 PAGES = {
-    name: "\n\n".join(page.rstrip() for pages in (data.findings(), DIAGNOSES) if (page := pages.get(name))) + "\n"
-    for name in sorted({*data.findings(), *DIAGNOSES})
+    name: "\n\n".join(page.rstrip() for pages in (FINDINGS, DIAGNOSES) if (page := pages.get(name))) + "\n"
+    for name in sorted({*FINDINGS, *DIAGNOSES})
 }
 #: One that is known to be there.
 ID = "partition-unknown"

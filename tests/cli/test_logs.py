@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hpctrain.cli import schedulers
+from hpctrain.scheduler.parse.records import JobRecord
+
 pytestmark = pytest.mark.usefixtures("no_slurm")
 
 #: Two ranks of two nodes that write at once: the same, their own, and an error of one of them.
@@ -60,6 +63,8 @@ def here(tmp_path: Path, hpctrain: str) -> Here:
 @pytest.mark.slow
 def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
     here.write("train.py", TWO_RANKS)
+    here.write("hooks/labels.sh", "export SLURM_LABELIO=1\n")
+    here.write("config.yaml", "environment: {before: [hooks/labels.sh]}\n")
     rendered = here.type("render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1")
     assert rendered.returncode == 0, rendered.stderr
     done = here.type("submit", "--local", "--wait", "--run-id", "two")
@@ -83,6 +88,27 @@ def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
     nothing = here.type("logs", "--rank", "7")
     assert nothing.stdout == ""
     assert "no line says that it is of rank 7" in nothing.stderr
+
+
+@pytest.mark.slow
+def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(here: Here) -> None:
+    """Whoever reads the log by program finds the lines that the script wrote: nothing in front, and none cut."""
+    here.write("train.py", 'import json\nprint(json.dumps({"loss": 1.5, "text": "ä" * 3000}, ensure_ascii=False))\n')
+    assert here.type("render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1").returncode == 0
+    done = here.type("submit", "--local", "--wait", "--run-id", "plain")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in here.logs("--raw") if not line.startswith(("hpctrain: ", "rendezvous: "))]
+    assert lines == ['{"loss": 1.5, "text": "' + "ä" * 3000 + '"}'] * 2
+
+
+def test_a_job_that_was_cancelled_before_it_started_is_not_the_newest() -> None:
+    def job(number: int, state: str, start: str | None) -> JobRecord:
+        return JobRecord(job_id=str(number), scheduler="slurm", state=state, start=start)
+
+    done, vain = job(9, "COMPLETED", "2026-11-22T04:10:00"), job(10, "CANCELLED", None)
+    assert schedulers.newest([done, vain]) == done
+    assert schedulers.newest([vain]) == vain
+    assert schedulers.newest([done, vain, waiting := job(8, "PENDING", None)]) == waiting
 
 
 @pytest.mark.slow
@@ -142,6 +168,17 @@ def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
     assert here.logs("old", "-n", "1") == ["[rank 2] 2026-11-22 04:10:02 own c"]
     assert here.logs("old", "-n", "7")[:2] == ["==> job 9 <==", "Größe"]
     assert here.logs("old", "-n", "0") == []
+    (here.directory / "runs").mkdir()
+    assert here.logs(".") == here.logs("old"), "a folder, also beside runs/"
+
+
+def test_a_job_that_every_scheduler_has_forgotten_has_its_files(here: Here) -> None:
+    here.write("logs/output_sft_63_1.log", "out\n")
+    here.write("logs/error_sft_63_1.log", "err\n")
+    here.write("logs/output_sft_63_10.log", "another\n")
+    done = here.type("logs", "63_1")
+    assert (done.returncode, done.stdout) == (0, "out\nerr\n")
+    assert "no scheduler knows job 63_1 any more" in done.stderr
 
 
 def test_past_rotations_come_first(here: Here) -> None:
@@ -154,7 +191,9 @@ def test_past_rotations_come_first(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nothing/here.log",), "there is no such file yet"),
+        (("nothing/here.log",), "error: there is no file nothing/here.log\nfix: ls nothing, or "),
+        (("a.log", "b.log"), "error: there is no file b.log\nfix: ls ., or "),
+        (("",), "error: there is no job ''"),
         (("no-such-job",), "error: there is no job 'no-such-job'"),
         (("a.log", "4711"), "error: '4711' is no file, and 'a.log' is"),
         (("4711", "4712"), "error: two jobs"),

@@ -106,3 +106,49 @@ def test_a_program_that_is_not_there_is_found_before_the_job_queues(tmp_path: Pa
     said = hpctrain(tmp_path, "check").stdout
     assert "the command 'scripts/tell.sh' does not exist" in said
     assert "there is no file 'hook' for HPCTRAIN_WEBHOOK" in said
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_of_a_sweep_each_failure_is_told_and_its_end_once(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    script = "import sys\nraise SystemExit(3 if sys.argv[-1] == '2' else 0)\n"
+    where = project(tmp_path, server, script, "{webhook: hook}")
+    config = where / "config.yaml"
+    config.write_text(config.read_text() + "sweep: points.json\n")
+    (where / "points.json").write_text('[{"x": 1}, {"x": 2}, {"x": 3}]')
+    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "S")
+    assert done.returncode != 0, done.stdout + done.stderr
+    assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")], "two points completed, and none of them told"
+    done = hpctrain(where, "notify", "S", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert server.bodies[-1]["text"] == "S, 3 runs: 2 completed, 1 failed (S_1)"
+    assert server.bodies[-1]["outcome"] == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_waiting_for_a_run_that_is_submitted_again_tells_of_its_last_end(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    script = "import pathlib, time\ntime.sleep(2)\nraise SystemExit(0 if pathlib.Path('mended').exists() else 3)\n"
+    where = project(tmp_path, server, script, "{on: [stopped], webhook: hook}")
+    assert hpctrain(where, "submit", "--local", "--wait", "--run-id", "R").returncode == 3
+    (where / "mended").touch()
+    assert hpctrain(where, "resubmit", "R", "--local").returncode == 0
+    done = hpctrain(where, "notify", "R", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert [body["outcome"] for body in server.bodies] == ["completed"]
+
+
+@pytest.mark.parametrize(
+    ("on", "types"),
+    [
+        ("[completed]", "END"),
+        ("[failed]", "FAIL,INVALID_DEPEND"),
+        ("[stopped]", "END,FAIL"),
+        ("[completed, failed]", "END,FAIL,INVALID_DEPEND"),
+        ("[completed, failed, stopped]", "END,FAIL,INVALID_DEPEND"),
+    ],
+)
+def test_what_slurm_mails(tmp_path: Path, on: str, types: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"notify: {{mail: me@example.org, on: {on}}}\n")
+    done = hpctrain(tmp_path, "render", "--to", "-")
+    assert f"\n#SBATCH --mail-user=me@example.org\n#SBATCH --mail-type={types}\n" in done.stdout, done.stderr

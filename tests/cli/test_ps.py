@@ -142,6 +142,27 @@ def test_slurm_is_silent_and_local_jobs_are_shown(cluster: Desk) -> None:
         assert said.lines[-1].startswith("fix: ")
 
 
+def test_a_slurm_that_hangs_is_said_in_words(cluster: Desk) -> None:
+    cluster.set(HPCTRAIN_SLURM_TIMEOUT="1")
+    cluster.program("squeue", "sleep 20")
+    said = cluster.run("ps")
+    assert said.code == 3
+    assert said.lines == [
+        "error: Slurm does not answer: squeue did not answer within 1 s",
+        "fix: sinfo, and when that answers: hpctrain ps",
+    ]
+
+
+def test_an_accounting_that_hangs_is_said_and_hides_nothing(cluster: Desk) -> None:
+    cluster.set(HPCTRAIN_SLURM_TIMEOUT="1")
+    cluster.program("sacct", "sleep 20")
+    show(cluster, [queued("42")])
+    said = cluster.run("ps")
+    assert said.code == 0
+    assert "42 " in said.out
+    assert "note: sacct does not answer; of jobs that have ended, only what slurmctld remembers is shown" in said.err
+
+
 def test_a_job_that_there_is_not(cluster: Desk) -> None:
     assert cluster.refused("ps", "nope").lines[0] == "error: there is no job 'nope'"
 

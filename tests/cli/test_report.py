@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,6 +18,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 import made_runs
 
+from hpctrain.cli import main
+
 pytestmark = pytest.mark.usefixtures("no_slurm")
 
 
@@ -26,10 +31,25 @@ def project(tmp_path: Path) -> Path:
 
 
 def call(project: Path, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-    hpctrain = Path(sys.executable).with_name("hpctrain")
-    done = subprocess.run(
-        [hpctrain, "report", *words], cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **variables}
-    )
+    """Type the command in the project: in this process, or, with variables of its own, in one of its own."""
+    argv = ["report", *words]
+    if variables:
+        hpctrain = Path(sys.executable).with_name("hpctrain")
+        done = subprocess.run(
+            [hpctrain, *argv], cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **variables}
+        )
+    else:
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with (
+            contextlib.chdir(project),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main(argv)
+        assert isinstance(ended.value.code, int)
+        texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+        done = subprocess.CompletedProcess(argv, ended.value.code, *texts)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -111,6 +131,99 @@ def test_in_characters(project: Path) -> None:
     assert call(project, "--terminal", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C").stdout.isascii()
 
 
+def test_what_lies_below_the_curves(project: Path) -> None:
+    over = "with nodes, without the waits"
+    said = call(project, "--terminal").stdout
+    assert "Loss, over step" in said
+    assert f"Tokens per second, all processes, over min {over}" in said
+    said = call(project, "--terminal", "--x", "time").stdout
+    assert f"Loss, over min {over}" in said
+    said = call(project, "--terminal", "--x", "step").stdout
+    assert "Tokens per second, all processes, over step" in said
+    call(project, "--x", "time", "--to", "x.html")
+    svg = (project / "x.html").read_text().partition('id="loss"')[2].partition("</svg>")[0]
+    assert "restart" in svg
+    assert "lost" in svg, "shaded on the time axis"
+    assert "--x is of the charts" in call(project, "--x", "time", "--json", code=2).stderr
+
+
+def test_words_behind_the_dashes_win_over_the_config_on_the_page_as_they_did_in_the_job(project: Path) -> None:
+    launch = project / "runs/.launches/pretrain-1"
+    config = {"training": {"max_steps": "60", "save_steps": "30", "report_to": "none"}}
+    made_runs.write(launch / "config.json", {"schema": 1, "config": config, "origins": {"training.max_steps": "config.yaml:3"}})
+    words = "--nodes 1 -- --max_steps 400 --logging-steps=7 --bf16 --report_to none tensorboard --max_steps 500 --api_token hunter2hunter2"
+    (project / "runs/pretrain-1/script.sbatch").write_text(
+        "#!/bin/bash\n# made by hpctrain 0.1.0 from template job.sbatch.j2 0123456789ab, config 0123456789ab, text 0123456789ab\n"
+        f"# make it again: cd /somewhere && hpctrain render {words}\n"
+    )
+    said = json.loads(call(project, "--json").stdout)
+    assert said["config"]["training"] == {
+        "max_steps": "500", "save_steps": "30", "logging_steps": "7", "bf16": "true", "report_to": ["none", "tensorboard"],
+        "api_token": "(hidden)",
+    }  # fmt: skip
+    assert {"key": "training.max_steps", "value": "500", "from": "typed behind --"} in said["set"]
+    assert "training.max_steps: 500" in call(project, "--terminal").stdout
+
+
+def test_of_a_run_whose_config_was_changed_the_newest_counts(project: Path) -> None:
+    launch = project / "runs/.launches/pretrain-1"
+    record = {"schema": 1, "tag": "pretrain-1", "kind": "run", "name": "x", "created": 1, "runs": ["pretrain-1"]}
+    made_runs.write(launch / "launch.json", record)
+    for job, name, size in (("4710", "config.json", 8), ("4711", "config.2.json", 4)):
+        config = {"training": {"per_device_train_batch_size": str(size)}}
+        made_runs.write(launch / name, {"schema": 1, "config": config, "origins": {}})
+        sent = {"schema": 1, "token": job, "argv": ["sbatch"], "at": int(job), "scheduler": "slurm", "job_id": job, "config": name}
+        made_runs.write(launch / f"submissions/{job}.json", sent)
+    assert json.loads(call(project, "--json").stdout)["config"]["training"] == {"per_device_train_batch_size": "4"}
+
+
+def test_long_files_are_announced(project: Path) -> None:
+    assert "reading" not in call(project, "--json").stderr
+    with (project / "runs/pretrain-1/memory/rank-0.jsonl").open("ab") as stream:
+        stream.truncate(stream.tell() + 60_000_000)
+    assert re.search(r"^note: reading 6\d MB of metrics and samples$", call(project, "--json").stderr, re.MULTILINE)
+
+
+def test_times_and_steps_that_are_none_are_left_out(project: Path) -> None:
+    metrics = next((project / "runs/pretrain-1").glob("attempts/*.1/metrics.jsonl"))
+    with metrics.open("a") as stream:
+        for at in (1e308, -5.0, math.nan):
+            stream.write(json.dumps({"event": "log", "step": 399, "epoch": 1.0, "at": at, "loss": 2.0}) + "\n")
+        stream.write(json.dumps({"event": "log", "step": 10**23, "epoch": 1.0, "at": made_runs.AT + 9000, "loss": 1e300}) + "\n")
+    assert max(map(len, call(project, "--terminal").stdout.splitlines())) <= 80
+    assert json.loads(call(project, "--json").stdout)["efficiency"]["held_s"] < 20_000
+    call(project)
+
+
+def test_one_step_that_is_larger_than_a_float_counts(project: Path) -> None:
+    run = project / "runs/pretrain-1"
+    for path in run.glob("attempts/*/metrics.jsonl"):
+        path.write_text(json.dumps({"event": "log", "step": 10**23, "epoch": 1.0, "at": made_runs.AT, "loss": 1.0}) + "\n")
+    call(project)
+
+
+def test_a_start_that_the_scheduler_ended_says_so(project: Path) -> None:
+    end = next((project / "runs/pretrain-1").glob("attempts/*.0")) / "end.json"
+    made_runs.write(end, {"schema": 1, "at": made_runs.AT + 1200, "status": 143, "reason": "", "outcome": "interrupted"})
+    starts = json.loads(call(project, "--json").stdout)["starts"]
+    assert [start["outcome"] for start in starts] == ["interrupted", "completed"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hpctrain submit -- --hub_token hf_x --password={}", "a --password={} b", "--a b --api-key {}", '{{"password": "{}"}}',
+        "Authorization: Bearer {}", '"authorization": "Basic {}"', "https://me:{}@host/x", "WANDB_API_KEY={}", "token: {}",
+        "x --secret '{}'",
+    ],
+)  # fmt: skip
+def test_forms_of_a_secret(line: str) -> None:
+    from hpctrain.report import secrets
+
+    assert "hunter2" not in secrets.text(line.format("hunter2hunter2hunter2"))
+    assert secrets.text("pad_token: <pad> max_token: 1000000 Basic training eos_token=</s>").count("hidden") == 0
+
+
 def test_bad_words(project: Path) -> None:
     assert "error: there is no run 'pretain-1'; did you mean 'pretrain-1'?" in call(project, "pretain-1", code=2).stderr
     assert "--to writes a page" in call(project, "--to", "x.html", "--json", code=2).stderr
@@ -185,7 +298,8 @@ def test_secrets_stay_where_they_are(project: Path) -> None:
     made_runs.write(project / "runs/.launches/pretrain-1/config.json", {"schema": 1, "config": config, "origins": origins})
     (project / "runs/pretrain-1/script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
     (project / "logs").mkdir()
-    (project / "logs/out_4711.log").write_text(f"login with --token {token}\nWANDB_API_KEY={'0' * 40}\nproxy http://me:{password}@proxy\n")
+    (project / "logs/out_4711.log").write_text(f"login with --token {token}\nWANDB_API_KEY={'0' * 40}\nproxy http://me:{password}@proxy\n"
+                                                    f'{{"password": "{password}"}} Authorization: Bearer {password}\n')  # fmt: skip
     call(project)
     for said in ((project / "runs/pretrain-1/report.html").read_text(), call(project, "--json").stdout, call(project, "--terminal").stdout):
         assert token not in said

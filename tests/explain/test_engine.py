@@ -217,6 +217,23 @@ def test_the_rank_is_taken_from_the_copy_of_the_line_in_the_ranks_own_file() -> 
     assert [each.file for each in diagnosis.evidence] == ["job.log"]
 
 
+def test_where_the_first_line_names_no_process_a_later_one_of_the_same_start_does() -> None:
+    first = hit("oom", 1, 5.0, shown="slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.")
+    later = hit("oom", 2, 5.0, rank=2, node="gpu012", shown="srun: error: gpu012: task 2: Out Of Memory")
+    (diagnosis,) = said(first, later).diagnoses
+    assert (diagnosis.rank, diagnosis.node) == (2, "gpu012")
+    (diagnosis,) = said(first, replace(later, part=1, parts=1)).diagnoses
+    assert (diagnosis.rank, diagnosis.node) == (None, None), "of another start"
+    (diagnosis,) = said(first, later, first_failed=(FirstFailed(rank=6, node="gpu013", at=4.0),)).diagnoses
+    assert (diagnosis.rank, diagnosis.node) == (6, "gpu013"), "torch saw which one was the first"
+
+
+def test_the_node_that_a_line_names_is_the_one_and_not_the_node_that_wrote_of_it() -> None:
+    writer = hit("oom", 1, 5.0, node="gpu012", shown="slurmstepd-gpu012: error: *** JOB 7 ON gpu012 CANCELLED")
+    (diagnosis,) = said(writer, hit("oom", 2, 5.0, node="gpu013", shown="Node failure on gpu013", groups={"node": "gpu013"})).diagnoses
+    assert diagnosis.node == "gpu013"
+
+
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED by 1000"])
 def test_the_end_is_said_in_the_schedulers_words(state: str) -> None:
     found = said(case=Case(account=account(state, exit_code=1, elapsed_s=65, time_limit_s=3600)))

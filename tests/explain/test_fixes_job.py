@@ -37,7 +37,12 @@ def test_a_longer_time_limit() -> None:
     # 4 h and 2000 steps of 2 s, a tenth more, in quarters of an hour
     assert text(fixed).splitlines()[0] == "--time 04:00:00 -> 05:45:00"
     assert new(fixed) == {"resources.time": "05:45:00"}
-    assert FIXES["time_limit"](slow(step_s=None), {}) is None
+    doubled = FIXES["time_limit"](slow(step_s=None), {})
+    assert new(doubled) == {"resources.time": "08:00:00"}
+    assert "nothing says how many steps are left" in text(doubled)
+    at_most = FIXES["time_limit"](slow(step_s=None, extra={"time_max_s": 5 * 3600}), {})
+    assert new(at_most) == {"resources.time": "05:00:00"}
+    assert FIXES["time_limit"](slow(step_s=None, extra={"time_max_s": 4 * 3600}), {}) is None
 
 
 def test_a_partition_that_allows_no_more() -> None:

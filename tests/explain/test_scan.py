@@ -122,6 +122,7 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert sorted(hit.rank for hit in one.hits if hit.rank is not None) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_memory_and_time_are_bounded_however_often_an_error_repeats(tmp_path: Path) -> None:
     file = log(tmp_path, b"".join(b"2026-03-21 02:07:08,%03d " % (n % 1000) + OOM for n in range(60_000)))
     tracemalloc.start()
@@ -157,6 +158,38 @@ def test_what_the_training_did_behind_an_error_is_counted(tmp_path: Path) -> Non
     steps = b"{'loss': 1.0, 'grad_norm': 0.1}\n"
     assert look(tmp_path, OOM + steps * 25).hits[0].steps_after == 25
     assert look(tmp_path, steps * 25 + OOM + steps * 3).hits[0].steps_after == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " [2026-03-21 02:07:00] iteration {n:8}/     100 | consumed samples:  320 | lm loss: 9.571E+00 | loss scale: 1.0 |",
+        " samples/sec: 5.4 | iteration {n:8}/  320000 | elapsed time per iteration (ms): 11.1",
+        "step {n}/30 loss 0.3", "step {n} | loss 2.1", "[rank0]: step {n} loss=2.1", "iter {n}: loss 2.3456, time 45.00ms",
+        "Epoch: [0]  [{n}/100]  eta: 0:00:09  lr: 0.1  loss: 2.3012 (2.4010)  time: 0.1", "Epoch: [0][{n}/100]\tLoss 2.3e+00 (2.4e+00)",
+        "Step {n} | loss:1.95 lr:2e-05 tokens_per_second_per_gpu:401",
+        "[titan] 2026-03-21 02:07:00,123 - root - INFO - \x1b[31mstep: {n:2}  \x1b[32mloss:  8.1309  \x1b[33mgrad_norm: 1.5\x1b[39m",
+        "Epoch 0:  10%|#    | {n}/50 [00:01<00:09,  4.90it/s, v_num=0, train_loss=2.10]", "{{'loss': 2.1, 'step': {n}}}",
+        "Epoch 0/9 ---- {n}/50 0:00:01 4.90it/s v_num: 0 train_loss: 2.1", '{{"epoch": 1, "train_loss": "2.3", "step": {n}}}',
+        "Train loss/train/total: 2.1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_line_of_progress_counts_once_whoever_writes_it(line: str, end: str, tmp_path: Path) -> None:
+    steps = "".join(line.format(n=n) + end for n in range(25)).encode()
+    assert look(tmp_path, steps + b"\n" + OOM + steps).hits[0].steps_after == 25
+
+
+@pytest.mark.parametrize(
+    "line", ["router_aux_loss_coef: 0.001", "Attempted loss scale: 65536.0, reducing", "loss: nan", "step 7 loss 2.1", "loss_fn: 1.5"]
+)
+def test_what_is_no_step_or_the_same_one_is_not_counted(line: str, tmp_path: Path) -> None:
+    assert look(tmp_path, OOM + (line.encode() + b"\n") * 25).hits[0].steps_after < 2
+
+
+def test_of_ranks_that_all_log_a_step_one_is_counted(tmp_path: Path) -> None:
+    step = b"".join(b"[rank%d]: loss: 2.1\n" % rank for rank in range(64))
+    assert look(tmp_path, OOM + step * 2).hits[0].steps_after == 2
 
 
 def test_a_requeued_job_that_goes_on_in_the_same_file_has_parts(tmp_path: Path) -> None:

@@ -34,6 +34,23 @@ for step in range(1, 1000):
     dist.all_reduce(torch.ones(1))
     print(f"step {step} of 1000, loss 2.5", flush=True)
 """
+#: A worker of a data loader that takes more memory with each batch, until the kernel ends it.
+WORKER = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Grows(Dataset):
+    held = []
+    def __len__(self):
+        return 10_000
+    def __getitem__(self, index):
+        self.held.append(bytearray(30_000_000))
+        return index
+
+if __name__ == "__main__":
+    for step, batch in enumerate(DataLoader(Grows(), num_workers=1, batch_size=2)):
+        print(f"step {step} of 5000, loss 2.5", flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class Trouble:
 
     Attributes:
         script: of the training; config: further keys; expect: ids, of which the first diagnosis has to have one; rank, node: it has to
-            name; fix: what its fix has to hold.
+            name; fix: what its fix has to hold; runs: the file system on which its runs lie.
     """
 
     script: str
@@ -51,6 +68,7 @@ class Trouble:
     rank: int | None = None
     node: str | None = None
     fix: str = ""
+    runs: str = ""
     training: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,7 +81,7 @@ TROUBLES: dict[str, Trouble] = {
         ("time-limit",), {"resources": {"time": "1"}}, fix="time",
     ),
     "hang": Trouble(
-        GLOO % {"timeout": 600, "body": "if step == 3 and rank == 1: time.sleep(900)"},
+        GLOO % {"timeout": 600, "body": "if step == 30 and rank == 1: time.sleep(900)"},
         ("hang",), {"launcher": "torchrun", "resources": {"gpus": 2, "time": "1", "cpus_per_task": 2, "mem": "1500M"}},
     ),
     "killed-rank": Trouble(
@@ -91,8 +109,44 @@ TROUBLES: dict[str, Trouble] = {
         " rank=int(os.environ['RANK']), world_size=size, timeout=datetime.timedelta(seconds=8))\n",
         ("world-size-unequal", "rendezvous-timeout"), {"resources": {"gpus": 2, "mem": "3000M"}},
     ),
+    "killed-worker": Trouble(WORKER, ("host-oom",), {"resources": {"mem": "1200M", "cpus_per_task": 2}}, fix="1200M"),
+    "one-rank-too-big": Trouble(
+        GLOO % {"timeout": 600, "body": "held = bytearray(2_000_000_000) if step == 3 and rank == 1 else b''"},
+        ("host-oom",), {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}}, rank=1, fix="1500M",
+    ),
+    "full-save": Trouble(
+        "", ("disk-full", "checkpoint-disk-full"), {"script": None, "resources": {"mem": "2500M"}},
+        training={"save_steps": 5, "save_strategy": "steps"}, runs="tiny",
+    ),
+    "requeue-loop": Trouble(
+        "import sys\nprint('saves and stops', flush=True)\nopen(__import__('os').environ['HPCTRAIN_RUN_DIR'] + '/attempts/' + "
+        "__import__('os').environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85 deadline')\nsys.exit(85)\n",
+        ("requeue-loop",), {"restart": {"mode": "requeue", "max": 2}},
+    ),
     "nan": Trouble("", ("nan-loss",), {"script": None, "resources": {"mem": "2500M"}}, training={"learning_rate": 1e30}),
 }  # fmt: skip
+
+#: What `hpctrain resubmit --apply-fix` makes work: the script goes on from where it was.
+MENDED: dict[str, Trouble] = {
+    "mended-memory": Trouble(
+        "held = bytearray(250_000_000)\nheld[::4096] = b'x' * len(held[::4096])\nprint('enough')\n",
+        ("host-oom",), {"resources": {"mem": "200M"}}, fix="resources.mem",
+    ),
+    "mended-time": Trouble(
+        "import os, time\nplace = os.environ['HPCTRAIN_RUN_DIR'] + '/step'\n"
+        "done = int(open(place).read()) if os.path.exists(place) else 0\n"
+        "for step in range(done + 1, 121):\n    print(f'step {step} of 120', flush=True)\n"
+        "    time.sleep(1)\n    open(place, 'w').write(str(step))\n",
+        ("time-limit",), {"resources": {"time": "1"}}, fix="resources.time",
+    ),
+}  # fmt: skip
+#: Requeued by itself, and done: there is nothing to say.
+REQUEUED = Trouble(
+    "import os, sys\nprint('step 1 of 2', flush=True)\nfirst = os.environ['HPCTRAIN_ATTEMPT'].endswith('.0')\n"
+    "if first: open(os.environ['HPCTRAIN_RUN_DIR'] + '/attempts/' + os.environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85 deadline')\n"
+    "sys.exit(85 if first else 0)\n",
+    (), {"restart": {"mode": "requeue", "max": 2}},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,11 +160,17 @@ class Job:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([HPCTRAIN, *words], cwd=self.project, env=self.environment, capture_output=True, text=True, timeout=120)
 
-    def explained(self) -> dict[str, Any]:
-        done = self.run("explain", self.id, "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+    def explained(self) -> tuple[dict[str, Any], str]:
+        """Return what is said, as JSON and as text; both are asked for at once."""
+        asked = [
+            subprocess.Popen(
+                [HPCTRAIN, "explain", self.id, *more], cwd=self.project, env=self.environment, stdout=subprocess.PIPE, text=True
+            )
+            for more in (["--json"], [])
+        ]
+        said, shown = (each.communicate(timeout=120)[0] for each in asked)
+        assert [each.returncode for each in asked] == [0, 0], said + shown
+        return json.loads(said), shown
 
     def logs(self) -> str:
         return "\n".join(
@@ -135,6 +195,8 @@ def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], va
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     for place in ("small", "quota"):
         (folder / place).symlink_to(values[place])
+    if trouble.runs:
+        (folder / "runs").symlink_to(values[trouble.runs])
     environment = {**env, "PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["HPCTRAIN_STATE_DIR"] = str(folder.parent / "state")
     done = subprocess.run(
@@ -145,12 +207,14 @@ def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], va
 
 
 @pytest.fixture(scope="module")
-def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a file system with room for a megabyte."""
-    place = tmp_path_factory.mktemp("small")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Return file systems: `small` with room for a megabyte, `tiny` for what a run writes, and not for a checkpoint."""
+    places = {name: tmp_path_factory.mktemp(name) for name in ("small", "tiny")}
+    for name, size in (("small", "1m"), ("tiny", "700k")):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(places[name])], check=True)
+    yield places
+    for place in places.values():
+        subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -180,27 +244,51 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def jobs(lab: Lab, tmp_path_factory: pytest.TempPathFactory, small_disk: Path, quota: Path, taken_port: int) -> dict[str, Job]:
+def jobs(lab: Lab, tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path], quota: Path, taken_port: int) -> dict[str, Job]:
     """Submit all at once: most of their time is a minute's limit, and the lab has room for several."""
     folder = tmp_path_factory.mktemp("explain")
     made = subprocess.run([HPCTRAIN, "prepare", "--demo", str(folder / "demo")], env=lab.env, capture_output=True, text=True, timeout=300)
     assert made.returncode == 0, made.stderr
     values = {
         "port": taken_port,
-        "small": small_disk,
+        **disks,
         "quota": quota,
         "model": str(folder / "demo/model"),
         "dataset": str(folder / "demo/dataset"),
     }
-    return {name: submitted(name, trouble, folder / name, lab.env, values) for name, trouble in TROUBLES.items()}
+    everything = {**MENDED, **TROUBLES, "requeued": REQUEUED}
+    return {name: submitted(name, trouble, folder / name, lab.env, values) for name, trouble in everything.items()}
+
+
+@pytest.fixture(scope="module")
+def mended(jobs: dict[str, Job], lab: Lab) -> dict[str, tuple[dict[str, Any], Job]]:
+    """Return what was changed, and the jobs that go on: they run while the others are explained."""
+    found = {}
+    for name, trouble in MENDED.items():
+        job = jobs[name]
+        lab.finished(job.id, timeout_s=240)
+        first = job.explained()[0]["diagnoses"][0]
+        assert first["id"] in trouble.expect, job.logs()
+        (run,) = (path.name for path in (job.project / "runs").iterdir() if not path.name.startswith("."))
+        done = job.run("resubmit", run, "--apply-fix", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = json.loads(done.stdout)
+        found[name] = (said, Job(said["jobs"][0], job.project, job.environment))
+    return found
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_a_fix_is_applied(name: str, mended: dict[str, tuple[dict[str, Any], Job]]) -> None:
+    (fixed,) = mended[name][0]["fixes"]
+    assert [change["key"] for change in fixed["changes"]] == [MENDED[name].fix]
 
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken_port: int) -> None:
     job, trouble = jobs[name], TROUBLES[name]
     lab.finished(job.id, timeout_s=240)
-    time.sleep(0.5)
-    found = job.explained()["diagnoses"]
+    answer, shown = job.explained()
+    found = answer["diagnoses"]
     said = json.dumps(found, indent=1) + job.logs()
     assert found, said
     first = found[0]
@@ -211,9 +299,18 @@ def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken
     assert wanted in json.dumps(first), said
     if trouble.rank is not None:
         assert first["rank"] == trouble.rank, said
-    shown = job.run("explain", job.id).stdout
     assert first["id"] in shown
     assert max(map(len, shown.splitlines())) <= 80, shown
+
+
+def test_a_job_that_was_requeued_and_is_done_is_left_alone(jobs: dict[str, Job], lab: Lab) -> None:
+    job = jobs["requeued"]
+    rows = lab.finished(job.id, timeout_s=240)
+    assert rows[job.id]["State"] == "COMPLETED", job.logs()
+    said, _ = job.explained()
+    assert said["diagnoses"] == [], said
+    assert not said["failed"], said
+    assert len(list(job.project.glob("runs/*/attempts/*"))) == 2
 
 
 def test_an_account_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:
@@ -236,9 +333,39 @@ def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
     assert [each["id"] for each in json.loads(done.stdout)["diagnoses"]] == ["cancelled-by-user"], done.stdout
 
 
+def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
+    """Why they wait is in the record alone: they have written nothing."""
+    failed = lab.submit("exit 3", tmp_path, "--mem=50", "--time=2")
+    lab.finished(failed)
+    waiting = {
+        "dependency-never": lab.submit("true", tmp_path, "--mem=50", "--time=2", f"--dependency=afterok:{failed}"),
+        "held-by-user": lab.submit("true", tmp_path, "--mem=50", "--time=2", "--hold"),
+    }
+    try:
+        for expected, job in waiting.items():
+            end = time.monotonic() + 30
+            while lab.run("squeue", "-h", "-j", job, "-o", "%r").stdout.strip() in ("None", "Dependency"):
+                assert time.monotonic() < end
+                time.sleep(0.5)
+            environment = {**lab.env, "HPCTRAIN_STATE_DIR": str(tmp_path / job)}
+            done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+            found = json.loads(done.stdout)["diagnoses"]
+            assert [each["id"] for each in found] == [expected], done.stdout + done.stderr
+            assert job in found[0]["fix"], found
+    finally:
+        lab.run("scancel", *waiting.values())
+
+
 def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:
     body = "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old server'; exit 0"
     job = lab.submit(body, tmp_path, "--mem=50", "--time=2")
     lab.finished(job)
     done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
     assert json.loads(done.stdout)["diagnoses"] == [], done.stdout
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_with_its_fix_the_job_completes(name: str, mended: dict[str, tuple[dict[str, Any], Job]], lab: Lab) -> None:
+    again = mended[name][1]
+    assert lab.finished(again.id, timeout_s=240)[again.id]["State"] == "COMPLETED", again.logs()
+    assert again.explained()[0]["diagnoses"] == []

@@ -45,7 +45,7 @@ def test_a_runs_logs_over_restarts_and_resubmissions_are_in_order(project: Path)
     attempt(project, "500.0", "500", 1000.0)
     ranks = attempt(project, "500.1", "500", 1500.0) / "ranks"
     ranks.mkdir()
-    for rank in (10, 2):
+    for rank in (500, 2):  # a rank that is the number of its job
         (ranks / f"rank-{rank}.log").write_text("x\n")
     for job in ("70", "500"):
         for stream in ("output", "error"):
@@ -58,7 +58,7 @@ def test_a_runs_logs_over_restarts_and_resubmissions_are_in_order(project: Path)
         ("output_sft_500.log", "500", None, "out", None, False),
         ("error_sft_500.log", "500", None, "err", None, False),
         ("rank-2.log", "500", "500.1", "both", 2, True),
-        ("rank-10.log", "500", "500.1", "both", 10, True),
+        ("rank-500.log", "500", "500.1", "both", 500, True),
         ("output_sft_70.log", "70", "70.0", "out", None, False),
         ("error_sft_70.log", "70", "70.0", "err", None, False),
     ]
@@ -119,11 +119,31 @@ def test_a_folder_of_anybodys_logs(tmp_path: Path) -> None:
         ("job_77_r3.log", "both", 3, None, "77"),
         ("train-20261122.log", "both", None, None, None), ("x.e12345", "err", None, None, "12345"),
         ("4711.out", "out", None, None, "4711"), ("train_node-n01.log", "both", None, "n01", None),
+        ("slurm-5_rank-3.out", "out", 3, None, "5"), ("train_rank_3.log", "both", 3, None, None),
+        ("log_node01_rank3.txt", "both", 3, None, None),
+        ("output_rank_3.log", "out", 3, None, None), ("lrdn0123_0.err", "err", 0, "lrdn0123", None),
+        ("node1_2.out", "out", 2, "node1", None),
+        # What hpctrain gives: NAME is the user's, and the number is the job's.
+        ("error_killed-rank_6.log", "err", None, None, "6"), ("output_lora-r8_123.log", "out", None, None, "123"),
+        ("output_sft-a100_12.log", "out", None, None, "12"), ("output_n01_123_7.log", "out", None, None, "123_7"),
+        ("output_sw_63_0.log", "out", None, None, "63_0"), ("error_lora_128_4711.log", "err", None, None, "4711"),
+        ("output_node_a100_5.log", "out", None, None, "5"), ("error_rank-3-sft_99.log", "err", None, None, "99"),
+        # Ranks of LoRA, models and hyperparameters are no processes, no nodes and no jobs.
+        ("lora_rank8.log", "both", None, None, None), ("low-rank_16.log", "both", None, None, None),
+        ("sft_r16.log", "both", None, None, None),
+        ("gpt2_3.log", "both", None, None, None), ("a100_7.out", "out", None, None, None), ("llama-3_12.log", "both", None, None, None),
+        ("step-1000.log", "both", None, None, None), ("seed_1234.log", "both", None, None, None), ("exp01_3.log", "both", None, None, None),
     ],
 )  # fmt: skip
 def test_what_a_name_says(name: str, stream: str, rank: int | None, node: str | None, job: str | None) -> None:
     file = names.read(Path("/x") / name)
     assert (file.stream, file.rank, file.node, file.job) == (stream, rank, node, job)
+
+
+def test_the_name_of_a_job_that_is_known_says_no_rank(tmp_path: Path) -> None:
+    for name in ("output_rank_6.log", "rank_6.out"):
+        assert [(file.rank, file.node, file.job) for file in found.of_job(tmp_path / name, job="6")] == [(None, None, "6")]
+    assert [file.rank for file in found.of_job(tmp_path / "output_n01_7_2.log", job="7_2")] == [None]
 
 
 @settings(max_examples=150, deadline=None)

@@ -138,6 +138,11 @@ def test_any_bytes_become_a_line(raw: bytes) -> None:
         ("node01: text", Label("text", None, "node01")),
         ("node01: [rank3]: text", Label("text", 3, "node01")),
         ("srun: error: n01: task 3: Killed", Label("srun: error: n01: task 3: Killed", 3, "n01")),
+        ("slurmstepd-gpu012: error: Detected 1 oom_kill event",
+         Label("slurmstepd-gpu012: error: Detected 1 oom_kill event", None, "gpu012")),
+        ("slurmstepd-n-3.hpc: error: *** JOB 7 ON n-3 CANCELLED", Label("slurmstepd-n-3.hpc: error: *** JOB 7 ON n-3 CANCELLED", None, "n-3.hpc")),
+        ("slurmstepd-gpu012: task 3: x", Label("slurmstepd-gpu012: task 3: x", 3, "gpu012")),
+        ("3: slurmstepd-gpu012: error: x", Label("slurmstepd-gpu012: error: x", 3, "gpu012")),
         ("n01:12:13 [3] NCCL INFO x", Label("n01:12:13 [3] NCCL INFO x", None, "n01", 3)),
         ("[E P.cpp:474] [Rank 3] Watchdog", Label("[E P.cpp:474] [Rank 3] Watchdog", 3)),
         ("[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=n01 rank=3/8 local=1 | x",
@@ -172,3 +177,7 @@ def test_a_label_that_is_put_in_front_comes_off_again(said: str, rank: int) -> N
 def test_no_line_makes_labels_fail(line: str) -> None:
     cleaned = clean(line)
     assert cleaned.endswith(label(cleaned).rest)
+
+
+def test_a_label_that_appears_only_when_the_line_is_cleaned() -> None:
+    assert clean("\x1b[A[A0]:0%||0/0[0]0") == clean(clean("\x1b[A[A0]:0%||0/0[0]0")) == "[A0]:0"

@@ -135,6 +135,15 @@ def test_without_its_script_it_says_the_same(chromium: Browser, eight: Path, tmp
     assert html.count('<path class="line') >= 20
 
 
+def test_on_a_phone_no_table_is_cut(chromium: Browser, eight: Path, tmp_path: Path) -> None:
+    chromium.open(write(eight, tmp_path / "report.html"), width=400)
+    assert chromium.evaluate("document.documentElement.scrollWidth") == 400
+    wide = "[...document.querySelectorAll('.wide:has(.rows)')].filter(box => box.scrollWidth > box.clientWidth).length"
+    assert chromium.evaluate(wide) == 0, "a number that is cut at the edge reads as another number"
+    cell = "document.querySelector('#s-starts .rows tbody td:nth-child(6)')"
+    assert chromium.evaluate(f"getComputedStyle({cell}, '::before').content") in ('"to step" " "', '"to step "')
+
+
 def test_on_paper(chromium: Browser, eight: Path, tmp_path: Path) -> None:
     file = write(eight, tmp_path / "report.html")
     chromium.open(file, width=800, dark=True, media="print")
@@ -144,7 +153,7 @@ def test_on_paper(chromium: Browser, eight: Path, tmp_path: Path) -> None:
     pdf = chromium.pdf(tmp_path / "page.pdf")
     assert pdf.startswith(b"%PDF")
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
-    assert 2 <= pages <= 9
+    assert 2 <= pages <= 5, "charts that a page keeps together leave it half empty"
 
 
 def test_what_is_hostile_stays_text(chromium: Browser, tmp_path: Path) -> None:

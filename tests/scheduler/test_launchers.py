@@ -73,7 +73,7 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
     if launcher == "accelerate":
         assert "num_processes: 7" in Path("multi_gpu.yaml").read_text(), "the user's file is left alone, and its number is not used"
     world = nodes * gpus
-    form = r"^(?:\d+: )?rank (\d+)/(\d+) sum (\d+) local (\d+) node (\d+) argv (.*) unbuffered 1 offline 1$"  # srun --label
+    form = r"^rank (\d+)/(\d+) sum (\d+) local (\d+) node (\d+) argv (.*) unbuffered 1 offline 1$"
     lines = re.findall(form, done.stdout, re.MULTILINE)
     assert sorted(int(line[0]) for line in lines) == list(range(world))
     assert {(int(line[1]), int(line[2])) for line in lines} == {(world, world)}

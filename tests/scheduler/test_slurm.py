@@ -160,6 +160,37 @@ def test_without_accounting_slurmctld_is_asked(programs: Programs) -> None:
     assert (record.name, record.state, record.exit_code, record.elapsed_s) == ("my job", "OUT_OF_MEMORY", 1, 12)
 
 
+def test_accounting_that_hangs_hides_no_job_and_is_left_alone_for_a_while(programs: Programs) -> None:
+    programs(squeue=f"echo '{squeue_line('5', '', 'RUNNING')}'; echo '{squeue_line('6', '', 'FAILED')}'", sacct="sleep 30")
+    for _ in range(2):
+        assert [(record.job_id, record.state) for record in scheduler().status()] == [("5", "RUNNING"), ("6", "FAILED")]
+    assert len(calls("sacct")) == 1
+    assert [record.job_id for record in scheduler().status(["6"])] == ["6"]
+
+
+def test_hundreds_of_tasks_that_ended_are_few_questions(programs: Programs) -> None:
+    tasks = "\n".join(squeue_line(f"6_{task}", "", "CANCELLED") for task in range(300))
+    others = "\n".join(squeue_line(f"{job}", "", "FAILED") for job in range(100, 120))
+    Path("queue").write_text(f"{tasks}\n{others}\n")
+    line = "JobId=9 ArrayJobId=6 ArrayTaskId=7 JobName=x UserId=u(1) GroupId=g(1) JobState=FAILED ExitCode=3:0 RunTime=00:00:12"
+    programs(squeue=f"cat {Path.cwd()}/queue", sacct="exit 1", scontrol=f"case \"$*\" in *' 6') echo '{line}';; *) exit 1;; esac")
+    found = {record.job_id: record for record in scheduler().status()}
+    assert len(found) == 320
+    assert (found["6_7"].state, found["6_7"].exit_code, found["6_8"].state, found["119"].state) == ("FAILED", 3, "CANCELLED", "FAILED")
+    assert len(calls("scontrol")) <= 4
+
+
+def test_a_job_that_was_cancelled_after_its_requeue_waits_no_more(programs: Programs) -> None:
+    def row(job: str) -> str:
+        return SEPARATOR.join((job, "sft", "REQUEUED", "0:0", "0:0", "2", "01:00:00", "1", "gpu", "2026-01-02T03:04:05", ""))
+
+    programs(squeue=f"echo '{squeue_line('5', '', 'PENDING')}'; echo '{squeue_line('7_[1-3]', '')}'")
+    Path("said").write_text("\n".join(row(job) for job in ("4", "5", "7_2", "8_1")) + "\n")
+    programs(sacct=f"cat {Path.cwd()}/said")
+    found = {record.job_id: record.state for record in scheduler().status()}
+    assert found == {"4": "CANCELLED", "5": "PENDING", "7_2": "REQUEUED", "7_[1-3]": "PENDING", "8_1": "CANCELLED"}
+
+
 def test_where_a_job_writes(programs: Programs) -> None:
     programs(sbatch="echo 123")
     scheduler().submit(Path("job.sbatch"))

@@ -27,6 +27,7 @@ def load(name: str) -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # fifteen trainings
 def test_every_variant_trains_on_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ["--rows", "250", "--tokens", "4000", "--max-length", "256", "--warmup", "1", "--batch", "4", "--knobs"]

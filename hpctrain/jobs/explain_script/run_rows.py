@@ -163,6 +163,13 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
     _row(r"trap 'kill -USR1", "srun hands this one on to the training.", "srun(1)", END),
     _row(r"trap ': >\"\$attempt/stop\"'", "a signal to this shell leaves the same file for the training.", _BASH, END),
     _row(r'wait "\$srun" \|\| status', "srun's exit code: that of the task that ended worst.", "srun(1)", END),
+    _row(r"output_at=null", "when the log grew last: not known yet,", _BASH, END),
+    _row(
+        r'\[ ! -f "/proc/\$\$/fd/1" \] \|\| output_at=',
+        "then asked of the file itself: a training that hung was silent for long.",
+        "stat(1)",
+        END,
+    ),
     _row(r"reason=\s*$", "why the training ended, where it says so.", _BASH, END),
     _row(
         r'if \[ -s "\$attempt/exit" \]',

@@ -93,7 +93,8 @@ class Step:
         }  # fmt: skip
         if "cpus-per-task" in self.options:
             environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
-        pipe = subprocess.PIPE if "label" in self.options else None
+        labelled = "label" in self.options or os.environ.get("SLURM_LABELIO", "0") not in ("", "0")
+        pipe = subprocess.PIPE if labelled else None
         try:
             task = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, process_group=0, cwd=self.options.get("chdir")

@@ -7,7 +7,7 @@ printable character, `|` included. sbatch also takes line breaks in them (tried 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpctrain.scheduler.parse import duration, states
@@ -175,6 +175,17 @@ def _from_sacct_row(job_id: str, state: str, row: dict[str, str]) -> JobRecord:
         nodes=_integer(row["NNodes"]), partition=known(row["Partition"]),
         start=known(row["Start"]), comment=known(row["Comment"]), exit_code=exit_code, signal=signal,
     )  # fmt: skip
+
+
+def without_a_job(record: JobRecord, queue: Mapping[str, JobRecord]) -> JobRecord:
+    """Return a record of accounting as cancelled where it waits to start again and slurmctld has no such job.
+
+    A job that is cancelled after its requeue stays REQUEUED in the accounting (tried on 22.05).
+    """
+    array = record.job_id.partition("_")[0]
+    if record.state != "REQUEUED" or any(job.startswith(f"{array}_[") for job in (record.job_id, *queue)) or record.job_id in queue:
+        return record
+    return replace(record, state="CANCELLED", reason="while it waited to start again")
 
 
 def _with_killed_steps(state: str, derived_exit_code: str) -> str:

@@ -224,6 +224,7 @@ def test_deep_nesting_neither_fails_nor_overflows_the_stack(unit: str) -> None:
     assert sys.getrecursionlimit() == limit
 
 
+@pytest.mark.slow
 def test_lines_with_srun_that_differ_in_numbers_are_all_read() -> None:
     line = "srun --exclusive -N1 -n1 python run.py --seed {} > out_{}.log 2>&1 &\n"
     head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00:00\n#SBATCH --cpus-per-task=4\n"

@@ -1,0 +1,73 @@
+"""How many steps a training logged behind an error: one that it survived did not end it. Steps are counted behind errors only."""
+
+from __future__ import annotations
+
+import re
+
+from hpctrain.logs import text
+
+#: So many steps are counted behind an error.
+_COUNTED = 30
+#: transformers, our own lines, and bars of tqdm, which Lightning and torchtune draw too.
+_WORDS = (b"'loss':", b'"loss":', b"[speed] step=", b"it/s]", b"s/it]", b"it/s,", b"s/it,")
+#: Megatron (`iteration 5/ 100 | … lm loss: 9.5E+00`), torchtune, torchtitan, torchvision (`Epoch: [0] … loss: 2.3 (2.4)`), plain loops.
+#: To the end of the line, so that a line counts once. `loss_coef: 0.1` is of a config, `loss scale: 1.0` is no loss.
+_LINE = re.compile(
+    rb"(?:iteration {1,12}\d+/ {0,12}\d+ \||[Ll]oss(?:/[\w/]{1,30})?[\"']?\s{0,8}[:=]?\s{0,8}[\"']?-?\d+(?:\.\d|[eE][+-]?\d))[^\r\n]*"
+)
+_NUMBER = re.compile(rb"(?i)(?:step|iter(?:ation)?)[\s:=#\[]{0,12}(\d+)")
+#: Bytes behind an error that are searched for such lines: a regex costs more than a word.
+_SEARCHED = 16 << 20
+
+
+class Steps:
+    """Counts the steps of one file.
+
+    Attributes:
+        count: of those behind errors, up to where the file was read.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._stop_at, self._left, self._at = 0, 0, 0
+        self._writer: tuple[int | None, int | None, str | None] | None = None
+        self._number: bytes | None = None
+
+    def want(self) -> None:
+        """Count from here on: here is an error, or an end."""
+        self._stop_at, self._left = self.count + _COUNTED, _SEARCHED
+
+    def begin(self) -> None:
+        """Go on with the next piece."""
+        self._at = 0
+
+    def up_to(self, piece: bytes, until: int) -> None:
+        """Count the steps up to a place, as long as there is an error that they may come after."""
+        if self.count < self._stop_at and until > self._at:
+            self.count += sum(piece.count(word, self._at, until) for word in _WORDS)
+            if self.count < self._stop_at and self._left > 0:
+                self._search(piece, until)
+        self._at = max(self._at, until)
+
+    def _search(self, piece: bytes, until: int) -> None:
+        end = min(until, self._at + self._left)
+        self._left -= end - self._at
+        for match in _LINE.finditer(piece, self._at, end):
+            begin = max(piece.rfind(b"\n", self._at, match.start()), piece.rfind(b"\r", self._at, match.start())) + 1
+            line = piece[begin or self._at : match.end()]
+            if any(word in line for word in _WORDS) or not self._is_new(line):
+                continue
+            self.count += 1
+            if self.count >= self._stop_at:
+                return
+
+    def _is_new(self, line: bytes) -> bool:
+        """Whether a line is of another step: where all ranks write theirs, those of one rank count."""
+        label = text.label(text.clean(line))
+        writer = (label.rank, label.local_rank, label.node)
+        self._writer = self._writer or writer
+        number = said[1] if (said := _NUMBER.search(line)) else None
+        if writer != self._writer or (number is not None and number == self._number):
+            return False
+        self._number = number
+        return True

@@ -1,0 +1,110 @@
+"""`hpctrain report` of jobs on a real Slurm: what sacct accounts becomes hours, parts of the time, and directives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Lab
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
+HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
+#: Steps 1 to 8, then a requeue; the second start resumes at 5, keeps a core busy, and holds 300 MiB.
+TRAIN = """\
+import json, os, sys, time
+run, attempt = os.environ["HPCTRAIN_RUN_DIR"], os.environ["HPCTRAIN_ATTEMPT"]
+first = attempt.endswith(".0") and "requeue" in sys.argv
+begin, end = (0, 8) if first or "requeue" not in sys.argv else (5, 20)
+held = bytearray(os.urandom(1 << 20) * 300)
+with open(f"{run}/attempts/{attempt}/metrics.jsonl", "a", buffering=1) as metrics:
+    def row(event, step, **more):
+        print(json.dumps({"event": event, "step": step, "epoch": 0.1, "at": time.time(), "max_steps": 20, **more}), file=metrics)
+    row("begin", begin)
+    for step in range(begin + 1, end + 1):
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+        row("log", step, loss=10.0 - step / 4)
+    if not first:
+        row("end", end)
+sys.exit(85 if first else 0)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, lab_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in lab_env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "config.yaml").write_text(
+        "script: train.py\nlauncher: srun\nresources: {time: 10, gpus: 1, cpus_per_task: 2, mem: 2G}\nrestart: {mode: requeue, max: 2}\n"
+        f"environment: {{venv: {Path(sys.executable).parents[1]}}}\n"
+    )
+    return tmp_path
+
+
+def hpctrain(*words: str) -> str:
+    done = subprocess.run([HPCTRAIN, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def submit(*words: str) -> str:
+    return hpctrain("submit", "--no-check", "--no-snapshot", "--parsable", "--run-id", "r", *words).strip()
+
+
+@pytest.mark.usefixtures("project")
+def test_what_a_requeued_job_had_used_and_should_ask_for(lab: Lab) -> None:
+    job = submit("--", "requeue")
+    hpctrain("watch", "r", "--json")
+    lab.finished(job, timeout_s=90)
+    said: dict[str, Any] = json.loads(hpctrain("report", "r", "--json"))
+    assert said["state"] == "completed"
+    assert [(each["first_step"], each["last_step"], each["lost_steps"], each["outcome"]) for each in said["starts"]] == [
+        (0, 8, 3, "requeued"),
+        (5, 20, 0, "completed"),
+    ]
+    [account] = said["accounts"]
+    assert (account["source"], account["restarts"], account["gpus"], account["memory_bytes"]) == ("sacct", 1, 1, 2 << 30)
+    counted = said["efficiency"]
+    assert counted["gpus"] == 1
+    assert counted["asked_s"] == 2 * 600, "both starts had the whole limit"
+    parts = {part["id"]: part["seconds"] for part in counted["parts"]}
+    assert 1.0 <= parts["lost"] <= 3.0, "three steps of half a second"
+    assert 9.0 <= parts["training"] <= 0.9 * counted["held_s"]
+    assert counted["gpu_hours"] == pytest.approx(counted["held_s"] / 3600)
+    assert counted["waited_s"] > 0
+    asks = {ask["option"]: ask for ask in counted["next"]}
+    assert (asks["time"]["value"], asks["time"]["asked"]) == ("00:01:00", "00:10:00")
+    # The accounting looks every few seconds, and sees the 300 MiB.
+    assert 300 << 20 <= counted["host_peak_bytes"] <= 600 << 20
+    assert (asks["mem"]["directive"], asks["mem"]["asked"]) == ("#SBATCH --mem=1G", "2G")
+    assert 0.3 <= counted["cores_busy"] <= 1.5, "one core was busy"
+    assert asks["cpus-per-task"]["asked"] == "2"
+    page = (Path("runs/r/report.html"), hpctrain("report", "r"))[0].read_text()
+    assert "#SBATCH --mem=1G" in page
+    assert "3 steps done again" in page
+
+
+@pytest.mark.usefixtures("project")
+def test_a_partition_that_hands_out_whole_nodes_is_known_from_slurm(lab: Lab) -> None:
+    nodes = lab.run("sinfo", "-h", "-p", "debug", "-o", "%N").stdout.strip()
+    lab.run("scontrol", "create", "PartitionName=whole", f"Nodes={nodes}", "OverSubscribe=EXCLUSIVE", "MaxTime=00:10:00")
+    try:
+        job = submit("--partition", "whole", "--", "once")
+        hpctrain("watch", "r", "--json")
+        lab.finished(job, timeout_s=90)
+        counted = json.loads(hpctrain("report", "r", "--json"))["efficiency"]
+        assert counted["whole_nodes"] is True
+        assert [ask["option"] for ask in counted["next"]] in ([], ["time"]), "less of a node that is paid for whole saves nothing"
+        assert any("whole nodes" in note for note in counted["notes"])
+    finally:
+        lab.run("scancel", "--partition=whole", check=False)
+        lab.run("scontrol", "delete", "PartitionName=whole", check=False)
