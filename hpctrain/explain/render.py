@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,6 +13,12 @@ from hpctrain.jobs.secrets_in_text import redacted
 
 SCHEMA = 1
 _MOST_CONSEQUENCES = 6
+#: A shorter line of a remedy ends where it does on purpose.
+_WRAPPED = 80
+_COMMAND = re.compile(
+    r"\s*(?:\$ |hpctrain|s(?:run|batch|alloc|queue|control|acct|info|cancel|share)\b|export|unset|module|python|pip|uv|conda|grep|ls|df|du|"
+    r"mkdir|rm|cp|mv|cat|head|tail|find|chmod|namei|ulimit|nvidia-smi|py-spy|git|ssh|rsync|apptainer|echo|cd|set|env)\b"
+)
 _BOLD, _RED, _YELLOW, _DIM, _END = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
 
 
@@ -84,7 +91,7 @@ class _Page:
             yield from self._filled(where, "  ")
         for evidence in diagnosis.evidence:
             yield from self._evidence(evidence)
-        first, *rest = redacted(diagnosis.fix.text).splitlines() or [""]
+        first, *rest = _joined(redacted(diagnosis.fix.text).splitlines()) or [""]
         yield from self._filled(first, "  ", before="fix: ")
         for line in rest:
             yield from self._filled(line, "  ", before="  ")
@@ -123,6 +130,19 @@ class _Page:
 
     def _painted(self, text: str, code: str) -> str:
         return f"{code}{text}{_END}" if self.colour else text
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Return a remedy with each sentence on one line; what is to be typed, the last line always, keeps its own."""
+    found: list[str] = []
+    for number, line in enumerate(lines):
+        before = lines[number - 1] if number else ""
+        goes_on = len(before) >= _WRAPPED and not before.rstrip().endswith((".", ":", "?"))
+        if goes_on and number < len(lines) - 1 and not (_COMMAND.match(before) or _COMMAND.match(line)):
+            found[-1] = f"{found[-1].rstrip()} {line.lstrip()}"
+        else:
+            found.append(line)
+    return found
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from hpctrain.explain import scan_literals
 from hpctrain.explain.rule import Rule
 from hpctrain.explain.scan_literals import END
 
-Role = Literal["line", "unless", "error", "end", "start", "first"]
+Role = Literal["line", "unless", "error", "end", "lost", "start", "first"]
 
 #: What is looked for beside the rules' own signatures.
 _OWN: tuple[tuple[Role, str], ...] = (
@@ -26,7 +26,10 @@ _OWN: tuple[tuple[Role, str], ...] = (
     ("error", r": Aborted|: Killed|command not found"),
     ("end", r"^hpctrain: job \S+ (?:is requeued|ended with exit code)"),
     ("end", r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:PREEMPTION|NODE FAILURE|JOB REQUEUE)"),
+    ("lost", r"^(?:srun|salloc): (?:error: )?Node failure on \S"),
     ("start", r"^rendezvous: \S+:\d+$"),
+    ("start", r"(?:^|[\s\])}>:])(?:[Rr]esuming|Continuing) (?:training )?from\b"),
+    ("start", r"Restoring states from the checkpoint path|loading checkpoint from \S+ at iteration"),
     ("start", r"^Exported run_id to <<<"),
     ("start", r"^hpctrain: attempt \S+ of the run \S+ begins"),
     ("first", r"Root Cause \(first observed failure\):"),

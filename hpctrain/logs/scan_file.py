@@ -123,7 +123,7 @@ class FileScan:
         self._dead: set[int] = set()
         self._hosts: dict[int, str] = {}
         self._steps = Steps()
-        self._part, self._ended, self._ended_steps = 0, False, 0
+        self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._ended_at: float | None = None
         self._last_at: float | None = None
         self._status: int | None = None
@@ -219,7 +219,7 @@ class FileScan:
         self._steps.up_to(here.piece, here.begin)
         rule = signature.rule
         match signature.role:
-            case "end" | "start":
+            case "end" | "lost" | "start":
                 self._boundary(signature.role, here.line)
             case "first":
                 self._first_failed(here.piece, here.begin)
@@ -329,13 +329,15 @@ class FileScan:
             self._ended, self._ended_at = True, when.of(line, year=self._year) or self._last_at
             self._ended_steps = self._steps.count
             self._steps.want()
-        elif self._ended:
-            self._part, self._ended = self._part + 1, False
+        elif role == "lost":
+            self._lost = True  # of what follows, only a start says that the job has been started again: other nodes still write
+        elif self._ended or self._lost:
+            self._part, self._ended, self._lost = self._part + 1, False, False
 
     def _new_part(self, at: float | None) -> None:
         """Begin a new part where the job has been started again since its end was written."""
         if self._ended and (self._steps.count > self._ended_steps or _apart(at, self._ended_at) > _EXIT_WAIT_S):
-            self._part, self._ended = self._part + 1, False
+            self._part, self._ended, self._lost = self._part + 1, False, False
 
     def _first_failed(self, piece: bytes, begin: int) -> None:
         body = "\n".join(text.label(text.clean(raw)).rest for raw in piece[begin : begin + 2000].split(b"\n")[:14])

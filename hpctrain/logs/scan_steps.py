@@ -16,8 +16,11 @@ _LINE = re.compile(
     rb"(?:iteration {1,12}\d+/ {0,12}\d+ \||[Ll]oss(?:/[\w/]{1,30})?[\"']?\s{0,8}[:=]?\s{0,8}[\"']?-?\d+(?:\.\d|[eE][+-]?\d))[^\r\n]*"
 )
 _NUMBER = re.compile(rb"(?i)(?:step|iter(?:ation)?)[\s:=#\[]{0,12}(\d+)")
-#: Bytes behind an error that are searched for such lines: a regex costs more than a word.
-_SEARCHED = 16 << 20
+#: Bytes behind an error, and of a whole file, that are searched for such lines: a regex costs more than a word. A line that is looked at
+#: costs as much as so many bytes.
+_SEARCHED, _SEARCHED_OF_ALL, _LOOKED_AT = 16 << 20, 128 << 20, 1000
+#: A line begins no more than that before its loss, as far as anybody looks.
+_BEFORE = 2000
 
 
 class Steps:
@@ -30,6 +33,7 @@ class Steps:
     def __init__(self) -> None:
         self.count = 0
         self._stop_at, self._left, self._at = 0, 0, 0
+        self._left_of_all = _SEARCHED_OF_ALL
         self._writer: tuple[int | None, int | None, str | None] | None = None
         self._number: bytes | None = None
 
@@ -45,21 +49,29 @@ class Steps:
         """Count the steps up to a place, as long as there is an error that they may come after."""
         if self.count < self._stop_at and until > self._at:
             self.count += sum(piece.count(word, self._at, until) for word in _WORDS)
-            if self.count < self._stop_at and self._left > 0:
+            if self.count < self._stop_at and min(self._left, self._left_of_all) > 0:
                 self._search(piece, until)
         self._at = max(self._at, until)
 
     def _search(self, piece: bytes, until: int) -> None:
         end = min(until, self._at + self._left)
-        self._left -= end - self._at
+        self._pay(end - self._at)
         for match in _LINE.finditer(piece, self._at, end):
-            begin = max(piece.rfind(b"\n", self._at, match.start()), piece.rfind(b"\r", self._at, match.start())) + 1
-            line = piece[begin or self._at : match.end()]
+            self._pay(_LOOKED_AT)
+            low = max(self._at, match.start() - _BEFORE)
+            begin = max(piece.rfind(b"\n", low, match.start()), piece.rfind(b"\r", low, match.start())) + 1
+            line = piece[begin or low : match.end()]
             if any(word in line for word in _WORDS) or not self._is_new(line):
+                if min(self._left, self._left_of_all) <= 0:
+                    return
                 continue
             self.count += 1
             if self.count >= self._stop_at:
                 return
+
+    def _pay(self, cost: int) -> None:
+        self._left -= cost
+        self._left_of_all -= cost
 
     def _is_new(self, line: bytes) -> bool:
         """Whether a line is of another step: where all ranks write theirs, those of one rank count."""

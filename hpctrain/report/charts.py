@@ -108,8 +108,10 @@ def curve(points: Sequence[Point], width: int, height: int, *, plain: bool = Fal
 
 
 def _drawable(value: float) -> float:
-    """Return a value whose sums and differences are no infinities."""
-    return min(1e150, max(-1e150, value)) if math.isfinite(value) else value
+    """Return a value whose sums and differences are no infinities, and no zeros that are none."""
+    if not math.isfinite(value):
+        return value
+    return 0.0 if abs(value) < 1e-150 else min(1e150, max(-1e150, value))
 
 
 def number(value: float) -> str:

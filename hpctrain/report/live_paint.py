@@ -38,6 +38,8 @@ def cells(line: Line, width: int) -> list[Cell]:
             wide = unicodedata.east_asian_width(sign) in "WF"
             if len(found) + 1 + wide > width:
                 if found and len(found) == width and width > 3:
+                    if not found[-1][0]:  # the second half of a wide character: the first goes too
+                        found[-2] = (" ", found[-2][1])
                     found[-1] = ("~", found[-1][1])
                 return found
             found.append((sign, style))

@@ -45,6 +45,7 @@ def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Des
     assert "README" not in said.out
 
 
+@pytest.mark.slow
 def test_a_page_in_a_pipe_is_filled_to_80_columns_without_comments(desk: Desk) -> None:
     assert sum("<!--" in page for page in PAGES.values()) > 10, "the pages have comments to hide"
     for id_, page in PAGES.items():

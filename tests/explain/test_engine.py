@@ -18,6 +18,8 @@ RULES = rule.load({"a.yaml": r"""
 - {id: oom, stage: run, area: memory, kind: cause, certainty: certain, lines: [a], masks: [killed],
    cause: "Memory of rank {rank} ran out. It wanted {size}. Node {node} has no more.",
    remedy: "halve it\nask for {size}\ntype this", source: s}
+- {id: nan, stage: run, area: numbers, kind: cause, certainty: certain, lines: [a], cause: "Not a number.", remedy: r, source: s}
+- {id: notice, stage: end, area: end, kind: cause, certainty: certain, lines: [a], cause: "It is ended.", remedy: r, source: s}
 - {id: link, stage: comm, area: communication, kind: cause, certainty: certain, lines: [a], cause: "The link broke.", remedy: r, source: s}
 - {id: disk, stage: run, area: storage, kind: cause, certainty: likely, lines: [a], cause: "The disk is full.", remedy: r, source: s,
    record: {state: [NODE_FAIL]}}
@@ -105,7 +107,11 @@ def test_what_is_only_likely_and_long_ago_does_not_hide_what_is_certain() -> Non
 def test_an_error_that_the_training_got_over_is_none() -> None:
     over = hit("oom", 1, 5.0, steps_after=25)
     assert ids(said(over, case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit"]
-    assert ids(said(hit("oom", 1, 5.0, shown="{'loss': nan}", steps_after=25))) == ["oom"], "a line that tells of no error is no such thing"
+    assert ids(said(hit("oom", 1, 5.0, shown="[Errno 28] No space left on device", steps_after=25))) == [], "whatever its words are"
+    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=25))) == ["nan"], "training goes on with numbers that are wrong"
+    assert ids(said(hit("nan", 1, 5.0, shown="ValueError: nan", steps_after=25))) == [], "but an error is got over"
+    notice = hit("notice", 1, 5.0, shown="*** JOB 7 ON n1 CANCELLED AT 04:10 DUE TO PREEMPTION ***", steps_after=25)
+    assert ids(said(notice)) == ["notice"], "the time that is left is trained in"
 
 
 def test_a_job_that_completed_has_nothing_to_explain() -> None:

@@ -200,6 +200,25 @@ def test_a_requeued_job_that_goes_on_in_the_same_file_has_parts(tmp_path: Path) 
     assert look(tmp_path, OOM + b"hpctrain: job 7 ended with exit code 3\n").status == 3
 
 
+@pytest.mark.parametrize(
+    "again",
+    [
+        b"hpctrain: attempt 7.1 of the run r begins on gpu014\n", b"Resuming from /scratch/run/checkpoint-40\n",
+        b"0: 2026-03-21 02:07:00 INFO Resuming training from checkpoint-40\n", b"rendezvous: gpu014:29500\n",
+    ],
+)  # fmt: skip
+def test_the_start_behind_a_node_that_failed_is_another_part(again: bytes, tmp_path: Path) -> None:
+    failed = b"srun: error: Node failure on gpu013\n"
+    hits = look(tmp_path, OOM + failed + again + b"srun: error: n1: task 2: Killed\n").hits
+    assert {hit.rule: (hit.part, hit.parts) for hit in hits} == {"oom": (0, 1), "killed": (1, 1)}
+    hits = look(tmp_path, OOM + failed + b"srun: error: n1: task 2: Killed\n").hits
+    assert {hit.part for hit in hits} == {0}, "what follows from the failure is of the same start"
+    (hit,) = look(tmp_path, OOM + failed + b"{'loss': 1.0}\n").hits
+    assert hit.parts == 0, "another node's lines may come late"
+    hits = look(tmp_path, again + OOM + b"srun: error: n1: task 2: Killed\n").hits
+    assert {hit.part for hit in hits} == {0}, "a first start may resume too"
+
+
 def test_a_traceback_is_cut_out_whole_of_lines_of_other_ranks(tmp_path: Path) -> None:
     content = (
         b'[rank1]: Traceback (most recent call last):\n[rank0]: step 4\n[rank1]:   File "a.py", line 1, in f\n[rank1]:     g()\n'

@@ -140,7 +140,7 @@ def test_any_bytes_become_a_line(raw: bytes) -> None:
         ("srun: error: n01: task 3: Killed", Label("srun: error: n01: task 3: Killed", 3, "n01")),
         ("slurmstepd-gpu012: error: Detected 1 oom_kill event",
          Label("slurmstepd-gpu012: error: Detected 1 oom_kill event", None, "gpu012")),
-        ("slurmstepd-n-3.hpc: error: *** JOB 7 ON n-3 CANCELLED", Label("slurmstepd-n-3.hpc: error: *** JOB 7 ON n-3 CANCELLED", None, "n-3.hpc")),
+        ("slurmstepd-n-3.hpc: error: *** JOB 7", Label("slurmstepd-n-3.hpc: error: *** JOB 7", None, "n-3.hpc")),
         ("slurmstepd-gpu012: task 3: x", Label("slurmstepd-gpu012: task 3: x", 3, "gpu012")),
         ("3: slurmstepd-gpu012: error: x", Label("slurmstepd-gpu012: error: x", 3, "gpu012")),
         ("n01:12:13 [3] NCCL INFO x", Label("n01:12:13 [3] NCCL INFO x", None, "n01", 3)),

@@ -155,10 +155,12 @@ def rows(output: str, count: int) -> Iterator[list[str]]:
     """Yield the fields of each job: a job begins at a line whose first field is an id, and goes on until it has all its fields."""
     fields: list[str] = []
     for line in output.split("\n"):
-        if re.match(rf"[0-9][^{SEPARATOR}\s]*{SEPARATOR}", line):
-            fields = line.split(SEPARATOR)
+        more = line.split(SEPARATOR)
+        # A line break and a number in a name look like the next job, which would lack just the fields that this one does.
+        ends = 0 < len(fields) < count == len(fields) + len(more) - 1 and len(more) < count
+        if not ends and re.match(rf"[0-9][^{SEPARATOR}\s]*{SEPARATOR}", line):
+            fields = more
         elif 0 < len(fields) < count:
-            more = line.split(SEPARATOR)
             fields = [*fields[:-1], f"{fields[-1]}\n{more[0]}", *more[1:]]
         else:
             continue
