@@ -330,7 +330,7 @@ def test_a_training_goes_on_with_half_the_micro_batch_and_the_same_global_batch(
     training = "save_steps: 4, logging_steps: 1, max_length: 32, learning_rate: 1e-2, ddp_find_unused_parameters: false, use_cpu: true"
     desk.write(
         "config.yaml",
-        f"launcher: torchrun\nresources: {{gpus_per_node: 2}}\nenvironment: {{env: {env}}}\n"
+        f"launcher: torchrun\nresources: {{gpus_per_node: 2}}\nenvironment: {{venv: {sys.prefix}, env: {env}}}\n"
         f"training: {{model_name_or_path: {model}, dataset_name: {dataset}, max_steps: 14, {training}}}\n",
     )
     assert desk.run("submit", "--local", "--wait", "--run-id", "g1", "--", "--per_device_train_batch_size", "4").code == 1

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,3 +93,24 @@ def lab_env() -> dict[str, str]:
 def lab(lab_env: dict[str, str]) -> Lab:
     """Return the running lab."""
     return Lab(lab_env)
+
+
+@pytest.fixture(scope="session")
+def another_lab() -> Iterator[Callable[[int], Lab]]:
+    """Return a function that starts the lab of a number, for tests that need a queue of their own; it is stopped at the end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SCRUBBED) and name != "HPCTRAIN_LAB_DIR"}
+    started: dict[int, Lab] = {}
+
+    def start(number: int) -> Lab:
+        env = {**kept, "HPCTRAIN_LAB_NUMBER": str(number)}
+        asked = subprocess.run([sys.executable, str(LAB), "up"], env=env, capture_output=True, text=True)
+        if asked.returncode == CANNOT_RUN_HERE and not (os.environ.get("CI") or os.environ.get("HPCTRAIN_REQUIRE_LAB")):
+            pytest.skip(asked.stderr.strip().splitlines()[-1])
+        assert asked.returncode == 0, asked.stderr
+        exports = (line.removeprefix("export ").partition("=") for line in asked.stdout.splitlines())
+        started[number] = Lab(env | {name: value for name, _, value in exports})
+        return started[number]
+
+    yield start
+    for each in started.values():
+        subprocess.run([sys.executable, str(LAB), "down"], env=each.env, check=True, capture_output=True)

@@ -198,6 +198,7 @@ def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], va
     if trouble.runs:
         (folder / "runs").symlink_to(values[trouble.runs])
     environment = {**env, "PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["ACCELERATE_USE_CPU"] = "true"
     environment["HPCTRAIN_STATE_DIR"] = str(folder.parent / "state")
     done = subprocess.run(
         [HPCTRAIN, "submit", "--no-check", "--parsable"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120

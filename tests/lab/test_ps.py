@@ -23,7 +23,21 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 MIB = 1024**2
+#: Its nodes are node7 and node8.
+NUMBER = 4
 Ps = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def lab(another_lab: Callable[[int], Lab]) -> Lab:
+    """Return a lab that nobody else has jobs in: who is first in line, and what would start sooner, depends on all of them."""
+    return another_lab(NUMBER)
+
+
+@pytest.fixture
+def lab_env(lab: Lab) -> dict[str, str]:
+    """Return the environment of that lab."""
+    return lab.env
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +78,7 @@ def planned(lab: Lab, job_id: str) -> None:
 
 def test_a_job_that_waits_for_nodes_and_where_it_would_start_sooner(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     holds = lab.submit(
-        "sleep 300", tmp_path, "--nodes=1", "--nodelist=node1", "--gres=gpu:4", "--time=5", "--mem=100", "--priority=4294967290"
+        "sleep 300", tmp_path, "--nodes=1", "--nodelist=node7", "--gres=gpu:4", "--time=5", "--mem=100", "--priority=4294967290"
     )
     waits = lab.submit("srun sleep 5", tmp_path, "--nodes=2", "--gres=gpu:4", "--time=20", "--mem=100", "--job-name=large")
     behind = lab.submit("true", tmp_path, "--nodes=2", "--gres=gpu:4", "--time=20", "--mem=100")
@@ -82,7 +96,7 @@ def test_a_job_that_waits_for_nodes_and_where_it_would_start_sooner(lab: Lab, ps
         job = shown(ps, waits, waits)
         expected = int(lab.run("squeue", "-h", "-j", waits, "-o", "%S", check=False).stdout.strip() != "")
         assert expected
-        assert 0 < job["expected"] - time.time() < 400, "when the job that holds node1 has to end"
+        assert 0 < job["expected"] - time.time() < 400, "when the job that holds the first node has to end"
         told = job["pending"]
         best = told["sooner"][0]
         assert best["options"] == ["--partition=debug", "--time=00:10:00", "--nodes=1"], told
