@@ -69,10 +69,10 @@ def shown(ps: Ps, job_id: str, *words: str) -> dict[str, Any]:
 
 
 def planned(lab: Lab, job_id: str) -> None:
-    """Wait until the backfill scheduler has an expected start for a job."""
-    deadline = time.monotonic() + 90
-    while lab.run("squeue", "-h", "-j", job_id, "-o", "%S").stdout.strip() in ("N/A", ""):
-        assert time.monotonic() < deadline
+    """Wait until the backfill scheduler has an expected start for a job, and the main one has seen that it is the first in line."""
+    deadline = time.monotonic() + 150
+    while (said := lab.run("squeue", "-h", "-j", job_id, "-o", "%S %r").stdout.split())[:1] in ([], ["N/A"]) or said[1] != "Resources":
+        assert time.monotonic() < deadline, said
         time.sleep(1)
 
 
@@ -158,7 +158,7 @@ def test_a_job_of_two_nodes_with_its_steps(lab: Lab, tmp_path: Path) -> None:
     )
     lab.finished(job)
     found = account(job)
-    assert (found.name, found.n_nodes, found.nodes, found.gpus, found.memory_bytes) == ("a|b\nc", 2, "node[1-2]", 4, 100 * MIB)
+    assert (found.name, found.n_nodes, found.nodes, found.gpus, found.memory_bytes) == ("a|b\nc", 2, "node[7-8]", 4, 100 * MIB)
     assert found.started is not None
     assert found.ended is not None
     assert abs(found.ended - time.time()) < 60
