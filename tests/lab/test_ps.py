@@ -99,13 +99,13 @@ def test_a_job_that_waits_for_nodes_and_where_it_would_start_sooner(lab: Lab, ps
         assert 0 < job["expected"] - time.time() < 400, "when the job that holds the first node has to end"
         told = job["pending"]
         best = told["sooner"][0]
-        assert best["options"] == ["--partition=debug", "--time=00:10:00", "--nodes=1"], told
+        assert best["options"] == ["--partition=low", "--nodes=1"], told
         assert best["sooner_s"] > 60
         assert best["start"] < time.time() + 60
         assert told["asked"] <= 8
 
         # What is to be typed does what is said.
-        assert best["command"] == f"scontrol update JobId={waits} Partition=debug TimeLimit=00:10:00 NumNodes=1"
+        assert best["command"] == f"scontrol update JobId={waits} Partition=low NumNodes=1"
         lab.run(*best["command"].split())
         lab.finished(waits)
     finally:
