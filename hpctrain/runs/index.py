@@ -176,7 +176,11 @@ class _Writer:
 
     def _clean(self, now_ns: int) -> None:
         """Remove what a writer that was killed left behind an hour ago."""
-        for left in self.folder.glob(f"{_NEW}*"):
+        try:
+            found = list(self.folder.glob(f"{_NEW}*"))
+        except OSError:  # somebody removes the index just now
+            return
+        for left in found:
             try:
                 if left.stat().st_mtime_ns < now_ns - 3_600_000_000_000:
                     left.unlink()
