@@ -175,7 +175,7 @@ def _live(session: Session, interval: float, *, own_screen: bool) -> None:
         try:
             while True:
                 session.look()
-                size = shutil.get_terminal_size()
+                size = _terminal_size()
                 ended = session.ended
                 _write(
                     painter.frame(session.frame(size.columns - 1, size.lines - 1, plain=plain, foot=not ended), size.columns, size.lines)
@@ -220,6 +220,15 @@ class _quiet_terminal:  # noqa: N801 - read as a function
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
             except (termios.error, OSError, ValueError):
                 pass
+
+
+def _terminal_size() -> os.terminal_size:
+    """Return the size that the terminal has now; COLUMNS and LINES, where a shell exports them, are those of the past."""
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return shutil.get_terminal_size()
+    return size if size.columns > 0 and size.lines > 0 else shutil.get_terminal_size()
 
 
 class _wakes_on_resize:  # noqa: N801 - as above

@@ -211,7 +211,7 @@ def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Des
 def test_other_sizes_no_colour_and_ascii(project: Desk) -> None:
     project.write("upto", "40")
     submit(project)
-    terminal = Terminal(HPCTRAIN, "watch", "r", "--interval", "1", NO_COLOR="1", PYTHONIOENCODING="ascii")
+    terminal = Terminal(HPCTRAIN, "watch", "r", "--interval", "1", NO_COLOR="1", PYTHONIOENCODING="ascii", COLUMNS="80", LINES="24")
     terminal.shows("step 40 of 100")
     terminal.resize(50, 10)
     terminal.read(1.5)
