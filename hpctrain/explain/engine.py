@@ -191,16 +191,21 @@ class _Judge:
         remedy = text.lines(each.rule.remedy, groups, names)
         return Diagnosis(
             id=each.rule.id, stage=each.rule.stage, certainty=each.certainty, cause=text.sentences(each.rule.cause, groups, names),
-            fix=self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(groups, node))), evidence=_evidence(each),
+            fix=self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(each, groups, node))),
+            evidence=_evidence(each),
             rank=rank, node=node, since=None if at is None else text.clock(at, self.case.zone_s),
             attempt=(each.hits[0].attempt if each.hits else None) or last,
         )  # fmt: skip
 
-    def _places(self, groups: Mapping[str, str], node: str | None) -> dict[str, str]:
-        """Return what a remedy's RUN, JOBID, NODE and PATH stand for, where that is known."""
+    def _places(self, each: Fired, groups: Mapping[str, str], node: str | None) -> dict[str, str]:
+        """Return what a remedy's RUN, JOBID, NODE, PATH and LOG stand for, where that is known."""
         account = self.case.account
         known = {"RUN": self.case.extra.get("run"), "JOBID": account.job_id if account is not None else None, "NODE": node}
-        return {name: str(value) for name, value in {**known, "PATH": groups.get("path")}.items() if value}
+        return {
+            name: str(value)
+            for name, value in {**known, "PATH": groups.get("path"), "LOG": each.hits[0].evidence.file if each.hits else None}.items()
+            if value
+        }
 
     def _fix(self, rule: Rule, groups: Mapping[str, str]) -> Fix | None:
         if rule.fix is None:

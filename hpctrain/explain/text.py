@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from hpctrain.jobs import shell
 
-_PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH)(?![\w=/])")
+_PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH|LOG)(?![\w=/])")
 _NAME = re.compile(r"(?<!\$)\{([a-z_][a-z0-9_]*)\}")
 #: Behind the end of a sentence, in front of the next.
 _NEXT = re.compile(r"(?<=[.!?])\s+(?=[A-Z`{(\"'])")

@@ -15,7 +15,6 @@ from hpctrain.report import charts, live_ranks
 from hpctrain.report.idle import Idle
 from hpctrain.report.live_paint import Line
 from hpctrain.runs.progress import Progress
-from hpctrain.runs.speed import clock
 
 LEVELS = {"wait": "yellow", "run": "cyan", "good": "green", "bad": "bad"}
 _CURVE_MOST, _CURVE_LEAST = 12, 4
@@ -191,10 +190,3 @@ def _wrapped(line: Line, width: int) -> list[Line]:
 
 def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False) if text else []
-
-
-def limit_words(view: View) -> str:
-    """Return how long the job has run, of how much: `0:03:12 of 2:00:00`."""
-    if view.elapsed_s is None:
-        return ""
-    return clock(view.elapsed_s) + (f" of {clock(view.limit_s)}" if view.limit_s else "")

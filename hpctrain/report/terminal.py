@@ -69,7 +69,8 @@ def _diagnosis(facts: Facts) -> list[str]:
         return []
     out = ["", "diagnosis"]
     for each in said["diagnoses"]:
-        out += [*_wrapped(f"{each['certainty']}: {each['cause']}", "  "), *_wrapped(f"fix: {each['fix']}", "    ")]
+        out += _wrapped(f"{each['certainty']}: {each['cause']}", "  ")
+        out += [part for line in f"fix: {each['fix']}".split("\n") for part in _wrapped(line, "    ")]  # commands keep lines of their own
         for place, line in each["evidence"][:2]:
             out += _wrapped(f"{place}: {line}", "    ")
     if said["block"] is not None:

@@ -112,3 +112,10 @@ def test_it_is_found_in_pieces_of_any_size() -> None:
         if got != expected:
             wrong[kept.name] = (expected, got)
     assert wrong == {}
+
+
+def test_a_remedy_names_the_log_that_it_is_about() -> None:
+    kept = next(each for each in CASES if each.kind == "fires" and corpus.explain(each).diagnoses[0].id == "hpctrain-said")
+    said = corpus.explain(kept).diagnoses[0]
+    assert f" {said.evidence[0].file}" in said.fix.text
+    assert "LOG" not in said.fix.text.split()
