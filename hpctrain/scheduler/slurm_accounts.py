@@ -75,7 +75,9 @@ def _filled(account: Account, shown: Account) -> Account:
     """Return what slurmctld shows of a job, with what accounting alone knows: of a half record even the nodes may be wrong."""
     lacking = {field.name: getattr(account, field.name) for field in dataclasses.fields(Account) if getattr(shown, field.name) is None}
     killed = account.state == "OUT_OF_MEMORY" and shown.state == "FAILED"
-    state = account.state if killed else shown.state
+    # While the nodes of an ended job are cleaned up, slurmctld shows that in place of how it ended.
+    cleaned = shown.state == "COMPLETING" and account.is_final
+    state = account.state if killed or cleaned else shown.state
     return replace(shown, **{**lacking, "steps": account.steps, "earlier": account.earlier, "source": "sacct", "state": state})
 
 

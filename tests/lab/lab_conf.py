@@ -27,6 +27,8 @@ NODE_PORTS = {node: 17001 + 10 * (NUMBER - 1) + index for index, node in enumera
 CONTROLLER_PORT = 16817 + 10 * (NUMBER - 1)
 DATABASE_PORT = CONTROLLER_PORT + 2
 DIRECTORY = f"/tmp/hpctrain-lab{SUFFIX}"
+# Jobs of two labs meet on this machine's ports, which are made of job ids.
+FIRST_JOB_ID = 1 + 1000 * (NUMBER - 1)
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE_MB = 8000
 GPUS_PER_NODE = 4
@@ -119,6 +121,7 @@ SLURM_CONF = """\
 ClusterName={cluster}
 SlurmctldHost={hostname}(127.0.0.1)
 SlurmctldPort={controller_port}
+FirstJobId={first_job_id}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -201,6 +204,7 @@ def slurm_conf(layout: Layout, hostname: str) -> str:
         cluster=CLUSTER,
         hostname=hostname,
         controller_port=CONTROLLER_PORT,
+        first_job_id=FIRST_JOB_ID,
         database_port=DATABASE_PORT,
         munge_socket=layout.munge_socket,
         spool=layout.spool,

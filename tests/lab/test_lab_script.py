@@ -215,6 +215,9 @@ def test_a_second_lab_shares_nothing_with_the_first(monkeypatch: pytest.MonkeyPa
     assert len(set(names)) == len(names) == 9
     assert len(set(ports)) == len(ports) == 12
     assert max(map(int, ports)) < sites.FIRST_PORT
+    first_jobs = [int(conf_of(str(number))["FirstJobId"][0]) for number in range(1, 10)]
+    rendezvous = {20000 + (first + job) % 9000 for first in first_jobs for job in range(1000)}
+    assert len(rendezvous) == 9000, "jobs of two labs would meet at one port"
 
 
 def test_only_labs_besides_the_first_preempt_and_give_nodes_up_soon() -> None:

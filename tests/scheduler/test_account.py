@@ -161,6 +161,9 @@ def test_half_a_record_is_made_whole_by_slurmctld(programs: Programs) -> None:
     [account] = schedulers.accounts(["27"])
     assert (account.name, account.nodes, account.n_nodes, account.time_limit_s, account.qos) == ("sft", "node[1-2]", 2, 120, "normal")
     assert (len(account.steps), account.source, account.restarts) == (1, "sacct", 1)
+    programs(sacct=sacct([half | {"State": "CANCELLED by 0"}, STEP]), scontrol=f"echo '{SHOWN.replace('=FAILED', '=COMPLETING')}'")
+    [account] = SlurmScheduler().accounts(["27"])
+    assert (account.state, account.ended, account.nodes) == ("CANCELLED", now, "node[1-2]"), "its nodes are still cleaned up"
     programs(sacct=sacct([half | {"End": "1695321640"}, STEP]))
     assert [each.name for each in SlurmScheduler().accounts(["27"])] == ["allocation"], "long ago it is a name"
 
