@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: one more.
+# One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: two more.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
-ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 1)))
+ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 2)))
 
 # The tests start the command a thousand times: without its bytecode on disk, each time compiles it again.
 export PYTHONDONTWRITEBYTECODE :=

@@ -4,9 +4,10 @@
     python bench/train.py --shape 1.7b --max-length 4096 --tokens 2000000 --knobs
     python bench/train.py --shape 8b --lora --max-length 4096 --tuned per_device_train_batch_size=4
 
-Every variant is a process of its own; each is run `--repeats` times, the variants in turn, and the median counts. Printed: useful tokens/s
-(padding is not useful), model FLOP/s as a share of what a large matrix product reaches in the same run, peak memory, and ratios to TRL's
-defaults. `--knobs` adds the settings one by one, to each what it gains alone. `--json FILE` writes all of it.
+Every variant is a process of its own (without a GPU the fork of one that has imported the libraries); each is run `--repeats` times, the
+variants in turn, and the median counts. Printed: useful tokens/s (padding is not useful), model FLOP/s as a share of what a large matrix
+product reaches in the same run, peak memory, and ratios to TRL's defaults. `--knobs` adds the settings one by one, to each what it gains
+alone. `--json FILE` writes all of it.
 
 Exit code 1: hpctrain's defaults are slower than TRL's, which they must never be.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -28,8 +30,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import material
+import worker
 
 WORKER = Path(__file__).with_name("worker.py")
+#: What every variant imports, for more seconds than a toy trains; forked only without a GPU, whose driver a fork cannot take over.
+FORKS = multiprocessing.get_context("forkserver")
+LIBRARIES = ["datasets", "torch", "trl.trainer.sft_trainer", "hpctrain.training.rails", "hpctrain.training.sft"]
 LORA = {"use_peft": True, "lora_r": 16, "lora_target_modules": ["all-linear"]}
 
 
@@ -71,6 +77,8 @@ OWN_KNOBS = (
 def main() -> None:
     """Measure, and print the table."""
     arguments = _arguments()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    FORKS.set_forkserver_preload(LIBRARIES)
     with tempfile.TemporaryDirectory(prefix="bench-train.", dir=arguments.folder) as folder:
         place = Path(folder)
         made = _make(place, arguments)
@@ -79,7 +87,7 @@ def main() -> None:
         for _ in range(arguments.repeats):
             for variant in _variants(arguments):
                 sys.stderr.write(f"running: {variant.name}\n")
-                found[variant.name].append(_run(variant, made, arguments, place))
+                found[variant.name].append(_run(variant, made, arguments, place, fork=peak["device"].startswith("CPU")))
     rows = [_row(name, runs, arguments, made["context"], peak["flops"]) for name, runs in found.items()]
     base = rows[0]["useful_tokens_per_s"]
     for row in rows:
@@ -153,22 +161,42 @@ def _make(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     return made
 
 
-def _run(variant: Variant, made: dict[str, Any], arguments: argparse.Namespace, place: Path) -> dict[str, Any] | None:
+def _run(variant: Variant, made: dict[str, Any], arguments: argparse.Namespace, place: Path, *, fork: bool) -> dict[str, Any] | None:
     words = [f"--option={name}={json.dumps(value)}" for name, value in variant.options.items()]
     command = [sys.executable, str(WORKER), variant.program, "--model", str(made["model"]), "--data", str(made[variant.data]), "--out",
                str(place / "out"), "--tokens", str(arguments.tokens), "--warmup", str(arguments.warmup), *words]  # fmt: skip
-    return _last_json(command, may_fail=True)
+    return _last_json(command, place if fork else None, may_fail=True)
 
 
-def _last_json(command: list[str], *, may_fail: bool = False) -> Any:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
+def _last_json(command: list[str], fork_in: Path | None = None, *, may_fail: bool = False) -> Any:
+    if fork_in is None:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        code, out, err = _forked(command[2:], fork_in)
+    lines = out.strip().splitlines()
+    if code == 0 and lines:
         return json.loads(lines[-1])
-    sys.stderr.write(done.stdout[-2000:] + done.stderr[-4000:])
+    sys.stderr.write(out[-2000:] + err[-4000:])
     if not may_fail:
         sys.exit(f"it failed: {' '.join(command)}")
     return None
+
+
+def _forked(words: list[str], place: Path) -> tuple[int | None, str, str]:
+    """Run the worker in a fork of a process that has imported the libraries; return its exit code and what it wrote."""
+    out, err = place / "stdout", place / "stderr"
+    process = FORKS.Process(target=_in_fork, args=(words, out, err))
+    process.start()
+    process.join()
+    return process.exitcode, out.read_text(encoding="utf-8", errors="replace"), err.read_text(encoding="utf-8", errors="replace")
+
+
+def _in_fork(words: list[str], out: Path, err: Path) -> None:
+    for number, path in ((1, out), (2, err)):
+        with path.open("wb") as stream:
+            os.dup2(stream.fileno(), number)
+    worker.main(words)
 
 
 def _row(name: str, runs: list[dict[str, Any] | None], arguments: argparse.Namespace, context: float, peak: float) -> dict[str, Any]:

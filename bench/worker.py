@@ -145,8 +145,8 @@ def matmul(seconds: float = 3.0) -> None:
     sys.stdout.write(json.dumps({"flops": rate, "device": name, "torch": torch.__version__}) + "\n")
 
 
-def main() -> None:
-    """Run one variant."""
+def main(words: list[str] | None = None) -> None:
+    """Run one variant; `words` are those of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variant", choices=["trl", "hpctrain", "matmul"])
     for name in ("--model", "--data", "--out"):
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=0)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=JSON")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     options = {name: json.loads(value) for name, _, value in (word.partition("=") for word in arguments.option)}
     if arguments.variant == "matmul":
         matmul()

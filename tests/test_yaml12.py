@@ -106,9 +106,9 @@ def test_an_alias_is_what_it_stands_for() -> None:
 def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]" for last, key in zip("abcdefgh", "bcdefghi", strict=True)]
-    started = time.monotonic()
+    started = time.process_time()  # whatever else the machine does
     assert "more than 100000 values" in refused("\n".join(lines))
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 # 100 000 levels overflow the stack of the C library, which no Python error could tell of.

@@ -10,7 +10,7 @@ import click
 
 from hpctrain.cli import jobs_meant, schedulers
 from hpctrain.cli.job_options import Request, spec_of
-from hpctrain.errors import UsageError
+from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -23,7 +23,10 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
 
     JOB is an id, a job's name, or a run; without it, the jobs with the name that config.yaml gives (sft), as scancel -n sft does.
     """
-    chosen = jobs_meant.find(jobs, fresh=True) if jobs else _of_the_config()
+    try:
+        chosen = jobs_meant.find(jobs, fresh=True) if jobs else _of_the_config()
+    except SchedulerError as error:
+        raise SchedulerError(error.what, details=(*error.details, "nothing was cancelled"), fix=error.fix) from error
     for record in chosen:
         if record.state == states.UNKNOWN:
             click.echo(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it", err=True)
@@ -44,7 +47,9 @@ def command(jobs: tuple[str, ...], yes: bool) -> int:
         if ids:
             scheduler.cancel(ids)
     for record in active:
-        click.echo(f"cancelled job {record.job_id} ({record.name})")
+        # It is cancelled all the same: a requeue would bring it back.
+        ending = "; it was ending already" if record.state == "COMPLETING" else ""
+        click.echo(f"cancelled job {record.job_id} ({record.name}){ending}")
     return 0
 
 

@@ -76,7 +76,7 @@ def list_command(chosen: Filter, runs_dir: Path, as_json: bool) -> int:
 def table(found: list[Saved]) -> list[str]:
     """Return the lines of a table of checkpoints."""
     now = time.time()
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in found:
         said = one.manifest
         rows.append((
@@ -84,7 +84,9 @@ def table(found: list[Saved]) -> list[str]:
             runs_table.size(one.size()), "-" if said is None else str(said.world_size), "best" if one.best else "-",
             runs_table.printable("; ".join(one.wrong)) or "complete",
         ))  # fmt: skip
-    head = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "PROCESSES", "BEST", "IS")
+    head: tuple[str, ...] = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "IS")
+    if not any(one.best for one in found):  # in 80 columns, what is the same for all has no room
+        head, rows = (*head[:6], head[7]), [(*row[:6], row[7]) for row in rows]
     return runs_table.table(head, rows, state_column=None)
 
 

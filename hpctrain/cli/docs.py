@@ -128,12 +128,21 @@ def _width() -> int:
 
 
 def _show_markdown(page: str) -> None:
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import CodeBlock, Markdown
+    from rich.syntax import Syntax
+
+    class Code(CodeBlock):
+        # rich keeps a column free on each side, and breaks a line that is as wide as the page.
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(1, 0))
+
+    class Page(Markdown):
+        elements = {**Markdown.elements, "fence": Code, "code_block": Code}  # noqa: RUF012 - rich's own shape
 
     console = Console()
     with console.capture() as captured:
-        console.print(Markdown(page), width=_width())
+        console.print(Page(page), width=_width())
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
         UsageError: all config errors at once.
     """
     jobs, notes = jobs_of(asked), _Notes()
+    notes.not_checked += _no_config(asked)
     job = jobs[0][1]
     live = None if local else _live(slurm, notes)
     cluster = None if local else _cluster(job, live, notes)
@@ -112,6 +114,13 @@ def examine(asked: Request, *, slurm: bool = True, local: bool = False, test_onl
     )
 
 
+def _no_config(asked: Request) -> list[str]:
+    """Return that there is no job config where this is typed: the likeliest mistake is the directory."""
+    if asked.config is not None or Path("config.yaml").exists():
+        return []
+    return [f"a config: there is no config.yaml in {Path.cwd()}; cd to the directory that has yours, or: hpctrain init"]
+
+
 def _together(of_each: Sequence[tuple[str, list[Finding]]]) -> list[Finding]:
     """Return the findings of several jobs: what all of them have, once; what some have, with the name of the first of those."""
     counts: dict[Finding, list[str]] = {}
@@ -131,6 +140,9 @@ def before_submit(asked: Request, *, local: bool, again: str) -> None:
         HpctrainError: something is wrong that keeps the job from running, or from running right.
     """
     examined = examine(asked, local=local, test_only=False)
+    if examined.errors:
+        for sentence in _no_config(asked):
+            click.echo(f"note: {sentence}", err=True)
     _stop(examined.findings, again)
 
 
@@ -157,7 +169,8 @@ def _stop(findings: Sequence[Finding], again: str) -> None:
     """Say each warning in a line, and raise on errors."""
     for finding in findings:
         if finding.level == "warning":
-            click.echo(show.line(finding), err=True)
+            text = show.line(finding)
+            click.echo(show.wrapped(text, 80) if sys.stderr.isatty() else text, err=True)
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return

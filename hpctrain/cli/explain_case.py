@@ -46,24 +46,29 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def explanation(word: str | None, *, runs_dir: Path | None = None) -> Answer:
+def explanation(word: str | None, *, runs_dir: Path | None = None, accounts: Sequence[Account] | None = None) -> Answer:
     """Return why the job, or the run, that `word` stands for failed; without a word, of the newest that did not end well.
 
     Raises:
         UsageError: there is no such job, run or file.
     """
-    return explained([word] if word is not None else [], runs_dir=runs_dir)
+    return explained([word] if word is not None else [], runs_dir=runs_dir, accounts=accounts)
 
 
-def explained(words: Sequence[str], *, runs_dir: Path | None = None) -> Answer:
+def explained(words: Sequence[str], *, runs_dir: Path | None = None, accounts: Sequence[Account] | None = None) -> Answer:
     """Return why what `words` stand for failed: one run or job, or files and folders.
+
+    Args:
+        words: see there.
+        runs_dir: where runs lie.
+        accounts: what the schedulers have said of many jobs at once; none of them is asked again then.
 
     Raises:
         UsageError: they stand for nothing, or for several things.
     """
     meant = explain_words.meant(words, runs_dir)
     try:
-        case, files, notes = case_of(meant)
+        case, files, notes = case_of(meant, accounts)
         scanned = scan.scan(files, rule.shipped())
     finally:
         meant.forget()
@@ -80,16 +85,18 @@ def judged(case: Case, scanned: Scanned) -> Explanation:
     )  # fmt: skip
 
 
-def case_of(meant: explain_words.Meant) -> tuple[Case, tuple[LogFile, ...], list[str]]:
+def case_of(meant: explain_words.Meant, accounts: Sequence[Account] | None = None) -> tuple[Case, tuple[LogFile, ...], list[str]]:
     """Return all that is known of what is meant, its logs, and what could not be asked."""
     notes = list(meant.notes)
     case = explain_run.case(meant.run_dir, meant.run) if meant.run_dir is not None and meant.run is not None else Case()
     facts = tuple(_file_fact(file) for file in meant.files)
     times = [fact.grown for fact in facts if fact.grown is not None and fact.size]
-    account = _account(meant, case, times, notes)
+    account = _account(meant, case, times, notes, accounts)
     if not case.samples:
         case = explain_run.with_logs(case, meant.files)
     case = replace(case, files=facts, account=account, now=time.time(), zone_s=time.localtime().tm_gmtoff)
+    if meant.no_directory is not None:
+        case = replace(case, extra={**case.extra, "no_log_directory": str(meant.no_directory)})
     if case.attempts and case.step is None:
         case = explain_steps.with_steps(case, meant.files)
     return explain_config.with_cluster(case), meant.files, notes
@@ -106,7 +113,9 @@ def _file_fact(file: LogFile) -> FileFact:
     )  # fmt: skip
 
 
-def _account(meant: explain_words.Meant, case: Case, times: Sequence[float], notes: list[str]) -> Account | None:
+def _account(
+    meant: explain_words.Meant, case: Case, times: Sequence[float], notes: list[str], known: Sequence[Account] | None = None
+) -> Account | None:
     """Return the scheduler's record of the job; none where it is another job's, whose number is the same."""
     job = meant.job
     if job is None:
@@ -114,9 +123,14 @@ def _account(meant: explain_words.Meant, case: Case, times: Sequence[float], not
     last = case.attempts[-1] if case.attempts else None
     near = (last.started if last else None) or max(times, default=None)
     try:
-        found = schedulers.accounts([job], near={job: near} if near is not None else None)
+        found = (
+            [each for each in known if each.job_id == job]
+            if known is not None
+            else schedulers.accounts([job], near={job: near} if near is not None else None)
+        )
     except HpctrainError as error:
-        notes.append(f"the scheduler does not say how job {job} ended: {error.what}")
+        said = error.details[-1].strip() if error.details and " said: " in error.details[-1] else error.what
+        notes += [f"whether job {job} still runs, or how it ended, is not known", f"{said}; hpctrain ps {job} asks again"]
         return None
     account = next((each for each in found if each.job_id == job), found[0] if len(found) == 1 else None)
     if account is None or account.state == states.UNKNOWN:

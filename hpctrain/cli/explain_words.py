@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpctrain.cli import schedulers
@@ -20,6 +21,8 @@ from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
 STDIN = "-"
+#: Endings of logs that lie beside other files.
+_LOGS = (".out", ".err", ".log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Meant:
 
     Attributes:
         job: its id, where there is one that a scheduler may know.
+        no_directory: of the log that the scheduler names, where that directory is not there.
         temporary: a file that holds what came from the standard input.
     """
 
@@ -37,6 +41,7 @@ class Meant:
     run: Run | None = None
     run_dir: Path | None = None
     notes: tuple[str, ...] = ()
+    no_directory: Path | None = None
     temporary: Path | None = None
 
     def forget(self) -> None:
@@ -132,7 +137,11 @@ def _of_word(word: str, runs: Path) -> Meant:
             ) from None
         records = []
     if records:
-        return _of_record(schedulers.newest(records), runs)
+        return _of_tasks(word, records, runs)
+    # What the files here say of a job that no scheduler names now.
+    run = _run_of(JobRecord(job_id=word, scheduler="slurm", state=states.UNKNOWN), runs) if store.JOB_ID.match(word) else None
+    if run is not None:
+        return replace(_of_run(runs / run.id), title=f"run {run.id}, job {word}", job=word)
     if files := _named(word):
         return _of_paths(files)
     raise UsageError(
@@ -141,11 +150,25 @@ def _of_word(word: str, runs: Path) -> Meant:
     )  # fmt: skip
 
 
+def _of_tasks(word: str, records: Sequence[JobRecord], runs: Path) -> Meant:
+    """Return the newest of these jobs; of the tasks of an array, of those that failed."""
+    tasks = [record for record in records if record.job_id.startswith(f"{word}_")]
+    failed = [record for record in tasks if record.state in states.FAILED]
+    chosen = schedulers.newest(failed or records)
+    meant = _of_record(chosen, runs)
+    others = [record.job_id for record in failed if record.job_id != chosen.job_id]
+    more = f"; another: hpctrain explain {others[0]}" if others else ""
+    note = f"{len(failed)} of {len(tasks)} tasks of {word} that are known failed; this is {chosen.job_id}{more}"
+    return replace(meant, notes=(*meant.notes, note)) if failed else meant
+
+
 def _named(word: str) -> list[Path]:
     """Return the logs here that have the number of a job in their names."""
     if not store.JOB_ID.match(word):
         return []
-    return sorted({*Path("logs").glob(f"*{word}.*"), *Path().glob(f"slurm-{word}*.out")})
+    own = re.compile(rf"(?<![0-9]){re.escape(word)}(?![0-9])")
+    here = (path for path in Path().glob(f"*{word}*") if path.suffix in _LOGS)
+    return sorted({path for path in (*Path("logs").glob(f"*{word}*"), *here) if own.search(path.name) and path.is_file()})
 
 
 def _of_record(record: JobRecord, runs: Path) -> Meant:
@@ -157,9 +180,15 @@ def _of_record(record: JobRecord, runs: Path) -> Meant:
         )  # fmt: skip
     logs = schedulers.owner(record.job_id).logs(record.job_id)
     files = found.of_job(logs.output, logs.error, job=record.job_id) if logs is not None else ()
+    missing = None
+    if not any(file.path.exists() for file in files):
+        # slurmctld forgets a job minutes after its end, and accounting does not know its log before 24.05.
+        named = found.of_paths(_named(record.job_id))
+        missing = logs.output.parent if logs is not None and not named and not logs.output.parent.exists() else None
+        files = named or files
     notes = () if files else (f"where job {record.job_id} writes is not known",)
     name = f" ({record.name})" if record.name else ""
-    return Meant(files=files, title=f"job {record.job_id}{name}", job=record.job_id, notes=notes)
+    return Meant(files=files, title=f"job {record.job_id}{name}", job=record.job_id, notes=notes, no_directory=missing)
 
 
 def _run_of(record: JobRecord, runs: Path) -> Run | None:

@@ -6,12 +6,10 @@ import importlib.util
 import json
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from hpctrain.cli import surroundings_files
 from hpctrain.cli.fit_facts import Question
 from hpctrain.errors import HpctrainError
 from hpctrain.fit import memory
@@ -31,7 +29,7 @@ values = json.loads(sys.argv[2])
 lora = values.pop("lora")
 lora = lora and Lora(rank=lora["rank"], targets=tuple(lora["targets"]), dropout=lora["dropout"])
 try:
-    print(json.dumps(asdict(exact(sys.argv[1], Layout(lora=lora, **values)))))
+    print(json.dumps(asdict(exact(json.loads(sys.argv[1]), Layout(lora=lora, **values), labels=int(sys.argv[3])))))
 except HpctrainError as error:
     print(json.dumps({"error": error.what, "details": error.details, "fix": error.fix}))
 """
@@ -40,19 +38,20 @@ except HpctrainError as error:
 def count(question: Question) -> dict[str, Any]:
     """Return `peak` (bytes that torch's allocator gives out), `parts` and `moments` of the asked layout, and `formula`, which has the same.
 
-    Only one process can be run with fake tensors, so of several the layout of one is counted, by both: what the sharding divides, and
-    what it needs itself, is left to the formula.
+    Of several processes one is counted. With fsdp it is one of them all, as torch's fake process group plays the others; with ddp and
+    DeepSpeed, whose buckets fake tensors cannot fill, it is a process alone, by both: what the sharding divides, and what it needs itself,
+    is left to the formula then. `processes` says of how many.
 
     Raises:
         HpctrainError: torch is not installed here, or the layout is none that can be run with fake tensors.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         raise HpctrainError("--exact counts with torch and transformers, which are not installed here", fix="pip install 'hpctrain[train]'")
-    folder = surroundings_files.expanded(question.model)
-    folder = folder if folder.exists() else Path(question.job.spec.chdir, folder)
-    alone = replace(question.layout, nodes=1, gpus_per_node=1, sharding="ddp")
+    counted = question.layout
+    if counted.sharding != "fsdp":
+        counted = replace(counted, nodes=1, gpus_per_node=1, sharding="ddp")
     click.echo("counting with fake tensors; a large model takes a minute", err=True)
-    argv = [sys.executable, "-P", "-c", _PROGRAM, str(folder), json.dumps(asdict(alone))]
+    argv = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(question.config), json.dumps(asdict(counted)), str(question.shape.labels)]
     ended = process.run(argv, timeout=_TIMEOUT_S)
     try:
         found = json.loads(ended.stdout.splitlines()[-1])
@@ -62,4 +61,4 @@ def count(question: Question) -> dict[str, Any]:
     if "error" in found:
         fix = found["fix"] or "hpctrain fit, without --exact"
         raise HpctrainError(f"--exact: {found['error']}", details=tuple(found["details"]), fix=fix)
-    return {**found, "formula": memory.gpu_memory(question.shape, alone).allocated, "processes": 1}
+    return {**found, "formula": memory.gpu_memory(question.shape, counted).allocated, "processes": counted.processes}

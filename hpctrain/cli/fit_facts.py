@@ -19,7 +19,7 @@ from hpctrain.cli.job_scripts import jobs_of
 from hpctrain.errors import UsageError
 from hpctrain.fit import asked, correction, gpus, host, layouts
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.shape import ModelShape, read_shape
+from hpctrain.fit.shape import ModelShape
 from hpctrain.jobs import shell
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check import hardware, limits, sizes
@@ -27,13 +27,10 @@ from hpctrain.jobs.check.case import Case, Fact
 from hpctrain.jobs.check.surroundings import DatasetFacts, ModelFacts, PathFacts, Surroundings
 from hpctrain.preparation import manifest
 from hpctrain.runs import files
-from hpctrain.runs import layout as places
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
 
-#: The newest so many runs are read; each is a file.
-_RUNS = 300
 _EPOCHS = 3.0  # TrainingArguments.num_train_epochs
 _WITHOUT_GPU = "hpctrain fit --gpu h100 (or --cluster NAME; hpctrain clusters lists the profiles)"
 
@@ -55,6 +52,7 @@ class Question:
     Attributes:
         name: of the job among several, else "".
         model: the folder, as it was named.
+        config: what its config.json says, with the vocabulary that the model will have.
         options: of the training.
         gpu_words: what the GPU is and where that is known from.
         work_words: why `work.tokens` is what it is, or is unknown.
@@ -65,6 +63,7 @@ class Question:
     job: Job
     name: str
     model: str
+    config: Mapping[str, Any]
     shape: ModelShape
     options: Mapping[str, Any]
     layout: Layout
@@ -92,30 +91,28 @@ def question(request: Request, typed: Typed) -> Question:
     _refuse_other_trainings(job, typed)
     job = _with_config_file(job)
     config, model = _config(job, typed)
-    known = read_shape(config)
+    data, options = _dataset(job), asked.options_of(job.spec.arguments)
+    known = asked.shape_of(config, options, task=_task(job), dataset=data)
     if "quantization_config" in config:
         notes.append("the weights are stored quantised; they are taken as if they were not")
     if known.approximate:
         notes.append("a mixture of experts: activations are a rough figure")
-    data = _dataset(job)
+    notes += [*_notes_of_rows(known, options, data), *asked.uncounted(options)]
     case = _case(job, config, known, data)
     if typed.gpu is None and typed.gpu_memory is None and hardware.gpu_bytes(case) is None:
         case = _asking_slurm(case)
     site, words = _site(case, typed)
-    options = asked.options_of(job.spec.arguments)
     wanted = asked.layout_of(
         options, nodes=job.spec.nodes, gpus_per_node=job.spec.gpus_per_node, sharding=job.spec.sharding, shape=known,
         cuda=not sizes.uses_cpu(case), bf16=site.gpu is None or site.gpu.bf16 is not None, gpu_bytes=site.gpu_bytes, dataset=data,
         stored=config.get("dtype") or config.get("torch_dtype"),
     )  # fmt: skip
     work, work_words = _work(options, wanted, data)
+    learnt = sizes.learnt(case, site.gpu.name if site.gpu is not None else None) if typed.learn else correction.NONE
     return Question(
-        job=job, name=name, model=model, shape=known, options=options, layout=wanted, site=site, gpu_words=words, work=work,
-        work_words=work_words, host=sizes.host_memory(case), memory=hardware.memory_given(case),
-        learnt=correction.correction(_records(job), clusters=_names(case.cluster, job), gpu=site.gpu.name if site.gpu else None)
-        if typed.learn
-        else correction.NONE,
-        notes=tuple(notes),
+        job=job, name=name, model=model, config=_as_made(config, known), shape=known,
+        options=options, layout=wanted, site=site, gpu_words=words, work=work,
+        work_words=work_words, host=sizes.host_memory(case), memory=hardware.memory_given(case), learnt=learnt, notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -146,11 +143,19 @@ def _refuse_other_trainings(job: Job, typed: Typed) -> None:
             details=("with --model the SFT training is worked out with these arguments, as a first idea of yours",),
             fix="hpctrain fit --model FOLDER",
         )
-    if spec.script is None and spec.task != "sft":
-        raise UsageError(
-            f"task: {spec.task} is not worked out: fit knows the SFT training, whose memory is another one",
-            fix="hpctrain fit --task sft, or run a few steps and read the memory in the log: hpctrain submit -- --max_steps 5",
-        )
+
+
+def _task(job: Job) -> str:
+    """Return which of hpctrain's trainings it is; a script of one's own is taken for the SFT training."""
+    return job.spec.task if job.spec.script is None else "sft"
+
+
+def _notes_of_rows(shape: ModelShape, options: Mapping[str, Any], data: manifest.Manifest | None) -> list[str]:
+    """Return what to say of a classifier's rows, whose length only the data knows."""
+    if not shape.labels or data is not None or options.get("max_events") is not None:
+        return []
+    made = "a dataset of python -m hpctrain.preparation.timelines says it, or --max_events"
+    return [f"how long the longest row is is not known, and {asked.MAX_LENGTH} events are assumed: {made}"]
 
 
 def _with_config_file(job: Job) -> Job:
@@ -194,6 +199,11 @@ def _config(job: Job, typed: Typed) -> tuple[dict[str, Any], str]:
     return config, said
 
 
+def _as_made(config: dict[str, Any], shape: ModelShape) -> dict[str, Any]:
+    """Return config.json with the data's vocabulary, where the model is made from it."""
+    return {**config, "vocab_size": shape.vocab} if shape.labels else config
+
+
 def _dataset(job: Job) -> manifest.Manifest | None:
     name = Arguments(job.spec).get("dataset_name")
     return manifest.read(Path(job.spec.chdir, surroundings_files.expanded(name))) if name is not None else None
@@ -205,6 +215,7 @@ def _case(job: Job, config: dict[str, Any], known: ModelShape, data: manifest.Ma
     around = Surroundings(
         model=ModelFacts(where=here, config=config, parameters=known.parameters),
         dataset=DatasetFacts(where=here, prepared=data) if data is not None else None,
+        measured=surroundings_files.measured(job.spec.chdir),
     )
     return Case(job.spec, _known_here(job), None, around, job.origins)
 
@@ -227,7 +238,7 @@ def _asking_slurm(case: Case) -> Case:
 def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
     """Return the GPU and its node, and where that is known from."""
     shape, live = case.shape, next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
-    named = typed.gpu or hardware.gpu_part(case) or (shape.gpu if shape is not None else None) or live or case.spec.gpu_type
+    named = typed.gpu or sizes.gpu_name(case)
     fact = hardware.gpu_bytes(case) if typed.gpu is None else None
     size = typed.gpu_memory or (fact.value if fact is not None else None)
     gpu = gpus.find(named, size) if named is not None else None
@@ -270,7 +281,8 @@ def _work(options: Mapping[str, Any], layout: Layout, data: manifest.Manifest | 
     row, context, counted = float(layout.length), None, "rows as long as they can be"
     if split is not None and split.rows:
         # What hpctrain trains a prepared dataset with, where nobody asks: batches of rows that are about as long (training/prepared.py).
-        apart = str(options.get("train_sampling_strategy") or "group_by_length") != "group_by_length"
+        unasked = "random" if layout.loss == "classes" else "group_by_length"
+        apart = str(options.get("train_sampling_strategy") or unasked) != "group_by_length"
         row, context, counted = _row(split, layout, packed=data is not None and data.packed, padded=split.padded if apart else 1.0)
     steps = _number(options.get("max_steps"))
     if steps is not None and steps > 0:
@@ -302,19 +314,3 @@ def _number(value: object) -> float | None:
         return float(str(value)) if value is not None else None
     except ValueError:
         return None
-
-
-def _names(cluster: Cluster | None, job: Job) -> tuple[str | None, ...]:
-    """Return what runs may call the cluster: as their config named it."""
-    return (job.config.cluster,) if cluster is None else (cluster.profile.name, job.config.cluster, *cluster.profile.detect.cluster_names)
-
-
-def _records(job: Job) -> list[dict[str, Any]]:
-    """Return what the newest runs of this project predicted and measured."""
-    runs = Path(job.spec.chdir, places.RUNS)
-    try:
-        found = [(path.stat().st_mtime, path) for path in runs.glob(f"[!.]*/{places.FIT}")]
-    except OSError:
-        return []
-    newest = sorted(found, key=lambda each: (each[0], str(each[1])), reverse=True)[:_RUNS]
-    return [record for _, path in newest if (record := files.read_json(path)) is not None]

@@ -49,8 +49,9 @@ def page(
 def _head(question: Question) -> Iterator[str]:
     shape, layout = question.shape, question.layout
     trained = parameters.trainable(shape, layout.lora)
+    head = f", {_count(shape.labels, 'label')}" if shape.labels else ""
     what = "all trained" if layout.lora is None else f"{host.billions(trained)} of them trained (LoRA, rank {layout.lora.rank})"
-    lines = [f"model: {question.model}: {shape.model_type}, {host.billions(shape.parameters)} parameters, {what}"]
+    lines = [f"model: {question.model}: {shape.model_type}, {host.billions(shape.parameters)} parameters{head}, {what}"]
     asked = f"{question.name}: " if question.name else ""
     lines.append(f"asked: {asked}{layout_words(layout)}")
     lines.append(f"GPU: {question.gpu_words}")
@@ -65,6 +66,7 @@ def layout_words(layout: Layout) -> str:
     arithmetic = "" if layout.compute in (None, layout.weights) else f", computed in {_SHORT[str(layout.compute)]}"
     base = "" if layout.quantization == "none" else f" in {layout.quantization}"
     rows = f"micro batch {layout.micro_batch} x accumulation {layout.accumulation}, rows of {layout.length} tokens"
+    rows += f", evaluated in batches of {layout.evaluation}" if layout.evaluation else ""
     checkpointing = "activation checkpointing" if layout.checkpointing == "full" else "no activation checkpointing"
     weights = f"weights{base or f' in {_SHORT[layout.weights]}'}{arithmetic}"
     return f"{machines}, {layout.sharding}, {rows}, {weights}, {layout.optimizer}, {layout.attention}, {checkpointing}"
@@ -91,9 +93,12 @@ def _bar(size: int, whole: int) -> str:
 def _exact_words(own: Row, exact: dict[str, Any]) -> str:
     counted, formula = int(exact["peak"]), int(exact["formula"])
     off = formula / counted - 1 if counted else 0.0
-    alone = " of one process alone" if own.layout.processes > 1 else ""
+    counting = int(exact["processes"])
+    several = f" of one of {counting} processes" if counting > 1 else f" of one process alone, not of {own.layout.processes}"
+    alone = several if own.layout.processes > 1 else ""
+    left = f"; what {own.layout.sharding} adds to that or divides is arithmetic alone" if counting < own.layout.processes else ""
     parts = ", ".join(f"{name} {gib(size)}" for name, size in exact["parts"].items() if size >= _MIB)
-    return f"exact: torch's tracker counts {gib(counted)} of tensors{alone} ({parts}); the formula has {gib(formula)}, {off:+.1%}"
+    return f"exact: torch's tracker counts {gib(counted)} of tensors{alone} ({parts}); the formula has {gib(formula)}, {off:+.1%}{left}"
 
 
 def _host(question: Question) -> Iterator[str]:
@@ -210,7 +215,7 @@ def document(question: Question, own: Row, rows: Sequence[Row], best: Row | None
     return {
         "schema": 1,
         "model": {"folder": question.model, "type": question.shape.model_type, "parameters": question.shape.parameters,
-                  "trained": parameters.trainable(question.shape, question.layout.lora)},
+                  "trained": parameters.trainable(question.shape, question.layout.lora), "labels": question.shape.labels or None},
         "gpu": {"name": site.gpu.name if site.gpu is not None else None, "bytes": site.gpu_bytes, "source": question.gpu_words,
                 "evidence": site.gpu.evidence if site.gpu is not None else None},
         "asked": {**_row(own), "parts": {part.name: part.bytes for part in own.memory.parts}, "moment": own.memory.moment,

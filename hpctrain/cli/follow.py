@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from hpctrain.cli.asking import Question
 from hpctrain.errors import SchedulerError
 from hpctrain.scheduler.base import ASK_EVERY_S, LogFiles, Scheduler
 from hpctrain.scheduler.parse.records import JobRecord
@@ -75,14 +76,17 @@ def until_the_end(scheduler: Scheduler, job_id: str, tails: Sequence[Copies], sa
         ended = any(_LAST_WORDS.search(tail.copy()) for tail in tails)
         now = time.monotonic()
         if now >= next_question or ended:
+            question = Question(lambda: scheduler.status([job_id], max_age_s=ASK_EVERY_S))
+            while not question.wait(_LOOK_S):
+                ended = any(_LAST_WORDS.search(tail.copy()) for tail in tails) or ended
             try:
-                records = scheduler.status([job_id], max_age_s=ASK_EVERY_S)
+                records = question.answer()
             except SchedulerError as error:
                 # A controller that restarts is no reason to leave a job that runs.
                 if last_state != error.what:
                     last_state = error.what
                     say(f"{error.what}; asking again")
-                next_question = now + _ASK_FIRST_S
+                next_question = time.monotonic() + _ASK_FIRST_S
                 continue
             record = records[0] if records else None
             if record is None or record.is_final:

@@ -8,6 +8,7 @@ import click
 
 from hpctrain.cli import schedulers
 from hpctrain.errors import SchedulerError
+from hpctrain.scheduler import slurm_words
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -37,9 +38,17 @@ def find(words: Sequence[str], *, fresh: bool = False) -> list[JobRecord]:
     return local
 
 
+def in_words(silent: SchedulerError) -> tuple[str, ...]:
+    """Return what a Slurm that did not answer said last; that it said nothing, where it did not."""
+    said = silent.details[-1].strip() if silent.details else ""
+    return (f"  {said if ' said: ' in said else silent.what}",)
+
+
 def no_answer(silent: SchedulerError) -> SchedulerError:
     """Return what is said when Slurm does not answer, in the words of `hpctrain ps`."""
     said = silent.details[-1].strip() if silent.details else ""
     if " said: " not in said:  # it said nothing: in time, or at all
         return SchedulerError(f"Slurm does not answer: {silent.what}", fix="sinfo, and when that answers: hpctrain ps")
+    if slurm_words.is_unreachable(said):
+        return SchedulerError(f"Slurm does not answer: {said}", fix="sinfo, and when that answers: hpctrain ps")
     return SchedulerError(f"Slurm does not answer: {said}", fix="load your site's Slurm module, then: hpctrain ps")

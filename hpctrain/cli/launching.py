@@ -222,12 +222,18 @@ def _refuse_running(runs: Path, tag: str, known: Sequence[Run], orders: Orders) 
 
     Raises:
         UsageError: one of them waits or runs, or nobody knows.
-        SchedulerError: a submission of one of them was never answered.
+        SchedulerError: a submission of one of them was never answered, or Slurm does not say whether one of them runs.
     """
-    from hpctrain.cli import runs_jobs
+    from hpctrain.cli import jobs_meant, runs_jobs
 
     found = runs_jobs.survey(runs, known, every_job=True)
     for run, state in found.states.items():
+        if state.word == "unknown" and state.live and found.silent is not None:
+            raise SchedulerError(
+                f"whether job {state.live[0]} of the run {run} still runs is not known",
+                details=(*jobs_meant.in_words(found.silent), "two jobs of one run would write to the same checkpoints"),
+                fix="sinfo, and when that answers: the same command; or another --run-id",
+            )  # fmt: skip
         if state.word in ("running", "pending") or (state.word == "unknown" and state.live):
             raise UsageError(
                 f"the run {run} is {state.word}: {state.reason}",

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpctrain.cli import follow, jobs_meant, schedulers
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.logs import found, read
 from hpctrain.logs.model import LogFile
 from hpctrain.runs import layout, store
 from hpctrain.runs.store import Attempt
+from hpctrain.scheduler import ledger
 from hpctrain.scheduler.base import Scheduler
+from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
 _HEAD_BYTES = 1 << 16
@@ -99,8 +101,16 @@ def of_job(word: str | None, *, every_job: bool = False) -> Chosen:
         HpctrainError: nobody knows where it writes.
     """
     by_run = _run(word) if word else None
+    silent: SchedulerError | None = None
     try:
         record = schedulers.newest(jobs_meant.find([] if word is None else [word]))
+    except SchedulerError as error:
+        known = _remembered(word)
+        if known is None and by_run is not None and found.of_run(by_run.absolute(), project=Path.cwd()):
+            return replace(of_paths([by_run]), notes=(f"whether the run {word} still runs is not known",))
+        if known is None:
+            raise
+        record, silent = known, error
     except UsageError:
         if by_run is not None and found.of_run(by_run.absolute(), project=Path.cwd()):  # every scheduler has forgotten its jobs
             return of_paths([by_run])
@@ -124,8 +134,21 @@ def of_job(word: str | None, *, every_job: bool = False) -> Chosen:
     return Chosen(
         files=files, ranks=tuple(ranks), scheduler=scheduler, record=record, run_dir=run_dir, processes=_processes(run_dir),
         earlier=earlier,
-        notes=(f"{read_as(logs.output)}: {follow.describe(record)}",),
+        notes=(f"{read_as(logs.output)}: {follow.describe(record) if silent is None else _unknown(record, silent)}",),
     )  # fmt: skip
+
+
+def _remembered(word: str | None) -> JobRecord | None:
+    """Return a record without a state of a job that hpctrain has submitted, or of the newest of a run; Slurm does not say what it does."""
+    jobs = [word] if word is not None and store.JOB_ID.match(word) else schedulers.jobs_of_run(word) if word is not None else []
+    if word is None:
+        jobs = [entry.job_id for entry in ledger.entries() if entry.job_id is not None and entry.directory == str(Path.cwd())]
+    mine = [job for job in jobs if schedulers.owner(job).name == "slurm" and ledger.by_job_id(job.partition("_")[0]) is not None]
+    return JobRecord(job_id=mine[-1], scheduler="slurm", state=states.UNKNOWN) if mine else None
+
+
+def _unknown(record: JobRecord, silent: SchedulerError) -> str:
+    return f"whether job {record.job_id} still runs is not known\n{silent.what}"
 
 
 def ranks_now(chosen: Chosen) -> tuple[LogFile, ...]:

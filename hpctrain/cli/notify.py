@@ -64,7 +64,7 @@ def command(ctx: click.Context, /, run: str | None, **parameters: Any) -> int:
         return 130
     if not end.is_over:
         raise UsageError(f"{end.name} is {end.state.word}, and has not ended", fix=f"hpctrain notify {shell.quote(end.name)} --wait")
-    _tell(spec, asked, end.run, end.state, end.sentence)
+    _tell(spec, asked, end.run, end.state, end.sentence, about=end.name)
     return 0
 
 
@@ -140,8 +140,8 @@ def _ended(word: str) -> _End:
         time.sleep(1.0 if end.is_local else _PAUSE_S)
 
 
-def _tell(spec: JobSpec, asked: Notify, run: Run | None, state: State, text: str) -> None:
-    """Run the command and send to the webhook; both are tried before what failed is said.
+def _tell(spec: JobSpec, asked: Notify, run: Run | None, state: State, text: str, *, about: str | None = None) -> None:
+    """Run the command and send to the webhook; both are tried before what failed is said. `about` is the name of several runs.
 
     Raises:
         HpctrainError: one of them failed.
@@ -157,7 +157,7 @@ def _tell(spec: JobSpec, asked: Notify, run: Run | None, state: State, text: str
             failed.append(error)
     if asked.webhook is not None:
         try:
-            notify.post(notify.address(asked.webhook), notify.body(run, state.word, text))
+            notify.post(notify.address(asked.webhook), notify.body(run, state.word, text) | ({"run": about} if run is None else {}))
             click.echo("told the webhook")
         except HpctrainError as error:
             failed.append(error)

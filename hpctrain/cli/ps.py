@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
 from hpctrain.cli import jobs_meant, schedulers
 from hpctrain.errors import SchedulerError
+from hpctrain.runs import layout
 from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
@@ -46,7 +48,7 @@ def command(jobs: tuple[str, ...], as_json: bool, show_all: bool) -> int:
         click.echo("\n".join(ps_table.lines(rows if show_all else ps_table.folded(rows))))
     if hidden:
         click.echo(f"and {hidden} more that ended: hpctrain ps --all", err=True)
-    if any(record.scheduler == "slurm" for record in records) and slurm_asked.is_silent("sacct"):
+    if not any(map(_is_local, jobs)) and slurm_asked.trouble("sacct") is not None:
         click.echo("note: sacct does not answer; of jobs that have ended, only what slurmctld remembers is shown", err=True)
     if not rows and silent is None:
         click.echo("no jobs; next: hpctrain submit", err=True)
@@ -80,9 +82,15 @@ def _json(records: list[JobRecord], *, sooner: bool) -> list[dict[str, object]]:
     return list(found.values())
 
 
+def _is_local(job: str) -> bool:
+    return schedulers.owner(job).name == "local"
+
+
 def _silence(silent: SchedulerError | None) -> int:
     if silent is None:
         return 0
+    if Path(layout.RUNS).is_dir():
+        click.echo("note: what the files of the runs here say meanwhile: hpctrain runs list", err=True)
     error = jobs_meant.no_answer(silent)
     click.echo(f"error: {error.what}\nfix: {error.fix}", err=True)
     return silent.exit_code

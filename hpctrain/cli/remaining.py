@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import click
-
 from hpctrain.cli import runs_jobs
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import render
@@ -374,24 +372,3 @@ def _by_hand(runs: Path, left: Sequence[Run], fix: str) -> tuple[Again, ...]:
         said = directives.last_values(batch_script.read(texts[text])[1])
         made.append(Again(script=texts[text], name=f"{said.get('job-name') or 'job'}.sbatch", array=_array(said.get("array"), 0, mine)))
     return tuple(made)
-
-
-def say_what_changed(runs: Path, tag: str) -> None:
-    """Say where the project differs from the code that the launch runs."""
-    from hpctrain.cli import code as look
-    from hpctrain.runs import code
-
-    whole = launch.load(runs, tag)
-    old = code.stored(runs, whole.code) if whole is not None and whole.code is not None else None
-    if old is None:
-        return
-    now = look.look(runs.parent, runs)
-    if not isinstance(now, code.Snapshot):
-        return
-    changes = code.differences(old, code.by_path(now.entries))
-    names = [*changes.changed, *changes.added, *changes.removed]
-    if names:
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        click.echo(
-            f"note: the code of {tag} runs, and the project has changed since: {shown}; to run it as it is now: --new-code", err=True
-        )

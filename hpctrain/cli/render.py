@@ -31,6 +31,20 @@ def _missing(spec: JobSpec) -> list[str]:
     return notes
 
 
+def _meant_for_ours(script: Script) -> list[str]:
+    """Return that arguments of config.yaml go to a script that was named on the command line: they were written for another."""
+    job, taken = script.job, []
+    if job.origins.get(("script",), "") != "--script":
+        return []
+    for path, where in job.origins.items():
+        if path[0] == "training" and len(path) > 1 and not where.startswith("-"):
+            taken.append((path[1], where.partition(":")[0]))
+    if not taken:
+        return []
+    names = ", ".join(f"--{name}" for name, _ in taken[:3]) + (f" and {len(taken) - 3} more" if len(taken) > 3 else "")
+    return [f"note: {job.spec.script} also gets what {taken[0][1]} has under training: {names}; without them: --config OTHER.yaml"]
+
+
 def _against_the_site(script: Script) -> list[str]:
     """Return where the script contradicts the profile of its cluster: what `hpctrain check` says first."""
     job = script.job
@@ -94,7 +108,7 @@ def command(ctx: click.Context, /, force: bool, explain: bool, **parameters: Any
     notes = script_file.write(made, force=force)
     for script in made.scripts:
         click.echo(str(script.path))
-        notes += [note for note in [*_missing(script.spec), *_against_the_site(script)] if note not in notes]
+        notes += [note for note in [*_missing(script.spec), *_meant_for_ours(script), *_against_the_site(script)] if note not in notes]
     for note in [*notes, *what_runs(made)]:
         click.echo(note, err=True)
     click.echo(f"next: {_next(made)}", err=True)
@@ -124,4 +138,4 @@ def _next(made: Scripts) -> str:
     path = shell.quote(made.scripts[0].path)
     if len(made.scripts) > 1:
         return "hpctrain submit, which keeps them together; without Slurm: hpctrain submit --local --wait"
-    return f"sbatch {path}, or without Slurm: hpctrain submit --local --wait {path}"
+    return f"hpctrain submit {path}, or: sbatch {path}; without Slurm: hpctrain submit --local --wait {path}"

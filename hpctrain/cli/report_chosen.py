@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpctrain.cli import runs, runs_trials
 from hpctrain.errors import UsageError
-from hpctrain.runs import layout, select
+from hpctrain.runs import launch, layout, select
 from hpctrain.runs.store import Run
 
 NAME = "report.html"
@@ -23,6 +23,7 @@ class Chosen:
         title: what several of them are called.
         study: whose trials they are, or None.
         default: where the page goes.
+        not_begun: of a sweep, ids of points that have left nothing yet.
     """
 
     runs_dir: Path
@@ -30,6 +31,7 @@ class Chosen:
     title: str
     study: str | None
     default: Path
+    not_begun: tuple[str, ...] = ()
 
 
 def choose(words: Sequence[str], runs_dir: Path) -> Chosen:
@@ -57,7 +59,14 @@ def choose(words: Sequence[str], runs_dir: Path) -> Chosen:
         tags = {run.tag for run in found}
         default = runs_dir / (f"{next(iter(tags))}.{NAME}" if len(tags) == 1 else f"{study}.{NAME}" if study else NAME)
     title = words[0] if len(words) == 1 else f"{len(found)} runs"
-    return Chosen(runs_dir=runs_dir, runs=tuple(found), title=title, study=study, default=default)
+    absent = _not_begun(words[0], {run.id for run in found}, runs_dir) if len(words) == 1 and study is None else ()
+    return Chosen(runs_dir=runs_dir, runs=tuple(found), title=title, study=study, default=default, not_begun=absent)
+
+
+def _not_begun(word: str, there: set[str], runs_dir: Path) -> tuple[str, ...]:
+    """Return the points of a sweep that are not there, by the record of its launch."""
+    whole = launch.load(runs_dir, word)
+    return tuple(run for run in whole.run_ids if run not in there) if whole is not None and whole.kind == "sweep" else ()
 
 
 def _resolved(words: Sequence[str], present: Sequence[Run], runs_dir: Path) -> tuple[set[str], str | None]:

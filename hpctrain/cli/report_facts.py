@@ -18,6 +18,7 @@ from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.explain.model import Explanation
 from hpctrain.report import facts, ran_with
 from hpctrain.report.facts import Facts, Given
+from hpctrain.report.failures import NOT_READ
 from hpctrain.runs import drop
 from hpctrain.runs.store import Run
 from hpctrain.scheduler.parse.accounting import Account
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from hpctrain.clusters.live import LiveCluster
     from hpctrain.report.compare import Comparison
 
-_EXPLAINED = 12
-"""Runs of a sweep whose logs are read for a diagnosis."""
+_EXPLAIN_S = 30.0
+"""Seconds of reading logs of a sweep's failed runs, after which the others are left without a diagnosis."""
 _MUCH = 50_000_000
 """Bytes of metrics and samples that take more than a second."""
 _ASKED_S = 5.0
@@ -49,7 +50,7 @@ def of_several(chosen: Chosen, metric: str | None) -> Comparison:
     given = _given(chosen.runs_dir, chosen.runs)
     return compare.gather(
         chosen.runs, chosen.runs_dir, given, title=chosen.title, study=chosen.study, metric=metric,
-        now=next(iter(given.values())).now,
+        now=next(iter(given.values())).now, not_begun=chosen.not_begun,
     )  # fmt: skip
 
 
@@ -74,18 +75,24 @@ def _given(runs_dir: Path, chosen: Sequence[Run]) -> dict[str, Given]:
     if said is not None:
         click.echo(f"note: {said}; what a scheduler would say is left out", err=True)
     found = {}
-    explained = 0
+    until = time.monotonic() + _EXPLAIN_S
+    unread = 0
     for run in chosen:
         state = survey.states[run.id]
         explanation, why = None, None
-        if (len(chosen) == 1 or state.word == "failed") and explained < _EXPLAINED:
-            explained += 1
-            explanation, why = _explanation(runs_dir, run)
+        if len(chosen) == 1:
+            explanation, why = _explanation(runs_dir, run, None)
+        elif state.word == "failed" and time.monotonic() < until:
+            explanation, why = _explanation(runs_dir, run, accounts)
+        elif state.word == "failed":
+            unread, why = unread + 1, NOT_READ
         mine = tuple(account for job in run.job_ids for account in accounts if job in (account.job_id, account.slurm_job_id))
         found[run.id] = Given(
             state=state, owner=_owner(runs_dir / run.id), accounts=mine, explanation=explanation, unexplained=why, silent=said,
             whole_nodes=_whole_nodes(runs_dir, run, mine), now=now,
         )  # fmt: skip
+    if unread:
+        click.echo(f"note: the logs of {unread} failed runs were not read: the others took {_EXPLAIN_S:.0f} s", err=True)
     return found
 
 
@@ -108,12 +115,12 @@ def _accounts(chosen: Sequence[Run]) -> tuple[list[Account], SchedulerError | No
         return [], error
 
 
-def _explanation(runs_dir: Path, run: Run) -> tuple[Explanation | None, str | None]:
+def _explanation(runs_dir: Path, run: Run, accounts: Sequence[Account] | None) -> tuple[Explanation | None, str | None]:
     """Return the diagnosis of a run; where it cannot be made, why."""
     try:
         from hpctrain.cli import explain_case
 
-        return explain_case.explanation(run.id, runs_dir=runs_dir).explanation, None
+        return explain_case.explanation(run.id, runs_dir=runs_dir, accounts=accounts).explanation, None
     except HpctrainError as error:
         return None, f"No diagnosis: {error.what}."
     except Exception as error:  # a mistake there takes nobody's curves away; the page says it

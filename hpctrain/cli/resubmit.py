@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli import launching, remaining, schedulers, submit
+from hpctrain.cli import code_changed, launching, remaining, schedulers, submit
 from hpctrain.cli.launching import Launched, Launcher, Submitted
 from hpctrain.cli.remaining import Again, Left
 from hpctrain.errors import UsageError
@@ -70,7 +70,7 @@ def command(name: str, **parameters: Any) -> int:
         if not apply_fix.agree(fix, yes=parameters["yes"]):
             return 1
         left = apply_fix.keep(runs, left, fix)
-    _make_way(runs, left, new_code=parameters["new_code"])
+    _make_way(runs, left, new_code=parameters["new_code"], local=parameters["local"], fixed=fix is not None)
     jobs = _submit(left, launching.Launcher(scheduler, runs, left.tag, resend=parameters["resend"]))
     _say_json(left, fix, [job.submission.job_id for job in jobs], parameters)
     if parameters["as_json"] and not parameters["wait"]:
@@ -112,17 +112,16 @@ def _would_be(fix: apply_fix.Fixed) -> list[tuple[Again, str]]:
     return [(part, _short(part.script)) if isinstance(part, Again) else (part.changed.again, part.changed.name) for part in fix.parts]
 
 
-def _make_way(runs: Path, left: Left, *, new_code: bool) -> None:
+def _make_way(runs: Path, left: Left, *, new_code: bool, local: bool, fixed: bool) -> None:
     """Cancel what waits in vain, take away what tells the runs that they are over, and see to the code."""
     for job in left.in_vain:
         schedulers.owner(job).cancel([job])
         click.echo(f"cancelled {job}, which waited for a job that has failed", err=True)
     for run in left.runs:
         launching.go_on(runs, run)
+    code_changed.say(runs, left.tag, new_code=new_code, local=local, fixed=fixed)
     if new_code:
         launching.snapshot(runs, left.tag)
-    else:
-        remaining.say_what_changed(runs, left.tag)
 
 
 def _submit(left: Left, launcher: Launcher) -> list[Submitted]:

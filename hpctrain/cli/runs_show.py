@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,14 @@ from hpctrain.cli import runs, runs_jobs, runs_table, runs_trials
 from hpctrain.cli.runs_filter import runs_dir_option
 from hpctrain.cli.runs_table import printable, when
 from hpctrain.errors import SchedulerError
+from hpctrain.report import ran_with
 from hpctrain.runs import checkpoints, drop, layout, manifest, predicted, select, store
 from hpctrain.runs.states import State
 from hpctrain.runs.store import Attempt, Run
+from hpctrain.scheduler.parse import duration, memory_size
+
+#: The column behind `config.yaml:12`, which a table has no room for.
+_IN_LINE = re.compile(r":(\d+):\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,8 @@ class _Page:
     """What is shown.
 
     Attributes:
-        config, code: what config.json and code.json of the run, or of its launch, hold; empty without.
+        config: what its newest job was submitted with, what was typed behind `--` too; empty without.
+        code: what code.json of the run, or of its launch, holds; empty without.
         environment: of the last attempt that wrote it.
         saved: (name, step, why it does not count or None) of each checkpoint.
         fit: memory and speed, predicted and measured (hpctrain.runs.predicted); None without.
@@ -75,7 +82,7 @@ def _page(runs_dir: Path, word: str) -> _Page:
     run = store.read_run(runs_dir, name) or select.one(word, listing.runs)
     directory = runs_dir / name
     launch = runs_dir / layout.LAUNCHES / run.tag
-    of_stage = [launch / f"config.{run.stage}.json"] if run.stage else []
+    made = ran_with.read(run, runs_dir)
     survey = runs_jobs.survey(runs_dir, [run])
     attempts = [directory / "attempts" / attempt.name / "environment.json" for attempt in reversed(run.attempts)]
     return _Page(
@@ -85,7 +92,7 @@ def _page(runs_dir: Path, word: str) -> _Page:
         directory=directory,
         owner=drop.owner(directory.stat().st_uid),
         size=drop.weigh(runs_dir, name).size,
-        config=_first(directory / "config.json", *of_stage, launch / "config.json"),
+        config={} if made.config is None else {"config": dict(made.config), "origins": dict(made.origins)},
         code=_first(directory / "code.json", launch / "code.json"),
         environment=_first(*attempts),
         saved=_saved(directory / checkpoints.CHECKPOINTS),
@@ -117,6 +124,12 @@ def next_steps(run: Run, state: State, runs_dir: Path, *, saved: bool) -> list[s
     if job is not None:
         follow = " -f" if state.word == "running" else ""
         steps.append(f"hpctrain logs{follow} {shlex.quote(job)}")
+    if state.word == "running":
+        steps.insert(0, f"hpctrain watch {name}")
+    elif state.word == "failed":
+        steps.insert(0, f"hpctrain explain {name}{where}")
+    elif state.word == "completed":
+        steps.insert(0, f"hpctrain report {name}{where}")
     if state.word == "unknown":
         steps.append("hpctrain ps, to see whether a job of it waits or runs")
     if state.word in ("failed", "stopped"):
@@ -144,7 +157,7 @@ def _lines(page: _Page) -> list[str]:
     stage = f", stage {printable(run.stage)}" if run.stage else ""
     facts = [
         ("run", run.id),
-        ("state", page.state.word + (f": {printable(page.state.reason)}" if page.state.reason else "")),
+        ("state", page.state.word + (f": {reason}" if (reason := runs_table.why(page.state)) else "")),
         ("launch", f"{run.tag}{point}{stage}"),
         *runs_trials.facts(page.directory),
         ("name", printable(run.name or "-")),
@@ -195,7 +208,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> list[str]:
         rows.append((
             printable(each.name), printable(each.job_id or "-"), printable(each.host or "-"), when(each.started),
             "-" if took is None else runs_table.ago(0, took), "-" if code is None else str(code),
-            printable(" ".join(word for word in (each.outcome, each.reason) if word) or "-"),
+            printable(" ".join(dict.fromkeys(word for word in (each.outcome, each.reason) if word)) or "-"),
         ))  # fmt: skip
     return runs_table.table(("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "EXIT", "HOW IT ENDED"), rows, state_column=None)
 
@@ -218,7 +231,10 @@ def _config(config: dict[str, Any]) -> list[str]:
     values, origins = config.get("config"), config.get("origins")
     if not isinstance(values, dict) or not isinstance(origins, dict) or not origins:
         return []
-    rows = [(printable(str(path)), printable(_value(values, str(path)))[:50], printable(str(where))) for path, where in origins.items()]
+    rows = [
+        (printable(str(path)), printable(_value(values, str(path)))[:50], printable(_IN_LINE.sub(r":\1", str(where))))
+        for path, where in origins.items()
+    ]
     return ["", *runs_table.table(("CONFIG", "VALUE", "FROM"), rows, state_column=None)]
 
 
@@ -226,4 +242,8 @@ def _value(values: dict[str, Any], path: str) -> str:
     found: Any = values
     for part in path.split("."):
         found = found.get(part) if isinstance(found, dict) else None
+    if path == "resources.time" and isinstance(found, int):
+        return duration.format(found)
+    if path in ("resources.mem", "resources.mem_per_cpu") and isinstance(found, int):
+        return memory_size.format(found)
     return found if isinstance(found, str) else json.dumps(found)

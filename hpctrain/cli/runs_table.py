@@ -23,8 +23,14 @@ def cells(run: Run, state: State, now: float) -> tuple[str, ...]:
     more = f" +{len(jobs) - 1}" if len(jobs) > 1 else ""
     return (
         run.id, state.word, "-" if run.last_step is None else str(run.last_step), loss(run.last_loss), ago(run.since, now),
-        printable(jobs[-1]) + more if jobs else "-", printable(state.reason or ""),
+        printable(jobs[-1]) + more if jobs else "-", why(state),
     )  # fmt: skip
+
+
+def why(state: State) -> str:
+    """Return the reason of a state; nothing where it is the same word again (`failed`: Slurm's FAILED)."""
+    reason = state.reason or ""
+    return "" if reason.lower() == state.word else printable(reason)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, state_column: int | None = 1) -> list[str]:

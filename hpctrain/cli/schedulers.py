@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.scheduler import slurm_asked
 from hpctrain.scheduler.base import ASK_EVERY_S, Scheduler
 from hpctrain.scheduler.local.plan import FIRST_JOB_ID
 from hpctrain.scheduler.local.scheduler import LocalScheduler
@@ -75,6 +76,7 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
     Raises:
         UsageError: words that stand for no job, all at once.
+        SchedulerError: there may be such a job, and accounting, which would know, does not answer.
     """
     chosen: dict[str, JobRecord] = {}
     unknown: list[str] = []
@@ -91,8 +93,20 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
         if not matching:
             unknown.append(word)
     if unknown:
+        silent = slurm_asked.trouble("sacct") if SlurmScheduler.is_available() else None
+        if silent is not None and any(_is_of_slurm(job) for word in unknown for job in (word, *jobs_of_run(word))):
+            # Of a job that slurmctld has forgotten, accounting alone could say that there is none.
+            raise SchedulerError(
+                f"whether there is a job {', '.join(repr(word) for word in unknown)} is not known",
+                details=(f"  {silent}", "slurmctld shows none, but forgets a job some minutes after its end"),
+                fix="sacct, and when that answers: the same command",
+            )
         raise UsageError(f"there is no job {', '.join(repr(word) for word in unknown)}", fix="hpctrain ps")
     return list(chosen.values())
+
+
+def _is_of_slurm(word: str) -> bool:
+    return word.replace("_", "").isdigit() and owner(word).name == "slurm"
 
 
 def jobs_of_run(name: str) -> list[str]:

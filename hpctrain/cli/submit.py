@@ -21,6 +21,9 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
 
+#: Exit codes of a training that has saved and stopped, to go on (hpctrain.training): no failure to explain.
+_SAVED = (85, 86)
+
 
 @click.command(cls=JobCommand)
 @click.argument("batch_script", required=False, metavar="[SCRIPT]")
@@ -49,7 +52,10 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     hpctrain submit --nodes 2 --gpus 4
     hpctrain submit --local --wait
     """  # noqa: D301 - \b is click's word for lines that stay as they are
-    return run(request(ctx, parameters), batch_script, parameters)
+    asked = request(ctx, parameters)
+    if parameters["run_id"] is not None:  # what is refused names a command that still goes on with that run
+        asked = replace(asked, verb=shell.join((*asked.verb.split(), "--run-id", parameters["run_id"])))
+    return run(asked, batch_script, parameters)
 
 
 def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) -> int:
@@ -112,7 +118,7 @@ def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, param
             return _wait_for_all(scheduler, ids, runs, launched.tag)
         return _wait(scheduler, ids[0], show=not parameters["parsable"])
     if not parameters["parsable"]:
-        look = f"hpctrain ps, hpctrain runs list {launched.tag}" if len(ids) > 1 else f"hpctrain logs -f {ids[0]}"
+        look = f"hpctrain ps, hpctrain runs list {launched.tag}" if len(ids) > 1 else f"hpctrain watch {ids[0]}, hpctrain logs -f {ids[0]}"
         click.echo(f"next: {look}, or to stop it: hpctrain cancel {' '.join(ids[:5])}{' …' if len(ids) > 5 else ''}", err=True)
     return 0
 
@@ -171,7 +177,10 @@ def _wait(scheduler: SlurmScheduler | LocalScheduler, job_id: str, *, show: bool
         click.echo(f"job {job_id} is no longer known to the scheduler; its log is in logs/", err=True)
         return 3
     click.echo(follow.describe(record), err=True)
-    return follow.exit_status(record)
+    code = follow.exit_status(record)
+    if code not in (0, *_SAVED):
+        click.echo(f"next: hpctrain explain {job_id}", err=True)
+    return code
 
 
 def _wait_for_all(scheduler: SlurmScheduler | LocalScheduler, job_ids: Sequence[str], runs: Path, tag: str | None) -> int:

@@ -82,6 +82,7 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
         binds=parts.of("the container's binds", lambda: tuple(_binds(spec.container, spec.chdir))) or (),
         hooks=(parts.of("the hooks", lambda: tuple(look(hook) for hook in _hooks(spec))) or ()) if here else (),
         secrets=parts.of("the secrets", lambda: tuple(_secrets(spec))) or (),
+        measured=(parts.of("the project's runs", lambda: surroundings_files.measured(spec.chdir)) or ()) if here else (),
         launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
     )
 

@@ -24,8 +24,12 @@ from hpctrain.jobs.check.surroundings import AccelerateFacts, DatasetFacts, Mode
 from hpctrain.jobs.spec import JobSpec
 from hpctrain.preparation import manifest
 from hpctrain.preparation.fingerprint import tokenizer_fingerprint
+from hpctrain.runs import files
+from hpctrain.runs import layout as places
 
 Look = Callable[[str], PathFacts]
+#: The newest so many runs are looked at; each is a file.
+_RUNS = 300
 #: More weight files than this are not opened one by one; their index and config.json say enough.
 _MAX_HEADERS = 16
 _MAX_HEADER_BYTES = 100_000_000
@@ -149,6 +153,19 @@ def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
     if is_dir(snapshots) and any(snapshots.iterdir()):
         return True
     return None if spec.before or spec.modules else False
+
+
+# -- earlier runs ------------------------------------------------------------------------------------------------------
+
+
+def measured(chdir: str) -> tuple[dict[str, Any], ...]:
+    """Return what the newest runs of a project predicted and measured (`fit.json`), the newest first; what cannot be read is left out."""
+    try:
+        found = [(path.stat().st_mtime, path) for path in Path(chdir, places.RUNS).glob(f"[!.]*/{places.FIT}")]
+    except OSError:
+        return ()
+    newest = sorted(found, key=lambda each: (each[0], str(each[1])), reverse=True)[:_RUNS]
+    return tuple(record for _, path in newest if (record := files.read_json(path)) is not None)
 
 
 # -- the script ---------------------------------------------------------------------------------------------------------

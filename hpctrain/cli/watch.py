@@ -26,6 +26,8 @@ from hpctrain.scheduler.parse import states
 
 #: Seconds between two looks where nothing says otherwise, and the least.
 _INTERVAL_S, _LEAST_S = 2.0, 1.0
+#: Seconds to wait for Slurm's answer before the files are shown without it.
+_PATIENCE_S = 2.0
 
 
 @click.command()
@@ -84,8 +86,8 @@ class Session:
                 found.append(Watched(looked, poll))
         return cls(found, poll)
 
-    def look(self) -> None:
-        """Look at the files, and ask the schedulers if it is time to."""
+    def look(self, patience: float | None = None) -> None:
+        """Look at the files, and ask the schedulers if it is time to; wait so long for Slurm's answer, or as long as it takes."""
         if self.poll is None:
             return
         for each in self.watched:
@@ -93,7 +95,7 @@ class Session:
             each.looked.look(each.job)
             if (each.attempt, each.looked.jobs) != before and before[1]:
                 self.poll.soon()
-        self.poll.ask([job for each in self.watched for job in each.jobs])
+        self.poll.ask([job for each in self.watched for job in each.jobs], patience=patience)
 
     @property
     def ended(self) -> bool:
@@ -145,8 +147,10 @@ def _print_once(session: Session) -> None:
 
 def _lines(session: Session, interval: float, *, as_json: bool, once: bool) -> None:
     said = [Said() for _ in session.watched]
+    patience = None  # the first line is of what Slurm says
     while True:
-        session.look()
+        session.look(patience)
+        patience = _PATIENCE_S
         now = time.time()
         for each, told in zip(session.watched, said, strict=True):
             shown = view(each, now)
@@ -174,7 +178,7 @@ def _live(session: Session, interval: float, *, own_screen: bool) -> None:
             _write("\x1b[?1049h\x1b[H")
         try:
             while True:
-                session.look()
+                session.look(_PATIENCE_S)
                 size = _terminal_size()
                 ended = session.ended
                 _write(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from hpctrain.cli import schedulers
+from hpctrain.cli.asking import Question
 from hpctrain.errors import SchedulerError
 from hpctrain.runs import launches
 from hpctrain.scheduler.base import ASK_EVERY_S, Scheduler
@@ -36,18 +37,30 @@ class Poll:
     _next: float = 0.0
     _last: float = float("-inf")
     _pause: float = ASK_EVERY_S
+    _question: tuple[list[str], Question[list[JobRecord]]] | None = None
 
-    def ask(self, jobs: Iterable[str]) -> bool:
-        """Ask for these jobs, if it is time to; of local ones always. Return whether anything was asked."""
+    @property
+    def is_asking(self) -> bool:
+        """Whether Slurm was asked and has not answered yet."""
+        return self._question is not None
+
+    def ask(self, jobs: Iterable[str], *, patience: float | None = None) -> bool:
+        """Ask for these jobs, if it is time to; of local ones always. Return whether anything was asked.
+
+        Args:
+            jobs: their ids.
+            patience: seconds to wait for Slurm's answer, which then is taken at a later call; None waits as long as it takes.
+        """
         open_ = [job for job in dict.fromkeys(jobs) if not self.has_ended(job)]
         local = [job for job in open_ if schedulers.owner(job).name == "local"]
         slurm = [job for job in open_ if job not in local]
         for scheduler in schedulers.available() if local or slurm else ():
             if scheduler.name == "local" and local:
-                self._take(scheduler, local)
+                self._keep(self._status(scheduler, local), local)
             elif scheduler.name == "slurm" and slurm and (self.clock() >= self._next or not self.known.issuperset(slurm)):
                 self._ask_slurm(scheduler, slurm)
-        self.known.update(open_)
+        self._hear(patience)
+        self.known.update(local)
         return bool(open_)
 
     def soon(self) -> None:
@@ -56,10 +69,19 @@ class Poll:
         self._next = min(self._next, self._last + ASK_EVERY_S)
 
     def _ask_slurm(self, scheduler: Scheduler, jobs: list[str]) -> None:
+        if self._question is None:
+            self.asked += 1
+            self.known.update(jobs)
+            self._question = jobs, Question(lambda: self._status(scheduler, jobs))
+
+    def _hear(self, patience: float | None) -> None:
+        """Take Slurm's answer, where it is there or comes in time."""
+        if self._question is None or not self._question[1].wait(patience):
+            return
+        (jobs, question), self._question = self._question, None
         before = dict(self.records)
-        self.asked += 1
         try:
-            self._take(scheduler, jobs)
+            self._keep(question.answer(), jobs)
             self.silent = None
         except SchedulerError as error:
             # A controller that restarts is no reason to stop looking at a run.
@@ -70,10 +92,14 @@ class Poll:
         self._last = self.clock()
         self._next = self._last + self._pause
 
-    def _take(self, scheduler: Scheduler, jobs: list[str]) -> None:
-        """Take the records of jobs; of arrays those of all their tasks, which are known only to the question for everything."""
+    @staticmethod
+    def _status(scheduler: Scheduler, jobs: list[str]) -> list[JobRecord]:
+        """Return the records of jobs; the tasks of arrays are known only to the question for everything."""
+        return scheduler.status(None if any("_" in job for job in jobs) else jobs, max_age_s=ASK_EVERY_S)
+
+    def _keep(self, found: list[JobRecord], jobs: list[str]) -> None:
+        """Take the records of jobs; of arrays those of all their tasks."""
         arrays = {job.partition("_")[0] for job in jobs if "_" in job}
-        found = scheduler.status(None if arrays else jobs, max_age_s=ASK_EVERY_S)
         if arrays:
             found = [record for record in found if record.job_id in jobs or record.job_id.partition("_")[0] in arrays]
             waiting = [

@@ -89,7 +89,7 @@ class Watched:
         if any(record is not None and not record.is_final for record in records) and not over:
             return False
         # A scheduler that has not answered leaves it open, but where the script has said its last word.
-        silent = self.poll.silent is not None and any(record is None for record in records)
+        silent = (self.poll.silent is not None or self.poll.is_asking) and any(record is None for record in records)
         last = self.attempt
         return not silent or (last is not None and last.outcome in _LAST_WORDS)
 
@@ -214,6 +214,8 @@ def _by_files(watched: Watched) -> tuple[str, str]:
         return _LAST_WORDS[last.outcome] + (f": {last.reason}" if last.reason and last.reason != last.outcome else ""), level
     if watched.poll.silent is not None:
         return "unknown: Slurm does not answer", ""
+    if watched.poll.is_asking:
+        return "unknown yet: Slurm is being asked", ""
     if not watched.looked.jobs:
         return "not submitted yet, or no job of it is known", ""
     if None in watched.looked.jobs and not watched.jobs:

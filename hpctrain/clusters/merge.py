@@ -16,7 +16,8 @@ from typing import Any
 
 from hpctrain.clusters.evidence import Evidence, KeyPath
 from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
-from hpctrain.clusters.profile import Account, Cluster, GpuRequest, Memory, NodeShape, Partition, Profile, Qos
+from hpctrain.clusters.profile import Cluster, GpuRequest, NodeShape, Partition, Profile, Qos
+from hpctrain.clusters.site import Account, Memory
 
 ACCOUNTS_COMMAND = "sacctmgr -nP show assoc user=$USER format=account"
 #: Of a GPU type, which may hold characters that no key has.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpctrain.explain import engine_evidence, engine_order, text
+from hpctrain.explain import engine_evidence, engine_order, engine_running, text
 from hpctrain.explain.case import Case
 from hpctrain.explain.engine_evidence import SURVIVED, Fired
 from hpctrain.explain.engine_order import TOLERANCE_S
@@ -21,6 +21,10 @@ _DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error
 #: So much earlier, and what is only likely may have nothing to do with what is certain.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
+#: What srun and Slurm say at the end of a step in which a task has failed, whatever the task said.
+_OF_STEP = ("kill-on-bad-exit", "srun-exited", "srun-terminated")
+#: What a launcher says of a process that failed: the job did, though nobody knows its exit code.
+_LAUNCHERS = ("srun-exited", "torchelastic-child-failed")
 #: As torch's elastic agent writes it: by SIGKILL.
 _KILLED = -9
 
@@ -46,15 +50,17 @@ def explain(
     now, before = engine_order.split(engine_order.straight(hits, clocks), case)
     shown, _ = engine_order.split(engine_order.straight(troubles, clocks), case)
     seen_first, _ = engine_order.split(engine_order.straight(first_failed, clocks), case)
-    judge = _Judge(case, engine_order.filled(now), rules, sorted(shown, key=engine_order.place), seen_first)
+    lost = engine_running.has_lost_a_rank(case, now, shown, seen_first)
+    judge = _Judge(case, engine_order.filled(now), rules, sorted(shown, key=engine_order.place), seen_first, lost=lost)
     diagnoses, consequences = judge.judged()
     failed = has_failed(case, status) or bool(diagnoses)
     block = None
-    if not diagnoses and not _is_active(case):
-        block = judge.earliest_trouble(known=has_failed(case, status))
+    if not diagnoses and (lost or not _is_active(case)):
+        block = judge.earliest_trouble(known=has_failed(case, status) or judge.says_so())
     return Explanation(
         diagnoses=diagnoses, consequences=consequences if diagnoses or block else (), unexplained=block,
         history=_history(case, before), failed=failed or block is not None, ended=ended,
+        notes=engine_running.notes(case, block) if lost and (diagnoses or block) else (),
     )  # fmt: skip
 
 
@@ -89,11 +95,12 @@ class _Judge:
     """Weighs what fires. The hits are those of the start that is explained, in the order in which they were written."""
 
     def __init__(
-        self, case: Case, hits: Sequence[Hit], rules: Sequence[Rule], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed]
-    ) -> None:
-        self.case, self.rules, self.troubles = case, rules, troubles
+        self, case: Case, hits: Sequence[Hit], rules: Sequence[Rule], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed],
+        *, lost: bool = False,
+    ) -> None:  # fmt: skip
+        self.case, self.rules, self.troubles, self.lost = case, rules, troubles, lost
         self.first = min(first_failed, key=lambda each: each.at if each.at is not None else float("inf"), default=None)
-        self.hits = () if _is_active(case) else tuple(hits)
+        self.hits = () if _is_active(case) and not lost else tuple(hits)
         self.fired = engine_evidence.fired(rules, self.hits, case)
 
     def judged(self) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
@@ -126,11 +133,13 @@ class _Judge:
     def _may_be(self, each: Fired) -> bool:
         """Whether this can be why the job failed."""
         account = self.case.account
-        if account is not None and account.state in states.ACTIVE:
+        if self.lost and not each.hits:  # that it hangs is what the dead rank did
+            return each.certainty == "certain" and each.rule.fact != "hang"
+        if account is not None and account.state in states.ACTIVE and not self.lost:
             return each.certainty == "certain"
         if account is not None and account.state == "COMPLETED" and each.certainty != "certain":
             return False
-        if self._got_over(each) or self._is_late(each):
+        if self._got_over(each) or self._is_late(each) or self._is_hearsay(each):
             return False
         # Of bare logs nobody knows whether the job has ended, or failed: a fact that is only likely is not enough to say so.
         return bool(each.hits) or each.record is not None or each.certainty == "certain" or account is not None or bool(self.case.attempts)
@@ -148,6 +157,16 @@ class _Judge:
             if apart and (hit.at or 0) - (trouble.at or 0) > TOLERANCE_S:
                 return True
         return False
+
+    def _is_hearsay(self, each: Fired) -> bool:
+        """Whether a symptom is a fact of the record alone, and a rank had ended by itself, with an error that no rule knows.
+
+        Where Slurm ends a step because one of its tasks has failed, the record is that of a step which somebody has ended.
+        """
+        if each.rule.kind != "symptom" or each.hits or each.record or not each.found:
+            return False
+        known = {(one.evidence.file, one.order[1] + near) for one in self.hits if one.rule not in _OF_STEP for near in range(-60, 1)}
+        return any(one.traceback and one.steps_after < SURVIVED and (one.file, one.line) not in known for one in self.troubles)
 
     def _earliest(self, fired: Sequence[Fired]) -> list[Fired]:
         """Return the one that came first; with one that is certain behind it, where the first is only likely, and long ago."""
@@ -189,9 +208,11 @@ class _Judge:
         at = each.at
         last = self.case.attempts[-1].name if self.case.attempts else None
         remedy = text.lines(each.rule.remedy, groups, names)
+        fix = self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(each, groups, node)))
         return Diagnosis(
-            id=each.rule.id, stage=each.rule.stage, certainty=each.certainty, cause=text.sentences(each.rule.cause, groups, names),
-            fix=self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(each, groups, node))),
+            id=each.rule.id, stage=each.rule.stage, certainty="likely" if self.lost and each.hits else each.certainty,
+            cause=text.sentences(each.rule.cause, groups, names),
+            fix=engine_running.with_cancel(fix, self.case) if self.lost else fix,
             evidence=_evidence(each),
             rank=rank, node=node, since=None if at is None else text.clock(at, self.case.zone_s),
             attempt=(each.hits[0].attempt if each.hits else None) or last,
@@ -253,6 +274,10 @@ class _Judge:
         what = text.sentences(each.rule.cause, groups, {*KNOWN_NAMES, *_groups_of(each.rule)})
         count = sum(hit.count for hit in each.hits)
         return Consequence(id=each.rule.id, what=what, count=count, evidence=each.hits[0].evidence, ranks=ranks)
+
+    def says_so(self) -> bool:
+        """Whether a launcher says at the end that a process failed."""
+        return any(each.rule.id in _LAUNCHERS and bool(each.hits) and not each.survived for each in self.fired)
 
     def earliest_trouble(self, *, known: bool) -> ErrorBlock | None:
         """Return the earliest error of the rank that failed first.

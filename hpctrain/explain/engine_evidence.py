@@ -55,7 +55,8 @@ class Fired:
         """What causes are sorted by: a line of which nobody knows the time may be the first, a record is of the end."""
         if self.hits:
             return (self.hits[0].at if self.hits[0].at is not None else float("-inf"), 0, self.hits[0].order)
-        return (self.at if self.at is not None else float("inf"), 1 + STAGES.index(self.rule.stage), (0, 0))
+        # The record's seconds are whole ones, cut off: a line of the same second comes before it.
+        return (self.at + 1.0 if self.at is not None else float("inf"), 1 + STAGES.index(self.rule.stage), (0, 0))
 
     @property
     def survived(self) -> bool:

@@ -22,6 +22,7 @@ sentences may use, where they are known:
 | step_cancelled | |
 | cancelled_by | who (`user 1007 (anna), and not tom`) |
 | never_started | state, exit_code (`0:53`), reason, elapsed |
+| no_log_directory | directory |
 """
 
 from __future__ import annotations
@@ -56,5 +57,6 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
         "cancelled_by": facts_job.cancelled_by,
         "step_cancelled": facts_job.step_cancelled,
         "never_started": facts_job.never_started,
+        "no_log_directory": facts_job.no_log_directory,
     }
 )

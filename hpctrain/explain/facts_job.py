@@ -17,12 +17,15 @@ from hpctrain.explain.facts_found import (
     where,
     whole,
 )  # fmt: skip
+from hpctrain.explain.model import Certainty
 from hpctrain.scheduler.parse import states
 
 #: A job that ended within these seconds never came to run the training.
 _AT_ONCE_S = 5
 #: Of a batch script whose srun was ended by SIGTERM: srun hands on the signal, bash adds 128.
 _TERMINATED = (15, 143)
+#: ESLURMD_IO_ERROR, where a signal would stand.
+_IO_ERROR = 53
 
 
 def world_size_wrong(case: Case) -> Found | None:
@@ -111,3 +114,16 @@ def never_started(case: Case) -> Found | None:
         groups=groups(state=account.state, exit_code=code, reason=account.reason, elapsed=account.elapsed_s),
         evidence=(evidence(SACCT, ", ".join(words)),), node=None, at=account.ended,
     )  # fmt: skip
+
+
+def no_log_directory(case: Case) -> Found | None:
+    """The job ended at once without a word, and the directory that it was to write to is not there.
+
+    Slurm 20.11 says of it what it says of any script that fails, 1:0, and 22.05 says 0:53 (tried with both).
+    """
+    directory, ended = case.extra.get("no_log_directory"), never_started(case)
+    if not isinstance(directory, str) or ended is None or case.account is None:
+        return None
+    said = f"job {case.account.job_id} was to write to {directory}, which is not there"
+    likely: Certainty | None = None if case.account.signal == _IO_ERROR else "likely"  # nodes may see other directories than we do
+    return Found(groups=groups(directory=directory), evidence=(*ended.evidence, evidence(SACCT, said)), at=ended.at, certainty=likely)

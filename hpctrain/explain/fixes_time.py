@@ -61,7 +61,10 @@ def hang(case: Case, groups: Groups) -> Fix | None:
     who = f"rank {groups['rank']}" if groups.get("rank") else "the rank that falls silent first"
     causes = "a collective that not all ranks reach, a data loader or a file system that stalls"
     text = f"More time does not help. Look where {who} stands: {causes}."
-    look = "srun --jobid NEW_JOB --overlap --ntasks-per-node 1 bash -c 'for pid in $(pgrep -f python); do py-spy dump --pid $pid; done'"
+    # From outside the job srun takes one node unless told; and 20.11 shares no GPUs, --overlap or not (both tried).
+    nodes = case.account.n_nodes if case.account is not None and case.account.n_nodes else setting(case, "resources", "nodes") or "NODES"
+    dump = "bash -c 'for pid in $(pgrep -f python); do py-spy dump --pid $pid; done'"
+    look = f"srun --jobid NEW_JOB --overlap --gres none --nodes {nodes} --ntasks-per-node 1 {dump}"
     return fix(f"{text} Start it again, and while it stands still, look:", more=f"hpctrain resubmit {run}\n{look}")
 
 

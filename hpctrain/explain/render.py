@@ -12,6 +12,8 @@ from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Explanati
 from hpctrain.jobs.secrets_in_text import redacted
 
 SCHEMA = 1
+#: Characters of an error that no rule knows.
+_MOST_SAID = 400
 _MOST_CONSEQUENCES = 6
 #: A shorter line of a remedy ends where it does on purpose.
 _WRAPPED = 80
@@ -19,6 +21,10 @@ _COMMAND = re.compile(
     r"\s*(?:\$ |hpctrain|s(?:run|batch|alloc|queue|control|acct|info|cancel|share)\b|export|unset|module|python|pip|uv|conda|grep|ls|df|du|"
     r"mkdir|rm|cp|mv|cat|head|tail|find|chmod|namei|ulimit|nvidia-smi|py-spy|git|ssh|rsync|apptainer|echo|cd|set|env)\b"
 )
+#: A sentence that begins like a command.
+_PROSE = re.compile(r"\w[.:?]$")
+#: What the shell takes for one word.
+_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
 _BOLD, _RED, _YELLOW, _DIM, _END = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
 
 
@@ -71,7 +77,7 @@ class _Page:
                 yield ""
             yield from self._diagnosis(diagnosis)
         if explanation.unexplained is not None:
-            yield from self._unexplained(explanation.unexplained)
+            yield from self._unexplained(explanation.unexplained, runs=bool(explanation.notes))
         elif not explanation.diagnoses and explanation.failed:
             yield from self._filled("the job failed, and neither its logs nor its record say why")
         elif not explanation.diagnoses:
@@ -94,7 +100,20 @@ class _Page:
         first, *rest = _joined(redacted(diagnosis.fix.text).splitlines()) or [""]
         yield from self._filled(first, "  ", before="fix: ")
         for line in rest:
-            yield from self._filled(line, "  ", before="  ")
+            yield from self._typed(line) if _COMMAND.match(line) and not _PROSE.search(line) else self._filled(line, "  ", before="  ")
+
+    def _typed(self, command: str) -> list[str]:
+        """Return a command that is still one when it is copied: cut between its words only, with a backslash."""
+        words = _WORD.findall(command)
+        if " ".join(words) != command.strip():
+            return [f"  {command.strip()}"]
+        found = ["  "]
+        for word in words:
+            if found[-1].strip() and len(found[-1]) + len(word) + 3 > self.width:
+                found[-1] += " \\"
+                found.append("   ")
+            found[-1] += word if not found[-1].strip() and len(found) == 1 else f" {word}"
+        return found
 
     def _evidence(self, evidence: Any) -> Iterator[str]:
         where = evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
@@ -105,13 +124,20 @@ class _Page:
         yield f"  {self._painted(where, _DIM)}:"
         yield from self._filled(text, "    ", before="    ")
 
-    def _unexplained(self, block: ErrorBlock) -> Iterator[str]:
-        yield from self._filled("the job failed, and no rule says why; its first error:")
+    def _unexplained(self, block: ErrorBlock, *, runs: bool) -> Iterator[str]:
+        who = "a process of the job" if runs else "the job"
+        yield from self._filled(f"{who} failed, and no rule says why; its first error:")
         where = place(block.rank, block.node, block.since)
         yield f"  {self._painted(f'{block.file}:{block.line}', _DIM)}" + (f" ({where})" if where else "")
         for line in block.lines:
             shown = redacted(line)
-            yield f"    {shown if len(shown) <= self.width - 4 else shown[: self.width - 5] + '…'}"
+            if len(shown) <= self.width - 4:
+                yield f"    {shown}"
+            elif shown[:1].isspace():
+                yield f"    {shown[: self.width - 5]}…"
+            else:
+                # What the exception says is the point of all this; a frame's line is not.
+                yield from self._filled(textwrap.shorten(shown, _MOST_SAID, placeholder=" …"), "    ", before="    ")
 
     def _consequences(self, consequences: Sequence[Consequence]) -> Iterator[str]:
         for each in consequences[:_MOST_CONSEQUENCES]:

@@ -1,6 +1,7 @@
-"""The layout that is asked for: a training's options, and for what nobody asked, what hpctrain's SFT training takes then.
+"""The layout that is asked for: a training's options, and for what nobody asked, what hpctrain's trainings take then.
 
-Pure. The defaults are those of TRL 1.16 (SFTConfig, ModelConfig) with hpctrain's own laid over them (hpctrain/training/rails.py, sft.py).
+Pure. The defaults are those of TRL 1.16 (SFTConfig, ModelConfig) with hpctrain's own laid over them (hpctrain/training/rails.py, sft.py,
+classify.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from hpctrain.errors import UsageError
 from hpctrain.fit import memory, parameters
 from hpctrain.fit.layout import Attention, DataFacts, Layout, Lora, Loss, Precision, Quantization, Sharding, SplitFacts
-from hpctrain.fit.shape import ModelShape
+from hpctrain.fit.shape import ModelShape, labels_of, read_shape
 
 #: TRL's defaults, by option.
 MICRO_BATCH = 8
@@ -20,6 +21,7 @@ MAX_LENGTH = 1024
 OPTIMIZER = "adamw_torch_fused"
 LORA_RANK = 16
 LORA_DROPOUT = 0.05
+_LONGEST = 10**9
 _TRUE = frozenset({"true", "1", "yes", "y", "t", "on"})
 _FALSE = frozenset({"false", "0", "no", "n", "f", "off"})
 _NONE = frozenset({"none", "null", ""})
@@ -67,7 +69,7 @@ def layout_of(
         nodes: of the job; one process for each GPU.
         gpus_per_node: of each node.
         sharding: of the job.
-        shape: the model.
+        shape: the model; that of a classifier says which training it is.
         cuda: whether it trains on a GPU.
         bf16: whether that GPU has bfloat16.
         gpu_bytes: what a GPU has; decides on checkpointing where nobody asked. None: unknown, and then there is none.
@@ -80,7 +82,7 @@ def layout_of(
     reader = _Options(options)
     lora = _lora(reader, shape)
     compute = _compute(reader, cuda=cuda, bf16=bf16)
-    packing, length = _rows(reader, dataset)
+    packing, length = _rows(reader, dataset) if not shape.labels else (False, _events(reader, dataset))
     layout = Layout(
         nodes=nodes, gpus_per_node=gpus_per_node, sharding=sharding,
         micro_batch=reader.number("per_device_train_batch_size", rows_unasked(dataset), least=1),
@@ -91,15 +93,39 @@ def layout_of(
         lora=lora,
         quantization=_quantization(reader),
         attention=_attention(reader),
-        loss=_loss(reader),
+        loss=_loss(reader) if not shape.labels else "classes",
         optimizer=(reader.word("optim", OPTIMIZER) or OPTIMIZER).rpartition(".")[2].lower(),
-        padding_free=reader.truth("padding_free", False) or packing,
+        padding_free=not shape.labels and (reader.truth("padding_free", False) or packing),
+        evaluation=_evaluation(reader, dataset, "epoch" if shape.labels else "no"),
     )  # fmt: skip
     asked = _checkpointing(reader)
     reader.check()
     if asked is None:
-        asked = gpu_bytes is not None and needs_checkpointing(shape, layout, gpu_bytes)
+        asked = gpu_bytes is not None and not shape.labels and needs_checkpointing(shape, layout, gpu_bytes)
     return replace(layout, checkpointing="full" if asked else "off")
+
+
+def shape_of(config: Mapping[str, Any], options: Mapping[str, Any], *, task: str, dataset: DataFacts | None = None) -> ModelShape:
+    """Return the shape of the model as a task trains it.
+
+    Args:
+        config: config.json.
+        options: of the training, as for `layout_of`.
+        task: `sft`, or `classify`, which puts an output layer of the data's classes on it.
+        dataset: the manifest of the prepared dataset; the size of its vocabulary is the model's where that is made `--from_scratch`.
+
+    Raises:
+        HpctrainError: as `read_shape`.
+    """
+    if task != "classify":
+        return read_shape(config)
+    reader = _Options(options)
+    names = reader.get("class_names")
+    said = len(names) if isinstance(names, list | tuple) else 1 if names else 0
+    known = 0 if dataset is None else len(dataset.labels) or 1  # none at all: a regression
+    if dataset is not None and reader.truth("from_scratch", False):
+        config = {**config, "vocab_size": dataset.vocabulary}
+    return read_shape(config, labels=said or known or labels_of(config))
 
 
 def rows_unasked(dataset: DataFacts | None) -> int:
@@ -121,12 +147,26 @@ def needs_checkpointing(shape: ModelShape, layout: Layout, gpu_bytes: int) -> bo
         layout: its own `checkpointing` does not matter.
         gpu_bytes: all memory of the GPU, as torch shows it.
     """
-    return memory.gpu_memory(shape, replace(layout, checkpointing="off")).total > gpu_bytes
+    return memory.gpu_memory(shape, replace(layout, checkpointing="off", evaluation=0)).total > gpu_bytes
 
 
 def checkpointing_asked(options: Mapping[str, Any]) -> bool | None:
     """Return whether the options ask for checkpointing, or against it; None where they say nothing."""
     return _checkpointing(_Options(options))
+
+
+def uncounted(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the options ask for that the formula does not follow, in sentences that say in which direction it is off."""
+    reader, found = _Options(options), []
+    if reader.truth("use_liger_kernel", False):
+        found.append("Liger's layers are not counted: they keep fewer activations, so the GPU needs less; the loss is in pieces anyway")
+    if any(reader.get(f"torch_compile_{name}") is not None for name in ("backend", "mode")) or reader.truth("torch_compile", False):
+        found.append("torch.compile is not counted: it is faster and mostly keeps fewer activations, and takes memory of its own at first")
+    if reader.truth("activation_offloading", False):
+        found.append("activation_offloading is not counted: activations go to the host, so the GPU needs less than this, and the node more")
+    if reader.get("deepspeed") is not None:
+        found.append("the DeepSpeed config is not read: what it offloads to the host is counted on the GPU")
+    return tuple(found)
 
 
 class _Options:
@@ -223,8 +263,9 @@ def _quantization(reader: _Options) -> Quantization:
 
 
 def _loss(reader: _Options) -> Loss:
-    fused = reader.word("loss_type", "nll") in ("nll", "chunked_nll") and not reader.real("label_smoothing_factor", 0)
-    return "fused" if fused else "logits"
+    # TRL 1.16 (sft_trainer.py, compute_loss): smoothing alone takes all logits, and of the kinds of losses only nll is smoothed.
+    smoothed = reader.real("label_smoothing_factor", 0) > 0 and reader.word("loss_type", "nll") in ("nll", "chunked_nll")
+    return "logits" if smoothed else "fused"
 
 
 def _attention(reader: _Options) -> Attention:
@@ -255,3 +296,17 @@ def _rows(reader: _Options, dataset: DataFacts | None) -> tuple[bool, int]:
         elif longest:  # what was prepared is cut only where somebody asks for it
             return False, min(limit, longest) if reader.get("max_length") is not None else longest
     return packing and (reader.word("packing_strategy", "bfd") or "bfd").startswith("bfd"), limit
+
+
+def _events(reader: _Options, dataset: DataFacts | None) -> int:
+    """Return the events of the longest row of a classifier's batches; a cut at random makes rows shorter, and never longer."""
+    longest = max((each.longest for each in dataset.splits.values()), default=0) if dataset is not None else 0
+    return min(reader.number("max_events", longest or MAX_LENGTH, least=1), longest or _LONGEST)
+
+
+def _evaluation(reader: _Options, dataset: DataFacts | None, unasked: str) -> int:
+    """Return the rows of an evaluation's batch; 0 where nothing is evaluated."""
+    if (reader.word("eval_strategy", unasked) or unasked) == "no":
+        return 0
+    # Packed rows are long: batches that nobody asked for are small in both (hpctrain/training/prepared.py).
+    return reader.number("per_device_eval_batch_size", rows_unasked(dataset), least=1)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpctrain.fit import gpus
 from hpctrain.fit.layout import Layout
+from hpctrain.fit.memory import GpuMemory
 
 #: A factor beyond these is a mistake in a record, or another thing than the one that was predicted.
 _LEAST, _MOST = 0.25, 4.0
@@ -26,10 +27,17 @@ class Factor:
     factor: float = 1.0
     runs: int = 0
 
+    def of(self, memory: GpuMemory) -> int:
+        """Return a prediction's total, corrected: runs say what torch's allocator takes, and not how large the CUDA context is."""
+        return memory.context + round((memory.total - memory.context) * self.factor)
+
     @property
     def words(self) -> str:
         """`corrected by 3 of your runs here: x1.07`."""
         return f"corrected by {self.runs} of your runs here: x{self.factor:.2f}"
+
+
+UNKNOWN = Factor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,11 @@ class Correction:
 
     def of_memory(self, layout: Layout) -> Factor:
         """Return the factor of a layout's memory; 1 where no run was of its kind."""
-        return self.memory.get(kind(layout), Factor())
+        return self.memory.get(kind(layout), UNKNOWN)
 
     def of_speed(self, layout: Layout) -> Factor:
         """Return the factor of a layout's tokens/s; 1 where no run was of its kind."""
-        return self.speed.get(kind(layout), Factor())
+        return self.speed.get(kind(layout), UNKNOWN)
 
 
 NONE = Correction({}, {})

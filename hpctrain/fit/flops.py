@@ -43,7 +43,7 @@ def forward_flops_per_token(shape: ModelShape, layout: Layout, *, context: float
         context: the mean length of the examples that a token attends within; the length of a row where they are not known. Of packed
             rows this is the length of the examples, weighted by their tokens, not that of the row.
     """
-    return shape.layers * (_layer_forward(shape, layout, context) + _adapter(shape, layout)) + 2 * shape.vocab * shape.hidden
+    return shape.layers * (_layer_forward(shape, layout, context) + _adapter(shape, layout)) + 2 * shape.outputs * shape.hidden
 
 
 def _layer_forward(shape: ModelShape, layout: Layout, context: float | None) -> float:
@@ -62,7 +62,7 @@ def model_flops_per_token(shape: ModelShape, layout: Layout, *, context: float |
     The backward pass takes two products for each of the forward pass: one for the gradient of the input and one for that of the weight;
     frozen weights need the first alone.
     """
-    hidden, head = _layer_weights(shape), shape.vocab * shape.hidden
+    hidden, head = _layer_weights(shape), shape.outputs * shape.hidden
     products = 2 * (shape.layers * hidden + head)
     backward = 2 * products if layout.lora is None else products
     attention = 3 * shape.layers * _attention(shape, layout, context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
 Checkpointing = Literal["off", "full"]
-Loss = Literal["fused", "logits"]
+Loss = Literal["fused", "logits", "classes"]
 Attention = Literal["sdpa", "flash", "flex", "eager"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "8bit", "4bit"]
@@ -45,9 +45,11 @@ class Layout:
         lora: the adapter, if the base is frozen.
         quantization: of the frozen base (bitsandbytes).
         attention: the kernel; `eager` alone holds a matrix of length x length for each head.
-        loss: `fused` computes the loss in pieces (TRL's `nll`), `logits` holds the logits of all tokens.
+        loss: `fused` computes the loss in pieces (TRL's `nll`), `logits` holds the logits of all tokens; `classes`: of a classifier, which
+            has a few for each row.
         optimizer: as transformers names it: `adamw_torch_fused`, `adamw_8bit`, `sgd`, `adafactor`...
         padding_free: the rows of a micro batch are laid end to end, so that none is padded.
+        evaluation: rows of one process in one forward pass of an evaluation (`per_device_eval_batch_size`); 0: nothing is evaluated.
     """
 
     nodes: int = 1
@@ -65,6 +67,7 @@ class Layout:
     loss: Loss = "fused"
     optimizer: str = "adamw_torch_fused"
     padding_free: bool = False
+    evaluation: int = 0
 
     @property
     def processes(self) -> int:
@@ -100,6 +103,14 @@ class DataFacts(Protocol):
     @property
     def max_length(self) -> int | None:
         """Tokens of a row at most."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Of classes, their names; else, and of a regression, none."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
 
     @property
     def splits(self) -> Mapping[str, Any]:

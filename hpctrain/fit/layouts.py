@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hpctrain.fit import memory, parameters, speed
-from hpctrain.fit.correction import NONE, Correction
+from hpctrain.fit.correction import NONE, UNKNOWN, Correction, Factor
 from hpctrain.fit.gpus import Gpu
 from hpctrain.fit.layout import Checkpointing, Layout, Lora, Sharding
 from hpctrain.fit.shape import ModelShape
@@ -77,7 +77,7 @@ class Row:
     shape: ModelShape
     layout: Layout
     site: Site
-    factor: float = 1.0
+    factor: Factor = UNKNOWN
     tokens_per_s: float | None = None
     speed: speed.Speed | None = None
     seconds: float | None = None
@@ -91,7 +91,7 @@ class Row:
     @cached_property
     def total(self) -> int:
         """Bytes of each GPU, corrected."""
-        return self.memory.context + round((self.memory.total - self.memory.context) * self.factor)
+        return self.factor.of(self.memory)
 
     @property
     def fits(self) -> bool:
@@ -115,7 +115,7 @@ def judged(shape: ModelShape, layout: Layout, site: Site, work: Work, learnt: Co
     rate = estimate.tokens_per_s * learnt.of_speed(layout).factor if estimate is not None else None
     per_node = max(site.gpus_per_node or 0, layout.gpus_per_node) if site.whole_nodes else layout.gpus_per_node
     return Row(
-        shape=shape, layout=layout, site=site, factor=learnt.of_memory(layout).factor, tokens_per_s=rate, speed=estimate,
+        shape=shape, layout=layout, site=site, factor=learnt.of_memory(layout), tokens_per_s=rate, speed=estimate,
         seconds=work.tokens / rate if work.tokens is not None and rate else None, gpus_paid=layout.nodes * per_node,
     )  # fmt: skip
 

@@ -32,6 +32,7 @@ _MOMENTS = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimizer's step",
+    "evaluation": "an evaluation",
 }
 
 
@@ -80,7 +81,7 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
         Part("gradients", moving.pop("gradients", 0), "the gradients of what is trained"),
         Part("optimizer", static.optimizer(shape, layout), f"the states of {layout.optimizer}"),
         *(Part(name, moving.get(name, 0), _WHAT[name]) for name in _WORK),
-        Part("buffers", static.buffers(shape, layout), _BUFFERS[layout.sharding]),
+        Part("buffers", moving.pop("buffers", 0) + static.buffers(shape, layout), _BUFFERS[layout.sharding]),
         Part("cublas", static.CUBLAS, "workspaces of cuBLAS, which it takes from torch"),
     ]
     allocated = sum(part.bytes for part in parts)
@@ -131,11 +132,15 @@ def _alone(layout: Layout) -> Layout:
 def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
     """Return what comes and goes at the peak of each part of a step: part -> bytes."""
     ledger = Ledger()
+    ledger.in_layers, ledger.in_loss = static.gathered(shape, layout)
     one = Pass(shape, _as_computed(layout), ledger)
-    if layout.processes > 1 and layout.sharding != "ddp":
-        width = WIDTH[layout.compute or layout.weights]
-        one.share(static.trained_width(layout) / width / layout.processes)
-    for _ in range(min(layout.accumulation, 2)):
+    passes = min(layout.accumulation, 2)
+    for number in range(passes):
+        # Trainer lets FSDP2 reduce the gradients in a step's last pass alone (no_sync): until then each process keeps all of them.
+        waits = layout.sharding == "fsdp" and number < passes - 1
+        if layout.processes > 1 and layout.sharding != "ddp" and not waits:
+            width = WIDTH[layout.compute or layout.weights]
+            one.share(static.trained_width(layout) / width / layout.processes)
         moments = {}
         ledger.restart()
         loss = one.forward()
@@ -147,7 +152,23 @@ def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
         "gradients": static.gradients(shape, layout),
         "working memory": static.optimizer_work(shape, layout),
     }
+    if layout.evaluation:
+        moments["evaluation"] = _evaluation(shape, layout)
     return moments
+
+
+def _evaluation(shape: ModelShape, layout: Layout) -> dict[str, int]:
+    """Return what comes and goes at the peak of an evaluation: a forward pass of which nothing is kept."""
+    ledger = Ledger()
+    ledger.in_layers, ledger.in_loss = static.gathered(shape, layout)
+    lora = None if layout.lora is None else replace(layout.lora, dropout=False)
+    one = Pass(shape, _as_computed(replace(layout, micro_batch=layout.evaluation, checkpointing="off", lora=lora)), ledger)
+    one.tape.recording = False
+    ledger.restart()
+    loss = one.forward()
+    parts = ledger.peak_parts
+    del loss
+    return parts
 
 
 def _as_computed(layout: Layout) -> Layout:

@@ -189,16 +189,19 @@ class Pass(Operations):
         mask = tape.empty(self.rows * self.length * self.length, 1) if self.masked else None
         held: list[object] = [tape.empty(3 * self.tokens, 8)]  # the words, the labels, the positions
         if not shape.positions:
-            held.append(tape.empty(2 * self.length * shape.head_dim, self.width))  # cos and sin
+            # cos and sin: of one row for all, unless each row says its own positions, as a classifier's do
+            held.append(tape.empty(2 * self.length * shape.head_dim * (self.rows if shape.labels else 1), self.width))
         hidden = tape.op([self.embedding.tensor], self.tokens * shape.hidden, self.width)
         checkpointing = self.layout.checkpointing == "full"
         if checkpointing and hidden.node is None:  # enable_input_require_grads
             hidden.node = Parameter("working memory")
+        embedded = hidden  # the model's forward has a name for it until it returns (inputs_embeds)
         for layer in self.layers:
             hidden = self.checkpointed(hidden, layer) if checkpointing else self.layer(hidden, layer)
         hidden = self.normed(hidden, self.norm)
+        del embedded
         self.ledger.part = "loss"
-        loss = self._fused_loss(hidden) if self.layout.loss == "fused" else self._logits_loss(hidden)
+        loss = {"fused": self._fused_loss, "logits": self._logits_loss, "classes": self._classes_loss}[self.layout.loss](hidden)
         self.ledger.part = "activations"
         self.held = [*held, mask]  # the loop over the layers hands them on, and what is computed again needs them
         del mask, hidden, held
@@ -245,6 +248,13 @@ class Pass(Operations):
         chosen_width = chosen.width
         tape.custom([chosen, weight], loss, grow)
         return loss
+
+    def _classes_loss(self, hidden: Tensor) -> Tensor:
+        """A classifier's: the output layer sees every token, and the loss the last of each row (transformers/modeling_layers.py)."""
+        tape, labels = self.tape, self.shape.labels
+        scores = self.matmul(hidden, self.head, labels)
+        last = tape.op([scores], self.rows * labels, scores.width, grad=scores.bytes)
+        return tape.op([self.cast(last, 4)], 1, 4)
 
     def _logits_loss(self, hidden: Tensor) -> Tensor:
         """The logits of all tokens, in the compute dtype and in float32, and their log-softmax."""

@@ -55,7 +55,7 @@ class Operations:
         self.layers = [self._layer_weights() for _ in range(shape.layers)]
         self.embedding = self._weights(shape.embedding_parameters)
         self.norm = self._weights(shape.norm_parameters)
-        self.head = self.embedding if shape.tied else self._weights(shape.vocab * shape.hidden)
+        self.head = self.embedding if shape.tied else self._head_weights()
 
     def share(self, part: float) -> None:
         """Keep that part of each parameter's gradient alone."""
@@ -68,6 +68,10 @@ class Operations:
 
     def _weights(self, elements: int) -> Weights:
         return Weights(elements, self.width, not self.frozen)
+
+    def _head_weights(self) -> Weights:
+        elements = self.shape.outputs * self.shape.hidden
+        return Weights(elements, self.adapters, True) if self.shape.labels and self.frozen else self._weights(elements)
 
     def _layer_weights(self) -> dict[str, Weights]:
         shape, weights = self.shape, {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpctrain.fit.memory_model import WIDTH
-from hpctrain.fit.parameters import trainable
+from hpctrain.fit.parameters import adapted, trainable
 
 if TYPE_CHECKING:
     from hpctrain.fit.layout import Layout
@@ -26,6 +26,8 @@ FRAGMENTATION = 0.04
 #: bitsandbytes 4 bit: half a byte, and one float32 to each block of 64 (TRL's default is without double quantization, which would
 #: make that one byte and a float32 to 256 blocks); 8 bit: one byte, and one float32 to each row.
 NF4 = 0.5 + 4 / 64
+#: bitsandbytes keeps the states of smaller tensors in float32 (optim/optimizer.py, min_8bit_size).
+SMALL_8BIT = 4096
 #: DeepSpeed's defaults, in elements (runtime/zero/config.py): reduce_bucket_size, stage3_max_live_parameters.
 ZERO_BUCKET, ZERO3_LIVE = 500_000_000, 1_000_000_000
 
@@ -81,22 +83,55 @@ def _base(shape: ModelShape, layout: Layout, width: int) -> int:
 
 def optimizer(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes of the optimizer's states that one process holds."""
-    trained, name = trainable(shape, layout.lora), layout.optimizer
-    width = trained_width(layout)
-    each: float = 2 * width  # AdamW: two states of the parameter's dtype
+    trained, name, width = trainable(shape, layout.lora), layout.optimizer, trained_width(layout)
+    states = _states(name)
     if "paged" in name:
-        each = 0  # in managed memory, which torch does not count, and which moves to the host when the GPU is full
+        held = 0.0  # in managed memory, which torch does not count, and which moves to the host when the GPU is full
     elif "8bit" in name:
-        each = 2 + 2 * 4 / 256  # bitsandbytes: two bytes, and a float32 to each block of 256
-        if "lion" in name:
-            each /= 2
-    elif name == "sgd":
-        each = 0
-    elif "lion" in name or name in ("rmsprop", "adagrad"):
-        each = width
-    elif name == "adafactor":
-        each = 0.01 * width  # a row and a column of each matrix, in place of it
-    return int(trained * each) // shares(layout)
+        whole = _whole_states(shape, layout)
+        held = states * ((trained - whole) * (1 + 4 / 256) + whole * 4)  # one byte, and a float32 to each block of 256
+    elif name == "adafactor":  # a row and a column of each matrix in place of it
+        held = _rows_and_columns(shape, layout) * width
+    else:
+        held = trained * states * (4 if "bnb" in name or "32bit" in name else width)
+    return int(held) // shares(layout)
+
+
+def _states(name: str) -> int:
+    """Return how many numbers an optimizer keeps for each parameter: AdamW and what nobody knows two, of the parameter's dtype."""
+    if name == "sgd":
+        return 0
+    if "ademamix" in name:
+        return 3
+    return 1 if "lion" in name or name.startswith(("rmsprop", "adagrad")) else 2
+
+
+def _whole_states(shape: ModelShape, layout: Layout) -> int:
+    """Return the trained parameters whose states bitsandbytes' 8-bit optimizers keep in float32.
+
+    The tables of embeddings, as Trainer asks (transformers/trainer.py, create_optimizer), and tensors of fewer than 4096 elements.
+    """
+    if layout.lora is None:
+        norms = shape.layers * shape.norms + 1
+        tables = shape.embedding_parameters + (shape.max_positions or 0) * shape.hidden * shape.positions
+        small = norms * shape.norm_parameters * (shape.hidden < SMALL_8BIT)
+        return int(tables + small + shape.outputs * shape.hidden * (shape.outputs * shape.hidden < SMALL_8BIT) * (not shape.tied))
+    sizes = [layout.lora.rank * side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)]
+    head = shape.labels * shape.hidden
+    return shape.layers * sum(size for size in sizes if size < SMALL_8BIT) + head * (head < SMALL_8BIT)
+
+
+def _rows_and_columns(shape: ModelShape, layout: Layout) -> int:
+    """Return the sum of the rows and columns of all trained matrices, and of what is a vector."""
+    matrices = [(each.inputs, each.outputs) for each in shape.projections]
+    others = [(shape.vocab, shape.hidden)] + [(shape.outputs, shape.hidden)] * (not shape.tied)
+    if layout.lora is not None:
+        of = adapted(shape, layout.lora)
+        matrices = [(layout.lora.rank, side) for each in of for side in (each.inputs, each.outputs)]
+        others = [(shape.labels, shape.hidden)] if shape.labels else []
+    vectors = trainable(shape, layout.lora) - shape.layers * sum(a * b for a, b in matrices) - sum(a * b for a, b in others)
+    experts = shape.layers * shape.expert_parameters * (layout.lora is None)  # of these the states are small too
+    return shape.layers * sum(a + b for a, b in matrices) + sum(a + b for a, b in others) + max(vectors - experts, 0)
 
 
 def optimizer_work(shape: ModelShape, layout: Layout) -> int:
@@ -122,7 +157,7 @@ def gradients(shape: ModelShape, layout: Layout) -> int:
 
 
 def buffers(shape: ModelShape, layout: Layout) -> int:
-    """Return the bytes of the sharding's buffers."""
+    """Return the bytes of the sharding's buffers that are there all through a step."""
     if layout.processes == 1:
         return 0
     trained = trainable(shape, layout.lora)
@@ -130,15 +165,26 @@ def buffers(shape: ModelShape, layout: Layout) -> int:
     if layout.sharding == "ddp":
         return trained * trained_width(layout)  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
     if layout.sharding == "fsdp":
-        layer = shape.layer_parameters * narrow
-        of_layer = 2 * layer * (trained == shape.parameters)
-        root = (shape.embedding_parameters if shape.tied else shape.head_parameters) * narrow
-        # The layer that computes, the next one, the buffer that it arrives in; a layer's gradients and the buffer that they leave in.
-        return 3 * layer + of_layer + root
+        return 0  # comes and goes: `gathered`
     bucket = min(ZERO_BUCKET, trained) * narrow
     if layout.sharding == "zero2":
         return bucket
     return 2 * bucket + min(shape.parameters, ZERO3_LIVE) * narrow
+
+
+def gathered(shape: ModelShape, layout: Layout) -> tuple[int, int]:
+    """Return the bytes of what FSDP2 has gathered and sends: while the layers run, and while the loss is computed.
+
+    In the layers, the one that computes, the next one and the buffer that it arrives in; a layer's gradients and the buffer that they leave
+    in; the output layer with the last norm (tied: the table) stays gathered from the forward pass on. In the loss, that and the layer that
+    the backward pass begins with. As torch's fake process group shows it (tests/fit/test_exact.py).
+    """
+    if layout.processes == 1 or layout.sharding != "fsdp":
+        return 0, 0
+    narrow = WIDTH[layout.compute or layout.weights]
+    layer = shape.layer_parameters * narrow
+    root = (shape.embedding_parameters if shape.tied else shape.head_parameters) * narrow
+    return (5 if layout.lora is None else 3) * layer + root, layer + root
 
 
 def nccl(layout: Layout) -> int:

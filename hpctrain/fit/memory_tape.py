@@ -9,6 +9,7 @@ of that pass. The fidelity is tested against torch's MemTracker (tests/fit/test_
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Adds up what is allocated, and remembers the parts at the highest point."""
+    """Adds up what is allocated, and remembers the parts at the highest point.
+
+    Attributes:
+        in_layers, in_loss: bytes of the sharding's buffers, while the layers run and while there is something of the loss; they count as
+            the part `buffers` in `peak_parts`.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -24,18 +30,21 @@ class Ledger:
         self.peak = 0
         self.peak_parts: dict[str, int] = {}
         self.part = "activations"
+        self.in_layers = self.in_loss = 0
 
     def restart(self) -> None:
         """Look for the highest point from here on."""
-        self.peak, self.peak_parts = self.now, self.parts.copy()
+        self.peak = 0
+        self.add(self.part, 0)
 
     def add(self, part: str, size: int) -> None:
         """Allocate (or free, when negative)."""
         self.now += size
         self.parts[part] = self.parts.get(part, 0) + size
-        if self.now > self.peak:
-            self.peak = self.now
-            self.peak_parts = self.parts.copy()
+        beside = self.in_loss if self.parts.get("loss") else self.in_layers
+        if self.now + beside > self.peak:
+            self.peak = self.now + beside
+            self.peak_parts = {**self.parts, "buffers": beside}
 
 
 class Block:
@@ -83,18 +92,23 @@ class Node:
         self.grow: Callable[[list[Block]], list[Block | None]] | None = None
 
 
+#: Parameters come first of what is ready, and each has its own number, so that two of them can be put in order.
+_PARAMETERS = count(1 << 60)
+
+
 class Parameter(Node):
     """Where the gradient of one trained parameter gathers; or, with a part of its own, that of the input of what is computed again.
 
-    With `share`, that part of it is kept: the other processes have the rest.
+    With `share`, that part of it is kept, and what was kept whole before goes: the other processes have the rest.
     """
 
-    __slots__ = ("grad", "part", "share")
+    __slots__ = ("grad", "part", "share", "shared")
 
     def __init__(self, part: str = "gradients") -> None:
-        super().__init__(1 << 60, (), (), 0)
+        super().__init__(next(_PARAMETERS), (), (), 0)
         self.part = part
         self.share: float | None = None
+        self.shared = False
         self.grad: Block | None = None
 
 
@@ -174,11 +188,11 @@ class Tape:
     def _run(self, node: Node, gathered: dict[Node, Block], ready: list[tuple[int, Node]]) -> None:
         gradient = gathered.pop(node)
         if isinstance(node, Parameter):
-            if node.grad is None and node.share is None:
+            if node.share is not None and not node.shared:
+                node.grad, node.shared = Block(self.ledger, gradient.size * node.share, node.part), True
+            elif node.grad is None:
                 gradient.move(node.part)
                 node.grad = gradient
-            elif node.grad is None and node.share is not None:
-                node.grad = Block(self.ledger, gradient.size * node.share, node.part)
             return
         box = [gradient]
         del gradient

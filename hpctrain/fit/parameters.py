@@ -90,9 +90,11 @@ def lora_layer_parameters(shape: ModelShape, lora: Lora) -> int:
 
 
 def trainable(shape: ModelShape, lora: Lora | None) -> int:
-    """Return how many parameters are trained: all, or those of the adapters."""
+    """Return how many parameters are trained: all, or those of the adapters and of a classifier's output layer."""
     if lora is None:
         return shape.parameters
     attention = sum(lora.rank * (each.inputs + each.outputs) for each in adapted(shape, lora))
+    # A classifier's output layer is trained beside the adapter (peft's modules_to_save), as a copy.
     # With all-linear peft 0.21 leaves out the ordinary MLPs between layers of experts.
-    return (shape.layers - shape.dense_layers) * lora_layer_parameters(shape, lora) + shape.dense_layers * attention
+    layers = (shape.layers - shape.dense_layers) * lora_layer_parameters(shape, lora) + shape.dense_layers * attention
+    return layers + shape.labels * shape.hidden

@@ -48,6 +48,7 @@ class ModelShape:
         model_type: of config.json, such as `llama`.
         vocab, hidden, layers, heads, kv_heads, head_dim, intermediate: sizes; `kv_heads` are the heads of keys and values, `intermediate`
             the inner size of the MLP (of one expert, in a mixture of experts).
+        labels: numbers that a classifier puts out for a row; 0: a language model, whose output layer has a number for each word.
         tied: whether the output layer is the table of embeddings.
         max_positions: the longest row it was made for, or None.
         projections: the linear layers of one decoder layer, in the order in which they are used; of a mixture of experts without them.
@@ -81,6 +82,12 @@ class ModelShape:
     dense_intermediate: int = 0
     extra_norm_parameters: int = 0
     approximate: bool = False
+    labels: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Features of the output layer: of a classifier its labels, otherwise the vocabulary."""
+        return self.labels or self.vocab
 
     @property
     def linears(self) -> Mapping[str, tuple[int, int]]:
@@ -122,7 +129,7 @@ class ModelShape:
     @property
     def head_parameters(self) -> int:
         """Parameters of the output layer beyond the table of embeddings."""
-        return (0 if self.tied else self.vocab * self.hidden) + (self.vocab if self.head_bias else 0)
+        return (0 if self.tied else self.outputs * self.hidden) + (self.outputs if self.head_bias else 0)
 
     @property
     def parameters(self) -> int:
@@ -139,11 +146,20 @@ class ModelShape:
         )
 
 
-def read_shape(config: Mapping[str, Any]) -> ModelShape:
+def labels_of(config: Mapping[str, Any]) -> int:
+    """Return how many numbers a classifier made of this config.json puts out: as many as it names, else two, as transformers has it."""
+    named, count = config.get("id2label"), config.get("num_labels")
+    if isinstance(named, dict) and named:
+        return len(named)
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= _LARGEST else 2
+
+
+def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
     """Return the shape of the model that a config.json describes.
 
     Args:
         config: the JSON object.
+        labels: of a classifier, whose output layer takes the place of the language model's and is never tied; 0: a language model.
 
     Raises:
         HpctrainError: the architecture is not known, or sizes are missing or are no numbers; all of them in one error.
@@ -170,7 +186,7 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
         kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate=inner,
-        tied=_flag(config, "tie_word_embeddings", family.tied),
+        tied=not labels and _flag(config, "tie_word_embeddings", family.tied),
         max_positions=positions or None,
         projections=_projections(family, (hidden, heads * head_dim, kv_heads * head_dim, intermediate), flags),
         norm=family.norm,
@@ -178,7 +194,7 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
         qk_norm=family.qk_norm,
         mlp=family.mlp,
         activation=str(config.get(family.activation) or "silu"),
-        head_bias=family.head_bias,
+        head_bias=not labels and family.head_bias,
         positions=family.positions,
         experts=experts,
         experts_per_token=per_token,
@@ -186,6 +202,7 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
         dense_intermediate=intermediate if family.experts else 0,
         extra_norm_parameters=_extra_norms(config, heads, kv_heads, head_dim),
         approximate=family.experts is not None,
+        labels=labels,
     )
 
 

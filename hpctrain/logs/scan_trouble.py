@@ -20,6 +20,8 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
 )
 _CHAINED = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
+#: Python says so of an error while it tidies up, and goes on.
+_IGNORED = re.compile(rb"Exception ignored (?:in|while|on|due)")
 _WORD = re.compile(r"(?i)error|exception|fatal|abort|segmentation|killed|panic|not found")
 
 
@@ -54,7 +56,7 @@ class Open:
         """Return what there is to show."""
         labelled = [text.label(text.clean(raw)) for raw in self.text.split(b"\n")]
         mine = [each.rest for each in labelled if each.rank == self.label.rank and each.local_rank == self.label.local_rank]
-        is_traceback = bool(mine) and _BEGIN.match(mine[0]) is not None
+        is_traceback = bool(mine) and _BEGIN.match(mine[0]) is not None and not _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
         if is_traceback:
             shown = _traceback(mine)
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
-from hpctrain.report import compare_text, ran_with, secrets
-from hpctrain.report.facts import Given
+from hpctrain.logs import found as logs
+from hpctrain.report import compare_text, failures, log_history, ran_with, secrets
+from hpctrain.report.facts import Given, project_of
+from hpctrain.report.failures import Failure
 from hpctrain.runs import files, history, layout, store
 from hpctrain.runs.history import Point
 from hpctrain.runs.store import Run
@@ -21,6 +23,8 @@ from hpctrain.runs.store import Run
 Scalar = str | int | float | bool | None
 _CURVE = 300
 """Points of one run's curve."""
+_MANY = 400
+"""Runs of which those that have said no step are not read."""
 CURVES = 60
 """Runs whose curves are read: more lines than that are one grey surface."""
 METRICS = ("eval_loss", "eval_accuracy", "loss")
@@ -36,7 +40,7 @@ class Row:
         values: what it was given, and others were given otherwise.
         metric: the last value of what is compared; best: the best it ever had.
         steps: that it reached; seconds: that it had nodes.
-        why: it failed: the diagnosis, or the scheduler's word.
+        why: it failed: the diagnosis, or the scheduler's word; diagnosis: the id of it.
         curve: (step, value) of its training loss.
     """
 
@@ -48,6 +52,7 @@ class Row:
     steps: int | None
     seconds: float
     why: str | None
+    diagnosis: str | None
     curve: tuple[tuple[float, float], ...]
 
 
@@ -60,6 +65,8 @@ class Comparison:
         metric: what is compared; `higher`: whether more of it is better.
         study: whose trials they are.
         next: what to type to go on with the best run.
+        failures: the runs that failed, by their diagnosis.
+        not_begun: points of the sweep that have left nothing yet.
     """
 
     title: str
@@ -70,6 +77,8 @@ class Comparison:
     study: str | None
     now: float
     next: tuple[str, ...]
+    failures: tuple[Failure, ...] = ()
+    not_begun: tuple[str, ...] = ()
 
     @property
     def best(self) -> Row | None:
@@ -80,6 +89,7 @@ class Comparison:
 
 def gather(
     runs: Sequence[Run], runs_dir: Path, given: Mapping[str, Given], *, title: str, study: str | None, metric: str | None, now: float,
+    not_begun: tuple[str, ...] = (),
 ) -> Comparison:  # fmt: skip
     """Return the comparison.
 
@@ -87,9 +97,7 @@ def gather(
         UsageError: no run has `metric`.
     """
     definition = _definition(runs_dir, study)
-    read = {
-        run.id: history.read(runs_dir / run.id, most=_CURVE) if len(runs) <= 400 or run.last_step else history.History() for run in runs
-    }
+    read = {run.id: _history(run, runs_dir) if len(runs) <= _MANY or run.last_step else history.History() for run in runs}
     points = {run.id: _points(read[run.id], runs_dir / run.id) for run in runs}
     asked = metric or definition.get("metric")
     chosen = _metric(points, asked)
@@ -102,7 +110,8 @@ def gather(
         past = read[run.id]
         rows.append(Row(
             run=run, state=given[run.id].state.word, values=values[run.id], metric=seen[-1] if seen else None,
-            best=_best(seen, higher=higher), steps=past.last_step, why=_why(given[run.id]),
+            best=_best(seen, higher=higher), steps=None if _from_log(past) else past.last_step, why=failures.why(given[run.id]),
+            diagnosis=failures.diagnosis(given[run.id]),
             seconds=sum(max(0.0, (start.until or 0.0) - (start.first_at or 0.0)) for start in past.starts),
             curve=tuple(loss) if number < CURVES * 4 else (),
         ))  # fmt: skip
@@ -110,11 +119,24 @@ def gather(
     keys = _differing(values)
     found = Comparison(
         title=title, rows=tuple(rows), keys=keys, metric=chosen, higher=higher, study=study, now=now, next=(),
+        failures=failures.grouped((run.id, given[run.id]) for run in runs), not_begun=not_begun,
     )  # fmt: skip
-    return Comparison(
-        title=title, rows=tuple(rows), keys=keys, metric=chosen, higher=higher, study=study, now=now,
-        next=compare_text.next_words(found, runs_dir),
-    )  # fmt: skip
+    return replace(found, next=compare_text.next_words(found, runs_dir))
+
+
+def _history(run: Run, runs_dir: Path) -> history.History:
+    """Return what a run has written down; of a script that writes no metrics, what its log says."""
+    directory = runs_dir / run.id
+    past = history.read(directory, most=_CURVE)
+    if any(point.event in ("log", "evaluate", "speed") for point in past.points):
+        return past
+    return log_history.read(logs.of_run(directory, project=project_of(runs_dir, run.tag)), past, most=_CURVE)
+
+
+def _from_log(past: history.History) -> bool:
+    """Whether the curves are a log's, whose lines say no steps and no times."""
+    points = past.of("log", "evaluate")
+    return bool(points) and all(point.at == 0.0 for point in points)
 
 
 def _points(past: history.History, directory: Path) -> list[Point]:
@@ -221,19 +243,6 @@ def _differing(values: Mapping[str, Mapping[str, Scalar]]) -> tuple[str, ...]:
     return tuple(key for key in keys if len({repr(each.get(key, absent)) for each in values.values()}) > 1)
 
 
-def _why(given: Given) -> str | None:
-    """Return why a run failed, in one sentence."""
-    if given.state.word != "failed":
-        return None
-    said = given.explanation
-    if said is not None and said.diagnoses:
-        first = said.diagnoses[0]
-        return secrets.text(f"{first.cause} ({first.certainty}; {first.id})")
-    if said is not None and said.unexplained is not None and said.unexplained.lines:
-        return secrets.text(said.unexplained.lines[-1])
-    return given.state.reason
-
-
 def to_json(found: Comparison) -> dict[str, Any]:
     """Return JSON values: raw units, null for what is no number."""
     best = found.best
@@ -243,8 +252,13 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "runs": [{
             "id": row.run.id, "tag": row.run.tag, "index": row.run.index, "state": row.state, "values": dict(row.values),
             "metric": row.metric if row.metric is not None and math.isfinite(row.metric) else None, "best": row.best,
-            "steps": row.steps, "seconds": row.seconds, "why": row.why,
+            "steps": row.steps, "seconds": row.seconds, "why": row.why, "diagnosis": row.diagnosis,
         } for row in found.rows],
+        "failures": [{
+            "diagnosis": each.id, "certainty": each.certainty, "cause": each.cause, "fix": each.fix, "count": len(each.runs),
+            "first": each.first, "runs": list(each.runs),
+        } for each in found.failures],
+        "not_begun": list(found.not_begun),
     }  # fmt: skip
 
 

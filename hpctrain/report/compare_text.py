@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpctrain.report import scale, secrets
+from hpctrain.report.failures import names as listed
 from hpctrain.report.next_time import spoken
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def cells(row: Row, found: Comparison) -> tuple[str, ...]:
     """Return what the table says of a run."""
     return (
         row.run.id, row.state, scale.number(row.metric, 5), scale.number(row.best, 5), "-" if row.steps is None else str(row.steps),
-        spoken(row.seconds) if row.seconds else "-", *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
+        spoken(row.seconds) if row.seconds or row.state in ("completed", "failed") else "-",
+        *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
     )  # fmt: skip
 
 
@@ -61,7 +64,8 @@ def summary(found: Comparison) -> str:
         count[row.state] = count.get(row.state, 0) + 1
     states = ", ".join(f"{number} {state}" for state, number in sorted(count.items(), key=lambda each: -each[1]))
     order = f"; ordered by {found.metric}, {'higher' if found.higher else 'lower'} is better" if found.metric else ""
-    return f"{len(found.rows)} runs: {states}{order}"
+    absent = f"; {len(found.not_begun)} more have not begun: {listed(found.not_begun, 3)}" if found.not_begun else ""
+    return f"{len(found.rows)} runs: {states}{absent}{order}"
 
 
 def best_words(found: Comparison) -> str | None:
@@ -77,6 +81,39 @@ def best_words(found: Comparison) -> str | None:
 def printable(text: str) -> str:
     """Return a text in which nothing is an order to a terminal."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
+
+
+_PROGRAMS = (
+    "apptainer|bash|cat|cd|chmod|df|export|git|grep|head|hf|hpctrain|kill|ldd|ls|make|mkdir|module|mv|nvidia-smi|pip|ps|python|quota|rm|sacct"
+    "|sacctmgr|sbatch|scancel|scontrol|sed|sinfo|srun|squeue|tail|top|ulimit|unset|uv"
+)
+_COMMAND = re.compile(rf"(?:[A-Z_][A-Z0-9_]*=\S+ )*(?:{_PROGRAMS}|\.{{0,2}}/\S+)(?: |\Z)|[A-Z_][A-Z0-9_]*=\S+\Z")
+_INSIDE = re.compile(rf"(?<![\w./-])(?:{_PROGRAMS}) (?:\"[^\"]*\"|'[^']*'|[^,;\"'])+")
+_GLUE = "\ue000"
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is something to type."""
+    return _COMMAND.match(line.strip()) is not None
+
+
+def fix_lines(text: str, indent: str, width: int = WIDTH) -> list[str]:
+    """Return the lines of a fix, wrapped but for what is to be typed: a command that is broken in two cannot be pasted.
+
+    A line that is a command stays one, however long; a command among words stands on one line.
+    """
+    out = []
+    for number, line in enumerate(printable(each) for each in text.split("\n")):
+        shown = f"fix: {line}" if number == 0 else line
+        if is_command(line):
+            out += [f"{indent}fix:"] * (number == 0) + [f"{indent}  {line}"]
+            continue
+        glued = _INSIDE.sub(lambda found: found[0].rstrip().replace(" ", _GLUE) + " " * found[0].endswith(" "), shown)
+        wrapped = textwrap.wrap(
+            glued, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        out += [part.replace(_GLUE, " ") for part in wrapped]
+    return out
 
 
 def table(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
@@ -103,15 +140,32 @@ def _narrowed(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list(rows)
 
 
+def _failures(found: Comparison) -> list[str]:
+    """Return the failed runs by their diagnosis, each with the one to look at and what mends it."""
+    out = ["", "failed, by diagnosis"] if found.failures else []
+    for each in found.failures:
+        how = f" ({each.certainty})" if each.certainty else ""
+        out += textwrap.wrap(
+            f"{len(each.runs):4} {each.id or 'no known cause'}{how}: {printable(each.cause)}", WIDTH, subsequent_indent=" " * 5
+        )
+        out += textwrap.wrap(listed(each.runs), WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)
+        out += fix_lines(each.fix, " " * 5) if each.fix else []
+        out.append(f"     look: hpctrain explain {shlex.quote(each.first)}")
+    return out
+
+
 def lines(found: Comparison) -> list[str]:
     """Return the comparison in characters, 80 columns wide where its words allow that."""
     said = best_words(found)
-    out = [printable(found.title), summary(found), *([printable(said)] if said else []), ""]
+    out = [
+        printable(found.title),
+        *textwrap.wrap(summary(found), WIDTH),
+        *(textwrap.wrap(printable(said), WIDTH, subsequent_indent="  ") if said else []),
+        "",
+    ]
     rows = [cells(row, found) for row in found.rows[:_SHOWN]]
     out += table(_narrowed([head(found), *rows]))
     if len(found.rows) > _SHOWN:
         out.append(f"and {len(found.rows) - _SHOWN} more: hpctrain report --json")
-    for row in found.rows:
-        if row.why:
-            out += ["", *textwrap.wrap(f"{row.run.id} failed: {printable(row.why)}", WIDTH, subsequent_indent="  ")]
+    out += _failures(found)
     return out + (["", *(f"next: {word}" for word in found.next)] if found.next else [])

@@ -18,6 +18,8 @@ from hpctrain.runs.history import History, Start
 from hpctrain.scheduler.parse.accounting import Account
 
 MIB = 2**20
+SILENT = "not known"
+"""The part of a run whose steps nobody has written down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +87,10 @@ class Efficiency:
         return None if not self.gpus or self.asked_s is None else self.gpus * self.asked_s / 3600
 
     @property
-    def wasted_s(self) -> float:
-        """Seconds with nodes that were no training."""
-        return sum(part.seconds for part in self.parts if part.id != "training")
+    def wasted_s(self) -> float | None:
+        """Seconds with nodes that were no training; None of a script that does not say when it trained."""
+        known = not any(part.id == SILENT for part in self.parts)
+        return sum(part.seconds for part in self.parts if part.id not in ("training", "since")) if known else None
 
 
 def of(
@@ -116,7 +119,8 @@ def of(
     found = Efficiency(
         gpus=_gpus(last, history, resources), nodes=nodes, cpus=last.cpus if last else None, held_s=held,
         asked_s=limit * len(spans) if limit is not None and spans else None, waited_s=_waited(spans, accounts),
-        parts=_parts(spans), utilisation=_utilisation(history), cores_busy=_cores_busy(accounts),
+        parts=_parts(spans, silent=completed or (config or {}).get("script") is not None, going=now is not None),
+        utilisation=_utilisation(history), cores_busy=_cores_busy(accounts),
         host_peak_bytes=_host_peak(history, accounts, nodes, fit),
         host_asked_bytes=_host_asked(last, history), gpu_peak_bytes=gpu_peak, gpu_total_bytes=gpu_total, whole_nodes=whole_nodes,
     )  # fmt: skip
@@ -162,8 +166,18 @@ def _unseen(account: Account) -> Start:
     )  # fmt: skip
 
 
-def _parts(spans: Sequence[tuple[Start, float, float]]) -> tuple[Part, ...]:
-    loading = training = lost = after = 0.0
+def _parts(spans: Sequence[tuple[Start, float, float]], *, silent: bool, going: bool) -> tuple[Part, ...]:
+    """Return what the time went into.
+
+    Args:
+        spans: each start with when it had its nodes first and last.
+        silent: a run without a step is a script's that says none, and not one that only loaded.
+        going: it still runs: what came after the last row of its log is no loss yet.
+    """
+    if silent and spans and all(start.began is None for start, _, _ in spans):
+        seconds = sum(until - first for _, first, until in spans)
+        return (Part(id=SILENT, what="the script does not say when it trained", seconds=seconds),) if seconds > 0 else ()
+    loading = training = lost = after = since = 0.0
     for start, first, until in spans:
         began = start.began
         if began is None or start.last_at is None:
@@ -172,7 +186,11 @@ def _parts(spans: Sequence[tuple[Start, float, float]]) -> tuple[Part, ...]:
         began = min(max(began, first), until)
         last = min(max(start.last_at, began), until)
         gone = min(start.lost_s, last - began)
-        loading, lost, after = loading + began - first, lost + gone, after + until - last
+        loading, lost = loading + began - first, lost + gone
+        if going and start is spans[-1][0] and start.ended is None:
+            since += until - last
+        else:
+            after += until - last
         training += last - began - gone
     return tuple(
         Part(id=name, what=what, seconds=seconds)
@@ -181,6 +199,7 @@ def _parts(spans: Sequence[tuple[Start, float, float]]) -> tuple[Part, ...]:
             ("loading", "before the first step: the environment, imports, model and data", loading),
             ("lost", "steps that a later start did again", lost),
             ("after", "after the last step that was logged", after),
+            ("since", "since the last step that was logged: it goes on", since),
         )
         if seconds > 0
     )

@@ -113,7 +113,7 @@ def gather(run: Run, runs_dir: Path, given: Given, *, most: int = 2000) -> Facts
     launch = runs_dir / layout.LAUNCHES / run.tag
     launched = ran_with.read(run, runs_dir)
     values = launched.config
-    logs = found.of_run(directory, project=_project(runs_dir, launch))
+    logs = found.of_run(directory, project=project_of(runs_dir, run.tag))
     past = history.read(directory, most=most)
     from_log = not any(point.event in ("log", "evaluate", "speed") for point in past.points)
     if from_log:
@@ -135,8 +135,9 @@ def gather(run: Run, runs_dir: Path, given: Given, *, most: int = 2000) -> Facts
     )  # fmt: skip
 
 
-def _project(runs_dir: Path, launch: Path) -> Path:
-    """Return the directory where the jobs run: as the launch says, if it is there, else what holds `runs`."""
+def project_of(runs_dir: Path, tag: str) -> Path:
+    """Return the directory where the jobs of a launch run: as it says, if it is there, else what holds `runs`."""
+    launch = runs_dir / layout.LAUNCHES / tag
     said = (store.read_object(str(launch / "launch.json")) or {}).get("cwd")
     there = Path(said) if isinstance(said, str) and said.startswith("/") else None
     return there if there is not None and there.is_dir() else runs_dir.absolute().parent

@@ -157,10 +157,15 @@ def _cores(found: Efficiency, history: History, resources: Mapping[str, Any]) ->
 
 
 def mean_of(history: History, name: str) -> float | None:
-    """Return the mean of a value of the speed over the second half of what was logged, when all is warm."""
-    values = [point.values[name] for point in history.of("speed") if name in point.values]
-    values = values[len(values) // 2 :]
-    return sum(values) / len(values) if values else None
+    """Return the mean of a value of the speed over the second half of what was logged, when all is warm.
+
+    Each row counts as long as its steps took: the mean of rates over equal steps would be higher than what the time has brought.
+    """
+    points = [point.values for point in history.of("speed") if math.isfinite(point.values.get(name, math.nan))]
+    points = points[len(points) // 2 :]
+    took = [values.get("step_s", 0.0) for values in points]
+    weights = took if all(math.isfinite(each) and each > 0 for each in took) else [1.0] * len(points)
+    return sum(weight * values[name] for weight, values in zip(weights, points, strict=True)) / sum(weights) if points else None
 
 
 def _gpu_notes(found: Efficiency) -> list[str]:

@@ -253,7 +253,9 @@ def _parts(facts: Facts) -> dict[str, Any] | None:
     for part in counted.parts:
         hours = f", {scales.number(counted.gpus * part.seconds / 3600, 3)} GPU h" if counted.gpus else ""
         rows.append((part.id, part.seconds, f"{100 * part.seconds / counted.held_s:.0f} %, {spoken(part.seconds)}{hours}", part.id))
-    says = f"of {spoken(counted.held_s)} with nodes, {100 * counted.wasted_s / counted.held_s:.0f} % were no training"
+    wasted = counted.wasted_s
+    share = "how much was training is not known" if wasted is None else f"{100 * wasted / counted.held_s:.0f} % were no training"
+    says = f"of {spoken(counted.held_s)} with nodes, {share}"
     text = svg_more.bars("parts", "Where the time went", rows, max(part.seconds for part in counted.parts), says)
     boxes = [(f"span {part.id}", part.what) for part in counted.parts]
     return {

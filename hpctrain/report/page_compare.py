@@ -9,6 +9,7 @@ from typing import Any
 from hpctrain.report import compare_text, page, scale, svg_more
 from hpctrain.report.compare import CURVES, Comparison, Row, Scalar
 from hpctrain.report.drawing import Chart, Series
+from hpctrain.report.failures import names
 
 _AXES = 7
 _APART = 0.075
@@ -18,7 +19,11 @@ _APART = 0.075
 def comparison_page(found: Comparison) -> str:
     """Return the page."""
     best = found.best
-    failed = [(row.run.id, row.why) for row in found.rows if row.why]
+    failed = [
+        {"count": len(each.runs), "id": each.id, "certainty": each.certainty, "cause": each.cause, "fix": each.fix,
+         "names": names(each.runs, 12), "first": each.first}
+        for each in found.failures
+    ]  # fmt: skip
     charts = [chart for chart in (_parameters(found), *_scatters(found), _curves(found)) if chart is not None]
     context: dict[str, Any] = {
         "heading": found.title, "summary": compare_text.summary(found), "best": compare_text.best_words(found), "next": found.next,
@@ -157,4 +162,6 @@ def _curves(found: Comparison) -> dict[str, Any] | None:
         ))  # fmt: skip
     left = sum(bool(row.curve) for row in found.rows) - len(rows)
     says = "training loss of each run" + (f"; the best {CURVES}, {left} more are left out" if left else "")
-    return page.figure(Chart(id="curves", title="Loss curves", series=tuple(series), says=says))
+    lines = any(row.steps is None for row in rows)
+    kind: dict[str, Any] = {"x_kind": "number", "x_name": "line of the log"} if lines else {}
+    return page.figure(Chart(id="curves", title="Loss curves", series=tuple(series), says=says, **kind))

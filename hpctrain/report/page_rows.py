@@ -65,7 +65,7 @@ def tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if evaluated:
         found.append(("evaluation loss", scale.number(evaluated[-1]), f"lowest {scale.number(min(evaluated))}"))
     if tokens is not None:
-        found.append(("tokens/s", scale.number(tokens), "useful ones, all processes"))
+        found.append(("tokens/s", scale.number(tokens), "useful ones, the second half"))
     if mfu is not None:
         found.append(("model FLOP/s", f"{100 * mfu:.0f} %", "of what the GPUs can do"))
     if wait is not None:
@@ -193,7 +193,8 @@ def beside(rows: Sequence[Beside]) -> list[tuple[str, ...]]:
         shown = [
             "-" if value is None else size(value) if each.is_size else scale.number(value) for value in (each.predicted, each.measured)
         ]
-        found.append((each.name, *shown, "-" if each.off is None else f"{100 * each.off:+.1f} %"))
+        name = "tokens/s, padding counted" if each.name == "tokens/s" else each.name
+        found.append((name, *shown, "-" if each.off is None else f"{100 * each.off:+.1f} %"))
     return found
 
 
@@ -201,9 +202,9 @@ def efficiency(counted: Efficiency) -> Pairs:
     """Return what the run had and used."""
     rows: Pairs = []
     if counted.gpu_hours is not None:
-        wasted = counted.gpu_hours * counted.wasted_s / counted.held_s if counted.held_s else 0.0
-        rows.append(("GPU hours", f"{scale.number(counted.gpu_hours, 3)} used: {counted.gpus} GPUs for {spoken(counted.held_s)}"
-                     f"; {scale.number(wasted, 3)} of them were no training"))  # fmt: skip
+        wasted = counted.gpu_hours * counted.wasted_s / counted.held_s if counted.held_s and counted.wasted_s is not None else None
+        of = f"; {scale.number(wasted, 3)} of them were no training" if wasted is not None else ""
+        rows.append(("GPU hours", f"{scale.number(counted.gpu_hours, 3)} used: {counted.gpus} GPUs for {spoken(counted.held_s)}{of}"))
         if counted.asked_gpu_hours:
             rows.append(("asked for", f"{scale.number(counted.asked_gpu_hours, 3)} GPU hours: the time limits of all starts"))
         if counted.utilisation is not None:

@@ -12,7 +12,7 @@ from hpctrain.runs.history import History, Start
 def zero_of(history: History) -> float:
     """Return the first moment of the run, from which times are counted; 0 where nothing has one."""
     times = [start.first_at for start in history.starts if start.first_at is not None]
-    times += [point.at for point in history.points[:1]]
+    times += [point.at for point in history.points[:1] if point.at]  # those of a log have none
     times += [each.samples[0].time_ms / 1000 for each in history.ranks if each.samples]
     return min(times, default=0.0)
 
@@ -115,6 +115,9 @@ def _spans(start: Start, first: float, until: float, before: float, zero: float)
             found.append(Span(first=low - zero, until=high - zero, kind=kind, text=f"{text}: {spoken(high - low)}"))
 
     add(before, first, "waiting", "waiting, without nodes")
+    if start.began is None and start.outcome == "completed":
+        add(first, until, "training", "the job ran; its script says no steps")
+        return found
     began = start.began if start.began is not None and start.last_at is not None else until
     add(first, began, "loading", "before the first step")
     if start.last_at is not None and start.began is not None:

@@ -117,7 +117,7 @@ def x_axis(chart: Chart, axis: Scale) -> Iterable[str]:
         name = f"{scale.UNITS[unit]} {chart.x_name}".strip()
         texts = scale.labels([value / unit for value in values])
     else:
-        values = scale.ticks(axis, 6)
+        values = [value for value in scale.ticks(axis, 6) if chart.x_kind != "step" or value == int(value)]
         texts, name = scale.labels(values, log=axis.log), "step" if chart.x_kind == "step" else chart.x_name
     yield x_ticks([axis.part(value) for value in values], texts, name)
 
@@ -160,6 +160,7 @@ def _lines(chart: Chart, axis_x: Scale, axis_y: Scale) -> str:
 
 def _line(line: Series, axis_x: Scale, axis_y: Scale) -> str:
     path, bad, pen = [], [], False
+    dots = line.dots or sum(y is not None and math.isfinite(y) for y in line.y) == 1  # a line of one point is too fine to see
     for x, y in zip(line.x, line.y, strict=True):
         px = PLOT_W * axis_x.part(x)
         if y is None or not math.isfinite(y):
@@ -168,25 +169,23 @@ def _line(line: Series, axis_x: Scale, axis_y: Scale) -> str:
                 bad.append(f"M{px:.1f} 0v10")
             continue
         py = PLOT_H * (1 - axis_y.part(y))
-        if line.dots:
+        if dots:
             path.append(f"M{px:.1f} {py:.1f}h0")
         else:
             path.append(f"{'L' if pen else 'M'}{px:.1f} {py:.1f}")
             pen = True
-    path = _with_lone_points(path)
+    path, lone = _lone_points(path)
     kind = "many" if line.colour is None else f"c{line.colour % 8}"
-    more = "".join(f" {word}" for word, on in (("dots", line.dots), ("dashed", line.dashed), ("strong", line.emphasis)) if on)
+    more = "".join(f" {word}" for word, on in (("dots", dots), ("dashed", line.dashed and not dots), ("strong", line.emphasis)) if on)
     drawn = f'<path class="line {kind}{more}" d="{"".join(path)}"/>' if path else ""
+    drawn += f'<path class="line {kind} dots" d="{"".join(lone)}"/>' if lone else ""
     return drawn + (f'<path class="bad" d="{"".join(bad)}"/>' if bad else "")
 
 
-def _with_lone_points(path: list[str]) -> list[str]:
-    """Give a point that stands alone between two gaps a length of nothing, which round ends make a dot."""
-    found = []
-    for at, part in enumerate(path):
-        alone = part[0] == "M" and "h" not in part and (at + 1 == len(path) or path[at + 1][0] == "M")
-        found.append(f"{part}h0" if alone else part)
-    return found
+def _lone_points(path: list[str]) -> tuple[list[str], list[str]]:
+    """Return a path without the points that stand alone between two gaps, and those, as lines of no length that round ends make dots."""
+    lone = {at for at, part in enumerate(path) if part[0] == "M" and "h" not in part and (at + 1 == len(path) or path[at + 1][0] == "M")}
+    return [part for at, part in enumerate(path) if at not in lone], [f"{path[at]}h0" for at in sorted(lone)]
 
 
 def _rules(rules: Iterable[Rule], axis_x: Scale, axis_y: Scale) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from hpctrain.report import charts, page_charts, page_rows, scale
-from hpctrain.report.compare_text import printable, table
+from hpctrain.report.compare_text import fix_lines, printable, table
 from hpctrain.report.drawing import Chart, Drawn
 from hpctrain.report.efficiency import gpu_peak_mib
 from hpctrain.report.facts import Facts
@@ -70,7 +70,7 @@ def _diagnosis(facts: Facts) -> list[str]:
     out = ["", "diagnosis"]
     for each in said["diagnoses"]:
         out += _wrapped(f"{each['certainty']}: {each['cause']}", "  ")
-        out += [part for line in f"fix: {each['fix']}".split("\n") for part in _wrapped(line, "    ")]  # commands keep lines of their own
+        out += fix_lines(each["fix"], "    ")
         for place, line in each["evidence"][:2]:
             out += _wrapped(f"{place}: {line}", "    ")
     if said["block"] is not None:
@@ -78,7 +78,7 @@ def _diagnosis(facts: Facts) -> list[str]:
         out += [f"    {line[: WIDTH - 4]}" for line in said["block"]["text"].split("\n")[-12:]]
     out += [line for note in said["diagnosis_notes"] for line in _wrapped(note, "  ")]
     for each in said["idle"]:
-        out += [*_wrapped(f"{each.what}: {each.cause}", "  "), *_wrapped(f"fix: {each.fix}", "    ")]
+        out += [*_wrapped(f"{each.what}: {each.cause}", "  "), *fix_lines(each.fix, "    ")]
     return out
 
 
@@ -146,7 +146,7 @@ def _rest(facts: Facts) -> list[str]:
         rows = [(each.name, "-" if each.step is None else str(each.step), each.problem or "complete") for each in facts.saved]
         out += ["", *table([("checkpoint", "step", "files"), *(_cut(row) for row in rows)])]
     if facts.command:
-        out += ["", "launched by", *_wrapped(facts.command, "  ")]
+        out += ["", "launched by", f"  {printable(facts.command)}"]
     if facts.config:
         out += ["", "config, as set"]
         out += [line for key, value, _ in facts.config for line in _wrapped(f"{key}: {value}", "  ")[:3]]

@@ -8,6 +8,7 @@
     code -> ../../.code/DIGEST   the snapshot that the jobs run; relative, so that `runs/` can be moved
     submissions/TOKEN.json       one sbatch: its words, its job id, the script and the config that belong to it
     TAG_INDEX.id                 of a sweep: the run of a point, written by the job script
+    ends/CALL/                   of a sweep: how its points ended, and what was told of it (hpctrain.runs.ends), written by the job script
 
 A tag that is known is launched again: the record grows by another submission. What differs from what is there, a script or a config,
 gets a name of its own (`sft.2.sbatch`), and the submission names it. Several processes may write at once.

@@ -1,32 +1,29 @@
 """Tells somebody's webhook how a run ended: from the job script, or from a login node.
 
-    python -m hpctrain.runs.notify FILE OUTCOME TEXT      FILE holds the address, and is its owner's alone; `environment`: HPCTRAIN_WEBHOOK
+    python -m hpctrain.runs.notify FILE OUTCOME TEXT                FILE holds the address, and is its owner's alone;
+                                                                    `environment`: HPCTRAIN_WEBHOOK
+    python -m hpctrain.runs.notify --point ON FILE OUTCOME TEXT     a task of an array has ended: writes OUTCOME, NAME and TEXT of each
+                                                                    message that it is to tell, with tabs; sends them if FILE is not -
 
-The body is JSON that Slack, Mattermost, Discord, Rocket.Chat and a program of one's own can read: `text` and `content` hold the sentence,
-the other keys what it is made of. The address is a secret: whoever has it may write into the channel. No error and no log shows it.
+The address is a secret: whoever has it may write into the channel. No error and no log shows it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from http.client import HTTPException
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
-from hpctrain.runs import layout, store
+from hpctrain.runs import ends, layout, store, webhook
+from hpctrain.runs.webhook import post
+
+__all__ = ["ENVIRONMENT", "VARIABLE", "address", "body", "body_of_many", "post", "sentence"]
 
 ENVIRONMENT, VARIABLE = "environment", "HPCTRAIN_WEBHOOK"
-#: Seconds for one try, and between tries: a job that was told to end has 30 s in all before it is killed (KillWait).
-TIMEOUT_S, PAUSES_S = 6.0, (1.0, 3.0)
 _LONGEST = 4096
 
 
@@ -51,6 +48,11 @@ def body(run: store.Run | None, outcome: str, text: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def body_of_many(tag: str, outcome: str, text: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the message on the tasks of an array, or the runs of a launch; `counts`: how many ended how."""
+    return body(None, outcome, text) | {"run": tag, "points": dict(counts)}
+
+
 def address(source: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the address that a file, or the environment, holds.
 
@@ -71,54 +73,9 @@ def address(source: str, environment: Mapping[str, str] = os.environ) -> str:
         if mode & 0o077:
             raise UsageError(f"others can read {path}, and the webhook's address is a secret", fix=f"chmod 600 {shell.quote(path)}")
     text = found.strip()
-    try:
-        parts = urlsplit(text)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and text.isascii() and len(text.split()) == 1
-    except ValueError:
-        fine = False
-    if not fine:
+    if webhook.split(text) is None:
         raise UsageError(f"{where} holds no address of a webhook", details=("  one line that begins with https://",), fix=fix)
     return text
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A message that is sent elsewhere becomes a GET without it, and would look as if it had arrived."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def post(url: str, message: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Send a message; what a server or the network may mend by itself is tried again.
-
-    Raises:
-        HpctrainError: it did not arrive; the address is not named, only its host.
-    """
-    host = urlsplit(url).hostname or ""
-    request = urllib.request.Request(  # noqa: S310  # `address` lets http and https through
-        url, data=json.dumps(message).encode(), method="POST",
-        headers={"Content-Type": "application/json", "User-Agent": "hpctrain"},
-    )  # fmt: skip
-    opener = urllib.request.build_opener(_NoRedirect)
-    said = ""
-    for pause in (*PAUSES_S, None):
-        try:
-            with opener.open(request, timeout=TIMEOUT_S):
-                return
-        except urllib.error.HTTPError as error:
-            said = f"{host} answers {error.code} {error.reason}"
-            if error.code < 500 and error.code != 429:
-                break
-        except (OSError, HTTPException, ValueError) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            said = f"{host} cannot be reached: {type(error).__name__ if not str(reason) else str(reason)}".replace(url, "...")
-        if pause is not None:
-            sleep(pause)
-    raise HpctrainError(
-        "the webhook was not told",
-        details=(f"  {said}", "  compute nodes of many clusters reach no other machine; a login node does"),
-        fix=f"hpctrain notify {os.environ.get(layout.RUN_ID_VARIABLE, 'RUN')} --wait, on a login node",
-    )
 
 
 def run_here(environment: Mapping[str, str] = os.environ) -> store.Run | None:
@@ -130,16 +87,42 @@ def run_here(environment: Mapping[str, str] = os.environ) -> store.Run | None:
     return store.read_run(path.parent, path.name)
 
 
+def _point(on: str, source: str, outcome: str, text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Note the end of an array's task, and tell what it is to tell: on standard output, and to the webhook."""
+    run_id, tag = (environment.get(name, "") for name in (layout.RUN_ID_VARIABLE, layout.TAG_VARIABLE))
+    index, count = run_id.rpartition("_")[2], environment.get("SLURM_ARRAY_TASK_COUNT", "")
+    job, run_dir = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get(layout.RUN_DIR_VARIABLE, "")
+    if not (index.isdecimal() and layout.NAME.match(tag) and job.isdecimal() and run_dir):
+        raise UsageError("this is no task of an array", fix="python -m hpctrain.runs.notify FILE OUTCOME TEXT")
+    run = run_here(environment)
+    tasks = ends.round_of(Path(run_dir).parent, tag, job, int(count) if count.isdecimal() else None)
+    told = ends.ended(tasks, int(index), outcome, sentence(run, outcome, " ".join(text.split())), on.split(","))
+    for each in told:
+        sys.stdout.write(f"{each.outcome}\t{each.about}\t{each.text}\n")
+    sys.stdout.flush()  # the job's own program need not wait for the network
+    for each in told if source != "-" else ():
+        said = body(run, each.outcome, text) | {"text": each.text, "content": each.text}
+        send = said if each.counts is None else body_of_many(tag, each.outcome, each.text, each.counts)
+        try:
+            post(address(source), send)
+        except HpctrainError as error:
+            sys.stderr.write(error.render() + "\n")
+
+
 def main(argv: list[str]) -> NoReturn:
-    """Do what the words say, and exit."""
+    """Do what the words say, and exit; of a point 0 wherever it could be noted, whether somebody could be told or not."""
     try:
+        if len(argv) == 5 and argv[0] == "--point":
+            _, on, source, outcome, text = argv
+            _point(on, source, outcome, text)
+            sys.exit(0)
         if len(argv) != 3:
             raise UsageError(f"what is {' '.join(argv)!r}?", fix="python -m hpctrain.runs.notify FILE OUTCOME TEXT")
         source, outcome, text = argv
         post(address(source), body(run_here(), outcome, text))
-    except HpctrainError as error:
-        sys.stderr.write(error.render() + "\n")
-        sys.exit(error.exit_code)
+    except (HpctrainError, OSError) as error:
+        sys.stderr.write((error.render() if isinstance(error, HpctrainError) else f"error: {error}") + "\n")
+        sys.exit(error.exit_code if isinstance(error, HpctrainError) else 1)
     sys.exit(0)
 
 

@@ -53,16 +53,17 @@ class Thinned(Generic[T]):
         self._open = _Stretch(self._weights)
 
     def _merge(self) -> None:
-        """Make one stretch of each two; the last may have no partner yet, and is opened again."""
+        """Make one stretch of each two; the last may have no partner yet, and is opened again, before what is open."""
         alone = self._closed.pop() if len(self._closed) % 2 else []
         pairs = zip(self._closed[::2], self._closed[1::2], strict=True)
         self._closed = [_reduced([*first, *second], self._weights) for first, second in pairs]
         self._kept = sum(map(len, self._closed))
         if alone:
+            behind = self._open
             self._open = _Stretch(self._weights)
-            for item in alone:
+            for item in (*alone, *behind.items()):
                 self._open.add(item)
-            self._open.count = self._length
+            self._open.count = self._length + behind.count
         self._length *= 2
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpctrain.errors import SchedulerError
+from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import shell
 
 #: Variables of an outer job, or of a user's profile, that sbatch and the launchers read as orders (sbatch(1), INPUT ENVIRONMENT
@@ -114,6 +114,25 @@ def _listen(program: subprocess.Popen[bytes], timeout: float) -> tuple[bytearray
 def _whole_lines(said: bytearray) -> str:
     """Return what was said as text; of too much, without the line that was cut."""
     return _text(bytes(said if len(said) <= KEPT_BYTES else said[: said.rfind(b"\n", 0, KEPT_BYTES) + 1]))
+
+
+def time_limit(text: str, usual: float) -> float:
+    """Return the seconds in HPCTRAIN_SLURM_TIMEOUT; `usual` where it is empty.
+
+    Raises:
+        UsageError: it is no number of seconds.
+    """
+    if not text.strip():
+        return usual
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 86_400:
+        raise UsageError(
+            f"HPCTRAIN_SLURM_TIMEOUT must be seconds, more than 0 and less than a day, not {text!r}", fix="export HPCTRAIN_SLURM_TIMEOUT=60"
+        )
+    return seconds
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:

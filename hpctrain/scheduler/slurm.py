@@ -8,10 +8,10 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.scheduler import batch_script, ledger, pending, process, slurm_accounts, slurm_asked, slurm_words
 from hpctrain.scheduler.base import LogFiles, Submission
 from hpctrain.scheduler.parse import directives, log_pattern, records, states
@@ -22,6 +22,8 @@ from hpctrain.scheduler.parse.records import JobRecord
 TIMEOUT_S = 60.0
 #: Seconds before each look for a job whose sbatch did not answer.
 _PAUSES_S = (0.0, 5.0, 15.0)
+#: Seconds after which no other look is begun.
+_LOOKS_S = 60.0
 #: What sbatch says when the request went out and no answer came back: the job may exist.
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed out|reset)", re.IGNORECASE
@@ -39,7 +41,7 @@ class SlurmScheduler:
     name = "slurm"
 
     def __init__(self, *, timeout: float | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.timeout = timeout if timeout is not None else _timeout(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", ""))
+        self.timeout = timeout if timeout is not None else process.time_limit(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", ""), TIMEOUT_S)
         self._sleep = sleep
 
     @staticmethod
@@ -143,7 +145,8 @@ class SlurmScheduler:
         known = {record.job_id: record for record in self._queue(max_age_s)}
         ended = [job_id for job_id in (job_ids or known) if job_id not in known or known[job_id].is_final]
         if job_ids is None or ended:
-            known.update(self._recent(known, max_age_s) if job_ids is None else self._of_ids(ended, known, max_age_s))
+            said = self._recent(known, max_age_s) if job_ids is None else self._of_ids(ended, known, max_age_s)
+            known.update({job_id: _filled(record, known) for job_id, record in said.items()})
         if job_ids is None:
             known.update({record.job_id: record for record in self._unanswered(known)})
         chosen = known if job_ids is None else {job_id: known[job_id] for job_id in job_ids if job_id in known}
@@ -195,6 +198,9 @@ class SlurmScheduler:
             values = {"j": job_id, "A": array, "a": task, "x": name, "u": getpass.getuser()}
             output = log_pattern.expand(entry.output, values)
             return LogFiles(Path(output), Path(log_pattern.expand(entry.error, values)) if entry.error else Path(output))
+        silent = slurm_asked.controller_trouble()
+        if silent is not None:
+            raise silent
         done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
         for fields in records.parse_scontrol_jobs(done.stdout) if done.returncode == 0 else []:
             if fields.get("StdOut"):
@@ -221,6 +227,9 @@ class SlurmScheduler:
         """
 
         def ask() -> slurm_asked.Answer:
+            silent = slurm_asked.controller_trouble() if max_age_s else None
+            if silent is not None:
+                raise silent
             found = self._squeue()
             slurm_asked.is_alive(record.job_id for record in found if not record.is_final)
             return [asdict(record) for record in found]
@@ -228,9 +237,14 @@ class SlurmScheduler:
         return _records(slurm_asked.answer("queue", ask, max_age_s=max_age_s))
 
     def _squeue(self) -> list[JobRecord]:
-        done = process.run(["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT], timeout=self.timeout)
-        if done.returncode != 0:
-            raise SchedulerError("Slurm did not answer", details=slurm_words.said(done), fix="sinfo")
+        argv = ["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT]
+        try:
+            done = process.run(argv, timeout=self.timeout)
+            if done.returncode != 0:
+                raise SchedulerError("Slurm did not answer", details=slurm_words.said(done), fix="sinfo")
+        except SchedulerError as error:
+            slurm_asked.controller_is_silent(error)
+            raise
         return records.parse_squeue(done.stdout)
 
     def _accounting(self, *which: str) -> list[JobRecord]:
@@ -240,9 +254,10 @@ class SlurmScheduler:
         argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", "-o", ",".join(records.SACCT_FIELDS), *which]
         try:
             done = process.run(argv, timeout=min(self.timeout, slurm_accounts.SACCT_TIMEOUT_S))
-        except process.NoAnswerError:
-            slurm_asked.fell_silent("sacct")
+        except process.NoAnswerError as error:
+            slurm_asked.fell_silent("sacct", error.what)
             return []
+        slurm_accounts.heard(done)
         return records.parse_sacct(done.stdout) if done.returncode == 0 else []
 
     def _recent(self, queue: dict[str, JobRecord], max_age_s: float) -> dict[str, JobRecord]:
@@ -293,7 +308,10 @@ class SlurmScheduler:
         return next((record for record in candidates if entry.comment in (record.comment or "").split()), None)
 
     def _look_for(self, entry: ledger.Entry, said: tuple[str, ...]) -> Submission:
-        for pause in _PAUSES_S:
+        begun = time.monotonic()
+        for look, pause in enumerate(_PAUSES_S):
+            if look and time.monotonic() - begun > _LOOKS_S:
+                break  # squeue gets no answer either: whoever waits here can be told
             self._sleep(pause)
             try:
                 record = self._find(entry)
@@ -347,6 +365,12 @@ def _records(answer: slurm_asked.Answer) -> list[JobRecord]:
     return [JobRecord(**row) for row in answer]
 
 
+def _filled(record: JobRecord, queue: Mapping[str, JobRecord]) -> JobRecord:
+    """Return a record of a job that slurmdbd has not heard all of as squeue shows it: what it has heard is how the job ended."""
+    shown = queue.get(record.job_id) if record.name == slurm_accounts.PLACEHOLDER else None
+    return record if shown is None else replace(shown, state=record.state, exit_code=record.exit_code, signal=record.signal)
+
+
 def _orders(dependency: str | None, array: str | None) -> tuple[str, ...]:
     """Return the options of sbatch that stand in place of the script's directives."""
     named = (("dependency", dependency), ("array", array))
@@ -364,20 +388,6 @@ def _names_a_job(said: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _timeout(text: str) -> float:
-    if not text.strip():
-        return TIMEOUT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86_400:
-        raise UsageError(
-            f"HPCTRAIN_SLURM_TIMEOUT must be seconds, more than 0 and less than a day, not {text!r}", fix="export HPCTRAIN_SLURM_TIMEOUT=60"
-        )
-    return seconds
 
 
 def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:

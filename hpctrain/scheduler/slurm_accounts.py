@@ -45,13 +45,21 @@ def ask(job_ids: Sequence[str], *, timeout: float, near: Mapping[str, float] | N
     missing = [job for job in wanted if not any(stands_for(job, account) for account in found.values())]
     half = [account.job_id for account in found.values() if _is_half(account)]
     if missing or half:  # accounting is off, silent, or seconds behind
-        note = f"sacct did not answer: {said}" if said is not None else None
+        note = f"what accounting would add is missing: {said}" if said is not None else None
         for shown in _shown([*missing, *half], timeout, silent=said is not None):
             if shown.job_id in half:
                 found[shown.job_id] = _filled(found[shown.job_id], shown)
             elif shown.job_id not in found and not _is_later(shown, near or {}):
                 found[shown.job_id] = replace(shown, note=note)
     return [account for account in found.values() if any(stands_for(job, account) for job in wanted)]
+
+
+def heard(done: process.Finished) -> None:
+    """Remember whether sacct has answered, or why it could not; a site without accounting has no trouble with it."""
+    if done.returncode == 0 or "disabled" in done.stderr:
+        slurm_asked.answered("sacct")
+    else:
+        slurm_asked.fell_silent("sacct", f"sacct said: {_last_words(done)}", refused=True)
 
 
 def stands_for(job_id: str, account: Account) -> bool:
@@ -90,7 +98,7 @@ def _is_later(account: Account, near: Mapping[str, float]) -> bool:
 def _sacct(job_ids: Sequence[str], timeout: float, near: Mapping[str, float] | None) -> tuple[list[Account], str | None]:
     """Return what sacct says, and why it says nothing."""
     if slurm_asked.is_silent("sacct"):
-        return [], "no answer in time, a short while ago"
+        return [], f"{slurm_asked.trouble('sacct')}, a short while ago"
     fields = _fields(timeout)
     # Tasks that wait together have no name that every sacct takes; the array has.
     ids = ",".join(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
@@ -98,12 +106,13 @@ def _sacct(job_ids: Sequence[str], timeout: float, near: Mapping[str, float] | N
     try:
         done = process.run(argv, timeout=timeout, environment=_environment())
     except process.NoAnswerError as error:
-        slurm_asked.fell_silent("sacct")
+        slurm_asked.fell_silent("sacct", error.what)
         return [], error.what
     except SchedulerError as error:
         return [], error.what
+    heard(done)
     if done.returncode != 0:
-        return [], _last_words(done)
+        return [], f"sacct said: {_last_words(done)}"
     return accounting_sacct.newest(accounting_sacct.parse(done.stdout, fields, epoch=epoch), near=near), None
 
 
@@ -128,6 +137,11 @@ def _shown(job_ids: Sequence[str], timeout: float, *, silent: bool) -> list[Acco
     Raises:
         SchedulerError: it does not answer either, where sacct was silent too.
     """
+    trouble = slurm_asked.controller_trouble()
+    if trouble is not None:
+        if silent:
+            raise trouble
+        return []
     if len(job_ids) <= BY_SCONTROL and shutil.which("scontrol"):
         done = [process.run(["scontrol", "show", "job", "-o", job.partition("_[")[0]], timeout=timeout, environment=_environment())
                 for job in job_ids]  # fmt: skip

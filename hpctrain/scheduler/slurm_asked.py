@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hpctrain.errors import HpctrainError
+from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.scheduler.parse.accounting import Account, Step
 from hpctrain.scheduler.parse.records import JobRecord
 from hpctrain.scheduler.state_dir import read_json, state_dir
@@ -32,8 +32,10 @@ _KEPT_S = 30 * 86_400
 _GIVEN_UP_S = 120.0
 _WAIT_S = 20.0
 _LOOK_S = 0.1
-#: Seconds for which a program that did not answer in time is left alone, where another can say something too.
+#: Seconds for which a program that did not answer in time is left alone, where another can say something too; and for which a command
+#: that the controller has left without an answer does not wait for it once more.
 _SILENT_S = 120.0
+_CONTROLLER_S = 15.0
 #: What is kept by an hpctrain with other records is not read.
 _FORM = " ".join(field.name for record in (JobRecord, Account, Step) for field in fields(record)) + " 1"
 #: slurm.conf where SLURM_CONF does not name it: slurm.conf(5), and the place of a configless slurmd.
@@ -95,14 +97,55 @@ def changed() -> None:
     _write("changed.json", {"at": time.time()})
 
 
-def fell_silent(program: str) -> None:
-    """Say that a program did not answer in time: whoever asks next need not wait for it as long again."""
-    _write(f"silent-{program}.json", {"at": time.time()})
+def fell_silent(program: str, words: str = "", *, refused: bool = False) -> None:
+    """Say that a program did not answer in time: whoever asks next need not wait for it as long again.
+
+    Args:
+        program: such as `sacct`.
+        words: its own, or that there were none.
+        refused: it answered, and that was an error: nothing keeps anybody from asking again.
+    """
+    _write(f"silent-{program}.json", {"at": time.time(), "words": words, "refused": refused})
+
+
+def answered(program: str) -> None:
+    """Say that a program has answered: what kept it from that is over."""
+    directory = _directory()
+    if directory is not None:
+        try:
+            (directory / f"silent-{program}.json").unlink(missing_ok=True)
+        except OSError:  # a home directory that is read only
+            return
 
 
 def is_silent(program: str) -> bool:
     """Whether a program did not answer in time, a short while ago."""
-    return abs(time.time() - _at(_read(f"silent-{program}.json"))) < _SILENT_S
+    return trouble(program) is not None and _read(f"silent-{program}.json").get("refused") is not True
+
+
+def trouble(program: str) -> str | None:
+    """Return what kept a program from answering a short while ago; None where nothing did, as far as is known."""
+    said = _read(f"silent-{program}.json")
+    if abs(time.time() - _at(said)) >= _SILENT_S:
+        return None
+    words = said.get("words")
+    return words if isinstance(words, str) and words else f"{program} did not answer in time"
+
+
+#: Directory to when, on this process's clock, the controller left a question without an answer, and the error. Of this process alone:
+#: whoever types the next command may have seen that Slurm is back.
+_unheard: dict[Path | None, tuple[float, SchedulerError]] = {}
+
+
+def controller_is_silent(error: SchedulerError) -> None:
+    """Say that slurmctld has left a question without an answer: this command does not wait for the next one as long again."""
+    _unheard[_directory()] = (time.monotonic(), error)
+
+
+def controller_trouble() -> SchedulerError | None:
+    """Return what kept slurmctld from answering this process a moment ago; None where nothing did."""
+    at, error = _unheard.get(_directory(), (float("-inf"), None))
+    return error if time.monotonic() - at < _CONTROLLER_S else None
 
 
 def is_alive(ids: Iterable[str]) -> None:

@@ -8,11 +8,12 @@ from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.jobs import shell
 from hpctrain.scheduler import process
 
-_PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")
+_PREFIX = re.compile(r"^(?:\w+: (?:(?:error|fatal): )?)?(?:slurm_load_\w+ error: )?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|could not establish a configuration source|connection refused"
-    r"|slurmctld is not responding|unable to establish c",
+    r"|slurmctld is not responding|unable to establish c|socket timed out|zero bytes were transmitted|connection (?:timed out|reset)"
+    r"|authentication error|munge|connect failure",
     re.IGNORECASE,
 )
 
@@ -23,6 +24,11 @@ def said(done: process.Finished) -> tuple[str, ...]:
     if done.returncode < 0:
         lines.append(f"(nothing more: signal {-done.returncode} ended it)")
     return (f"  ran: {shell.join(done.argv)}", *(f"  {done.argv[0]} said: {line}" for line in lines))
+
+
+def is_unreachable(words: str) -> bool:
+    """Whether these words say that slurmctld could not be reached, or did not answer: then there is nothing to mend but Slurm."""
+    return _UNREACHABLE.search(words) is not None and "configuration source" not in words
 
 
 def refusal(done: process.Finished, script: str) -> HpctrainError:

@@ -24,7 +24,8 @@ MOST_ASKED = 8
 _SHORTEST_S = 600
 #: Of sbatch's options, what scontrol update calls them.
 _UPDATES = {"nodes": "NumNodes", "time": "TimeLimit", "partition": "Partition", "qos": "QOS"}
-_TO_START = re.compile(r"Job (?:\S+) to start at (\S+) using (\d+) processors on nodes (\S+) in partition (\S+)")
+#: Slurm 26.05 writes a lone `a` behind the time.
+_TO_START = re.compile(r"Job (?:\S+) to start at (\S+)(?: \S+)? using (\d+) processors on nodes (\S+) in partition (\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,9 +125,10 @@ def expect(trainer: Any, options: Any, *, longest: int | None, context: float | 
     device = Device()
     try:
         device = device_of(trainer.args)
-        if not _is_language_model(trainer.model):
-            return Expectation(device=device, why="the estimate is of language models only")
-        shape = read_shape(_config(trainer, options))
+        labels = _labels(trainer.model)
+        if not labels and not _is_language_model(trainer.model):
+            return Expectation(device=device, why="the estimate is of language models and classifiers only")
+        shape = read_shape(_config(trainer, options), labels=labels)
         layout = _layout(trainer, options, shape, device, longest)
         if device.name is None:
             return Expectation(shape=shape, layout=layout, device=device)
@@ -165,8 +166,14 @@ def checkpoints_activations(model: Any) -> bool:
 
 
 def _is_language_model(model: Any) -> bool:
-    """Say whether a model predicts tokens, in whatever it is wrapped: a classifier has no such large output layer."""
+    """Say whether a model predicts tokens, in whatever it is wrapped."""
     return any("CausalLM" in (name := type(module).__name__) or "LMHeadModel" in name for module in model.modules())
+
+
+def _labels(model: Any) -> int:
+    """Return how many numbers a classifier puts out for a row, in whatever it is wrapped; 0 of another model."""
+    found = next((module for module in model.modules() if "ForSequenceClassification" in type(module).__name__), None)
+    return int(found.config.num_labels) if found is not None and hasattr(found, "config") else 0
 
 
 def nodes_of(world_size: int, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
@@ -180,7 +187,10 @@ def _config(trainer: Any, options: Any) -> Mapping[str, Any]:
     """Return the model's config.json, or what transformers made of it."""
     folder = options.weights.model
     found = files.read_json(Path(folder) / "config.json") if folder else None
-    return found or cast("Mapping[str, Any]", trainer.model.config.to_dict())
+    made = cast("Mapping[str, Any]", trainer.model.config.to_dict())
+    if found and _labels(trainer.model) and "vocab_size" in made:  # made from scratch, it has the data's vocabulary
+        found["vocab_size"] = made["vocab_size"]
+    return found or made
 
 
 def _layout(trainer: Any, options: Any, shape: ModelShape, device: Device, longest: int | None) -> Layout:

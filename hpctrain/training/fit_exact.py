@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,13 @@ class ExactMemory:
     moments: Mapping[str, int]
 
 
-def exact(source: Mapping[str, Any] | str | Path, layout: Layout) -> ExactMemory:
-    """Run a step with fake tensors and return its peak; with accumulation, of two micro batches.
+def exact(source: Mapping[str, Any] | str | Path, layout: Layout, *, labels: int = 2) -> ExactMemory:
+    """Run a step with fake tensors and return its peak; with accumulation, of two micro batches; and an evaluation, where there is one.
 
     Args:
         source: a config.json's content, or its file, or the folder that has it.
         layout: how it is trained.
+        labels: of a classifier (`loss` is `classes`).
 
     Raises:
         HpctrainError: this layout cannot be run with fake tensors, or config.json cannot be read.
@@ -65,15 +66,17 @@ def exact(source: Mapping[str, Any] | str | Path, layout: Layout) -> ExactMemory
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from hpctrain.training.fit_exact_kernels import on_cuda
+    from hpctrain.training.fit_exact_model import as_fake
     from hpctrain.training.fit_exact_sharding import group, shard
 
+    config = _config(content, labels if layout.loss == "classes" else None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with on_cuda(), group(layout) as mesh:
             with torch.device("meta"):
-                model = _model(_config(content), layout)
+                model = _model(config, layout)
             with FakeTensorMode(allow_non_fake_inputs=True):
-                _as_fake(model)
+                as_fake(model)
                 if mesh is not None:
                     shard(model, layout, mesh)
                 return _Run(model, layout).step()
@@ -108,11 +111,13 @@ def _content(source: str | Path) -> dict[str, Any]:
     return content
 
 
-def _config(content: Mapping[str, Any]) -> Any:
-    """Return transformers' configuration of it."""
+def _config(content: Mapping[str, Any], labels: int | None) -> Any:
+    """Return transformers' configuration of it; `labels`: of a classifier, which needs to know its padding."""
     from transformers import AutoConfig
 
-    values = {key: value for key, value in content.items() if key != "quantization_config"}
+    left_out = {"quantization_config"} if labels is None else {"quantization_config", "id2label", "label2id"}
+    values = {key: value for key, value in content.items() if key not in left_out}
+    values |= {} if labels is None else {"num_labels": labels, "pad_token_id": 0}
     try:
         return AutoConfig.for_model(**values)
     except Exception as error:  # its own validation raises errors of several kinds
@@ -200,7 +205,10 @@ class _Run:
 
     def _step(self) -> Iterator[str]:
         torch, layout = self.torch, self.layout
-        for _ in range(min(layout.accumulation, 2)):
+        passes = min(layout.accumulation, 2)
+        for number in range(passes):
+            if layout.processes > 1:  # Trainer has them reduced in a step's last pass alone
+                self.model.set_requires_gradient_sync(number == passes - 1)
             loss = self._loss()
             yield "forward"
             loss.backward()
@@ -212,6 +220,11 @@ class _Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         yield "optimizer"
+        if layout.evaluation:
+            self.model.eval()
+            with torch.no_grad():
+                self._loss(layout.evaluation)
+            yield "evaluation"
 
     def _let_go(self) -> None:
         """Free the output of frozen embeddings, of which checkpointing wants a gradient: the tracker's own hooks would hold it."""
@@ -221,66 +234,67 @@ class _Run:
                     tensor.untyped_storage().resize_(0)
         self.leaves.clear()
 
-    def _loss(self) -> Any:
+    def _loss(self, rows: int | None = None) -> Any:
         torch, layout = self.torch, self.layout
-        rows, length = (1, layout.tokens_per_pass) if layout.padding_free else (layout.micro_batch, layout.length)
-        ids = torch.zeros(rows, length, dtype=torch.int64)
-        mask = torch.ones(rows, 1, length, length, dtype=torch.bool) if is_masked(layout) else None
-        fused = {"fused_lm_head": True} if layout.loss == "fused" else {}
-        items = torch.ones((), dtype=torch.int64)
+        rows = rows or layout.micro_batch
+        shape = (1, rows * layout.length) if layout.padding_free else (rows, layout.length)
+        ids = torch.zeros(*shape, dtype=torch.int64)
+        mask = None
+        if is_masked(replace(layout, micro_batch=rows)):
+            mask = torch.ones(shape[0], 1, shape[1], shape[1], dtype=torch.bool)
         with contextlib.ExitStack() as stack:
             if layout.compute is not None:
                 stack.enter_context(torch.autocast("cpu", dtype=getattr(torch, layout.compute)))
-            out = self.model(input_ids=ids, attention_mask=mask, labels=ids.clone(), use_cache=False, num_items_in_batch=items, **fused)
-        if layout.compute is not None:  # accelerate wraps the model so
-            from accelerate.utils import convert_to_fp32
+            return self._classes(ids, mask) if layout.loss == "classes" else self._words(ids, mask)
 
-            out = convert_to_fp32(out)
-        return out.loss
+    def _words(self, ids: Any, mask: Any) -> Any:
+        """Return the loss of a language model, as TRL's SFTTrainer takes it."""
+        torch = self.torch
+        fused = {"fused_lm_head": True} if self.layout.loss == "fused" else {}
+        items = torch.ones((), dtype=torch.int64)
+        out = self.model(input_ids=ids, attention_mask=mask, labels=ids.clone(), use_cache=False, num_items_in_batch=items, **fused)
+        return self._wide(out).loss
+
+    def _classes(self, ids: Any, mask: Any) -> Any:
+        """Return the loss of a classifier: rows with positions and a mask, and a label each (hpctrain/training/classify_trainer.py)."""
+        torch = self.torch
+        positions, real = torch.zeros_like(ids), torch.ones_like(ids)
+        out = self._wide(self.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False))
+        labels = torch.zeros(len(ids), dtype=torch.int64)
+        loss = torch.nn.functional.cross_entropy(out.logits.float(), labels, reduction="none").sum()
+        del real  # the batch's own mask, from which the model makes the other
+        return loss
+
+    def _wide(self, out: Any) -> Any:
+        """Return what a model puts out in float32, as accelerate wraps the model for autocast."""
+        if self.layout.compute is None:
+            return out
+        from accelerate.utils import convert_to_fp32
+
+        return convert_to_fp32(out)
 
 
 def _model(config: Any, layout: Layout) -> Any:
     """Return the model as TRL 1.16's SFTTrainer makes it: adapter, checkpointing, fused output layer."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
     from trl.trainer.utils import add_fused_lm_head
 
     from hpctrain.training.fit_exact_kernels import NAME
+    from hpctrain.training.fit_exact_model import with_adapter
 
     attention = "eager" if layout.attention == "eager" else NAME
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, layout.weights), attn_implementation=attention)
-    add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+    kind = AutoModelForSequenceClassification if layout.loss == "classes" else AutoModelForCausalLM
+    model = kind.from_config(config, dtype=getattr(torch, layout.weights), attn_implementation=attention)
+    if layout.loss != "classes":
+        add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
     if layout.lora is not None:
-        from peft import LoraConfig, get_peft_model
-
-        lora = layout.lora
-        model = get_peft_model(
-            model,
-            LoraConfig(r=lora.rank, target_modules=list(lora.targets), lora_dropout=0.05 if lora.dropout else 0.0, task_type="CAUSAL_LM"),
-        )
+        model = with_adapter(model, layout)
     if layout.checkpointing == "full":
         if layout.lora is not None:
             model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
-
-
-def _as_fake(model: Any) -> None:
-    """Replace what lies on the meta device by fake tensors of the CPU; what is tied stays tied."""
-    import torch
-
-    done: dict[int, Any] = {}
-    for module in model.modules():
-        for store in (module._parameters, module._buffers):
-            for name, tensor in store.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in done:
-                    new: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-                    if isinstance(tensor, torch.nn.Parameter):
-                        new = torch.nn.Parameter(new, requires_grad=tensor.requires_grad)
-                    done[id(tensor)] = (new, tensor)  # the old one is held, so that its id is not given again
-                store[name] = done[id(tensor)][0]
 
 
 def _optimizer(layout: Layout, trained: list[Any]) -> Any:
@@ -304,7 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", choices=("float32", "bfloat16"), default="float32", help="the dtype of the weights (float32)")
     parser.add_argument("--compute", choices=("float32", "bfloat16"), default="bfloat16", help="autocast's dtype; float32 for none")
     parser.add_argument("--attention", choices=("sdpa", "flash", "flex", "eager"), default="sdpa")
-    parser.add_argument("--loss", choices=("fused", "logits"), default="fused")
+    parser.add_argument("--loss", choices=("fused", "logits", "classes"), default="fused", help="classes: of a classifier")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0])
     parser.add_argument("--padding_free", action="store_true", help="rows are laid end to end")
     parser.add_argument("--lora_r", type=_count, help="the rank of a LoRA adapter; the base is frozen then")

@@ -79,7 +79,7 @@ class _AllTokens(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.Tensor.__getitem__ and isinstance(args[1], torch.Tensor) and args[1].dtype is torch.bool:
             tensor, mask = args
             rows = tensor.flatten(0, mask.dim() - 1)
-            return rows.index_select(0, torch.empty(rows.shape[0], dtype=torch.int64))
+            return rows.index_select(0, torch.zeros(rows.shape[0], dtype=torch.int64))
         return func(*args, **(kwargs or {}))
 
 

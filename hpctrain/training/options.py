@@ -182,7 +182,10 @@ def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
     if now is not None:
         return preflight.Problem(f"the option {name} is gone from transformers and TRL", now)
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
-    return preflight.Problem(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""), help_)
+    if not close:
+        return preflight.Problem(f"unknown option {name}", help_)
+    fix = f"{close[0]} in its place, in config.yaml under training or behind --; all of them: {help_}"
+    return preflight.Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
 
 
 def _survival_problems(asked: Any) -> list[preflight.Problem]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hpctrain.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))  # check_desk.py, for this folder's tests
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,7 @@ def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(h
     assert [line for line in lines if line.startswith("line")] == [f"line {number}  x1000" for number in range(60)]
 
 
+@pytest.mark.slow
 def test_files_without_a_job_are_followed_until_ctrl_c(here: Here) -> None:
     path = here.write("a.log", "one\n")
     process = here.background("logs", "-f", "a.log", "late.log")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -118,11 +119,36 @@ def test_of_a_sweep_each_failure_is_told_and_its_end_once(tmp_path: Path, server
     (where / "points.json").write_text('[{"x": 1}, {"x": 2}, {"x": 3}]')
     done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "S")
     assert done.returncode != 0, done.stdout + done.stderr
-    assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")], "two points completed, and none of them told"
+    assert [body["text"] for body in server.bodies[:-1]] == [server.bodies[0]["text"]], "two points completed, and none of them told"
+    assert server.bodies[0]["text"].startswith("S_1 failed: job 9")
+    end = server.bodies[-1]
+    assert end["text"] == "S has ended, 3 points: 2 completed, 1 failed (S_1); next: hpctrain report S"
+    assert (end["run"], end["outcome"], end["points"], end["step"]) == ("S", "failed", {"completed": 2, "failed": 1}, None)
     done = hpctrain(where, "notify", "S", "--wait")
     assert done.returncode == 0, done.stderr
     assert server.bodies[-1]["text"] == "S, 3 runs: 2 completed, 1 failed (S_1)"
-    assert server.bodies[-1]["outcome"] == "failed"
+    assert (server.bodies[-1]["run"], server.bodies[-1]["outcome"]) == ("S", "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_of_a_sweep_that_fails_everywhere_a_few_are_told(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    where = project(tmp_path, server, "raise SystemExit(3)\n", '{on: [failed], command: "./tell it.sh", webhook: hook}')
+    config = where / "config.yaml"
+    config.write_text(config.read_text() + "sweep: points.json\n")
+    (where / "points.json").write_text(json.dumps([{"x": number, "resources.time": 5 + number % 2} for number in range(6)]))
+    assert hpctrain(where, "submit", "--local", "--wait", "--parallel", "3", "--run-id", "S").returncode != 0
+    for _ in range(600):  # a busy machine hands a message over a little after the job has ended
+        if len(server.bodies) >= 5:
+            break
+        time.sleep(0.1)
+    texts = sorted((body["text"] for body in server.bodies), key=lambda text: (text.startswith("S has"), text.startswith("S:")))
+    assert [text.split(" ")[1] for text in texts[:3]] == ["failed:"] * 3, texts
+    assert texts[3].startswith("S: more points have failed than the first 3")
+    assert texts[4:] == ["S has ended, 6 points: 6 failed (S_0, S_1, S_2, S_3, S_4, ...); next: hpctrain report S"], texts
+    told = (where / "told it.txt").read_text().split("|")
+    assert sorted(told[0:-1:4]) == sorted(texts), "the program is told the same"
+    assert sorted(told[1:-1:4])[:2] == ["S", "S"], "what is of all points bears the name of the sweep"
 
 
 @pytest.mark.slow

@@ -332,7 +332,7 @@ def test_a_sweep_is_compared(sweep: Path) -> None:
     lines = call(sweep, "lr", "--terminal").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("RUN ") for line in lines)
-    assert any("lr_2 failed" in line for line in lines)
+    assert any(line.endswith("hpctrain explain lr_2") for line in lines)
 
 
 def test_one_parameter_is_a_scatter_and_globs_and_several_words_are_compared_too(sweep: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.cli import VERBS
+from hpctrain.cli import VERBS, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")])
@@ -28,15 +28,17 @@ GROUPS = {
 TOPICS = ("sweeps", "stages", "runs", "tune", "report")
 
 
-def help_of(words: str) -> str:
-    hpctrain = Path(sys.executable).with_name("hpctrain")
-    return subprocess.run(
-        [hpctrain, *words.split(), "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "102"}
-    ).stdout
-
-
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_page_shows_the_help_of_its_verb(verb: str, request: pytest.FixtureRequest) -> None:
+def test_the_page_shows_the_help_of_its_verb(
+    verb: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def help_of(words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([*words.split(), "--help"])
+        assert ended.value.code == 0
+        return capfd.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "102")
     page = ROOT / "docs" / "verbs" / f"{verb}.md"
     text = page.read_text()
     expected = HELP.sub(lambda match: match[1] + help_of(match[2] or verb) + match[4], text)

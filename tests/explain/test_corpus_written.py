@@ -119,3 +119,12 @@ def test_a_remedy_names_the_log_that_it_is_about() -> None:
     said = corpus.explain(kept).diagnoses[0]
     assert f" {said.evidence[0].file}" in said.fix.text
     assert "LOG" not in said.fix.text.split()
+
+
+def test_where_only_a_launcher_says_that_a_process_failed_its_words_are_shown() -> None:
+    kept = next(kept for kept in corpus.cases() if kept.name == "misses/exit-killed/another-task-failed")
+    said = corpus.explain(kept)
+    assert said.failed
+    assert said.unexplained is not None
+    assert "task 5: Exited with exit code 1" in said.unexplained.lines[0]
+    assert "exit-killed" in [each.id for each in said.consequences]

@@ -96,6 +96,12 @@ def test_a_hang_is_looked_at_and_gets_no_more_time() -> None:
     assert "rank 3" in fixed.text
     assert "hpctrain resubmit r1" in fixed.text
     assert fixed.changes == ()
+    # All nodes of the job; and without GPUs, which Slurm 20.11 does not share, so that the step would wait for the one that hangs.
+    case = of_output(600, extra={"run": "r1"})
+    assert case.account is not None
+    on_four = FIXES["hang"](replace(case, account=replace(case.account, n_nodes=4)), {"rank": "3"})
+    assert on_four is not None
+    assert "--overlap --gres none --nodes 4 --ntasks-per-node 1 " in on_four.text
 
 
 # -- steps in lines ----------------------------------------------------------------------------------------------------

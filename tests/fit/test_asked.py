@@ -82,7 +82,8 @@ def test_lora_has_a_bfloat16_base_and_all_linear_is_written_out() -> None:
     ("words", "field_", "value"),
     [
         (("--dtype", "bfloat16"), "weights", "bfloat16"), (("--torch_dtype", "torch.float16"), "weights", "float16"),
-        (("--loss_type", "dft"), "loss", "logits"), (("--label_smoothing_factor", "0.1"), "loss", "logits"),
+        (("--loss_type", "dft"), "loss", "fused"), (("--label_smoothing_factor", "0.1"), "loss", "logits"),
+        (("--loss_type", "dft", "--label_smoothing_factor", "0.1"), "loss", "fused"),
         (("--loss_type", "chunked_nll"), "loss", "fused"), (("--attn_implementation", "flash_attention_2"), "attention", "flash"),
         (("--attn_implementation", "kernels-community/flash-attn2"), "attention", "flash"),
         (("--attn_implementation", "flex_attention"), "attention", "flex"), (("--attn_implementation", "eager"), "attention", "eager"),
@@ -153,3 +154,24 @@ def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(length: int | No
     assert layout(dataset=data).micro_batch == rows
     assert layout("--per_device_train_batch_size", "8", dataset=data).micro_batch == 8
     assert layout(dataset=replace(data, packed=False)).micro_batch == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--use_liger_kernel",), "Liger's layers are not counted"), (("--torch_compile", "true"), "torch.compile is not counted"),
+        (("--torch_compile_mode", "max-autotune"), "torch.compile is not counted"), (("--deepspeed", "ds.json"), "DeepSpeed config"),
+        (("--activation_offloading", "true"), "the GPU needs less than this, and the node more"),
+    ],
+)  # fmt: skip
+def test_what_the_formula_does_not_follow_is_said(words: tuple[str, ...], said: str) -> None:
+    (found,) = asked.uncounted(asked.options_of(words))
+    assert said in found
+    assert asked.uncounted(asked.options_of(["--use_liger_kernel", "false", "--torch_compile", "false"])) == ()
+
+
+def test_an_evaluation_of_the_sft_training_counts_where_it_is_asked_for() -> None:
+    assert layout("--eval_strategy", "steps").evaluation == 8
+    assert layout("--eval_strategy", "steps", "--per_device_eval_batch_size", "3").evaluation == 3
+    large = layout("--eval_strategy", "epoch", "--per_device_eval_batch_size", "64", "--per_device_train_batch_size", "1")
+    assert memory.gpu_memory(SMALL, large).moment == "an evaluation"

@@ -1,6 +1,6 @@
 """`check` and `fit` answer one question with one formula."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -122,8 +122,44 @@ def test_a_part_of_a_gpu_that_is_asked_for_is_what_there_is(name: str) -> None:
     case = Case(
         replace(SPEC, gpu_type=name), Cluster(Profile.model_validate({"name": "site", "title": "S", "nodes": nodes})), None, Surroundings()
     )
-    part = hardware.gpu_part(case)
+    part = sizes.gpu_part(case)
     assert part is not None
     assert gpus.find(part).name.endswith("MIG 3g.20gb")
     assert 18 * GIB < hardware.gpu_bytes(case).value < 20 * GIB
-    assert hardware.gpu_part(replace(case, spec=SPEC)) is None
+    assert sizes.gpu_part(replace(case, spec=SPEC)) is None
+
+
+# -- what the user's own runs say ----------------------------------------------------------------------------------------
+
+
+def measured(spec: JobSpec, factor: float, **changes: Any) -> dict[str, Any]:
+    """What one run's fit.json says: so much more was measured than predicted."""
+    shape = read_shape(QWEN)
+    layout = asked.layout_of(
+        asked.options_of(spec.arguments), nodes=1, gpus_per_node=2, sharding=spec.sharding, shape=shape, gpu_bytes=80 * GIB
+    )
+    return {
+        "layout": asdict(layout), "gpu": None, "cluster": "site", "predicted": {"allocated": 1000},
+        "measured": {"allocated": 1000 * factor},
+    } | changes  # fmt: skip
+
+
+def test_the_users_own_runs_correct_what_check_says() -> None:
+    spec = replace(SPEC, arguments=(*SPEC.arguments, "--gradient_checkpointing", "false", "--per_device_train_batch_size", "2"))
+    need = peak(spec, 80 * GIB)
+    assert found(spec, size=need) == []
+    (finding,) = found(spec, size=need, measured=(measured(spec, 1.1), measured(spec, 1.2), measured(spec, 1.3)))
+    assert finding.level == "warning"
+    assert finding.evidence.count("corrected by 3 of your runs here: x1.20") == 1
+    assert found(spec, size=need - GIB, measured=(measured(spec, 0.9),)) == []
+    # Of another cluster, another kind of layout, another GPU.
+    for other in ({"cluster": "elsewhere"}, {"layout": {**measured(spec, 1)["layout"], "sharding": "fsdp"}}, {"gpu": "NVIDIA A100"}):
+        assert found(spec, size=need, measured=(measured(spec, 1.2, **other),)) == []
+
+
+def test_a_run_on_a_cluster_that_slurm_names_counts_where_no_profile_does() -> None:
+    from hpctrain.clusters.live import LiveCluster
+
+    case = Case(SPEC, None, LiveCluster(cluster_name="ours"), Surroundings(measured=(measured(SPEC, 1.2, cluster="ours"),)))
+    assert sizes.learnt(case, None).memory
+    assert not sizes.learnt(replace(case, live=None), None).memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,10 @@ case $2 in
     hostnames) echo localhost; echo node2 ;;
     job) echo "JobId=62 JobName=x JobState=RUNNING Restarts=0 Reason=None EndTime=2035-01-01T00:00:00 Deadline=N/A" ;;
 esac
+"""
+#: What a task of an array has to tell, the real one says; to no webhook.
+NOTIFY = """\
+case "$*" in "-m hpctrain.runs.notify --point "*) exec "{python}" "${{@:1:4}}" - "${{@:6}}" ;; esac
 """
 #: Runs the command behind its options and the image.
 CONTAINER = """\
@@ -71,6 +76,7 @@ class Machine:
         (root / "etc" / "profile.d" / "conda.sh").write_text(CONDA_SH)
         for program in ("accelerate", "torchrun", "python", "module", "conda-function", "venv", "hook", "told"):
             self._program(program, RECORD.format(name=program))
+        self._program("python", NOTIFY.format(python=sys.executable) + RECORD.format(name="python"))
         self._program("srun", SRUN)
         self._program("scontrol", SCONTROL)
         self._program("conda", f"echo '{root}'")
@@ -90,7 +96,7 @@ class Machine:
             "HOME": "/nowhere",
             "TMPDIR": str(self.root / "tmp"),
             "SLURM_JOB_ID": "62",
-            **({"SLURM_ARRAY_JOB_ID": "60", "SLURM_ARRAY_TASK_ID": "3"} if spec.array else {}),
+            **({"SLURM_ARRAY_JOB_ID": "60", "SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "1"} if spec.array else {}),
             "SLURM_CPUS_PER_TASK": "8",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_GPUS_ON_NODE": str(spec.gpus_per_node),
@@ -152,6 +158,10 @@ class Machine:
         if spec.array:
             tag = f"{spec.job_name}-60"
             expected |= {"runs/.launches", f"runs/.launches/{tag}", f"runs/.launches/{tag}/{tag}_3.id"}
+            ends = f"runs/.launches/{tag}/ends"
+            told = spec.notify is not None and "completed" in spec.notify.on
+            expected |= {ends, f"{ends}/job-60", f"{ends}/job-60/3.completed"} if spec.notify is not None else set()
+            expected |= {f"{ends}/job-60/told-end"} if told else set()
         expected |= self.prepared
         if spec.launcher == "accelerate" and spec.sharding != "ddp":
             expected.add(f"{run}/accelerate.yaml")

@@ -131,13 +131,15 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
     assert len(machine.calls("venv")) == (1 if spec.venv or spec.uv else 0)
     assert [call.argv[-1] for call in machine.calls("pixi")] == ([spec.pixi.encode("utf-8", "surrogateescape")] if spec.pixi else [])
     assert [call.argv for call in machine.calls("hook")] == [*([b"before"] for _ in spec.before), *([b"0"] for _ in spec.after)]
-    # Of an array's tasks only those that failed tell.
-    told = spec.notify is not None and spec.notify.command is not None and "completed" in spec.notify.on and spec.array is None
+    # Of an array's tasks that end well, the last one tells of all of them.
+    told = spec.notify is not None and spec.notify.command is not None and "completed" in spec.notify.on
     assert len(machine.calls("told")) == told
-    assert all(b" completed: job 62" in call.argv[0] or b" completed: job 60_3" in call.argv[0] for call in machine.calls("told"))
+    sentence = b" has ended, 1 point: 1 completed" if spec.array else b" completed: job 62"
+    assert all(sentence in call.argv[0] for call in machine.calls("told"))
     wrapped = spec.container is not None and spec.container.engine in ("apptainer", "singularity")
     containers = machine.calls("container")
-    assert len(containers) == (len(calls) if wrapped else 0)
+    telling = spec.notify is not None and spec.array is not None
+    assert len(containers) == (len(calls) + telling if wrapped else 0)
     for call in containers:
         assert spec.container is not None
         words = [word.decode("utf-8", "surrogateescape") for word in call.argv]

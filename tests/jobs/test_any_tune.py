@@ -14,7 +14,7 @@ import pytest
 import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stand_ins import RECORD, Machine
+from stand_ins import NOTIFY, RECORD, Machine
 
 from hpctrain import yaml12
 from hpctrain.config import layers
@@ -54,7 +54,7 @@ class StudyMachine(Machine):
     def __init__(self, root: Path, name: str) -> None:
         super().__init__(root, name)
         real = f'if [ "$2" = hpctrain.training.trial ]; then exec "{sys.executable}" "$@"; fi\n'
-        self._program("python", real + RECORD.format(name="python"))
+        self._program("python", NOTIFY.format(python=sys.executable) + real + RECORD.format(name="python"))
 
     def strangers(self, spec: JobSpec) -> list[str]:
         """Return what has no business there; a study has its files."""

@@ -46,8 +46,11 @@ class Lab:
         rows = (line.split("|") for line in asked.stdout.splitlines())
         return {row[0]: dict(zip(fields, row[1:], strict=True)) for row in rows}
 
-    def finished(self, job_id: str, *fields: str, timeout_s: float = 40.0) -> dict[str, dict[str, str]]:
-        """Wait until sacct calls the job and all its steps ended, and return its rows (with State among the fields)."""
+    def finished(self, job_id: str, *fields: str, timeout_s: float = 240.0) -> dict[str, dict[str, str]]:
+        """Wait until sacct calls the job and all its steps ended, and return its rows (with State among the fields).
+
+        Long: in everybody's lab a job waits for the jobs of the files that run at the same time.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             rows = self.accounting(job_id, "State", *fields)

@@ -227,7 +227,6 @@ def cgroup_conf() -> str:
     return f"""\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint={CGROUP_ROOT}
-CgroupAutomount=no
 ConstrainRAMSpace=yes
 ConstrainSwapSpace=yes
 AllowedSwapSpace=0

@@ -357,6 +357,20 @@ def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
         lab.run("scancel", *waiting.values())
 
 
+def test_of_an_array_the_task_that_failed_is_explained(lab: Lab, tmp_path: Path) -> None:
+    body = "[ $SLURM_ARRAY_TASK_ID != 1 ] || python3 -c \"open('part-00017.jsonl')\""
+    job = lab.submit(body, tmp_path, "--mem=50", "--time=2", "--array=0-2", f"--output={tmp_path}/%A_%a.out")
+    end = time.monotonic() + 60
+    while sorted(lab.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").stdout.split()) != ["COMPLETED"] * 2 + ["FAILED"]:
+        assert time.monotonic() < end
+        time.sleep(0.3)
+    environment = {**lab.env, "HPCTRAIN_STATE_DIR": str(tmp_path / "state")}
+    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = json.loads(done.stdout)
+    assert [each["id"] for each in said["diagnoses"]] in (["file-missing"], ["dataset-missing"]), done.stdout + done.stderr
+    assert f"job {job}_1: FAILED" in said["ended"]
+
+
 def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:
     body = "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old server'; exit 0"
     job = lab.submit(body, tmp_path, "--mem=50", "--time=2")

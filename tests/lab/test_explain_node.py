@@ -99,10 +99,13 @@ def test_jobs_that_others_preempt(rough: RoughLab, tmp_path: Path) -> None:
     rough.up()  # the node that died
     wait_for(lambda: "idle" in rough.run("sinfo", "-h", "-n", second, "-o", "%T"), "the node is back")
     polite, requeued = preempted(rough, tmp_path, "low_cancel", first), preempted(rough, tmp_path, "low", second)
-    wait_for(lambda: state(rough, polite) == "FAILED", "it ends")
+    wait_for(lambda: state(rough, polite) in ("FAILED", "PREEMPTED"), "it ends")
     found = explained(rough, tmp_path, polite)
-    assert [(each["id"], each["certainty"]) for each in found] == [("interrupted", "likely")], found
-    assert "preemption" in found[0]["fix"]
+    if state(rough, polite) == "FAILED":  # Slurm 22.05 does not say why; 24.11 does
+        assert [(each["id"], each["certainty"]) for each in found] == [("interrupted", "likely")], found
+        assert "preemption" in found[0]["fix"]
+    else:
+        assert [(each["id"], each["certainty"]) for each in found] == [("preempted", "certain")], found
     deaf = preempted(rough, tmp_path, "low_cancel", first, deaf="TERM")
     wait_for(lambda: state(rough, requeued) == "COMPLETED", "it has run again")
     assert explained(rough, tmp_path, requeued) == []

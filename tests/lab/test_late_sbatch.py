@@ -18,8 +18,12 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 #: The real sbatch takes the job at once, and nobody hears its answer.
 LOST = 'REAL "$@" >/dev/null\necho asked >>ASKED\nsleep 60\n'
-#: The request itself takes 28 seconds; whoever asked has given up by then.
-LATE = 'echo asked >>ASKED\nsetsid sh -c \'sleep 28; exec REAL "$@"\' sh "$@" >/dev/null 2>&1 </dev/null &\nsleep 60\n'
+#: The request itself is on its way until the test lets it go; whoever asked has given up by then.
+LATE = """\
+echo asked >>ASKED
+setsid sh -c 'for each in $(seq 1200); do [ -e ASKED.go ] && exec REAL "$@"; sleep 0.2; done' sh "$@" >/dev/null 2>&1 </dev/null &
+sleep 60
+"""
 
 
 class Project:
@@ -57,7 +61,7 @@ class Project:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def wait_until(condition, what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition, what: str, timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
@@ -97,6 +101,7 @@ def test_a_job_that_arrives_late_is_waited_for_and_then_found(tmp_path: Path, la
     impatient = project.submit(*name)
     assert impatient.returncode == 3
     assert "has not been answered, and may still arrive" in impatient.stderr
+    (tmp_path / "asked.go").touch()
     wait_until(lambda: len(project.jobs()) == 1, "the job arrives")
     ((job, _),) = project.jobs()
     try:

@@ -37,7 +37,7 @@ def run_job(directory: Path, lab_env: dict[str, str], environment: dict[str, obj
     done = subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     log = directory / "logs" / f"output_sft_{done.stdout.strip()}.log"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (log.exists() and "ended with exit code" in log.read_text()) and time.monotonic() < deadline:
         errors = log.with_name(log.name.replace("output", "error"))
         if errors.exists() and "\nfix: " in errors.read_text():

@@ -120,9 +120,9 @@ def test_nothing_is_submitted_or_changed_by_asking(lab: Lab, ps: Ps, tmp_path: P
         while lab.run("squeue", "-h", "-j", holds, "-o", "%T").stdout.strip() != "RUNNING":
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        before = lab.run("squeue", "-h", "-o", "%i %T %l %D %P").stdout
+        before = lab.run("squeue", "-h", "-t", "PD,R", "-o", "%i %T %l %D %P").stdout
         ps(waits)
-        assert lab.run("squeue", "-h", "-o", "%i %T %l %D %P").stdout == before
+        assert lab.run("squeue", "-h", "-t", "PD,R", "-o", "%i %T %l %D %P").stdout == before
     finally:
         lab.run("scancel", holds, waits, check=False)
 
@@ -212,7 +212,8 @@ def test_without_sacct_the_controller_says_the_same(lab: Lab, tmp_path: Path, mo
     (programs / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     less = account(job)
-    assert (less.source, less.steps, less.note) == ("scontrol", (), "sacct did not answer: Slurm accounting storage is disabled")
+    said = "what accounting would add is missing: sacct said: Slurm accounting storage is disabled"
+    assert (less.source, less.steps, less.note) == ("scontrol", (), said)
     for name in (
         "state",
         "exit_code",

@@ -47,7 +47,7 @@ def states(lab: Lab, project: Path) -> dict[str, tuple[str, Any]]:
     return {run["id"]: (run["state"], run["reason"]) for run in json.loads(done.stdout)["runs"]}
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

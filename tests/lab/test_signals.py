@@ -28,7 +28,7 @@ def heard(folder: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def wait_until(condition, what: str, timeout_s: float = 40.0) -> None:
+def wait_until(condition, what: str, timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
@@ -65,6 +65,8 @@ def test_srun_hands_on_usr1_and_ends_the_step_at_term(lab: Lab, tmp_path: Path, 
         wait_until(lambda: "forwarded" in heard(tmp_path), "the batch script has sent it")
         if lives:
             wait_until(lambda: "task USR1" in heard(tmp_path), "the task's shell hears of it")
+            # slurmdbd hears of a step a moment after its start.
+            wait_until(lambda: f"{job}.0" in lab.accounting(job, "State"), "its step is accounted")
             assert lab.accounting(job, "State")[f"{job}.0"]["State"] == "RUNNING"
         else:
             rows = lab.finished(job, "ExitCode")
@@ -76,13 +78,19 @@ def test_srun_hands_on_usr1_and_ends_the_step_at_term(lab: Lab, tmp_path: Path, 
 
 @pytest.mark.parametrize(("name", "hit"), [("${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID", {"2"}), ("$SLURM_JOB_ID", {"1", "2"})])
 def test_the_last_task_of_an_array_has_the_number_of_the_array(lab: Lab, tmp_path: Path, name: str, hit: set[str]) -> None:
-    body = f'[ "$SLURM_ARRAY_TASK_ID" = 2 ] && {{ sleep 2; scontrol requeue {name}; }}; sleep 60'
+    # Only when both run: a task that waits is not requeued.
+    both = "until [ -e began1 ] && [ -e began2 ]; do sleep 0.2; done; sleep 1"
+    body = f'touch began$SLURM_ARRAY_TASK_ID; [ "$SLURM_ARRAY_TASK_ID" = 2 ] && {{ {both}; scontrol requeue {name}; }}; sleep 240'
     job = lab.submit(body, tmp_path, "--array=1-2", *SMALL)
     try:
         wait_until(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", "-o", job).stdout, "a task is requeued")
-        shown = lab.run("scontrol", "show", "job", "-o", job).stdout.splitlines()
-        requeued = {words["ArrayTaskId"] for words in map(fields, shown) if words["Restarts"] == "1"}
-        assert requeued == hit
+
+        def requeued() -> set[str]:
+            shown = lab.run("scontrol", "show", "job", "-o", job).stdout.splitlines()
+            return {words["ArrayTaskId"] for words in map(fields, shown) if words["Restarts"] == "1"}
+
+        wait_until(lambda: requeued() >= hit, "all that are meant")
+        assert requeued() == hit
     finally:
         lab.run("scancel", job)
 

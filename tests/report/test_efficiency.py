@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpctrain.memory.sample import Sample
-from hpctrain.report import efficiency
+from hpctrain.report import efficiency, next_time
 from hpctrain.runs.history import History, Point, RankMemory, Start
 from hpctrain.scheduler.parse.accounting import Account, Step
 
@@ -135,3 +137,34 @@ def test_a_killed_start_ends_when_its_record_says() -> None:
     assert found.held_s == 900
     # A clock that is a month off is not believed.
     assert efficiency.of([account(ended=AT + 30 * 86_400)], History(starts=(killed,))).held_s == 600
+
+
+def test_of_a_script_that_says_no_steps_it_is_not_known_what_was_no_training() -> None:
+    script = Start(name="7.0", started=AT, ended=AT + 90, first_step=None, last_step=None, outcome="failed", reason=None)
+    for found in (
+        efficiency.of([account()], History(starts=(script,)), config={"script": "train.py"}),
+        efficiency.of([account()], History(starts=(script,)), completed=True),
+    ):
+        assert [(part.id, part.seconds) for part in found.parts] == [("not known", 90)]
+        assert found.wasted_s is None
+        assert found.gpu_hours == 0.2
+
+
+def test_of_a_run_that_goes_on_the_time_since_its_last_row_is_no_loss() -> None:
+    running = Start(
+        name="7.0", started=AT, ended=None, first_step=0, last_step=50, outcome=None, reason=None, job="7", began=AT + 60, last_at=AT + 600
+    )
+    found = efficiency.of([account(state="RUNNING", ended=None)], History(starts=(running,)), now=AT + 900)
+    assert {part.id: part.seconds for part in found.parts} == {"training": 540, "loading": 60, "since": 300}
+    assert found.wasted_s == 60
+
+
+def test_the_mean_of_a_rate_is_what_the_time_has_brought() -> None:
+    # 100 tokens in 1 s, then 100 in 9 s: 20 a second, and not 55.6.
+    rows = [
+        Point(at=AT, step=n, event="speed", values={"tokens_per_s": rate, "step_s": 100 / rate})
+        for n, rate in ((1, 7), (2, 7), (3, 100), (4, 100 / 9))
+    ]
+    assert next_time.mean_of(History(points=tuple(rows)), "tokens_per_s") == pytest.approx(20)
+    bare = [Point(at=AT, step=n, event="speed", values={"data_wait": value}) for n, value in ((1, 9.0), (2, 0.2), (3, 0.4))]
+    assert next_time.mean_of(History(points=tuple(bare)), "data_wait") == pytest.approx(0.3)

@@ -12,7 +12,7 @@ from typing import Any
 
 import make
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpctrain.memory import sample
@@ -171,6 +171,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(values=st.lists(st.floats(-1e6, 1e6), max_size=700), most=st.integers(8, 60))
+@example(values=[0.0, 0.0, -1.0, 0.0, -1.0, 0.0, 0.0, 1.0, 1.0, 0.0, -1.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0], most=19)
 def test_thinning_keeps_first_last_highest_and_lowest(values: list[float], most: int) -> None:
     thinned: Thinned[tuple[int, float]] = Thinned(most, [lambda item: item[1], lambda item: -item[1]])
     items = list(enumerate(values))

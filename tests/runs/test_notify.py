@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import notify
+from hpctrain.runs import notify, webhook
 
 SECRET = "T000/B000/xyzzy-secret"
 
@@ -24,11 +24,16 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[int] = []
         self.bodies: list[dict[str, Any]] = []
+        self.texts: list[tuple[str, dict[str, str]]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers["Content-Type"] == "application/json":
+                    outer.bodies.append(json.loads(content))
+                else:
+                    outer.texts.append((content.decode(), dict(self.headers)))
                 answer = outer.answers.pop(0) if outer.answers else 200
                 self.send_response(answer)
                 if answer == 302:
@@ -137,3 +142,61 @@ def test_the_job_script_s_call_says_how_far_the_run_came(server: Server, tmp_pat
             "step": 120, "loss": 2.3456789,
         }
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("address", "service"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "slack"),
+        ("https://discord.com/api/webhooks/1/x", "discord"),
+        ("https://ptb.discord.com/api/webhooks/1/x", "discord"),
+        ("https://me.webhook.office.com/webhookb2/x", "teams"),
+        ("https://prod-1.westeurope.logic.azure.com:443/workflows/x?sig=y", "teams"),
+        ("https://chat.googleapis.com/v1/spaces/x/messages?key=y", "google"),
+        ("https://ntfy.sh/topic", "ntfy"),
+        ("ntfy+https://push.example.org/topic", "ntfy"),
+        ("slack+http://127.0.0.1/x", "slack"),
+        ("https://hooks.slack.com.example.org/x", "json"),
+        ("https://mattermost.example.org/hooks/x", "json"),
+    ],
+)
+def test_the_service_is_known_by_its_address(address: str, service: str) -> None:
+    found = webhook.split(address)
+    assert found is not None
+    assert found[0] == service
+    assert found[1].startswith("http")
+
+
+MESSAGE = {"text": "sft-1 failed: a < b & c", "content": "x", "run": "sft-1", "outcome": "failed", "step": 1}
+
+
+@pytest.mark.parametrize(
+    ("service", "body"),
+    [
+        ("slack", {"text": "sft-1 failed: a &lt; b &amp; c"}),
+        ("discord", {"content": "sft-1 failed: a < b & c", "allowed_mentions": {"parse": []}}),
+        ("google", {"text": "sft-1 failed: a < b & c"}),
+        ("json", MESSAGE),
+    ],
+)
+def test_each_service_gets_what_it_understands(server: Server, service: str, body: dict[str, Any]) -> None:
+    notify.post(f"{service}+{server.url}", MESSAGE)
+    assert server.bodies == [body]
+
+
+def test_teams_gets_a_card(server: Server) -> None:
+    notify.post(f"teams+{server.url}", MESSAGE)
+    (card,) = (each["content"] for each in server.bodies[0]["attachments"])
+    assert card["body"] == [{"type": "TextBlock", "text": MESSAGE["text"], "wrap": True}]
+
+
+def test_ntfy_gets_words(server: Server) -> None:
+    notify.post(f"ntfy+{server.url}", MESSAGE)
+    ((text, headers),) = server.texts
+    assert text == MESSAGE["text"]
+    assert (headers["Title"], headers["Priority"]) == ("sft-1 failed", "high")
+
+
+def test_discord_takes_no_more_than_two_thousand_characters() -> None:
+    content, _ = webhook.payload("discord", {"text": "x" * 3000})
+    assert len(json.loads(content)["content"]) == 2000

@@ -126,7 +126,7 @@ def test_without_accounting_slurmctld_says_what_it_knows(programs: Programs, bod
 def test_a_slow_slurmdbd_is_given_up(programs: Programs) -> None:
     programs(sacct="exec sleep 30", scontrol=f"echo '{SHOWN}'")
     [account] = SlurmScheduler(timeout=0.5).accounts(["27"])
-    assert (account.source, account.note) == ("scontrol", "sacct did not answer: sacct did not answer within 0.5 s")
+    assert (account.source, account.note) == ("scontrol", "what accounting would add is missing: sacct did not answer within 0.5 s")
 
 
 def test_many_jobs_without_accounting_are_one_squeue(programs: Programs) -> None:

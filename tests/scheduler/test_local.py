@@ -107,18 +107,18 @@ def test_the_nodes_reach_each_other_over_tcp() -> None:
     program = (
         "import os, socket\n"
         "if os.environ['SLURM_NODEID'] == '0':\n"
-        "    server = socket.create_server((os.environ['HOST'], int(os.environ['PORT'])))\n"
+        "    server = socket.create_server((os.environ['HOST'], 0))\n"
+        "    open('port.part', 'w').write(str(server.getsockname()[1]))\n"
+        "    os.rename('port.part', 'port')\n"
         "    print(server.accept()[0].recv(99).decode())\n"
         "else:\n"
         "    import time\n"
-        "    for _ in range(200):\n"
-        "        try:\n"
-        "            socket.create_connection((os.environ['HOST'], int(os.environ['PORT']))).send(b'met'); break\n"
-        "        except OSError: time.sleep(0.05)\n"
+        "    while not os.path.exists('port'): time.sleep(0.05)\n"
+        "    socket.create_connection((os.environ['HOST'], int(open('port').read()))).send(b'met')\n"
     )
     Path("meet.py").write_text(program)
     body = """hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-export HOST=${hosts%%$'\\n'*} PORT=$((20000 + SLURM_JOB_ID % 10000))
+export HOST=${hosts%%$'\\n'*}
 srun python3 meet.py
 """
     record = wait(submit(body, "#SBATCH --nodes=2\n"))

@@ -204,6 +204,7 @@ def test_where_a_job_writes(programs: Programs) -> None:
     assert (logs.output, logs.error) == (Path("/a b/o.log"), Path("/a b/e.log"))
 
 
+@pytest.mark.slow
 def test_a_controller_that_restarts_does_not_end_the_waiting(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_ASK_FIRST_S", 0.2)
     row = SEPARATOR.join(("5", "sft", "COMPLETED", "0:0", "0:0", "12", "01:00:00", "1", "gpu", "2026-01-02T03:04:05", ""))

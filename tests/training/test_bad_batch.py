@@ -17,12 +17,18 @@ from hpctrain.errors import UsageError
 from hpctrain.training import bad_batch
 from hpctrain.training.bad_batch import About, LastBatches, lines, write
 
-torch = pytest.importorskip("torch")
+torch: Any = None
 pytestmark = pytest.mark.torch
 OPTIONS = {
     **survival.BASE, "gradient_accumulation_steps": 3, "max_steps": 6, "eval_strategy": "no", "save_steps": 2, "logging_steps": 1,
     "output_dir": "out",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Import torch when the first test begins: every worker collects this file, and none waits for it then."""
+    globals()["torch"] = pytest.importorskip("torch")
 
 
 def train(tiny: tuple[str, str], environment: dict[str, str], folder: Path, *more: str, ranks: int = 1, **variables: str) -> Any:

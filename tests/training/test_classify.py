@@ -36,6 +36,24 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that trains in this process, which has imported the libraries already, and gives what was written to stdout."""
+    from hpctrain.training import classify, rails
+
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.chdir(tmp_path)
+
+    def start(*words: object, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        capfd.readouterr()
+        rails.train(rails.read_options([str(word) for word in words], classify.TASK))
+        return capfd.readouterr().out
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example as a user makes it: timelines, their dataset (padded), and the folder of the model's shape."""
@@ -59,11 +77,25 @@ def evaluations(output: str, name: str) -> list[float]:
     return [float(found) for found in re.findall(rf"eval_{name}=(\S+)", output)]
 
 
+@pytest.fixture(scope="session")
+def learned(visits: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Run], tuple[Path, subprocess.CompletedProcess[str]]]:
+    """Return the training from scratch on so many ranks, done once: its run directory, and what it said."""
+    found: dict[int, tuple[Path, subprocess.CompletedProcess[str]]] = {}
+
+    def get(ranks: int, run: Run) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        if ranks not in found:
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2] if ranks > 1 else []
+            more = {"random_truncation": 0.2, "min_events": 8, "per_device_train_batch_size": 32 // ranks}
+            place = tmp_path_factory.mktemp("learned") / "run"
+            found[ranks] = place, run(*launch, "-m", CLASSIFY, *options(visits, **more), HPCTRAIN_RUN_DIR=str(place))
+        return found[ranks]
+
+    return get
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_it_learns_from_scratch_and_keeps_the_best(ranks: int, visits: Path, run: Run, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2] if ranks > 1 else []
-    more = {"random_truncation": 0.2, "min_events": 8, "per_device_train_batch_size": 32 // ranks}
-    done = run(*launch, "-m", CLASSIFY, *options(visits, **more), HPCTRAIN_RUN_DIR=str(tmp_path / "run"))
+def test_it_learns_from_scratch_and_keeps_the_best(ranks: int, visits: Path, run: Run, learned: Any) -> None:
+    place, done = learned(ranks, run)
     assert done.returncode == 0, done.stderr
     assert "[train] classes: back " in done.stdout
     assert "batches padded on the left with 0" in done.stdout
@@ -75,11 +107,9 @@ def test_it_learns_from_scratch_and_keeps_the_best(ranks: int, visits: Path, run
     best = re.search(r"\[train\] best: loss (\S+) at step (\d+)", done.stdout)
     assert best is not None
     assert float(best[1]) == min(losses)
-    assert areas == pytest.approx(
-        [scored(visits, tmp_path / "run" / "checkpoints" / f"checkpoint-{step}") for step in (113, 226)], abs=2e-4
-    )
-    model = tmp_path / "run" / "model"
-    assert survival.digests(model) == survival.digests(tmp_path / "run" / "checkpoints" / f"checkpoint-{best[2]}")
+    assert areas == pytest.approx([scored(visits, place / "checkpoints" / f"checkpoint-{step}") for step in (113, 226)], abs=2e-4)
+    model = place / "model"
+    assert survival.digests(model) == survival.digests(place / "checkpoints" / f"checkpoint-{best[2]}")
     assert json.loads((model / "vocabulary.json").read_text())["<pad>"] == 0
 
 
@@ -101,14 +131,14 @@ def scored(visits: Path, folder: Path) -> float:
     return float(auroc(scores, np.array([row["label"] == "well" for row in rows])) or 0)
 
 
-def test_an_adapter_on_a_classifier_is_trained_saved_and_merged(visits: Path, run: Run, tmp_path: Path, hpctrain: str) -> None:
-    """First a short training of all weights, then LoRA on what it saved, then the merge: it scores as the last evaluation said."""
-    first = run(
-        "-m", CLASSIFY, *options(visits, max_steps=60, num_train_epochs=None, eval_strategy="no", output_dir="base", save_strategy="no")
-    )
+def test_an_adapter_on_a_classifier_is_trained_saved_and_merged(
+    visits: Path, run: Run, learned: Any, tmp_path: Path, hpctrain: str
+) -> None:
+    """First a training of all weights, then LoRA on what it saved, then the merge: it scores as the last evaluation said."""
+    place, first = learned(1, run)
     assert first.returncode == 0, first.stderr
     more = {
-        "model_name_or_path": "base",
+        "model_name_or_path": place / "model",
         "from_scratch": None,
         "use_peft": True,
         "lora_r": 4,
@@ -172,7 +202,7 @@ def test_stopped_and_resumed_is_never_stopped(case: str, few: Path, environment:
     assert any("eval_auroc" in line[1] for line in lines)
 
 
-def test_other_kinds_of_labels_are_trained_too(few: Path, run: Run, tmp_path: Path) -> None:
+def test_other_kinds_of_labels_are_trained_too(few: Path, here: Callable[..., str], tmp_path: Path) -> None:
     import datasets
 
     data = datasets.load_from_disk(str(few / "dataset"))
@@ -185,15 +215,14 @@ def test_other_kinds_of_labels_are_trained_too(few: Path, run: Run, tmp_path: Pa
         made.save_to_disk(str(tmp_path / kind))
         words = options(few, **{**SMALL, "dataset_name": tmp_path / kind, "label_column": "target", "pad_token_id": 0})
         metric = ["--metric_for_best_model", "mae"] if kind == "regression" else ["--class_weights", "balanced"]
-        done = run("-m", CLASSIFY, *words, *metric, HPCTRAIN_RUN_DIR=str(tmp_path / "runs" / kind))
-        assert done.returncode == 0, done.stderr
+        said = here(*words, *metric, HPCTRAIN_RUN_DIR=str(tmp_path / "runs" / kind))
         config = json.loads((tmp_path / "runs" / kind / "model" / "config.json").read_text())
         assert config["problem_type"] == ("multi_label_classification" if kind == "multi" else "regression")
         name = "mae" if kind == "regression" else "f1_macro"
-        assert len(evaluations(done.stdout, name)) == 2
-    best = re.search(r"\[train\] best: mae (\S+) at", done.stdout)
+        assert len(evaluations(said, name)) == 2
+    best = re.search(r"\[train\] best: mae (\S+) at", said)
     assert best is not None
-    assert float(best[1]) == pytest.approx(min(evaluations(done.stdout, "mae")), rel=1e-3), "less is better"
+    assert float(best[1]) == pytest.approx(min(evaluations(said, "mae")), rel=1e-3), "less is better"
 
 
 def changed(few: Path, to: Path, change: Callable[[dict[str, list[Any]]], None], *, manifest: bool = False) -> Path:
@@ -275,7 +304,9 @@ def test_rows_longer_than_the_models_positions_are_refused_or_cut(few: Path, run
     assert "rows of at most 20 events" in done.stdout
 
 
-def test_the_classes_of_another_classifier_are_not_taken_for_these(few: Path, run: Run, tmp_path: Path) -> None:
+def test_the_classes_of_another_classifier_are_not_taken_for_these(few: Path, here: Callable[..., str], tmp_path: Path) -> None:
+    from hpctrain.errors import UsageError
+
     shutil.copytree(few / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     for names, said, fix in (
@@ -285,17 +316,16 @@ def test_the_classes_of_another_classifier_are_not_taken_for_these(few: Path, ru
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
         (tmp_path / "model" / "config.json").write_text(json.dumps({**config, **labels}))
         words = options(few, **{**SMALL, "model_name_or_path": "model", "from_scratch": None, "output_dir": "out"})
-        done = run("-m", CLASSIFY, *words)
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert f"fix: {fix}" in done.stderr
+        with pytest.raises(UsageError) as caught:
+            here(*words)
+        assert said in caught.value.render()
+        assert f"fix: {fix}" in caught.value.render()
 
 
-def test_a_class_without_training_rows_is_said(few: Path, run: Run, tmp_path: Path) -> None:
+def test_a_class_without_training_rows_is_said(few: Path, here: Callable[..., str]) -> None:
     words = options(few, **{**SMALL, "max_steps": 2, "output_dir": "out"})
-    done = run("-m", CLASSIFY, *words, "--class_names", "back", "well", "dead")
-    assert done.returncode == 0, done.stderr
-    assert "warning: no training row has the class dead: it cannot be learned" in done.stdout
+    said = here(*words, "--class_names", "back", "well", "dead")
+    assert "warning: no training row has the class dead: it cannot be learned" in said
 
 
 def test_defaults_that_go_together() -> None:

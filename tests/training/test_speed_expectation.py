@@ -94,13 +94,20 @@ def test_checkpointing_is_seen_in_the_model(tiny: tuple[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("h100")
-def test_a_classifier_is_no_language_model(tiny: tuple[str, str]) -> None:
-    from transformers import AutoModelForSequenceClassification
+def test_a_classifier_is_expected_to_take_what_its_labels_need(tiny: tuple[str, str]) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     trainer, options = trainer_of(tiny[0], max_length=32)
     trainer.model = AutoModelForSequenceClassification.from_pretrained(tiny[0], num_labels=3)
     found = expectation.expect(trainer, options, longest=29, context=None)
-    assert start_table.peak_words(found) == "unknown (the estimate is of language models only)"
+    assert found.shape is not None
+    assert found.shape.parameters == trainer.model.num_parameters()
+    assert found.layout is not None
+    assert (found.shape.labels, found.layout.loss, found.layout.length) == (3, "classes", 29)
+    assert found.memory is not None
+    trainer.model = AutoModelForTokenClassification.from_pretrained(tiny[0], num_labels=3)
+    found = expectation.expect(trainer, options, longest=29, context=None)
+    assert start_table.peak_words(found) == "unknown (the estimate is of language models and classifiers only)"
     assert found.mfu(100.0, None, 1) is None
 
 

@@ -70,6 +70,7 @@ def test_a_process_id_that_was_given_out_again_is_not_the_holder(tmp_path: Path)
     assert not lock.exists()
 
 
+@pytest.mark.slow
 def test_a_lock_of_another_machine_is_left_alone_until_it_has_not_changed_for_long(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.write_text(foreign())
@@ -78,13 +79,17 @@ def test_a_lock_of_another_machine_is_left_alone_until_it_has_not_changed_for_lo
         assert time.monotonic() - began >= 1.0
     lock.write_text(foreign())
     stop = threading.Event()
+    gaps: list[float] = []
 
     def keep_busy() -> None:
         for number in range(1000):
+            last = time.monotonic()
             temporary = tmp_path / "t"
             temporary.write_text(foreign(token=str(number)))
             temporary.replace(lock)
-            if stop.wait(0.05):
+            halted = stop.wait(0.05)
+            gaps.append(time.monotonic() - last)
+            if halted:
                 lock.unlink(missing_ok=True)
                 return
 
@@ -93,7 +98,9 @@ def test_a_lock_of_another_machine_is_left_alone_until_it_has_not_changed_for_lo
     taken = threading.Event()
     waiter = threading.Thread(target=lambda: (Lock(lock, grace=1.0).acquire(), taken.set()))
     waiter.start()
-    assert not taken.wait(2.5), "each holder had it for a moment only: none was left behind"
+    was_taken = taken.wait(2.5)
+    # A machine that is so busy that one of these moments lasted as long as the grace proves nothing.
+    assert not was_taken or max(gaps) > 0.9, "each holder had it for a moment only: none was left behind"
     stop.set()
     assert taken.wait(20)
     busy.join()

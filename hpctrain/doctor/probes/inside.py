@@ -12,7 +12,7 @@ import re
 import sys
 
 MARK = "HPCTRAIN-DOCTOR "
-PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "hpctrain")
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "optuna", "hpctrain")
 
 
 def main() -> None:

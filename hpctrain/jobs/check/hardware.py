@@ -157,7 +157,7 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
 
 def gpu_bytes(case: Case) -> Fact[int] | None:
     """Return what a GPU of the job has for programs, as its type, the profile and the table of GPUs know it."""
-    shape, part = case.shape, gpu_part(case)
+    shape, part = case.shape, sizes.gpu_part(case)
     size = gpus.part_memory(part) if part is not None else None
     if size is not None:
         return Fact(size, "own", case.said("resources", "gpu_type", value=case.spec.gpu_type))
@@ -165,15 +165,6 @@ def gpu_bytes(case: Case) -> Fact[int] | None:
     if fact is None or shape is None:
         return None
     return Fact(gpus.usable(shape.gpu, fact.value) or fact.value, fact.level, fact.source)
-
-
-def gpu_part(case: Case) -> str | None:
-    """Return the name of the part of a GPU (MIG) that the job asks for, with the GPU of the profile before it; None: it asks for none."""
-    asked, shape = case.spec.gpu_type, case.shape
-    if asked is None or not gpus.is_part(asked):
-        return None
-    whole = shape.gpu if shape is not None and not gpus.variants(asked) else None
-    return f"{whole} {asked}" if whole is not None else asked
 
 
 def _gpu_peak(case: Case, fact: Fact[int]) -> Iterator[Finding]:

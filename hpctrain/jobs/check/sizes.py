@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpctrain.errors import HpctrainError
-from hpctrain.fit import asked, gpus, host, memory, memory_static
+from hpctrain.fit import asked, correction, gpus, host, memory, memory_static
 from hpctrain.fit.layout import Layout, Lora
-from hpctrain.fit.shape import ModelShape, read_shape
+from hpctrain.fit.shape import ModelShape
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case
 
@@ -37,8 +37,10 @@ def shape(case: Case) -> ModelShape | None:
     model = case.around.model
     if model is None or model.config is None or model.quantized:
         return None
+    data = case.around.dataset.prepared if case.around.dataset is not None else None
+    task = case.spec.task if case.spec.script is None else "sft"
     try:
-        return read_shape(model.config)
+        return asked.shape_of(model.config, asked.options_of(case.spec.arguments), task=task, dataset=data)
     except HpctrainError:
         return None
 
@@ -51,7 +53,7 @@ def layout(case: Case, *, gpu_bytes: int | None = None) -> Layout | None:
         gpu_bytes: what a GPU has, on which checkpointing depends where nobody asked for it.
     """
     arguments, known = Arguments(case.spec), shape(case)
-    if not arguments.sft or arguments.incomplete or known is None:
+    if not arguments.ours or arguments.incomplete or known is None:
         return None
     options = asked.options_of(case.spec.arguments)
     stored = (case.around.model.config or {}) if case.around.model is not None else {}
@@ -78,6 +80,19 @@ def uses_cpu(case: Case) -> bool:
     said = Arguments(case.spec).says("use_cpu")
     words = (*dict(case.spec.env).items(), *case.around.variables.items())
     return bool(said) or any(name == "ACCELERATE_USE_CPU" and value.lower() in ("1", "true", "yes") for name, value in words)
+
+
+def learnt(case: Case, gpu: str | None) -> correction.Correction:
+    """Return what the user's own runs on this cluster say of predictions for a kind of GPU; `fit` and `check` both ask here.
+
+    Args:
+        case: the job; its runs may call the cluster by the profile's name, or as Slurm does.
+        gpu: the name in the table of GPUs; None: it is in none.
+    """
+    names = {case.spec.cluster, case.live.cluster_name if case.live is not None else None}
+    if case.profile is not None:
+        names = {*names, case.profile.name, *case.profile.detect.cluster_names} - {None}
+    return correction.correction(case.around.measured, clusters=names, gpu=gpu)
 
 
 def gpu_least(case: Case) -> Need | None:
@@ -118,9 +133,27 @@ def gpu_estimate(case: Case, gpu_bytes: int) -> Need | None:
     known, wanted = shape(case), layout(case, gpu_bytes=gpu_bytes)
     if known is None or wanted is None or (own is not None and own.distributed_type not in (None, "MULTI_GPU")):
         return None
-    needed = memory.gpu_memory(known, wanted)
+    needed, named = memory.gpu_memory(known, wanted), gpu_name(case)
+    gpu = gpus.find(named, gpu_bytes) if named is not None else None
+    factor = learnt(case, gpu.name if gpu is not None else None).of_memory(wanted)
     rows = f"{wanted.micro_batch} rows of {wanted.length} tokens, checkpointing {wanted.checkpointing}"
-    return Need(needed.total, f"{host.billions(known.parameters)} parameters in {wanted.weights}, {wanted.sharding}, {rows}")
+    words = f"{host.billions(known.parameters)} parameters in {wanted.weights}, {wanted.sharding}, {rows}"
+    return Need(factor.of(needed), f"{words}; {factor.words}" if factor.runs else words)
+
+
+def gpu_name(case: Case) -> str | None:
+    """Return what the job's GPU is called: by the part of one that it asks for, the profile, Slurm, or its type; None: nobody says."""
+    live = next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
+    return gpu_part(case) or (case.shape.gpu if case.shape is not None else None) or live or case.spec.gpu_type
+
+
+def gpu_part(case: Case) -> str | None:
+    """Return the name of the part of a GPU (MIG) that the job asks for, with the GPU of the profile before it; None: it asks for none."""
+    said, shape = case.spec.gpu_type, case.shape
+    if said is None or not gpus.is_part(said):
+        return None
+    whole = shape.gpu if shape is not None and not gpus.variants(said) else None
+    return f"{whole} {said}" if whole is not None else said
 
 
 def host_memory(case: Case) -> host.HostMemory:

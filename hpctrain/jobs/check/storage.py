@@ -13,7 +13,7 @@ from hpctrain.jobs.check.surroundings import PathFacts
 from hpctrain.jobs.finding import Finding
 
 if TYPE_CHECKING:
-    from hpctrain.clusters.profile import Storage
+    from hpctrain.clusters.site import Storage
 
 #: Directories that every node has its own of.
 _NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local", "/localscratch", "/scratch_local", "/mnt/bb")  # noqa: S108 - named, not used

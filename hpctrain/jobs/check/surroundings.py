@@ -168,6 +168,7 @@ class Surroundings:
         hooks: the files of `before` and `after`.
         launcher_on_path: what `accelerate`, `torchrun` or `python` is here; None where it is nowhere on PATH.
         image: the container's file; None where the image is no file (a registry's name).
+        measured: what the newest runs of the project predicted and measured (`fit.json`), the newest first.
     """
 
     machine: str | None = None
@@ -185,6 +186,7 @@ class Surroundings:
     binds: tuple[PathFacts, ...] = ()
     hooks: tuple[PathFacts, ...] = ()
     secrets: tuple[SecretFacts, ...] = ()
+    measured: tuple[Mapping[str, Any], ...] = ()
     launcher_on_path: str | None = None
 
     @property

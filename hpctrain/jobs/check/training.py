@@ -6,9 +6,11 @@ with torch 2.13 and accelerate 1.15.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 
 from hpctrain.jobs.arguments import Arguments
+from hpctrain.jobs.check import known_arguments
 from hpctrain.jobs.check.case import Case
 from hpctrain.jobs.finding import Finding
 from hpctrain.scheduler.parse import duration
@@ -32,6 +34,7 @@ _FATAL = ("USR1", "USR2", "SIGUSR1", "SIGUSR2", "10", "12")
 def rules(case: Case) -> Iterator[Finding]:
     """Return what is wrong with the arguments of the training."""
     yield from _removed(case)
+    yield from _unknown(case)
     yield from _no_checkpoints(case)
     if not case.local:
         yield from _signal(case)
@@ -48,6 +51,22 @@ def _removed(case: Case) -> Iterator[Finding]:
                 reason="transformers 5 removed it, and the training stops when it reads its arguments",
                 fix=f"in its place: {instead}",
             )  # fmt: skip
+
+
+def _unknown(case: Case) -> Iterator[Finding]:
+    """What the parser would refuse. An error only where one letter or two make it a known option: other versions may know more."""
+    arguments = Arguments(case.spec)
+    known = known_arguments.known(case.spec.task) if arguments.ours else frozenset()
+    for name in arguments.names if arguments.ours else ():
+        if name in REMOVED or name == "config" or any(each.startswith(name) for each in known):  # argparse takes a beginning
+            continue
+        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        yield case.finding(
+            "argument-unknown", "error" if close else "warning", f"the training knows no {name}",
+            evidence=case.said("training", name, value=arguments.get(name)),
+            reason="the training stops when it reads its arguments: unknown option" + ("" if close else ", unless its TRL knows more"),
+            fix=f"in its place: {close[0]}" if close else "leave it out; all there are: python -m hpctrain.training.sft --help",
+        )  # fmt: skip
 
 
 def _no_checkpoints(case: Case) -> Iterator[Finding]:

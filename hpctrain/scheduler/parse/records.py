@@ -127,7 +127,8 @@ def parse_scontrol_jobs(output: str) -> list[dict[str, str]]:
         if head is None:
             continue
         fields = {"JobName": head[2].strip()}
-        for text in (head[1], job[head.end() :].rstrip("\n")):
+        # The last field of 20.11 has no `=`, and would belong to the one before it.
+        for text in (head[1], re.sub(r" NtasksPerTRES:\d+\s*\Z", "", job[head.end() :]).rstrip("\n")):
             starts = list(re.finditer(r"(?:^| )([A-Z][A-Za-z/:_]*)=", text))
             ends = [match.start() for match in starts[1:]] + [len(text)]
             for match, end in zip(starts, ends, strict=True):

@@ -302,6 +302,10 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         "error", Scene(spec={"arguments": (*ARGUMENTS, "--warmup_ratio", "0.1")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--warmup_ratio", "0.1"), "script": "train.py"}, around={"script": SCRIPT}),
     ),
+    "argument-unknown": (
+        "error", Scene(spec={"arguments": (*ARGUMENTS, "--learnig_rate", "1e-4")}),
+        Scene(spec={"arguments": (*ARGUMENTS, "--learnig_rate", "1e-4"), "script": "train.py"}, around={"script": SCRIPT}),
+    ),
     "no-checkpoints": (
         "warning", Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no"), "time_s": 3600}),

@@ -67,8 +67,8 @@ def test_nothing_is_found_in_what_nobody_knows(id_: str) -> None:
     case = CASES[id_][1]
     found = check(replace(SPEC, **case.spec), cluster=None, live=None, around=Surroundings(), origins={})
     from_the_job_alone = {
-        "argument-removed", "no-checkpoints", "signal-kills", "tune-no-evaluation", "secret-in-config", "push-to-hub", "cores-few",
-        "dataset-folder", "launcher-missing",
+        "argument-removed", "argument-unknown", "no-checkpoints", "signal-kills", "tune-no-evaluation", "secret-in-config", "push-to-hub",
+        "cores-few", "dataset-folder", "launcher-missing",
     }  # fmt: skip
     assert {finding.id for finding in found} <= from_the_job_alone, found
 

@@ -61,7 +61,7 @@ def test_what_is_no_hostlist_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["n[0-99999999999]", "n[0-65535]m[0-65535]", "a[1-999]b[1-999]c[1-999]d[1-999]", "n[0-65536]"])
 def test_a_hostlist_that_would_fill_the_memory_is_refused_at_once(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # whatever else the machine does
     with pytest.raises(ValueError, match="more than 65536 hosts"):
         hostlist.expand(text)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2

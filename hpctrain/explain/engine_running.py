@@ -1,0 +1,79 @@
+"""A job that still runs, of which a rank has ended by an error while the others wait for it: then its lines are believed. PURE.
+
+A healthy job logs errors too, which it gets over. So an error counts where no step came any more for much longer than a step takes:
+sooner where a launcher says that a process has exited, later where there is a traceback alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hpctrain.explain import facts_time
+from hpctrain.explain.case import Case
+from hpctrain.explain.facts_found import current, last_attempt
+from hpctrain.explain.hit import FirstFailed, Hit, Trouble
+from hpctrain.explain.model import ErrorBlock, Fix
+
+#: Rules whose lines a launcher writes when a process has ended.
+_EXITED = frozenset({"srun-exited", "exit-killed", "torchelastic-child-failed"})
+#: What ends a program whatever it has logged before.
+DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
+#: Seconds without a step, behind a process that has exited, that are no hang: with steps, and before the first.
+_LEAST_S, _START_S, _TIMES = 60.0, 300.0, 3.0
+#: Steps behind an error, and it ended nobody whom the others wait for.
+_GOES_ON = 3
+
+
+def has_lost_a_rank(case: Case, hits: Sequence[Hit], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed]) -> bool:
+    """Whether a process of a job that runs has ended by an error, and no step came since.
+
+    Args:
+        case: of a job that runs; `now` is known, or nothing can be said.
+        hits: of its newest start.
+        troubles: likewise.
+        first_failed: likewise.
+    """
+    if case.account is None or case.account.state != "RUNNING" or case.now is None:
+        return False
+    exited = bool(first_failed) or any(hit.rule in _EXITED and hit.steps_after < _GOES_ON for hit in hits)
+    died = any((each.traceback or DEADLY.search(each.error)) and each.steps_after < _GOES_ON for each in troubles)
+    if exited and _stands_still(case, case.now, sure=died):
+        return True
+    quiet = facts_time.silence(case) if died else None
+    return quiet is not None and quiet.is_long
+
+
+def _stands_still(case: Case, now: float, *, sure: bool) -> bool:
+    """Whether no step came for longer than one takes; where the training tells of none but in its log, whether that does not grow.
+
+    `sure` where the process that has exited left a traceback too: a tool that fails at the head of a script seldom does.
+    """
+    last, samples = last_attempt(case), current(case)
+    signs = [last.last_logged_at] if last is not None and last.last_logged_at is not None else []
+    signs += [samples[-1].time_ms / 1000] if samples else []
+    signs = signs or [file.grown for file in case.files if file.grown is not None and file.size]
+    usual = facts_time.usual_pause(case)
+    return bool(signs) and now - max(signs) > max(_LEAST_S if sure or usual is not None else _START_S, _TIMES * (usual or 0.0))
+
+
+def notes(case: Case, unexplained: ErrorBlock | None) -> tuple[str, ...]:
+    """Return what is said of the job besides: that it runs, and, where no fix says it, how to end it."""
+    job = case.account.job_id if case.account is not None else ""
+    runs = (
+        f"job {job} still runs: one of its processes has ended by this error, and the others wait for it, until the time limit if need be"
+    )
+    what = ("to end it", "once it has ended, to go on")
+    return (runs, *(f"{each}: {line}" for each, line in zip(what, _cancel(case), strict=False))) if unexplained is not None else (runs,)
+
+
+def with_cancel(fix: Fix, case: Case) -> Fix:
+    """Return a fix with the end of the job as its last lines: nothing else frees the nodes."""
+    *lines, last = (fix.text.rstrip(), *_cancel(case))
+    return Fix(text="\n".join((*lines, last + (" --apply-fix" if case.extra.get("run") and fix.changes else ""))), changes=fix.changes)
+
+
+def _cancel(case: Case) -> tuple[str, ...]:
+    """Return what to type, a command a line; `resubmit` says so where the job has not ended yet."""
+    job, run = case.account.job_id if case.account is not None else "JOB", case.extra.get("run")
+    return (f"hpctrain cancel {job}", *((f"hpctrain resubmit {run}",) if run else ()))
