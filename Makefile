@@ -6,15 +6,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: two more.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 2)))
+FAST_WORKERS ?= $(shell echo $$(($(WORKERS) + 1)))
 
 # The tests start the command a thousand times: without its bytecode on disk, each time compiles it again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chaos lint format bench lab-up lab-down clean
+.PHONY: help demo test test-fast chaos other-slurm lint format bench lab-up lab-down clean
 
 help: ## What there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 # torch first, by its plain pin: where pip finds a CPU build of that version, the range in pyproject.toml is then satisfied and nothing
 # pulls CUDA packages. Where the plain pin is a CUDA build, and there is no NVIDIA GPU, PyTorch's own index has the CPU build.
@@ -41,11 +42,15 @@ test: $(VENV)/full ## Everything that can run here, a real two-node Slurm includ
 	@tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
+	$(BIN)/python -m pytest -n $(FAST_WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
 
 MINUTES ?= 40
 chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=40 at most)
 	@$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
+
+SUITE ?= trixie
+other-slurm: $(VENV)/full ## The tests that ask Slurm, on another Debian's Slurm (root; SUITE=bookworm, trixie or sid)
+	@$(BIN)/python tests/lab/other_slurm $(SUITE)
 
 lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
 	$(BIN)/ruff check .

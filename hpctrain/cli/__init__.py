@@ -19,6 +19,7 @@ import click
 from hpctrain import __version__
 from hpctrain.errors import HpctrainError
 
+INTERRUPTED = 130
 #: Verb → first line of its help, in the order of the everyday path. The function is `command` in hpctrain/cli/VERB.py, `_` for `-`.
 VERBS = {
     "init": "Write config.yaml for this cluster, asking only what cannot be found out.",
@@ -135,6 +136,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
             traceback.print_exception(error)
         message, code = _explain(error, words)
+        if code == INTERRUPTED:
+            import signal
+
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C, while Python ends, changes nothing of how it ended
         sys.stderr.write(message + "\n")
     sys.exit(code)
 
@@ -159,7 +164,7 @@ def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
             fix = error.fix if isinstance(error, HpctrainUsage) else help_
             return HpctrainError(_lower(error.format_message()), fix=fix).render(), error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            return "interrupted", 130
+            return "interrupted", INTERRUPTED
         case OSError():
             place = (str(error.filename),) if error.filename else ()
             return HpctrainError(_lower(error.strerror or str(error)), details=place, fix=_look_at(error)).render(), 1

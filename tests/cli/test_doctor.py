@@ -95,6 +95,7 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
 def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
     project.write("slow.py", "import time\ntime.sleep(300)\n")

@@ -368,3 +368,18 @@ def test_ctrl_c_leaves_nothing(slurm: Desk, hpctrain: str) -> None:
             break
     assert terminal.finish()[0] == 130
     assert slurm.snapshot() == before
+
+
+def test_a_second_ctrl_c_changes_nothing_of_how_it_ends(hpctrain: str, tmp_path: Path) -> None:
+    """Python's own handler is gone while it ends: a SIGINT then would kill it, with another exit code."""
+    code = (
+        "import atexit, os, signal, sys; sys.argv = ['hpctrain', 'ps']; from hpctrain import cli\n"
+        "def again(): os.kill(os.getpid(), signal.SIGINT)\n"
+        "atexit.register(again)\n"
+        "def interrupted(*_): raise KeyboardInterrupt\n"
+        "cli.cli.invoke = interrupted\n"
+        "cli.main()"
+    )
+    python = Path(hpctrain).with_name("python")
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -149,6 +149,7 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(here: Here) -> None:
     assert here.type("cancel", "long", "--yes").returncode == 0
 
 
+@pytest.mark.slow
 def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
     for rank in range(3):
         here.write(
@@ -218,6 +219,7 @@ def test_what_cannot_be_shown_is_said(here: Here, words: tuple[str, ...], said: 
         assert done.stderr.splitlines()[-1].startswith("fix: ")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(here: Here) -> None:
     here.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))
     done = here.type("logs", "a.log")

@@ -102,6 +102,7 @@ def test_the_words_of_a_regex(pattern: str, words: set[str] | None) -> None:
     assert (set(found[0]) if found else None) == words
 
 
+@pytest.mark.slow
 def test_each_line_that_a_shipped_regex_matches_holds_its_words() -> None:
     """Lines are made from each regex by taking its parsed form at random."""
     draw = random.Random(1)

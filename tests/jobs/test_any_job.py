@@ -147,6 +147,7 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
         assert words[words.index("--pwd") + 2 + 2 * len(spec.container.binds)] == spec.container.image
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(config=any_job.configs(), words=words, name=any_job.file_name.filter(lambda name: "\\" not in name))
 def test_no_value_runs(config: dict[str, Any], words: list[str], name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -202,6 +203,7 @@ def test_the_canaries_sing_where_nothing_is_quoted(tmp_path: Path) -> None:
     assert machine.strangers(spec) == ["CANARY"]
 
 
+@pytest.mark.slow
 def test_the_strategy_covers_every_field() -> None:
     """A field that is added to the schema has to be added to the strategy."""
     shipped = {

@@ -65,6 +65,7 @@ def test_a_golden_has_the_headings_in_their_order(golden: Path) -> None:
     assert "on each node" in seen
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(any_job.configs(), st.lists(any_job.word, max_size=4))
 def test_every_line_of_any_script_that_hpctrain_renders_is_explained(config: dict[str, Any], words: list[str]) -> None:
@@ -95,6 +96,7 @@ def test_no_text_makes_it_fail_and_no_line_is_lost(text: str) -> None:
         assert isinstance(line.to_json()["parts"], list)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from(GOLDENS), st.data())
 def test_half_a_script_is_no_problem(golden: Path, data: st.DataObject) -> None:

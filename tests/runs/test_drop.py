@@ -175,6 +175,7 @@ def _build_missing(folder: Path, count: int) -> dict[str, bytes]:
     return files(folder / "sft-0") | {"run.json": b""}
 
 
+@pytest.mark.slow
 def test_a_drop_that_is_killed_leaves_whole_runs_or_none(tmp_path: Path) -> None:
     draw = random.Random(5)
     code = f"""

@@ -82,6 +82,7 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
     assert list(Path("node-local").glob("hpctrain-*")) == [], "the node-local caches are removed"
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_passed_over(hpctrain: str) -> None:
     Path("train.py").write_text("import os\nprint('port', os.environ['MASTER_PORT'], os.environ['MASTER_ADDR'])\n")
     port = 20000 + job_directory.first_job_id() % 9000
@@ -93,6 +94,7 @@ def test_a_port_that_is_taken_is_passed_over(hpctrain: str) -> None:
     assert LocalScheduler().status()[0].state == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_the_rank_of_a_node_is_that_nodes_own(hpctrain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each node runs, seen through a recording stand-in for the launcher."""
     programs = tmp_path / "programs"

@@ -134,6 +134,7 @@ def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
     assert "srun: error: 127.0.0.2: task 1: Exited with exit code 3" in output(record.job_id, "err")
 
 
+@pytest.mark.slow
 def test_srun_without_kill_on_bad_exit_waits_for_the_others() -> None:
     record = wait(submit("srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 1; echo done'", "#SBATCH --nodes=2\n"))
     assert (record.exit_code, output(record.job_id)) == (3, "done\n")
@@ -188,6 +189,7 @@ def test_what_a_finished_script_left_running_is_ended() -> None:
     assert processes_of(record.job_id) == []
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_was_killed_is_noticed_and_cancel_cleans_up() -> None:
     job_id = submit("touch started; sleep 100")
     wait_for(lambda: Path("started").exists())
@@ -198,6 +200,7 @@ def test_a_supervisor_that_was_killed_is_noticed_and_cancel_cleans_up() -> None:
     assert processes_of(job_id) == []
 
 
+@pytest.mark.slow
 def test_cancel_on_the_command_line_ends_what_a_killed_supervisor_left(hpctrain: str) -> None:
     job_id = submit("touch started; sleep 100")
     wait_for(lambda: Path("started").exists())

@@ -60,6 +60,7 @@ def test_each_id_has_a_wrong_script() -> None:
     assert set(IDS) - covered == {"script-too-large"}  # its file would have 4 MiB; the next test makes it
 
 
+@pytest.mark.slow
 def test_a_script_that_slurm_refuses_for_its_size() -> None:
     text = "#!/bin/bash\n#SBATCH --time=1\n" + "# a line of data\n" * 250_000
     assert [one.id for one in lint(text, "x.sbatch")] == ["script-too-large"]
