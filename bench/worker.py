@@ -7,6 +7,7 @@ Both take further options as NAME=VALUE. Useful tokens are those of the text: pa
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import resource
@@ -75,7 +76,13 @@ class Meter:
         }
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
-        os._exit(0)
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End within a training that would go on, with what is done at every end: os._exit alone leaves semaphores and temporary folders."""
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def _wait() -> None:

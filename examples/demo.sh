@@ -27,4 +27,11 @@ That was the script of a cluster, byte for byte: $directory/sft.sbatch. There yo
   sbatch sft.sbatch
   tail -F logs/output_sft.log
   scancel -n sft            # or: hpctrain cancel
+
+Next, here:
+
+  cd $directory
+  hpctrain report           # what the run did: one page for a browser
+  ${ACCELERATE_USE_CPU:+ACCELERATE_USE_CPU=true }hpctrain submit --local
+  hpctrain watch            # that one, while it trains
 MESSAGE

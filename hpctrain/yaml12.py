@@ -25,6 +25,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _MAX_DEPTH = 100
 #: More values than any config; a few lines of aliases of aliases could stand for billions.
 _MAX_VALUES = 100_000
+_KEY = re.compile(r" *[\w'\"-]+ *:")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 
@@ -174,6 +175,24 @@ def _too_deep(text: str, file: str) -> Place | None:
     return None
 
 
+def _indentation(lines: list[str], number: int) -> str:
+    """Return the words on a key that stands in no column of those above it; nothing where its column is right."""
+    levels: list[int] = []
+    above = ""
+    for line in lines[:number]:
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        indent, above = len(line) - len(line.lstrip(" ")), text
+        levels = [*(level for level in levels if level < indent), indent]
+    here = lines[number] if number < len(lines) else ""
+    indent = len(here) - len(here.lstrip(" "))
+    if not levels or indent in levels or not _KEY.match(here) or (indent > levels[-1] and above.partition(" #")[0].rstrip().endswith(":")):
+        return ""
+    columns = " or ".join(str(level) for level in sorted(levels, reverse=True))
+    return f"; it is indented by {indent} and the keys above by {columns}: keys of one section stand in one column"
+
+
 def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
@@ -181,7 +200,8 @@ def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
         context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
         lines = text.split("\n")
         tab = mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
-        return f"{Place(file, mark.line + 1, mark.column + 1)}: {context}{problem}" + ("; indent with blanks, not tabs" if tab else "")
+        hint = "; indent with blanks, not tabs" if tab else _indentation(lines, mark.line)
+        return f"{Place(file, mark.line + 1, mark.column + 1)}: {context}{problem}{hint}"
     # The reader below the parser gives no place for a character that YAML does not allow.
     odd = _NOT_YAML.search(text)
     if odd is None:

@@ -147,3 +147,22 @@ def test_what_becomes_json() -> None:
         "l": [1, "1"],
         "u": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("resources:\n  nodes: 2\n time: 1\n", "3:2", "it is indented by 1 and the keys above by 2 or 0"),
+        ("resources:\n  nodes: 2\n    # a note\n\n    time: 1\n", "5:5", "it is indented by 4 and the keys above by 2 or 0"),
+        ("job_name: x\n  resources:\n", "2:12", "it is indented by 2 and the keys above by 0"),
+        ("resources:\n\tnodes: 2\n", "2:1", "indent with blanks, not tabs"),
+        ("a: [1\nb: 2\n", "2:2", None),
+        ("a:\n  b: 'x\n", "3:1", None),
+    ],
+)
+def test_indentation_is_named_where_it_is_the_cause(text: str, place: str, words: str | None) -> None:
+    with pytest.raises(UsageError) as raised:
+        yaml12.load(text, "c.yaml")
+    (said,) = raised.value.details
+    assert said.startswith(f"c.yaml:{place}: ")
+    assert words in said if words else "indent" not in said

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """A call that runs beside the caller. Whoever goes away leaves it alone: it ends with the process.
+    """A call that runs beside the caller. Whoever goes away leaves it alone: it ends with the process, and so does what it has started.
 
     Args:
         ask: the call.

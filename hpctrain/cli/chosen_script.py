@@ -6,7 +6,7 @@ Nothing is guessed: where two scripts could be meant, the user is told what to t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from hpctrain.cli.job_options import Request, parse_request, spec_of, words_of
 from hpctrain.cli.job_scripts import Script, Scripts, paths_of, scripts_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
+from hpctrain.scheduler import batch_script
+from hpctrain.scheduler.parse import directives
 
 #: What is only tried: `--dry-run` writes nothing, `--test-only` needs a file, but not the user's.
 Trial = Literal["no", "dry-run", "test-only"]
@@ -29,13 +31,25 @@ class Chosen:
     """A script to submit.
 
     Attributes:
+        path: what the user calls it. Another command may write another script there at any moment.
+        text: what is checked, kept and submitted: as it was rendered or read, once.
         made: what it was rendered from; None for a script that is somebody's own, or was edited.
         takes_name: hpctrain rendered it once, so that it takes the name of its run as its argument.
     """
 
     path: Path
+    text: str
     made: Script | None
     takes_name: bool
+
+    @property
+    def values(self) -> dict[str, str | None]:
+        """Its options of sbatch.
+
+        Raises:
+            UsageError: it is no batch script.
+        """
+        return directives.last_values(batch_script.parse(self.text, self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +61,17 @@ class Choice:
 
 
 @contextmanager
-def chosen(asked: Request, named: str | None, *, force: bool, trial: Trial) -> Iterator[Choice]:
+def chosen(
+    asked: Request, named: str | None, *, force: bool, trial: Trial, check: Callable[[Request], None] = lambda _: None
+) -> Iterator[Choice]:
     """Yield the scripts to submit, rendered first where something was asked for.
+
+    Args:
+        asked: what was typed.
+        named: the script that was named.
+        force: replace what hpctrain did not write.
+        trial: what is only tried.
+        check: refuses a job that is rendered now, before anything of it is written.
 
     Raises:
         UsageError: no script, a stale one, or more than one that could be meant.
@@ -75,20 +98,24 @@ def chosen(asked: Request, named: str | None, *, force: bool, trial: Trial) -> I
         with tempfile.TemporaryDirectory() as directory:
             copies = {Path(directory) / path.name: script for path, script in zip(paths_of(made.scripts), made.scripts, strict=True)}
             script_file.write_whole({path: script.text for path, script in copies.items()})
-            yield Choice(tuple(Chosen(path, script, True) for path, script in copies.items()), made)
+            yield Choice(tuple(Chosen(path, script.text, script, True) for path, script in copies.items()), made)
         return
     if trial == "dry-run":
         for path in paths_of(made.scripts):
             script_file.refuse_to_lose(path, force=force)
             click.echo(f"would write {path}")
     else:
+        for path in paths_of(made.scripts):
+            script_file.refuse_to_lose(path, force=force)
+        check(asked)
         for note in script_file.write(made, force=force):
             click.echo(note, err=True)
     yield _all(made)
 
 
 def _all(made: Scripts) -> Choice:
-    return Choice(tuple(Chosen(path, script, True) for path, script in zip(paths_of(made.scripts), made.scripts, strict=True)), made)
+    both = zip(paths_of(made.scripts), made.scripts, strict=True)
+    return Choice(tuple(Chosen(path, script.text, script, True) for path, script in both), made)
 
 
 def _first_path(asked: Request) -> Path:
@@ -99,12 +126,13 @@ def _first_path(asked: Request) -> Path:
 
 def _as_it_is(path: Path) -> Choice:
     """Return one script that was named: what it was rendered from is known where it still says that."""
-    made = render.read_header(_read(path))
+    text = batch_script.text(path)
+    made = render.read_header(text)
     if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return Choice((Chosen(path, None, made is not None),), None)
+        return Choice((Chosen(path, text, None, made is not None),), None)
     whole = _made_again(made.arguments)
-    same = next((script for script in whole.scripts if script.text == _read(path)), None) if whole is not None else None
-    return Choice((Chosen(path, same, True),), whole if same is not None else None)
+    same = next((script for script in whole.scripts if script.text == text), None) if whole is not None else None
+    return Choice((Chosen(path, text, same, True),), whole if same is not None else None)
 
 
 def _made_again(arguments: tuple[str, ...]) -> Scripts | None:
@@ -120,9 +148,10 @@ def _as_they_are(written: Path, again: str) -> Choice:
     Raises:
         UsageError: what the script's own command would render now is something else.
     """
-    made = render.read_header(_read(written))
+    text = batch_script.text(written)
+    made = render.read_header(text)
     if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return Choice((Chosen(written, None, made is not None),), None)  # somebody's own script, or edited: the user's text is what counts
+        return Choice((Chosen(written, text, None, made is not None),), None)  # somebody's own, or edited: the user's text counts
     whole = scripts_of(parse_request(made.arguments))
     for path, script in zip(paths_of(whole.scripts), whole.scripts, strict=True):
         if not path.is_file() or _read(path) != script.text:
@@ -173,9 +202,11 @@ def _refuse_to_forget(written: Path, asked: Request) -> None:
     if made is None or made.directory != str(Path.cwd()):
         return
     before = parse_request(made.arguments)
+    # The points of a sweep are no trials: how many of those there are, the study says.
+    options = {path: value for path, value in before.options.items() if path != ("array",) or asked.tasks is None}
     both = replace(
         asked,
-        options=before.options | asked.options,
+        options=options | asked.options,
         sbatch=tuple(dict.fromkeys((*before.sbatch, *asked.sbatch))),
         arguments=asked.arguments or before.arguments,
         config=asked.config or before.config,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain import __version__
+from hpctrain import __version__, installed
 from hpctrain.cli.job_options import JobCommand, Request, job_options, request
 from hpctrain.errors import UsageError
 
@@ -91,15 +91,18 @@ def case_of(asked: Request, *, quick: bool = False) -> Case:
         on_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
         slurm=shutil.which("sbatch") is not None,
         quick=quick,
+        requirement=installed.requirement("train"),
     )
 
 
 def lines(verdict: Verdict) -> list[str]:
     """Return a verdict as lines of at most 80 columns: one line, wrapped, and each finding below it."""
+    from hpctrain.jobs.check import show
+
     head = click.style(f"{verdict.word:<8}", fg=_COLOURS[verdict.word])
     # A finding that holds the sentence says it for both.
     said_below = any(verdict.sentence in finding.what for finding in verdict.findings)
-    wrapped = _wrap(f"{verdict.probe}:" if said_below else f"{verdict.probe}: {verdict.sentence}", 8)
+    wrapped = _wrap(f"{verdict.probe}: {show.counts(verdict.findings) if said_below else verdict.sentence}", 8)
     found = [head + wrapped[0].lstrip(), *wrapped[1:]]
     for finding in verdict.findings:
         found += finding_lines(finding, 8)

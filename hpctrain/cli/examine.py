@@ -133,7 +133,7 @@ def _together(of_each: Sequence[tuple[str, list[Finding]]]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def before_submit(asked: Request, *, local: bool, again: str) -> None:
+def before_submit(asked: Request, *, local: bool, as_it_is: str) -> None:
     """Hold a submission against the checks: warnings go to stderr in a line each, errors stop it.
 
     Raises:
@@ -143,10 +143,10 @@ def before_submit(asked: Request, *, local: bool, again: str) -> None:
     if examined.errors:
         for sentence in _no_config(asked):
             click.echo(f"note: {sentence}", err=True)
-    _stop(examined.findings, again)
+    _stop(examined.findings, as_it_is)
 
 
-def text_before_submit(text: str, name: str, again: str, *, local: bool) -> None:
+def text_before_submit(text: str, name: str, *, as_it_is: str, local: bool) -> None:
     """Hold a script that is somebody's own against `lint`, and its directives against the cluster of the config, if there is one.
 
     Raises:
@@ -162,22 +162,21 @@ def text_before_submit(text: str, name: str, again: str, *, local: bool) -> None
         from hpctrain.jobs.check.script import check_script
 
         found += check_script(text, name, load.load(cluster, os.environ))
-    _stop(found, again)
+    _stop(found, as_it_is)
 
 
-def _stop(findings: Sequence[Finding], again: str) -> None:
-    """Say each warning in a line, and raise on errors."""
+def _stop(findings: Sequence[Finding], as_it_is: str) -> None:
+    """Say each warning in a line, and raise on errors; `as_it_is` submits in spite of them."""
     for finding in findings:
         if finding.level == "warning":
-            text = show.line(finding)
-            click.echo(show.wrapped(text, 80) if sys.stderr.isatty() else text, err=True)
+            click.echo(show.wrapped_line(finding, 80) if sys.stderr.isatty() else show.line(finding), err=True)
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return
     raise HpctrainError(
         f"not submitted: {show.counts(errors)} in the job",
         details=tuple(line for finding in errors for line in show.block(finding).splitlines()),
-        fix=f"as above, then submit again; to submit as it is: {again} --no-check",
+        fix=f"as above, then submit again; to submit as it is: {as_it_is}",
     )
 
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from typing import Any
 
 import click
@@ -52,9 +53,9 @@ def _say_what_was_read(answer: Any) -> None:
     parts = [f"{read} file{'' if read == 1 else 's'}, {_size(answer.size)}"]
     parts += [f"{account.source or account.scheduler}: {account.state}"] if account is not None else []
     parts += [f"{len(answer.case.samples)} samples"] if answer.case.samples else []
-    click.echo(f"read for {answer.title}: {'; '.join(parts)}", err=True)
-    for note in answer.notes:
-        click.echo(f"note: {note}", err=True)
+    for said in (f"read for {answer.title}: {'; '.join(parts)}", *(f"note: {note}" for note in answer.notes)):
+        # A terminal would break the line in the middle of a word.
+        click.echo("\n  ".join(textwrap.wrap(said, _width() - 2, break_long_words=False, break_on_hyphens=False)), err=True)
     diagnoses = answer.explanation.diagnoses
     if answer.run is not None and any(diagnosis.fix.changes for diagnosis in diagnoses):
         click.echo(f"next: hpctrain resubmit {shlex.quote(answer.run)} --apply-fix", err=True)

@@ -24,6 +24,8 @@ from hpctrain.scheduler.parse.accounting import Account
 
 #: A job may write its last line so long after the scheduler counts it as ended, and clocks differ.
 _SLACK_S = 3600.0
+#: Seconds for each answer of Slurm where a log has been named: it says most, and Slurm may be installed here without a cluster.
+_PATIENCE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,9 @@ def _account(
         found = (
             [each for each in known if each.job_id == job]
             if known is not None
-            else schedulers.accounts([job], near={job: near} if near is not None else None)
+            else schedulers.accounts(
+                [job], near={job: near} if near is not None else None, patience_s=_PATIENCE_S if meant.guessed else None
+            )
         )
     except HpctrainError as error:
         said = error.details[-1].strip() if error.details and " said: " in error.details[-1] else error.what
@@ -147,12 +151,16 @@ def _with_reason(account: Account) -> Account:
     """Return the record of a job that waits with the reason that squeue gives: accounting hears of it later."""
     if account.state not in states.WAITING or account.reason not in (None, "", "None"):
         return account
-    try:
-        records = schedulers.owner(account.job_id).status([account.job_id], max_age_s=ASK_EVERY_S)
-    except HpctrainError:
-        return account
-    reason = next((record.reason for record in records if record.job_id == account.job_id and record.state == account.state), None)
-    return account if reason is None else replace(account, reason=reason)
+    # The last answer may be from before the job was submitted, by a plain sbatch: then squeue is asked anew.
+    for age in (ASK_EVERY_S, 0.0):
+        try:
+            records = schedulers.owner(account.job_id).status([account.job_id], max_age_s=age)
+        except HpctrainError:
+            return account
+        reason = next((record.reason for record in records if record.job_id == account.job_id and record.state == account.state), None)
+        if reason not in (None, "", "None"):
+            return replace(account, reason=reason)
+    return account
 
 
 def _is_of(account: Account, started: float | None, times: Sequence[float]) -> bool:

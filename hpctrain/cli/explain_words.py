@@ -31,6 +31,7 @@ class Meant:
 
     Attributes:
         job: its id, where there is one that a scheduler may know.
+        guessed: the name of a log is all that tells of the job.
         no_directory: of the log that the scheduler names, where that directory is not there.
         temporary: a file that holds what came from the standard input.
     """
@@ -38,6 +39,7 @@ class Meant:
     files: tuple[LogFile, ...]
     title: str
     job: str | None = None
+    guessed: bool = False
     run: Run | None = None
     run_dir: Path | None = None
     notes: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ def _of_paths(paths: Sequence[Path]) -> Meant:
     jobs = {file.job for file in files}
     job = jobs.pop() if len(jobs) == 1 else None
     title = str(paths[0]) if len(paths) == 1 else f"{len(files)} files"
-    return Meant(files=files, title=title, job=job if job and store.JOB_ID.match(job) else None)
+    return Meant(files=files, title=title, job=job if job and store.JOB_ID.match(job) else None, guessed=True)
 
 
 def _of_run(run_dir: Path) -> Meant:

@@ -247,7 +247,7 @@ def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
         raise _unknown_gpu(typed.gpu)
     if memory is None:
         profile = f"the profile {case.profile.name} says nothing of them" if case.profile is not None else "no cluster profile is named"
-        reason = f"{named!r} is not in the table of GPUs" if named else f"{profile}, and Slurm says nothing of GPUs"
+        reason = f"{named!r} is not in the table of GPUs" if named else f"{profile}, and {_said_by_slurm(case)}"
         raise UsageError("which GPU the job gets is not known", details=(reason,), fix=_WITHOUT_GPU)
     typed_words = " ".join(word for word in ("--gpu" * (typed.gpu is not None), "--gpu-memory" * (typed.gpu_memory is not None)) if word)
     said = case.fact(shape.gpu, "nodes", case.shape_name or "", "gpu") if shape is not None else None
@@ -262,6 +262,16 @@ def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
     if size is None and gpu is not None and not part and gpu.memory < max(each.memory for each in gpus.variants(named or "")):
         source += f": {named!r} may have more memory, --gpu-memory says how much"
     return site, f"{gpu.name if gpu is not None else named or 'a GPU'}, {sizes.gib(memory)} for programs ({source})"
+
+
+def _said_by_slurm(case: Case) -> str:
+    """Return what Slurm says of the GPUs, which it does not name: a GRES may have a number and no type."""
+    if case.live is None:
+        return "Slurm was not asked, as there is no sinfo here"
+    numbers = [number for group in case.live_nodes for _, number in group.gpus]
+    if numbers:
+        return f"Slurm has {max(numbers)} GPUs on a node, and does not say of which kind"
+    return "Slurm shows no GPUs where the job goes"
 
 
 def _unknown_gpu(name: str) -> UsageError:

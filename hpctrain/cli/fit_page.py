@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.cli.fit_facts import Question
@@ -23,6 +23,8 @@ _WIDTH = 80
 _BAR = 40
 _ROWS = 10
 _MIB = 1024**2
+#: What to write for accelerate's GradientAccumulationPlugin(sync_each_batch=True).
+SYNC = "accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}"
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -44,6 +46,27 @@ def page(
         yield from _table(question, own, rows, best, every=every)
     else:
         yield from _nothing(question)
+    for note in sync_notes(question, best):
+        yield from _wrapped(f"note: {note}")
+
+
+def sync_notes(question: Question, best: Row | None) -> list[str]:
+    """Return a sentence where a layout fits as soon as gradients are sent in each pass of a step that accumulates."""
+    row = layouts.synced(question.shape, question.layout, question.site, question.learnt, best=best)
+    if row is None:
+        return []
+    which = "the asked layout" if replace(row.layout, sync_each_batch=False) == question.layout else _in_short(row.layout)
+    rate = f" and {row.tokens_per_s:,.0f} tokens/s" if row.tokens_per_s is not None else ""
+    return [
+        f"{which} would fit, with {gib(row.total)}{rate}, if the gradients of each pass were sent at once, not kept whole until the "
+        f"step's last pass; under training: {SYNC}"
+    ]
+
+
+def _in_short(layout: Layout) -> str:
+    checkpointing = "with" if layout.checkpointing == "full" else "without"
+    machines = f"{layout.nodes}x{layout.gpus_per_node}"
+    return f"{layout.sharding} on {machines} GPUs, micro batch {layout.micro_batch}, {checkpointing} checkpointing,"
 
 
 def _head(question: Question) -> Iterator[str]:
@@ -156,6 +179,8 @@ def _hours(seconds: float | None) -> str:
 def _number(value: float | None, width: int = 7) -> str:
     if value is None:
         return f"{'?':>{width}}"
+    if 0 < value < 0.01:
+        return f"{'<0.01':>{width}}"
     return f"{value:>{width},.0f}" if value >= 100 else f"{value:>{width}.1f}" if value >= 1 else f"{value:>{width}.2f}"
 
 
@@ -231,7 +256,7 @@ def document(question: Question, own: Row, rows: Sequence[Row], best: Row | None
         "corrected": {"memory": asdict(question.learnt.of_memory(question.layout)),
                       "speed": asdict(question.learnt.of_speed(question.layout))},
         "assumption": speed.ASSUMPTION,
-        "notes": list(question.notes),
+        "notes": [*question.notes, *sync_notes(question, best)],
     }  # fmt: skip
 
 

@@ -123,7 +123,8 @@ def parse_request(words: tuple[str, ...]) -> Request:
     """Return the request in the words of a script's header."""
     from hpctrain.cli.render import command
 
-    with command.make_context("render", list(words)) as ctx:
+    # As hpctrain's own group does: click keeps the help option that a command was first asked for.
+    with command.make_context("render", list(words), help_option_names=["-h", "--help"]) as ctx:
         return request(ctx, ctx.params)
 
 

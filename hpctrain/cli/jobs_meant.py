@@ -13,11 +13,11 @@ from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse.records import JobRecord
 
 
-def find(words: Sequence[str], *, fresh: bool = False) -> list[JobRecord]:
+def find(words: Sequence[str], *, fresh: bool = False, patience_s: float | None = None) -> list[JobRecord]:
     """Return the jobs that `words`, ids or names, stand for; without words, all.
 
     Slurm is not asked where every word is the id of a job of this machine: a controller that is silent costs minutes.
-    `fresh` asks it anew, for who acts on the answer.
+    `fresh` asks it anew, for who acts on the answer; `patience_s` are the seconds for each answer, where less than usual will do.
 
     Raises:
         UsageError: words that stand for no job.
@@ -26,7 +26,7 @@ def find(words: Sequence[str], *, fresh: bool = False) -> list[JobRecord]:
     ids = [job for word in words for job in (schedulers.jobs_of_run(word) or [word])]
     if ids and all(schedulers.owner(job).name == LocalScheduler.name for job in ids):
         return schedulers.select(words, LocalScheduler().status())
-    jobs, silent = schedulers.all_jobs(fresh=fresh)
+    jobs, silent = schedulers.all_jobs(fresh=fresh, patience_s=patience_s)
     if silent is None:
         return schedulers.select(words, jobs) if words else jobs
     local = [record for record in jobs if not words or {record.job_id, record.name} & set(words)]

@@ -22,10 +22,16 @@ from hpctrain.scheduler.slurm import SlurmScheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One script of a choice, with what it stands for."""
+    """One script of a choice, with what it stands for.
+
+    Attributes:
+        path: what the user calls it; what is submitted is `text`, from a copy that is the launch's own.
+    """
 
     path: Path
+    text: str
     title: str
+    is_array: bool
     made: Script | None
     array: str | None
     offset: int
@@ -49,15 +55,15 @@ class Launcher:
 
     def submit(
         self, path: Path, *, script: str | None, config: str | None = None, stage: str | None = None,
-        array: str | None = None, offset: int = 0, dependency: str | None = None,
+        array: str | None = None, offset: int = 0, dependency: str | None = None, shown: Path | None = None,
     ) -> Submission:  # fmt: skip
-        """Submit a script and record it; `array` is None where the script's own directive holds.
+        """Submit a script and record it; `array` is None where the script's own directive holds, `shown` is what the user calls the file.
 
         Raises:
             HpctrainError: the scheduler refused it, or did not answer; what is not known is recorded too.
         """
         text, found = batch_script.read(path)
-        said: dict[str, Any] = {"arguments": (self.tag,), "dependency": dependency, "array": array}
+        said: dict[str, Any] = {"arguments": (self.tag,), "dependency": dependency, "array": array, "shown": shown}
         values = directives.last_values(found)
         record = launch.Submission(
             token=uuid.uuid4().hex[:16], argv=("bash", str(path), self.tag), at=time.time(), scheduler=self.scheduler.name,  # type: ignore[arg-type]
@@ -100,7 +106,7 @@ class Launcher:
         Raises:
             SchedulerError: one of them may still arrive.
         """
-        text, found = batch_script.read(part.path)
+        text, found = part.text, batch_script.parse(part.text, part.path)
         tokens = {entry.token for entry in self._unanswered(text)}
         notes: dict[str, Submission] = {}
         record = self._record_of(part, text)
@@ -126,7 +132,7 @@ class Launcher:
 
     def go_on_with_call(self, parts: Sequence[Part]) -> bool:
         """Take over the call that was interrupted while it submitted these parts; say whether there was one."""
-        tokens = {entry.token for part in parts for entry in self._unanswered(batch_script.read(part.path)[0])}
+        tokens = {entry.token for part in parts for entry in self._unanswered(part.text)}
         if not tokens:
             return False
         recorded = self._recorded()

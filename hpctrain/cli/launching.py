@@ -24,11 +24,10 @@ from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.runs import launch, launches, layout, store
 from hpctrain.runs.claim import claim
 from hpctrain.runs.store import Run
-from hpctrain.scheduler import batch_script, ledger
+from hpctrain.scheduler import ledger
 from hpctrain.scheduler.base import Submission
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 from hpctrain.scheduler.parse import array as arrays
-from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
 
 __all__ = ["Launched", "Launcher", "Orders", "Submitted", "dependency_on", "go_on", "is_array", "snapshot", "start"]
@@ -78,7 +77,7 @@ def start(choice: Choice, scheduler: SlurmScheduler | LocalScheduler, orders: Or
             path = choice.scripts[0].path
             raise UsageError(f"{path} is not of hpctrain, and takes no --run-id", fix=f"hpctrain submit {path}")
         return Launched(
-            None, tuple(Submitted("", scheduler.submit(one.path, resend=orders.resend), is_array(one.path)) for one in choice.scripts)
+            None, tuple(Submitted("", scheduler.submit(one.path, resend=orders.resend), is_array(one)) for one in choice.scripts)
         )
     runs = _runs(choice.scripts[0])
     known = orders.run_id or (_interrupted(choice) if isinstance(scheduler, SlurmScheduler) else None)
@@ -165,8 +164,7 @@ class _Before:
 
 def _runs(script: Chosen) -> Path:
     """Return `runs/` of the directory in which the script runs."""
-    values = directives.last_values(batch_script.read(script.path)[1])
-    chdir = Path(values.get("chdir") or Path.cwd())
+    chdir = Path(script.values.get("chdir") or Path.cwd())
     if not chdir.is_dir():
         raise UsageError(f"the job would run in {chdir}, which is not here", fix="submit it there: sbatch, or hpctrain submit")
     return chdir / layout.RUNS
@@ -175,7 +173,7 @@ def _runs(script: Chosen) -> Path:
 def _interrupted(choice: Choice) -> str | None:
     """Return the tag of a submission of one of these scripts that was never answered: the answer may be that it is there."""
     for script in choice.scripts:
-        for entry in ledger.unanswered_of(batch_script.read(script.path)[0]):
+        for entry in ledger.unanswered_of(script.text):
             if entry.arguments:
                 return entry.arguments[0]
     return None
@@ -184,8 +182,8 @@ def _interrupted(choice: Choice) -> str | None:
 def _part(one: Chosen, *, several: bool) -> Part:
     script = one.made
     return Part(
-        path=one.path, title=one.path.name if several else "", made=script,
-        array=directives.last_values(batch_script.read(one.path)[1]).get("array"),
+        path=one.path, text=one.text, title=one.path.name if several else "", made=script,
+        array=one.values.get("array"), is_array=is_array(one),
         offset=script.part.offset if script is not None and script.part is not None else 0,
         stage=script.spec.stage if script is not None else None,
         dependencies=tuple(script.stage.dependencies) if script is not None and script.stage is not None else (),
@@ -197,7 +195,7 @@ def _name(choice: Choice) -> str:
     """Return what the launch is called: the job's name, of stages that of the whole."""
     if choice.whole is not None:
         return choice.whole.job.spec.job_name
-    return directives.last_values(batch_script.read(choice.scripts[0].path)[1]).get("job-name") or "job"
+    return choice.scripts[0].values.get("job-name") or "job"
 
 
 def _runs_of(runs: Path, tag: str, part: Part) -> list[Run]:
@@ -286,7 +284,7 @@ def _record(choice: Choice, parts: Sequence[Part], runs: Path, tag: str) -> dict
 
 
 def _record_part(part: Part, runs: Path, tag: str) -> launch.Part:
-    script = launch.add_script(runs, tag, part.path.name, batch_script.read(part.path)[0])
+    script = launch.add_script(runs, tag, part.path.name, part.text)
     config = None
     if part.made is not None:
         said = part.made.job.config.model_dump(mode="json", exclude={"sweep"})
@@ -342,18 +340,25 @@ def _secret_files(runs: Path, tag: str) -> list[Path]:
 def _submit_all(
     parts: Sequence[Part], records: Mapping[Path, launch.Part], launcher: Launcher, earlier: Mapping[Path, Sequence[Submission]]
 ) -> list[Submitted]:
-    """Submit what no earlier call has: the scripts, and the links of their chains."""
+    """Submit what no earlier call has: the scripts, and the links of their chains.
+
+    What goes to the scheduler is the launch's own copy of each script, which nobody writes again: beside it, other commands may render
+    other scripts to the same file.
+    """
     made: list[Submitted] = []
     jobs: dict[str, list[str]] = {}
     for part in parts:
         record = records[part.path]
-        said: dict[str, Any] = {"script": record.script, "config": record.config, "stage": part.stage, "offset": part.offset}
+        kept = launch.script_path(launcher.runs, launcher.tag, record.script)
+        said: dict[str, Any] = {
+            "script": record.script, "config": record.config, "stage": part.stage, "offset": part.offset, "shown": part.path,
+        }  # fmt: skip
         submissions = list(earlier.get(part.path, ()))
         if not submissions:
-            submissions.append(launcher.submit(part.path, dependency=dependency_on(part.dependencies, jobs), **said))
-        submissions += launcher.chain(submissions[-1], part.path, part.links + 1 - len(submissions), **said)[1:]
+            submissions.append(launcher.submit(kept, dependency=dependency_on(part.dependencies, jobs), **said))
+        submissions += launcher.chain(submissions[-1], kept, part.links + 1 - len(submissions), **said)[1:]
         made += [
-            Submitted(f"{part.title}{f' (link {number} of its chain)' if number else ''}".strip(), each, is_array(part.path))
+            Submitted(f"{part.title}{f' (link {number} of its chain)' if number else ''}".strip(), each, part.is_array)
             for number, each in enumerate(submissions)
         ]
         if part.stage is not None:
@@ -370,6 +375,6 @@ def dependency_on(dependencies: Sequence[tuple[str, str]], jobs: Mapping[str, Se
     return ",".join(words) or None
 
 
-def is_array(path: Path) -> bool:
+def is_array(one: Chosen) -> bool:
     """Whether a script is submitted as several tasks; SLURM_ARRAY_TASK_ID set by hand takes one of them."""
-    return "array" in directives.last_values(batch_script.read(path)[1]) and not os.environ.get("SLURM_ARRAY_TASK_ID")
+    return "array" in one.values and not os.environ.get("SLURM_ARRAY_TASK_ID")

@@ -19,6 +19,8 @@ from hpctrain.scheduler.parse import states
 from hpctrain.scheduler.parse.records import JobRecord
 
 _HEAD_BYTES = 1 << 16
+#: Seconds for Slurm to say what a job does whose log is known without it.
+_PATIENCE_S = 15.0
 #: The job script's first words (templates/_macros.j2).
 _BEGINS = re.compile(rb"^hpctrain: attempt ([0-9]+)\.[0-9]+ of the run ([A-Za-z0-9][A-Za-z0-9._-]{0,119}) begins", re.MULTILINE)
 _PROCESSES = re.compile(rb"^export HPCTRAIN_WORLD_SIZE=([0-9]{1,7}) ", re.MULTILINE)
@@ -102,10 +104,10 @@ def of_job(word: str | None, *, every_job: bool = False) -> Chosen:
     """
     by_run = _run(word) if word else None
     silent: SchedulerError | None = None
+    known = _remembered(word)
     try:
-        record = schedulers.newest(jobs_meant.find([] if word is None else [word]))
+        record = schedulers.newest(jobs_meant.find([] if word is None else [word], patience_s=_PATIENCE_S if known is not None else None))
     except SchedulerError as error:
-        known = _remembered(word)
         if known is None and by_run is not None and found.of_run(by_run.absolute(), project=Path.cwd()):
             return replace(of_paths([by_run]), notes=(f"whether the run {word} still runs is not known",))
         if known is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import click
 
 from hpctrain.cli.prepare_progress import amount, duration
+from hpctrain.doctor.words import many
 from hpctrain.errors import visible
 from hpctrain.jobs import shell
 from hpctrain.preparation.manifest import Manifest, Split
@@ -63,34 +64,35 @@ def lines(summary: Summary, *, step: int | None = None) -> Iterator[str]:
     if made.truncated:
         total = sum(split.examples for split in made.splits.values())
         what = {"split": "split into several", "keep_start": "cut"}.get(str(made.settings.get("truncation")), "cut")
-        yield f"{made.truncated:,} examples of {total:,} were longer than {made.max_length} tokens, and {what}"
+        was = "was" if made.truncated == 1 else "were"
+        yield f"{many(made.truncated, 'example')} of {total:,} {was} longer than {made.max_length} tokens, and {what}"
     yield from _unexpected(made)
     yield from _warnings(made, step)
     dropped = sum(made.dropped.values())
     if dropped:
-        yield f"dropped: {dropped:,} of {made.rows:,} rows"
+        yield f"dropped: {dropped:,} of {many(made.rows, 'row')}"
         for reason, count in sorted(made.dropped.items(), key=lambda item: -item[1]):
             yield f"  {count:,} x {reason}"
             if first := made.dropped_first.get(reason):
                 yield f"    first: {first[:200]}"
     if summary.tokenising > 0 and summary.tokenised:
-        speed = f"{amount(summary.tokenised / summary.tokenising)} tokens/s with {summary.workers} workers"
+        speed = f"{amount(summary.tokenised / summary.tokenising)} tokens/s with {many(summary.workers, 'worker')}"
         memory = f", {summary.peak_mib / 1024:.1f} GiB of memory" if summary.peak_mib else ""
         yield f"{duration(summary.seconds)}, {speed}{memory}"
         if summary.reused:
-            yield f"{summary.reused:,} of {summary.pieces:,} pieces were finished before"
+            yield f"{summary.reused:,} of {many(summary.pieces, 'piece')} {'was' if summary.reused == 1 else 'were'} finished before"
 
 
 def _split_lines(name: str, split: Split, made: Manifest) -> Iterator[str]:
     share = split.trained / split.tokens if split.tokens else 0.0
-    yield f"{name}: {split.examples:,} examples, {split.tokens:,} tokens"
+    yield f"{name}: {many(split.examples, 'example')}, {many(split.tokens, 'token')}"
     yield f"  {share:.1%} of the tokens are trained on ({made.loss_on})"
     if made.packed:
         full = f"{1 / split.padded:.1%} full" if split.padded else ""
-        rows = f"{split.rows:,} packed row{'s' * (split.rows != 1)}"
+        rows = f"{many(split.rows, 'packed row')}"
         yield f"  {rows} of {made.max_length} tokens, {split.examples / split.rows:.1f} examples each, {full}"
     else:
-        yield f"  the longest has {split.longest:,} tokens; padding of random batches of 8: {split.padded - 1:.0%}"
+        yield f"  the longest has {many(split.longest, 'token')}; padding of random batches of 8: {split.padded - 1:.0%}"
     if name == next(iter(made.splits)):
         yield from _histogram(split)
 
@@ -98,11 +100,12 @@ def _split_lines(name: str, split: Split, made: Manifest) -> Iterator[str]:
 def _unexpected(made: Manifest) -> Iterator[str]:
     """Yield what the rows themselves brought along."""
     if made.context_turns:
-        yield f"{made.context_turns:,} turns are context only, because the template rewrites them"
+        are = "is" if made.context_turns == 1 else "are"
+        yield f"{many(made.context_turns, 'turn')} {are} context only, because the template rewrites them"
     if made.specials:
         yield "warning: special tokens written in the text of rows become real ones:"
         for token, rows in sorted(made.specials.items(), key=lambda item: -item[1])[:_TOKENS_SAID]:
-            yield f"  {rows:,} row{'s' * (rows != 1)} with {token}"
+            yield f"  {many(rows, 'row')} with {token}"
             yield f"    first: {made.specials_first.get(token, '')[:200]}"
         if len(made.specials) > _TOKENS_SAID:
             yield f"  and {len(made.specials) - _TOKENS_SAID} other tokens"
@@ -117,7 +120,7 @@ def _warnings(made: Manifest, step: int | None) -> Iterator[str]:
             yield "  is the mask right? look at examples with --show, or name it: --loss-on"
     train = made.splits.get("train")
     if train is not None and step is not None and train.rows < step:
-        yield f"warning: {train.rows:,} row{'s' * (train.rows != 1)} to train on, and one step takes {step:,}:"
+        yield f"warning: {many(train.rows, 'row')} to train on, and one step takes {step:,}:"
         yield "  fewer GPUs, a smaller per_device_train_batch_size" + (", or --no-pack" if made.packed else "")
 
 

@@ -32,7 +32,6 @@ def command(jobs: tuple[str, ...], as_json: bool, show_all: bool) -> int:
     hpctrain ps 123
     """  # noqa: D301 - \b is click's word for lines that stay as they are
     from hpctrain.cli import ps_rows, ps_table
-    from hpctrain.scheduler import slurm_asked
 
     records, silent = (jobs_meant.find(jobs), None) if jobs else schedulers.all_jobs()
     ended = [record for record in records if record.is_final]
@@ -48,7 +47,7 @@ def command(jobs: tuple[str, ...], as_json: bool, show_all: bool) -> int:
         click.echo("\n".join(ps_table.lines(rows if show_all else ps_table.folded(rows))))
     if hidden:
         click.echo(f"and {hidden} more that ended: hpctrain ps --all", err=True)
-    if not any(map(_is_local, jobs)) and slurm_asked.trouble("sacct") is not None:
+    if not any(map(_is_local, jobs)) and schedulers.accounting_trouble() is not None:
         click.echo("note: sacct does not answer; of jobs that have ended, only what slurmctld remembers is shown", err=True)
     if not rows and silent is None:
         click.echo("no jobs; next: hpctrain submit", err=True)

@@ -120,7 +120,7 @@ def all_runs(runs_dir: Path, *, index: bool = True) -> Listing | None:
 def no_runs(runs_dir: Path) -> UsageError:
     """Return the error for a verb that needs a run where there is no runs/."""
     return UsageError(
-        f"there is no {runs_dir}", details=(f"looked in {Path.cwd()}",),
+        f"there is no directory {runs_dir}", details=(f"looked in {Path.cwd()}",),
         fix="go to the directory where you submit, or say --runs-dir DIRECTORY",
     )  # fmt: skip
 
@@ -144,7 +144,7 @@ def as_json_row(run: Run, state: State) -> dict[str, Any]:
 def _none(runs_dir: Path, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"schema": 1, "runs": [], "foreign": []}))
-    click.echo(f"no runs: there is no {runs_dir} in {Path.cwd()}", err=True)
+    click.echo(f"no runs: there is no directory {runs_dir} in {Path.cwd()}", err=True)
     click.echo("next: hpctrain submit, or where else runs are: hpctrain runs list --runs-dir DIRECTORY", err=True)
     return 0
 

@@ -16,10 +16,18 @@ from hpctrain.scheduler.parse.records import JobRecord
 from hpctrain.scheduler.slurm import SlurmScheduler
 
 
-def available() -> list[Scheduler]:
-    """Return Slurm, where sbatch is on PATH, and this machine."""
+def available(patience_s: float | None = None) -> list[Scheduler]:
+    """Return Slurm, where sbatch is on PATH, and this machine.
+
+    Args:
+        patience_s: seconds for each answer of Slurm, where less than usual will do.
+    """
     local: list[Scheduler] = [LocalScheduler()]
-    return [SlurmScheduler(), *local] if SlurmScheduler.is_available() else local
+    if not SlurmScheduler.is_available():
+        return local
+    slurm = SlurmScheduler()
+    slurm.timeout = min(slurm.timeout, patience_s) if patience_s is not None else slurm.timeout
+    return [slurm, *local]
 
 
 def owner(job_id: str) -> Scheduler:
@@ -30,7 +38,7 @@ def owner(job_id: str) -> Scheduler:
     return SlurmScheduler()
 
 
-def all_jobs(*, fresh: bool = False) -> tuple[list[JobRecord], SchedulerError | None]:
+def all_jobs(*, fresh: bool = False, patience_s: float | None = None) -> tuple[list[JobRecord], SchedulerError | None]:
     """Return my jobs on every scheduler, those of the last day included, and what kept Slurm from answering.
 
     A cluster that does not answer is no reason to hide what runs on this machine. Slurm is not asked the same again within 15 s, by any
@@ -38,10 +46,11 @@ def all_jobs(*, fresh: bool = False) -> tuple[list[JobRecord], SchedulerError | 
 
     Args:
         fresh: ask anew: for who acts on the answer.
+        patience_s: seconds for each answer of Slurm, where less than usual will do.
     """
     jobs: list[JobRecord] = []
     silent: SchedulerError | None = None
-    for scheduler in available():
+    for scheduler in available(patience_s):
         try:
             jobs += scheduler.status(max_age_s=0.0 if fresh else ASK_EVERY_S)
         except SchedulerError as error:
@@ -49,7 +58,7 @@ def all_jobs(*, fresh: bool = False) -> tuple[list[JobRecord], SchedulerError | 
     return jobs, silent
 
 
-def accounts(job_ids: Sequence[str], *, near: Mapping[str, float] | None = None) -> list[Account]:
+def accounts(job_ids: Sequence[str], *, near: Mapping[str, float] | None = None, patience_s: float | None = None) -> list[Account]:
     """Return what these jobs were given and used, on every scheduler; of an array, all its tasks. Unknown ids are left out.
 
     One question to Slurm for all of them, not again within 15 s, and of jobs that have ended never again. Where Slurm is not on PATH, its
@@ -58,12 +67,13 @@ def accounts(job_ids: Sequence[str], *, near: Mapping[str, float] | None = None)
     Args:
         job_ids: as the schedulers show them.
         near: job id to seconds since the epoch at which the job meant was running, where its id may have been used again since.
+        patience_s: seconds for each answer of Slurm, where less than usual will do.
 
     Raises:
         SchedulerError: Slurm is there, is asked, and neither accounting nor slurmctld answers.
     """
     found: list[Account] = []
-    for scheduler in available():
+    for scheduler in available(patience_s):
         mine = [job for job in dict.fromkeys(job_ids) if owner(job).name == scheduler.name]
         if mine:
             times = {job: at for job, at in (near or {}).items() if job in mine}
@@ -93,7 +103,7 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
         if not matching:
             unknown.append(word)
     if unknown:
-        silent = slurm_asked.trouble("sacct") if SlurmScheduler.is_available() else None
+        silent = accounting_trouble()
         if silent is not None and any(_is_of_slurm(job) for word in unknown for job in (word, *jobs_of_run(word))):
             # Of a job that slurmctld has forgotten, accounting alone could say that there is none.
             raise SchedulerError(
@@ -103,6 +113,11 @@ def select(words: Sequence[str], jobs: Sequence[JobRecord]) -> list[JobRecord]:
             )
         raise UsageError(f"there is no job {', '.join(repr(word) for word in unknown)}", fix="hpctrain ps")
     return list(chosen.values())
+
+
+def accounting_trouble() -> str | None:
+    """Return what kept sacct from answering a short while ago; None where nothing did, and where there is no Slurm."""
+    return slurm_asked.trouble("sacct") if SlurmScheduler.is_available() else None
 
 
 def _is_of_slurm(word: str) -> bool:

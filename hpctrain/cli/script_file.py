@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def write_whole(wanted: Mapping[Path, str]) -> None:
         OSError: the file system refuses; nothing has changed then.
     """
     wanted = {path.resolve() if path.is_symlink() else path: text for path, text in wanted.items()}  # behind a link, not in its place
-    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in wanted}
+    # Host names and process ids repeat among the machines that share a file system; this name does not.
+    temporaries = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in wanted}
     try:
         for path, temporary in temporaries.items():
             with temporary.open("x", encoding="utf-8", errors="surrogateescape") as stream:

@@ -9,16 +9,15 @@ from typing import Any
 
 import click
 
-from hpctrain.cli import follow, launching
+from hpctrain.cli import follow, launching, submitted_before
 from hpctrain.cli.chosen_script import Choice, Chosen, Trial, chosen
-from hpctrain.cli.job_options import JobCommand, Request, job_options, parse_request, request
+from hpctrain.cli.job_options import JobCommand, Request, job_options, parse_request, request, words_of
 from hpctrain.cli.launching import Launched, Orders
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render, shell
 from hpctrain.runs import layout
 from hpctrain.scheduler import batch_script
 from hpctrain.scheduler.local.scheduler import LocalScheduler
-from hpctrain.scheduler.parse import directives
 from hpctrain.scheduler.slurm import SlurmScheduler
 
 #: Exit codes of a training that has saved and stopped, to go on (hpctrain.training): no failure to explain.
@@ -62,19 +61,38 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
     """Submit the script that was named, or those of a request, and return the exit code; `parameters` are the command's own options."""
     scheduler = scheduler_for(parameters)
     trial: Trial = "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
-    with chosen(asked, batch_script, force=parameters["force"], trial=trial) as choice:
+    checked: list[Request] = []
+
+    def check(fresh: Request) -> None:
+        checked.append(fresh)
+        if not parameters["no_check"]:
+            _check_request(fresh, local=scheduler.name == "local", force=parameters["force"])
+
+    with chosen(asked, batch_script, force=parameters["force"], trial=trial, check=check) as choice:
         if trial == "dry-run":
             return max(_dry_run(scheduler, one) for one in choice.scripts)
         if trial == "test-only":
             return max(_test_only(scheduler, one.path) for one in choice.scripts)
-        if not parameters["no_check"]:
-            paths = [one.path for one in choice.scripts] if choice.whole is None else [choice.scripts[0].path]
-            for path in paths:
-                _check(path, asked.verb, local=scheduler.name == "local", named=batch_script is not None)
+        if not parameters["no_check"] and not checked:
+            for one in choice.scripts if choice.whole is None else choice.scripts[:1]:
+                _check(one, asked.verb, local=scheduler.name == "local", named=batch_script is not None)
         return _submit(scheduler, choice, parameters)
 
 
-def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
+def _check_request(asked: Request, *, local: bool, force: bool) -> None:
+    """Hold a job that has no script yet against the checks.
+
+    Raises:
+        HpctrainError: the checks found errors.
+    """
+    from hpctrain.cli import examine
+
+    words = words_of(asked)
+    as_it_is = shell.join(("hpctrain", *asked.verb.split(), "--no-check", *(["--force"] if force else []), *words))
+    examine.before_submit(replace(parse_request(words), verb=asked.verb), local=local, as_it_is=as_it_is)
+
+
+def _check(one: Chosen, verb: str, *, local: bool, named: bool) -> None:
     """Hold a script against the checks: its job, where hpctrain rendered it here and nobody edited it since, else its text.
 
     Raises:
@@ -82,20 +100,24 @@ def _check(path: Path, verb: str, *, local: bool, named: bool) -> None:
     """
     from hpctrain.cli import examine
 
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    path, text = one.path, one.text
     made = render.read_header(text)
     if made is not None and made.untouched and made.directory == str(Path.cwd()):
         again = f"hpctrain {verb} {shell.quote(path)}" if named else f"hpctrain {verb}"
-        examine.before_submit(replace(parse_request(made.arguments), verb=verb), local=local, again=again)
+        examine.before_submit(replace(parse_request(made.arguments), verb=verb), local=local, as_it_is=f"{again} --no-check")
     elif made is None or not made.untouched:
-        batch_script.read(path)  # what is no batch script at all is no finding, but a wrong word
-        examine.text_before_submit(text, str(path), f"hpctrain {verb} {shell.quote(path)}", local=local)
+        batch_script.parse(text, path)  # what is no batch script at all is no finding, but a wrong word
+        examine.text_before_submit(text, str(path), as_it_is=f"hpctrain {verb} {shell.quote(path)} --no-check", local=local)
 
 
 def _submit(scheduler: SlurmScheduler | LocalScheduler, choice: Choice, parameters: dict[str, Any]) -> int:
     orders = Orders(run_id=parameters["run_id"], snapshot=not parameters["no_snapshot"], resend=parameters["resend"])
+    runs = Path(choice.scripts[0].values.get("chdir") or Path.cwd()) / layout.RUNS
+    same = submitted_before.note(choice, runs) if orders.run_id is None else None
     launched = launching.start(choice, scheduler, orders)
-    return report(scheduler, launched, parameters, Path(_options_in(choice.scripts[0].path).get("chdir") or Path.cwd()) / layout.RUNS)
+    if same is not None:
+        click.echo(same, err=True)
+    return report(scheduler, launched, parameters, runs)
 
 
 def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, parameters: dict[str, Any], runs: Path) -> int:
@@ -123,11 +145,6 @@ def report(scheduler: SlurmScheduler | LocalScheduler, launched: Launched, param
     return 0
 
 
-def _options_in(path: Path) -> dict[str, str | None]:
-    """Return the sbatch options in a script; none in one that a trial has not written."""
-    return directives.last_values(batch_script.read(path)[1]) if path.is_file() else {}
-
-
 def scheduler_for(parameters: dict[str, Any]) -> SlurmScheduler | LocalScheduler:
     """Return where to submit: Slurm where it is, else this machine, and with --local always.
 
@@ -147,10 +164,9 @@ def scheduler_for(parameters: dict[str, Any]) -> SlurmScheduler | LocalScheduler
 
 
 def _dry_run(scheduler: SlurmScheduler | LocalScheduler, one: Chosen) -> int:
-    options = _options_in(one.path)
-    arguments = ("RUN",) if one.takes_name else ()
+    values, arguments = one.values, ("RUN",) if one.takes_name else ()  # what is no batch script is refused here too
     if isinstance(scheduler, SlurmScheduler):
-        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(one.path, values=options, arguments=arguments))}")
+        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(one.path, values=values, arguments=arguments))}")
     else:
         click.echo(f"would run: {shell.join(('bash', str(one.path), *arguments))} on this machine, with stand-ins for srun and scontrol")
     return 0

@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from hpctrain import installed
 from hpctrain.cli import surroundings_files
 from hpctrain.clusters.load import is_dir
 from hpctrain.clusters.slurm_text import printable
@@ -83,6 +84,7 @@ def gather(spec: JobSpec, *, quotas: bool = True, not_checked: list[str] | None 
         hooks=(parts.of("the hooks", lambda: tuple(look(hook) for hook in _hooks(spec))) or ()) if here else (),
         secrets=parts.of("the secrets", lambda: tuple(_secrets(spec))) or (),
         measured=(parts.of("the project's runs", lambda: surroundings_files.measured(spec.chdir)) or ()) if here else (),
+        requirement=installed.requirement("train"),
         launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
     )
 

@@ -243,6 +243,7 @@ def _environment(kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix
         arch=_machine(root / "bin" / "python"),
         version=(3, int(version[1])) if version else None,
         packages=_packages(libraries[-1]) if libraries and not shares else None,
+        distributions=_distributions(libraries[-1]) if libraries and not shares else {},
         torch=_torch(libraries[-1]) if libraries else None,
     )  # fmt: skip
 
@@ -288,6 +289,15 @@ def _packages(site_packages: Path) -> frozenset[str]:
         distribution = entry.endswith((".dist-info", ".egg-info"))
         found.add((entry.partition("-")[0] if distribution else entry.removesuffix(".py")).lower().replace("-", "_"))
     return frozenset(found)
+
+
+def _distributions(site_packages: Path) -> dict[str, str]:
+    """Return the versions of the libraries whose options the training takes; of one that a broken update left twice, none."""
+    found: dict[str, list[str]] = {}
+    for path in site_packages.glob("t*.dist-info"):
+        name, _, version = path.name.removesuffix(".dist-info").partition("-")
+        found.setdefault(name, []).append(version)
+    return {name: versions[0] for name, versions in found.items() if name in ("trl", "transformers") and len(versions) == 1}
 
 
 def _torch(site_packages: Path) -> Literal["cuda", "rocm", "cpu"] | None:

@@ -22,6 +22,8 @@ from hpctrain.scheduler.parse.records import JobRecord
 #: Of a run with many restarts, the jobs that are asked for.
 _ASKED = 8
 _QUIET_S, _QUIET_INTERVALS = 120.0, 5.0
+#: The last line of a traceback.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): ")
 _ENDED = {
     "COMPLETED": "completed", "TIMEOUT": "ended at its time limit", "OUT_OF_MEMORY": "out of memory: the kernel killed it",
     "NODE_FAIL": "ended because a node failed", "CANCELLED": "cancelled", "PREEMPTED": "ended by preemption",
@@ -129,11 +131,18 @@ def view(watched: Watched, now: float) -> View:
         quiet=_quiet(watched, now) if runs else "",
         saved=_saved(looked, now),
         idle=looked.idle if runs else (),
-        warnings=tuple(f"{line} ({count} times)" if count > 1 else line for line, count in list(looked.warnings.values())[-6:]),
+        warnings=_warnings(list(looked.warnings.values()), failed=ended and watched.code != 0),
         notes=_notes(watched),
         next=tuple(next_steps(watched)) if ended else (),
         clock=time.strftime("%H:%M:%S", time.localtime(now)),
     )
+
+
+def _warnings(found: list[tuple[str, int]], *, failed: bool) -> tuple[str, ...]:
+    """Return the last of them; where the run has failed, its first exception last: what follows from that must not push it out."""
+    first = next((each for each in found if _EXCEPTION.match(each[0])), None) if failed else None
+    shown = found[-6:] if first is None else [*[each for each in found if each is not first][-5:], first]
+    return tuple(f"{line} ({count} times)" if count > 1 else line for line, count in shown)
 
 
 def _job(watched: Watched) -> str:

@@ -239,12 +239,29 @@ def _unknown_key(path: KeyPath) -> str:
     }  # fmt: skip
     what = f"unknown key {word!r}" + (f" in {'.'.join(path[:-1])}" if path[:-1] else "")
     if word in others and others[word][0] == word:
-        return f"{what}; it belongs in {others[word][1]}"
+        return f"{what}; it belongs in {_place(others[word][1], word)}"
+    if word not in others and not path[:-1] and _of_training(word):
+        return f"{what}; it belongs in training, indented below it"
     for close in difflib.get_close_matches(word, here, n=1, cutoff=0.6):
         return f"{what}; did you mean {here[close]!r}?"
     for close in difflib.get_close_matches(word, others, n=1, cutoff=0.75):
         return f"{what}; did you mean {others[close][0]!r}, in {others[close][1]}?"
     return f"{what}; known are {', '.join(sorted(set(here.values())))}"
+
+
+def _place(section: str, word: str) -> str:
+    """Return the section that a key belongs in, and how it is written there: the likeliest mistake is the indentation."""
+    if section == "the top level":
+        return f"{section}, not indented"
+    both = f"training or {section}" if _of_training(word) else section
+    return f"{both}, indented below it"
+
+
+def _of_training(word: str) -> bool:
+    """Whether a shipped training has an option of that name."""
+    from hpctrain.jobs.check import known_arguments
+
+    return any(word in known_arguments.known(task) for task in ("sft", "classify"))
 
 
 def _known_keys() -> dict[KeyPath, dict[str, str]]:

@@ -26,6 +26,7 @@ IDS = (
     "doctor-inodes",
     "doctor-quota",
     "doctor-offline",
+    "doctor-start",
     "doctor-slurm-silent",
     "doctor-no-account",
     "node-silent",

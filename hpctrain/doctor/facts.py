@@ -24,6 +24,7 @@ class Case:
         on_cpu: ACCELERATE_USE_CPU says that the training runs on the CPU.
         slurm: Slurm's programs are on PATH.
         quick: leave out what takes more than a few seconds.
+        requirement: what pip takes for hpctrain with the training's libraries.
     """
 
     spec: JobSpec
@@ -33,6 +34,7 @@ class Case:
     on_cpu: bool = False
     slurm: bool = False
     quick: bool = False
+    requirement: str = "hpctrain[train]"
 
     @property
     def shape(self) -> NodeShape | None:

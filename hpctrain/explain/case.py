@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpctrain.explain.model import Evidence
 from hpctrain.memory.sample import Sample
 from hpctrain.scheduler.parse.accounting import Account
 
@@ -51,13 +52,33 @@ class AttemptFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueFact:
+    """What logs say of requeues, where they are all that is known.
+
+    Attributes:
+        times: how many.
+        at: of the first, seconds since the epoch.
+        span_s: from the first to the last.
+        steps: lines of progress behind the first.
+        evidence: the first and the last.
+    """
+
+    times: int
+    evidence: tuple[Evidence, Evidence]
+    at: float | None = None
+    span_s: float | None = None
+    steps: int = 0
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """See the module.
 
     Attributes:
         files: that were read, in their order.
         account: of the job that is explained, as the scheduler says it.
-        attempts: of the run, oldest first.
+        attempts: of the run, oldest first; `requeues`: what is known without them.
         config: the job config as resolved (keys of config.yaml), where hpctrain rendered the job.
         samples: of the MemoryCallback: for each rank its first, its highest and its last ones, in time's order.
         step, max_steps: the last step that was logged, and how many there were to be; `step_s`: seconds of a step.
@@ -70,6 +91,7 @@ class Case:
     files: tuple[FileFact, ...] = ()
     account: Account | None = None
     attempts: tuple[AttemptFact, ...] = ()
+    requeues: RequeueFact | None = None
     config: Mapping[str, Any] | None = None
     samples: tuple[Sample, ...] = ()
     step: int | None = None

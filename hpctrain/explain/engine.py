@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpctrain.explain import engine_evidence, engine_order, engine_running, text
+from hpctrain.explain import engine_evidence, engine_order, engine_requeues, engine_running, text
 from hpctrain.explain.case import Case
 from hpctrain.explain.engine_evidence import SURVIVED, Fired
 from hpctrain.explain.engine_order import TOLERANCE_S
+from hpctrain.explain.engine_running import DEADLY
 from hpctrain.explain.hit import FirstFailed, Hit, Trouble
 from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Evidence, Explanation, Fix
 from hpctrain.explain.rule import KNOWN_NAMES, Rule
@@ -16,8 +17,6 @@ from hpctrain.scheduler.parse import states
 
 #: A line that tells of something that broke; what it tells of may have been got over.
 _ERROR = re.compile(r"(?i)error|exception|traceback|fatal|abort|killed|fail")
-#: What ends a program whatever it has logged before.
-_DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
 #: So much earlier, and what is only likely may have nothing to do with what is certain.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
@@ -47,7 +46,9 @@ def explain(
     if ended_well(case, status):
         return Explanation(ended=ended, history=_history(case, ()))
     clocks = case.extra.get("clocks") or engine_order.skews(case.samples)
-    now, before = engine_order.split(engine_order.straight(hits, clocks), case)
+    hits = engine_order.straight(hits, clocks)
+    case = engine_requeues.with_requeues(case, hits)
+    now, before = engine_order.split(hits, case)
     shown, _ = engine_order.split(engine_order.straight(troubles, clocks), case)
     seen_first, _ = engine_order.split(engine_order.straight(first_failed, clocks), case)
     lost = engine_running.has_lost_a_rank(case, now, shown, seen_first)
@@ -60,8 +61,14 @@ def explain(
     return Explanation(
         diagnoses=diagnoses, consequences=consequences if diagnoses or block else (), unexplained=block,
         history=_history(case, before), failed=failed or block is not None, ended=ended,
-        notes=engine_running.notes(case, block) if lost and (diagnoses or block) else (),
+        notes=_notes(case, block, lost=lost, said=bool(diagnoses or block)),
     )  # fmt: skip
+
+
+def _notes(case: Case, block: ErrorBlock | None, *, lost: bool, said: bool) -> tuple[str, ...]:
+    if not said:
+        return engine_requeues.notes(case)
+    return engine_running.notes(case, block) if lost else ()
 
 
 def ended_well(case: Case, status: int | None = None) -> bool:
@@ -149,14 +156,16 @@ class _Judge:
         if not each.hits or each.record or each.found or (each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")):
             return False
         hit = each.hits[0]
-        known = {(one.evidence.file, one.order[1] + near) for one in self.hits for near in range(-60, 1)}
-        for trouble in self.troubles:
-            if not trouble.traceback or trouble.steps_after >= SURVIVED or (trouble.file, trouble.line) in known:
-                continue
+        for trouble in self._unknown_tracebacks(self.hits):
             apart = None not in (trouble.at, hit.at, trouble.rank, hit.rank) and trouble.rank != hit.rank
             if apart and (hit.at or 0) - (trouble.at or 0) > TOLERANCE_S:
                 return True
         return False
+
+    def _unknown_tracebacks(self, hits: Sequence[Hit]) -> list[Trouble]:
+        """Return the tracebacks that the training did not get over, and in which none of `hits` stands."""
+        known = {(hit.evidence.file, hit.order[1] + near) for hit in hits for near in range(-60, 1)}
+        return [each for each in self.troubles if each.traceback and each.steps_after < SURVIVED and (each.file, each.line) not in known]
 
     def _is_hearsay(self, each: Fired) -> bool:
         """Whether a symptom is a fact of the record alone, and a rank had ended by itself, with an error that no rule knows.
@@ -165,8 +174,7 @@ class _Judge:
         """
         if each.rule.kind != "symptom" or each.hits or each.record or not each.found:
             return False
-        known = {(one.evidence.file, one.order[1] + near) for one in self.hits if one.rule not in _OF_STEP for near in range(-60, 1)}
-        return any(one.traceback and one.steps_after < SURVIVED and (one.file, one.line) not in known for one in self.troubles)
+        return bool(self._unknown_tracebacks([hit for hit in self.hits if hit.rule not in _OF_STEP]))
 
     def _earliest(self, fired: Sequence[Fired]) -> list[Fired]:
         """Return the one that came first; with one that is certain behind it, where the first is only likely, and long ago."""
@@ -221,7 +229,8 @@ class _Judge:
     def _places(self, each: Fired, groups: Mapping[str, str], node: str | None) -> dict[str, str]:
         """Return what a remedy's RUN, JOBID, NODE, PATH and LOG stand for, where that is known."""
         account = self.case.account
-        known = {"RUN": self.case.extra.get("run"), "JOBID": account.job_id if account is not None else None, "NODE": node}
+        job = account.job_id if account is not None else groups.get("job")
+        known = {"RUN": self.case.extra.get("run"), "JOBID": job, "NODE": node}
         return {
             name: str(value)
             for name, value in {**known, "PATH": groups.get("path"), "LOG": each.hits[0].evidence.file if each.hits else None}.items()
@@ -286,7 +295,7 @@ class _Judge:
             known: whether it is known that the job failed; where it is not, only what ends a program counts.
         """
         followed = {(hit.evidence.file, hit.order[1]) for hit in self.hits}
-        usable = [each for each in self.troubles if known or ((each.traceback or _DEADLY.search(each.error)) and each.steps_after < 3)]
+        usable = [each for each in self.troubles if known or ((each.traceback or DEADLY.search(each.error)) and each.steps_after < 3)]
         if not usable:
             return None
         own = [each for each in usable if not any((each.file, each.line + n) in followed for n in range(len(each.lines) + 40))]
@@ -294,7 +303,7 @@ class _Judge:
         if self.first is not None and (of_first := [each for each in usable if each.rank is not None and each.rank == self.first.rank]):
             usable = of_first
         # A traceback says what; the line with an error word that stands before it may be anything.
-        best = min(usable, key=lambda each: (not (each.traceback or _DEADLY.search(each.error)), engine_order.place(each)))
+        best = min(usable, key=lambda each: (not (each.traceback or DEADLY.search(each.error)), engine_order.place(each)))
         since = None if best.at is None else text.clock(best.at, self.case.zone_s)
         return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
 

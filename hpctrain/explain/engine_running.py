@@ -17,12 +17,15 @@ from hpctrain.explain.model import ErrorBlock, Fix
 
 #: Rules whose lines a launcher writes when a process has ended.
 _EXITED = frozenset({"srun-exited", "exit-killed", "torchelastic-child-failed"})
+#: So srun names the signal that ended a task, of which another rule tells.
+_SRUN = re.compile(r"srun: error: \S+: tasks? [\d,\[\]-]+: ")
 #: What ends a program whatever it has logged before.
-DEADLY = re.compile(r"Segmentation fault|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
-#: Seconds without a step, behind a process that has exited, that are no hang: with steps, and before the first.
-_LEAST_S, _START_S, _TIMES = 60.0, 300.0, 3.0
-#: Steps behind an error, and it ended nobody whom the others wait for.
-_GOES_ON = 3
+DEADLY = re.compile(r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
+#: Seconds without a step, behind a process that has exited, that are no hang: with steps, before the first, and while the log grows: then
+#: the clock that steps are timed by may be slow. `_ALONE_S`: behind a traceback alone, as long as an evaluation may be silent.
+_LEAST_S, _START_S, _GROWS_S, _ALONE_S, _TIMES = 60.0, 1200.0, 900.0, 1800.0, 3.0
+#: Steps behind an error, and it ended nobody whom the others wait for; lines behind a launcher's word, and somebody goes on.
+_GOES_ON, _LINES = 3, 2
 
 
 def has_lost_a_rank(case: Case, hits: Sequence[Hit], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed]) -> bool:
@@ -36,25 +39,30 @@ def has_lost_a_rank(case: Case, hits: Sequence[Hit], troubles: Sequence[Trouble]
     """
     if case.account is None or case.account.state != "RUNNING" or case.now is None:
         return False
-    exited = bool(first_failed) or any(hit.rule in _EXITED and hit.steps_after < _GOES_ON for hit in hits)
+    exited = [hit for hit in hits if (hit.rule in _EXITED or _SRUN.match(hit.evidence.text)) and hit.steps_after < _GOES_ON]
     died = any((each.traceback or DEADLY.search(each.error)) and each.steps_after < _GOES_ON for each in troubles)
-    if exited and _stands_still(case, case.now, sure=died):
+    last = died and (bool(first_failed) or any(hit.lines_after <= _LINES for hit in exited))
+    if (exited or first_failed) and _stands_still(case, case.now, sure=last):
         return True
     quiet = facts_time.silence(case) if died else None
-    return quiet is not None and quiet.is_long
+    return quiet is not None and quiet.is_long and quiet.seconds > _ALONE_S
 
 
 def _stands_still(case: Case, now: float, *, sure: bool) -> bool:
     """Whether no step came for longer than one takes; where the training tells of none but in its log, whether that does not grow.
 
-    `sure` where the process that has exited left a traceback too: a tool that fails at the head of a script seldom does.
+    `sure` where the process that has exited left a traceback too, and nobody wrote anything behind it: a tool that fails at the head of a
+    script seldom does, and what loads the data writes.
     """
     last, samples = last_attempt(case), current(case)
     signs = [last.last_logged_at] if last is not None and last.last_logged_at is not None else []
     signs += [samples[-1].time_ms / 1000] if samples else []
-    signs = signs or [file.grown for file in case.files if file.grown is not None and file.size]
-    usual = facts_time.usual_pause(case)
-    return bool(signs) and now - max(signs) > max(_LEAST_S if sure or usual is not None else _START_S, _TIMES * (usual or 0.0))
+    grown = [file.grown for file in case.files if file.grown is not None and file.size]
+    signs, usual = signs or grown, facts_time.usual_pause(case)
+    least = max(_LEAST_S if sure or usual is not None else _START_S, _TIMES * (usual or 0.0))
+    if grown and now - max(grown) <= _LEAST_S:
+        least = max(least, _GROWS_S)
+    return bool(signs) and now - max(signs) > least
 
 
 def notes(case: Case, unexplained: ErrorBlock | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ sentences may use, where they are known:
 | host_memory_climbs | rank, node, rate (`12 MiB a step`), reached (the step), step, limit, what |
 | hang | step, quiet (`41 min`), since, usual, rank, node (of the one that fell silent first) |
 | slow | step, max_steps, step_s, left (`1 h 20 min`), limit (`04:00:00`) |
-| requeue_loop | count, step, reason |
+| requeue_loop | count, step, reason; of a log alone: requeues, span, job |
 | silent_log | step, file |
 | lost_heartbeat | node, step, others (the step that they reached), quiet |
 | world_size_wrong | world_size, expected, product (`2 nodes x 4 GPUs = 8 processes`) |

@@ -14,6 +14,7 @@ from hpctrain.explain.facts_found import (
     newest,
     processes_asked,
     setting,
+    span,
     where,
     whole,
 )  # fmt: skip
@@ -24,6 +25,8 @@ from hpctrain.scheduler.parse import states
 _AT_ONCE_S = 5
 #: Of a batch script whose srun was ended by SIGTERM: srun hands on the signal, bash adds 128.
 _TERMINATED = (15, 143)
+#: Seconds between two requeues that no time limit and no preemption explain.
+_SOON_S = 900.0
 #: ESLURMD_IO_ERROR, where a signal would stand.
 _IO_ERROR = 53
 
@@ -114,6 +117,14 @@ def never_started(case: Case) -> Found | None:
         groups=groups(state=account.state, exit_code=code, reason=account.reason, elapsed=account.elapsed_s),
         evidence=(evidence(SACCT, ", ".join(words)),), node=None, at=account.ended,
     )  # fmt: skip
+
+
+def requeued_at_once(case: Case) -> Found | None:
+    """By the lines of a log alone: it was requeued again and again within minutes, and no step came since the first time."""
+    seen = case.requeues
+    if seen is None or seen.steps or seen.span_s is None or seen.span_s > _SOON_S * (seen.times - 1):
+        return None
+    return Found(groups=groups(requeues=seen.times, span=span(seen.span_s), job=seen.job), evidence=seen.evidence, at=seen.at)
 
 
 def no_log_directory(case: Case) -> Found | None:

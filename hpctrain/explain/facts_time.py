@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpctrain.explain import facts_job
 from hpctrain.explain.case import AttemptFact, Case
 from hpctrain.explain.facts_found import (
     LOGS,
@@ -148,7 +149,8 @@ def usual_pause(case: Case) -> float | None:
     step_s = seconds_of_a_step(case)
     if step_s is None:
         return None
-    every = min(whole(setting(case, "training", "logging_steps")) or _EVERY, _EVERY)
+    every = whole(setting(case, "training", "logging_steps")) or _EVERY
+    every = min(every, _EVERY) if current(case) else every
     return step_s * every + max(_between_events(case), default=0.0)
 
 
@@ -305,6 +307,8 @@ def left_to_do(case: Case) -> float | None:
 
 def requeue_loop(case: Case) -> Found | None:
     """Three starts or more, one after the other, of which none got further than the one before."""
+    if not case.attempts:
+        return facts_job.requeued_at_once(case)
     tail = _no_further(case.attempts)
     chained = setting(case, "restart", "mode") == "chain"
     by_itself = sum(1 for each in tail[1:] if each.restart > 0 or chained)

@@ -23,6 +23,7 @@ class Hit:
         count: how many lines of this rule were found in this file, of this rank.
         part, parts: the start of the job that wrote the line, and the last one, where a requeued job goes on in the same file; from 0.
         steps_after: lines of progress that stand behind it in the same file, some tens at most.
+        lines_after: lines of any kind, all of them.
     """
 
     rule: str
@@ -37,6 +38,7 @@ class Hit:
     part: int = 0
     parts: int = 0
     steps_after: int = 0
+    lines_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Explanation
+from hpctrain.jobs import typed
 from hpctrain.jobs.secrets_in_text import redacted
 
 SCHEMA = 1
@@ -17,14 +17,6 @@ _MOST_SAID = 400
 _MOST_CONSEQUENCES = 6
 #: A shorter line of a remedy ends where it does on purpose.
 _WRAPPED = 80
-_COMMAND = re.compile(
-    r"\s*(?:\$ |hpctrain|s(?:run|batch|alloc|queue|control|acct|info|cancel|share)\b|export|unset|module|python|pip|uv|conda|grep|ls|df|du|"
-    r"mkdir|rm|cp|mv|cat|head|tail|find|chmod|namei|ulimit|nvidia-smi|py-spy|git|ssh|rsync|apptainer|echo|cd|set|env)\b"
-)
-#: A sentence that begins like a command.
-_PROSE = re.compile(r"\w[.:?]$")
-#: What the shell takes for one word.
-_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
 _BOLD, _RED, _YELLOW, _DIM, _END = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
 
 
@@ -97,23 +89,11 @@ class _Page:
             yield from self._filled(where, "  ")
         for evidence in diagnosis.evidence:
             yield from self._evidence(evidence)
-        first, *rest = _joined(redacted(diagnosis.fix.text).splitlines()) or [""]
+        first, *rest = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
         yield from self._filled(first, "  ", before="fix: ")
         for line in rest:
-            yield from self._typed(line) if _COMMAND.match(line) and not _PROSE.search(line) else self._filled(line, "  ", before="  ")
-
-    def _typed(self, command: str) -> list[str]:
-        """Return a command that is still one when it is copied: cut between its words only, with a backslash."""
-        words = _WORD.findall(command)
-        if " ".join(words) != command.strip():
-            return [f"  {command.strip()}"]
-        found = ["  "]
-        for word in words:
-            if found[-1].strip() and len(found[-1]) + len(word) + 3 > self.width:
-                found[-1] += " \\"
-                found.append("   ")
-            found[-1] += word if not found[-1].strip() and len(found) == 1 else f" {word}"
-        return found
+            command = typed.is_command(line)
+            yield from typed.cut(line, self.width, indent=2, hang=4) if command else self._filled(line, "  ", before="  ")
 
     def _evidence(self, evidence: Any) -> Iterator[str]:
         where = evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
@@ -158,13 +138,13 @@ class _Page:
         return f"{code}{text}{_END}" if self.colour else text
 
 
-def _joined(lines: Sequence[str]) -> list[str]:
+def joined(lines: Sequence[str]) -> list[str]:
     """Return a remedy with each sentence on one line; what is to be typed, the last line always, keeps its own."""
     found: list[str] = []
     for number, line in enumerate(lines):
         before = lines[number - 1] if number else ""
         goes_on = len(before) >= _WRAPPED and not before.rstrip().endswith((".", ":", "?"))
-        if goes_on and number < len(lines) - 1 and not (_COMMAND.match(before) or _COMMAND.match(line)):
+        if goes_on and number < len(lines) - 1 and not (typed.begins(before) or typed.begins(line)):
             found[-1] = f"{found[-1].rstrip()} {line.lstrip()}"
         else:
             found.append(line)

@@ -15,7 +15,7 @@ from hpctrain.explain import scan_literals
 from hpctrain.explain.rule import Rule
 from hpctrain.explain.scan_literals import END
 
-Role = Literal["line", "unless", "error", "end", "lost", "start", "first"]
+Role = Literal["line", "unless", "error", "end", "lost", "start", "first", "done"]
 
 #: What is looked for beside the rules' own signatures.
 _OWN: tuple[tuple[Role, str], ...] = (
@@ -32,6 +32,10 @@ _OWN: tuple[tuple[Role, str], ...] = (
     ("start", r"Restoring states from the checkpoint path|loading checkpoint from \S+ at iteration"),
     ("start", r"^Exported run_id to <<<"),
     ("start", r"^hpctrain: attempt \S+ of the run \S+ begins"),
+    ("done", r"[\"']train_runtime[\"']:|`Trainer\.fit` stopped: `max_(?:epochs|steps|time)="),
+    # By a logger of Python: a script's `echo Training finished` comes in any case.
+    ("done", r"\bINFO\b.*\b[Tt]raining (?:completed?|finished|done)\b(?!.*(?:fail|error|%| with ))"),
+    ("done", r"\[after training is done\] datetime|Trial \d+ finished with value"),
     ("first", r"Root Cause \(first observed failure\):"),
 )  # fmt: skip
 

@@ -30,7 +30,9 @@ def sentences(text: str, groups: Mapping[str, str], known: Collection[str]) -> s
     for number, sentence in enumerate(_NEXT.split(" ".join(text.split()))):
         missing = [name for name in _NAME.findall(sentence) if name in known and name not in groups]
         if not missing or number == 0:
-            kept.append(_filled(sentence, groups, known))
+            said = _filled(sentence, groups, known)
+            # What is quoted at the end may have a full stop of its own.
+            kept.append(said[:-1] if sentence.endswith("}.") and said[-2:-1] in tuple(".?!") else said)
     return " ".join(kept)
 
 

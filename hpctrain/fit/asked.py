@@ -6,6 +6,7 @@ classify.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -96,6 +97,7 @@ def layout_of(
         loss=_loss(reader) if not shape.labels else "classes",
         optimizer=(reader.word("optim", OPTIMIZER) or OPTIMIZER).rpartition(".")[2].lower(),
         padding_free=not shape.labels and (reader.truth("padding_free", False) or packing),
+        sync_each_batch=_synced(reader),
         evaluation=_evaluation(reader, dataset, "epoch" if shape.labels else "no"),
     )  # fmt: skip
     asked = _checkpointing(reader)
@@ -166,6 +168,8 @@ def uncounted(options: Mapping[str, Any]) -> tuple[str, ...]:
         found.append("activation_offloading is not counted: activations go to the host, so the GPU needs less than this, and the node more")
     if reader.get("deepspeed") is not None:
         found.append("the DeepSpeed config is not read: what it offloads to the host is counted on the GPU")
+    if isinstance(name := reader.get("accelerator_config"), str) and not name.lstrip().startswith("{"):
+        found.append(f"{name} is not read: if it has sync_each_batch, a step that accumulates needs less with fsdp")
     return tuple(found)
 
 
@@ -273,6 +277,19 @@ def _attention(reader: _Options) -> Attention:
     if said == "eager":
         return "eager"
     return "flex" if "flex" in said else "flash" if "flash" in said else "sdpa"
+
+
+def _synced(reader: _Options) -> bool:
+    """Return whether gradients are reduced in each pass (transformers' AcceleratorConfig); what lies in a file is not read."""
+    said = reader.get("accelerator_config")
+    if isinstance(said, str) and said.lstrip().startswith("{"):
+        try:
+            said = json.loads(said)
+        except ValueError as error:
+            reader.problem(f"accelerator_config is no JSON: {error}")
+    # Words, or a mapping of them; or transformers' own object, in the training.
+    kwargs = said.get("gradient_accumulation_kwargs") if isinstance(said, Mapping) else getattr(said, "gradient_accumulation_kwargs", None)
+    return bool(kwargs.get("sync_each_batch")) if isinstance(kwargs, Mapping) else False
 
 
 def _checkpointing(reader: _Options) -> bool | None:

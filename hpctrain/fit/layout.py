@@ -49,6 +49,8 @@ class Layout:
             has a few for each row.
         optimizer: as transformers names it: `adamw_torch_fused`, `adamw_8bit`, `sgd`, `adafactor`...
         padding_free: the rows of a micro batch are laid end to end, so that none is padded.
+        sync_each_batch: gradients are reduced in each pass of a step that accumulates, not in its last one alone
+            (accelerate's `sync_each_batch`); with fsdp no process then keeps the gradients of all weights.
         evaluation: rows of one process in one forward pass of an evaluation (`per_device_eval_batch_size`); 0: nothing is evaluated.
     """
 
@@ -67,6 +69,7 @@ class Layout:
     loss: Loss = "fused"
     optimizer: str = "adamw_torch_fused"
     padding_free: bool = False
+    sync_each_batch: bool = False
     evaluation: int = 0
 
     @property

@@ -222,6 +222,28 @@ def _shardings(asked: Layout, processes: int) -> tuple[Sharding, ...]:
     return (asked.sharding,) if quantised else both
 
 
+def synced(shape: ModelShape, asked: Layout, site: Site, learnt: Correction = NONE, *, best: Row | None) -> Row | None:
+    """Return a layout that fits only where gradients are sent in each pass of a step that accumulates (`sync_each_batch`).
+
+    The asked one, where that is one; else the fastest on no more GPUs than asked, where it is faster than `best` or nothing else fits.
+    """
+
+    def judge(layout: Layout, sync: bool) -> Row:
+        return judged(shape, replace(layout, sync_each_batch=sync), site, Work(), learnt)
+
+    found = []
+    for layout in candidates(asked, site):
+        several = layout.sharding == "fsdp" and 1 < layout.processes <= asked.processes and layout.accumulation > 1
+        if several and not layout.sync_each_batch and not judge(layout, False).fits and (row := judge(layout, True)).fits:
+            if layout == asked:
+                return row
+            found.append(row)
+    fastest = min(found, key=_order, default=None)
+    if fastest is None or best is None:
+        return fastest
+    return fastest if (fastest.tokens_per_s or 0.0) > (best.tokens_per_s or 0.0) * _SAME else None
+
+
 def is_tight(row: Row, site: Site) -> bool:
     """Whether a layout that fits leaves less to spare than the formula may be wrong by."""
     return row.total > _SAFE * site.gpu_bytes

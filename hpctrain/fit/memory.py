@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hpctrain.fit import memory_static as static
+from hpctrain.fit.memory_fsdp import Fsdp
 from hpctrain.fit.memory_model import WIDTH, Pass, is_masked
 from hpctrain.fit.memory_tape import Ledger
 
@@ -125,6 +126,7 @@ def _alone(layout: Layout) -> Layout:
         gpus_per_node=layout.processes if several and layout.sharding != "ddp" else 1,
         sharding=layout.sharding if several else "ddp",
         accumulation=min(layout.accumulation, 2),
+        sync_each_batch=layout.sync_each_batch and several and layout.sharding == "fsdp" and layout.accumulation > 1,
     )
 
 
@@ -132,22 +134,22 @@ def _alone(layout: Layout) -> Layout:
 def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
     """Return what comes and goes at the peak of each part of a step: part -> bytes."""
     ledger = Ledger()
-    ledger.in_layers, ledger.in_loss = static.gathered(shape, layout)
-    one = Pass(shape, _as_computed(layout), ledger)
+    one = _pass(shape, layout, ledger)
+    if layout.processes > 1 and layout.sharding.startswith("zero"):
+        one.share(static.trained_width(layout) / WIDTH[layout.compute or layout.weights] / layout.processes)
     passes = min(layout.accumulation, 2)
+    moments: dict[str, dict[str, int]] = {}
     for number in range(passes):
-        # Trainer lets FSDP2 reduce the gradients in a step's last pass alone (no_sync): until then each process keeps all of them.
-        waits = layout.sharding == "fsdp" and number < passes - 1
-        if layout.processes > 1 and layout.sharding != "ddp" and not waits:
-            width = WIDTH[layout.compute or layout.weights]
-            one.share(static.trained_width(layout) / width / layout.processes)
-        moments = {}
+        if one.fsdp is not None:
+            one.fsdp.reduces = layout.sync_each_batch or number == passes - 1
         ledger.restart()
         loss = one.forward()
-        moments["forward"] = ledger.peak_parts
+        _higher(moments, "forward", ledger)
         ledger.restart()
         one.tape.backward(loss)
-        moments["backward"] = ledger.peak_parts
+        if one.fsdp is not None:
+            one.fsdp.end_of_backward()
+        _higher(moments, "backward", ledger)
     moments["optimizer"] = {
         "gradients": static.gradients(shape, layout),
         "working memory": static.optimizer_work(shape, layout),
@@ -157,12 +159,26 @@ def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
     return moments
 
 
+def _pass(shape: ModelShape, layout: Layout, ledger: Ledger) -> Pass:
+    """Return the passes of one process, with FSDP2's units where the weights are divided so."""
+    fsdp = None
+    if layout.processes > 1 and layout.sharding == "fsdp":
+        widths = WIDTH[layout.weights], static.trained_width(layout)
+        fsdp = Fsdp(ledger, layout.processes, WIDTH[layout.compute or layout.weights], *widths)
+    return Pass(shape, _as_computed(layout), ledger, fsdp)
+
+
+def _higher(moments: dict[str, dict[str, int]], name: str, ledger: Ledger) -> None:
+    """Keep the highest point of several passes."""
+    if name not in moments or ledger.peak > sum(moments[name].values()):
+        moments[name] = ledger.peak_parts
+
+
 def _evaluation(shape: ModelShape, layout: Layout) -> dict[str, int]:
     """Return what comes and goes at the peak of an evaluation: a forward pass of which nothing is kept."""
     ledger = Ledger()
-    ledger.in_layers, ledger.in_loss = static.gathered(shape, layout)
     lora = None if layout.lora is None else replace(layout.lora, dropout=False)
-    one = Pass(shape, _as_computed(replace(layout, micro_batch=layout.evaluation, checkpointing="off", lora=lora)), ledger)
+    one = _pass(shape, replace(layout, micro_batch=layout.evaluation, checkpointing="off", lora=lora), ledger)
     one.tape.recording = False
     ledger.restart()
     loss = one.forward()

@@ -134,7 +134,7 @@ class Pass(Operations):
     def layer(self, hidden: Tensor, layer: dict[str, Weights]) -> Tensor:
         """One decoder layer; computed again, it stops once it has what the backward pass needs, before the last addition."""
         norms = self.shape.norms
-        after = norms == 4 or self.shape.model_type in ("olmo2", "olmo3")  # norms after attention and MLP
+        after = self.shape.norms_after
         before = norms == 4 or not after
         residual = hidden
         if before:
@@ -169,6 +169,8 @@ class Pass(Operations):
             part, self.ledger.part = self.ledger.part, "recomputed layer"
             boundary = Parameter("working memory")
             self.again = True
+            if self.is_last_adapter(self.shape.projections[-1]):
+                self.scaled = Block(self.ledger, elements * (self.compute if self.auto else self.adapters), "working memory")
             again = self.layer(Tensor(elements, width, block, boundary if wants else None), layer)
             self.again = False
             self.clear()
@@ -191,17 +193,30 @@ class Pass(Operations):
         if not shape.positions:
             # cos and sin: of one row for all, unless each row says its own positions, as a classifier's do
             held.append(tape.empty(2 * self.length * shape.head_dim * (self.rows if shape.labels else 1), self.width))
+        if self.fsdp is not None:
+            self.fsdp.before_forward(self.embedding_unit)
         hidden = tape.op([self.embedding.tensor], self.tokens * shape.hidden, self.width)
         checkpointing = self.layout.checkpointing == "full"
         if checkpointing and hidden.node is None:  # enable_input_require_grads
             hidden.node = Parameter("working memory")
         embedded = hidden  # the model's forward has a name for it until it returns (inputs_embeds)
-        for layer in self.layers:
+        if self.fsdp is not None and not shape.tied:
+            hidden = self.leave(hidden, self.embedding_unit)
+        for index, layer in enumerate(self.layers):
+            hidden = hidden if self.fsdp is None else self.enter(hidden, self.layer_units[index])
             hidden = self.checkpointed(hidden, layer) if checkpointing else self.layer(hidden, layer)
+            hidden = hidden if self.fsdp is None else self.leave(hidden, self.layer_units[index])
+        if self.fsdp is not None and shape.tied:  # its gradient is sent when all is over: nothing of its first input's has one
+            self.fsdp.before_forward(self.tail_unit)
+        elif self.fsdp is not None:
+            hidden = self.enter(hidden, self.tail_unit)
         hidden = self.normed(hidden, self.norm)
         del embedded
         self.ledger.part = "loss"
         loss = {"fused": self._fused_loss, "logits": self._logits_loss, "classes": self._classes_loss}[self.layout.loss](hidden)
+        if self.fsdp is not None:
+            loss = self.leave(loss, self.tail_unit)
+            self.fsdp.end_of_forward()
         self.ledger.part = "activations"
         self.held = [*held, mask]  # the loop over the layers hands them on, and what is computed again needs them
         del mask, hidden, held

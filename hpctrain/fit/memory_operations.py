@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpctrain.fit.memory_tape import Ledger, Parameter, Tape, Tensor
+from hpctrain.fit.memory_tape import Block, Ledger, Parameter, Tape, Tensor
 from hpctrain.fit.parameters import adapted
 
 if TYPE_CHECKING:
     from hpctrain.fit.layout import Layout
+    from hpctrain.fit.memory_fsdp import Fsdp, Unit
     from hpctrain.fit.shape import Linear, ModelShape
 
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -36,7 +37,7 @@ class Weights:
 class Operations:
     """The weights of a model, and the operations of torch, transformers and peft that its forward pass is made of."""
 
-    def __init__(self, shape: ModelShape, layout: Layout, ledger: Ledger) -> None:
+    def __init__(self, shape: ModelShape, layout: Layout, ledger: Ledger, fsdp: Fsdp | None = None) -> None:
         self.shape, self.layout, self.ledger = shape, layout, ledger
         self.tape = Tape(ledger)
         self.tokens = layout.tokens_per_pass
@@ -50,12 +51,35 @@ class Operations:
         self.cache: list[Weights] = []
         self.held: list[object] = []
         self.again = False  # whether a layer is being computed again
+        self.scaled: Block | None = None  # then, the gradient of its last adapter
         self.frozen = layout.lora is not None
         self._adapted = {each.name for each in adapted(shape, layout.lora)}
         self.layers = [self._layer_weights() for _ in range(shape.layers)]
         self.embedding = self._weights(shape.embedding_parameters)
         self.norm = self._weights(shape.norm_parameters)
         self.head = self.embedding if shape.tied else self._head_weights()
+        self.fsdp = fsdp
+        if fsdp is not None:
+            tail = [self.norm, self.head]
+            self.tail_unit = fsdp.unit(tail, stays=True)
+            self.embedding_unit = self.tail_unit if shape.tied else fsdp.unit([self.embedding])
+            self.layer_units = [fsdp.unit(list(layer.values())) for layer in self.layers]
+
+    # -- FSDP2's units ----------------------------------------------------------------------------------------------------
+
+    def enter(self, tensor: Tensor, unit: Unit) -> Tensor:
+        """Gather a unit, of which this is the input; when the gradient gets here, its gradients are sent."""
+        assert self.fsdp is not None  # noqa: S101 - for mypy
+        fsdp = self.fsdp
+        fsdp.before_forward(unit)
+        return self.tape.hook(tensor, lambda: fsdp.after_backward(unit))
+
+    def leave(self, tensor: Tensor, unit: Unit) -> Tensor:
+        """Let a unit go, of which this is the output; when the gradient gets here, it is gathered again."""
+        assert self.fsdp is not None  # noqa: S101 - for mypy
+        fsdp = self.fsdp
+        fsdp.after_forward(unit)
+        return self.tape.hook(tensor, lambda: fsdp.before_backward(unit))
 
     def share(self, part: float) -> None:
         """Keep that part of each parameter's gradient alone."""
@@ -119,7 +143,7 @@ class Operations:
         """What autocast does to the input of a matrix product."""
         return self.cast(tensor, self.compute) if self.auto else tensor
 
-    def matmul(self, tensor: Tensor, weights: Weights, outputs: int) -> Tensor:
+    def matmul(self, tensor: Tensor, weights: Weights, outputs: int, *, absent: bool = False) -> Tensor:
         """Multiply with a weight: the input is kept where the weight is trained, the weight where a gradient goes to the input."""
         if weights.packed:  # bitsandbytes unpacks it, here and once more in the backward pass, and keeps neither
             tensor, size = self.to_compute(tensor), weights.tensor.elements * self.compute
@@ -129,15 +153,16 @@ class Operations:
             return out
         tensor, weight = self.to_compute(tensor), self._leaf(weights)
         saved = [weight] * (tensor.node is not None) + [tensor] * (weight.node is not None)
-        return self.tape.op([tensor, weight], self.tokens * outputs, tensor.width, saved=saved)
+        return self.tape.op([tensor, weight], self.tokens * outputs, tensor.width, saved=saved, absent=absent)
 
     def linear(self, tensor: Tensor, layer: dict[str, Weights], linear: Linear) -> Tensor:
         """One linear layer, with its adapter where it has one (peft's LoRA).
 
-        When a layer is computed again it stops as soon as all that the backward pass needs is there: for the last adapter, at the
-        multiplication with its scale, which keeps the scale.
+        When a layer is computed again it stops as soon as all that the backward pass needs is there: for the last adapter, in the product
+        with its second matrix, whose output is never made. By then the gradient has come to that product through the addition and the
+        multiplication with the scale, which keep no tensor, so the scaled gradient is there while the layer is computed again.
         """
-        stops = self.again and linear is self.shape.projections[-1]
+        stops = self.again and self.is_last_adapter(linear)
         result = self.matmul(tensor, layer[linear.name], linear.outputs)
         lora = self.layout.lora
         if lora is None or linear.name not in self._adapted:
@@ -150,12 +175,19 @@ class Operations:
             del kept
         low = self.matmul(dropped, layer[linear.name + ".A"], lora.rank)
         del dropped
-        high = self.matmul(low, layer[linear.name + ".B"], linear.outputs)
+        high = self.matmul(low, layer[linear.name + ".B"], linear.outputs, absent=stops)
+        if stops and high.node is not None:
+            high.node.saved = [*high.node.saved, self.scaled]
+            self.scaled = None
         del low
-        high = self.tape.op([high], high.elements, high.width, absent=stops)
+        high = self.tape.op([high], high.elements, high.width, absent=stops, passes=stops)
         out = self.tape.op([result, high], result.elements, max(result.width, high.width), passes=True, absent=stops)
         del high
         return self.cast(out, result.width)
+
+    def is_last_adapter(self, linear: Linear) -> bool:
+        """Whether nothing but additions comes after this layer's adapter in a decoder layer."""
+        return linear is self.shape.projections[-1] and linear.name in self._adapted and not self.shape.norms_after
 
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         """Add two tensors."""

@@ -165,26 +165,11 @@ def buffers(shape: ModelShape, layout: Layout) -> int:
     if layout.sharding == "ddp":
         return trained * trained_width(layout)  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
     if layout.sharding == "fsdp":
-        return 0  # comes and goes: `gathered`
+        return 0  # comes and goes (memory_fsdp.py)
     bucket = min(ZERO_BUCKET, trained) * narrow
     if layout.sharding == "zero2":
         return bucket
     return 2 * bucket + min(shape.parameters, ZERO3_LIVE) * narrow
-
-
-def gathered(shape: ModelShape, layout: Layout) -> tuple[int, int]:
-    """Return the bytes of what FSDP2 has gathered and sends: while the layers run, and while the loss is computed.
-
-    In the layers, the one that computes, the next one and the buffer that it arrives in; a layer's gradients and the buffer that they leave
-    in; the output layer with the last norm (tied: the table) stays gathered from the forward pass on. In the loss, that and the layer that
-    the backward pass begins with. As torch's fake process group shows it (tests/fit/test_exact.py).
-    """
-    if layout.processes == 1 or layout.sharding != "fsdp":
-        return 0, 0
-    narrow = WIDTH[layout.compute or layout.weights]
-    layer = shape.layer_parameters * narrow
-    root = (shape.embedding_parameters if shape.tied else shape.head_parameters) * narrow
-    return (5 if layout.lora is None else 3) * layer + root, layer + root
 
 
 def nccl(layout: Layout) -> int:

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Adds up what is allocated, and remembers the parts at the highest point.
-
-    Attributes:
-        in_layers, in_loss: bytes of the sharding's buffers, while the layers run and while there is something of the loss; they count as
-            the part `buffers` in `peak_parts`.
-    """
+    """Adds up what is allocated, and remembers the parts at the highest point."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -30,7 +25,6 @@ class Ledger:
         self.peak = 0
         self.peak_parts: dict[str, int] = {}
         self.part = "activations"
-        self.in_layers = self.in_loss = 0
 
     def restart(self) -> None:
         """Look for the highest point from here on."""
@@ -41,10 +35,9 @@ class Ledger:
         """Allocate (or free, when negative)."""
         self.now += size
         self.parts[part] = self.parts.get(part, 0) + size
-        beside = self.in_loss if self.parts.get("loss") else self.in_layers
-        if self.now + beside > self.peak:
-            self.peak = self.now + beside
-            self.peak_parts = {**self.parts, "buffers": beside}
+        if self.now > self.peak:
+            self.peak = self.now
+            self.peak_parts = dict(self.parts)
 
 
 class Block:
@@ -166,6 +159,19 @@ class Tape:
             self._count += 1
             out.node = Node(self._count, [(each.node, each.bytes) for each in inputs], (), 0)
             out.node.grow = grow
+
+    def hook(self, tensor: Tensor, call: Callable[[], None]) -> Tensor:
+        """Return the same tensor, of which `call` is told when its gradient is there."""
+        if not self.recording or tensor.node is None:
+            return tensor
+        out = Tensor(tensor.elements, tensor.width, tensor.block, None)
+
+        def grow(box: list[Block]) -> list[Block | None]:
+            call()
+            return [box.pop()]
+
+        self.custom([tensor], out, grow)
+        return out
 
     def backward(self, root: Tensor, gradient: Block | None = None) -> None:
         """Run backward from `root`; the gradients of parameters stay with their `Parameter`."""

@@ -90,6 +90,11 @@ class ModelShape:
         return self.labels or self.vocab
 
     @property
+    def norms_after(self) -> bool:
+        """Whether a norm comes after attention and MLP, before what they give is added."""
+        return self.norms == 4 or self.model_type in ("olmo2", "olmo3")
+
+    @property
     def linears(self) -> Mapping[str, tuple[int, int]]:
         """The linear layers of one decoder layer: path -> (inputs, outputs)."""
         return {each.name: (each.inputs, each.outputs) for each in self.projections}

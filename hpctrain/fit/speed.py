@@ -158,5 +158,6 @@ def _communication_s(shape: ModelShape, layout: Layout, gpu: Gpu) -> float:
         case "zero2":  # gradients are scattered in each pass, weights gathered once
             moved = layout.accumulation * once + share * (gradients if layout.lora is None else 0)
         case _:  # weights are gathered for the forward and for the backward pass
-            moved = 2 * layout.accumulation * share * weights + once
+            sent = layout.accumulation if layout.sync_each_batch else 1
+            moved = 2 * layout.accumulation * share * weights + sent * once
     return moved / speed

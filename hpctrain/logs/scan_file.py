@@ -28,6 +28,8 @@ _SHOWN = 300
 _NEAR = 40
 _NEAR_BYTES = 32768
 _MOST_WAITING = 1000
+#: So many lines below its first line, an error may say the name that the first one lacks.
+_BELOW = 8
 #: A rule that matches this often in one file is counted by a part of its lines from there on.
 _OFTEN, _SAMPLED = 5000, 64
 _MOST_KEYS = 4096
@@ -223,6 +225,8 @@ class FileScan:
                 self._boundary(signature.role, here.line)
             case "first":
                 self._first_failed(here.piece, here.begin)
+            case "done":
+                self._steps.done()
             case "unless":
                 self._unless.update(signature.silenced)
             case "error":
@@ -284,6 +288,8 @@ class FileScan:
             both = replace(kept.last, groups={**hit.groups, **kept.last.groups})
             kept.first, kept.last = (both if kept.first is kept.last else kept.first), both
         elif kept is not None:
+            if hit.groups and not kept.first.groups and hit.order[1] - kept.first.order[1] <= _BELOW:
+                kept.first = replace(kept.first, groups=hit.groups)
             kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.count
         elif len(self._kept) < _MOST_KEYS:
             self._kept[key] = _Kept(hit, hit, hit.count, self._steps.count)
@@ -357,9 +363,10 @@ class FileScan:
             self._part += 1
         hits = []
         for kept in self._kept.values():
-            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=self._steps.count - kept.steps))
+            steps, lines = self._steps.count - kept.steps, max(0, self._line - 1 - kept.last.order[1])
+            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=steps, lines_after=lines))
             if kept.last is not kept.first:
-                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=self._steps.count - kept.steps))
+                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=steps, lines_after=lines))
         for trouble in self._troubles:
             trouble.parts, trouble.steps_after = self._part, self._steps.count - trouble.steps
         first = [replace(each, parts=self._part) for each in self._first]

@@ -8,8 +8,8 @@ from hpctrain.logs import text
 
 #: So many steps are counted behind an error.
 _COUNTED = 30
-#: transformers, our own lines, and bars of tqdm, which Lightning and torchtune draw too.
-_WORDS = (b"'loss':", b'"loss":', b"[speed] step=", b"it/s]", b"s/it]", b"it/s,", b"s/it,")
+#: transformers, our own lines, and bars of tqdm, which Lightning and torchtune draw too; of a server, what it has answered.
+_WORDS = (b"'loss':", b'"loss":', b"[speed] step=", b"it/s]", b"s/it]", b"it/s,", b"s/it,", b'HTTP/1.1" 200')
 #: Megatron (`iteration 5/ 100 | … lm loss: 9.5E+00`), torchtune, torchtitan, torchvision (`Epoch: [0] … loss: 2.3 (2.4)`), plain loops.
 #: To the end of the line, so that a line counts once. `loss_coef: 0.1` is of a config, `loss scale: 1.0` is no loss.
 _LINE = re.compile(
@@ -40,6 +40,10 @@ class Steps:
     def want(self) -> None:
         """Count from here on: here is an error, or an end."""
         self._stop_at, self._left = self.count + _COUNTED, _SEARCHED
+
+    def done(self) -> None:
+        """Count the word of a training that it is complete as many steps: it got over what stands before."""
+        self.count += _COUNTED
 
     def begin(self) -> None:
         """Go on with the next piece."""

@@ -20,8 +20,8 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
 )
 _CHAINED = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
-#: Python says so of an error while it tidies up, and goes on.
-_IGNORED = re.compile(rb"Exception ignored (?:in|while|on|due)")
+#: Python says so of an error while it tidies up, or writes a log, and goes on.
+_IGNORED = re.compile(rb"Exception ignored (?:in|while|on|due)|--- Logging error ---|Error in atexit\._run_exitfuncs:")
 _WORD = re.compile(r"(?i)error|exception|fatal|abort|segmentation|killed|panic|not found")
 
 

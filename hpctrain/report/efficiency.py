@@ -18,7 +18,7 @@ from hpctrain.runs.history import History, Start
 from hpctrain.scheduler.parse.accounting import Account
 
 MIB = 2**20
-SILENT = "not known"
+SILENT = "unknown"
 """The part of a run whose steps nobody has written down."""
 
 

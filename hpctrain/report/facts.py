@@ -25,6 +25,7 @@ from hpctrain.runs.history import History
 from hpctrain.runs.predicted import Beside
 from hpctrain.runs.states import State
 from hpctrain.runs.store import Run
+from hpctrain.scheduler.parse import duration, memory_size
 from hpctrain.scheduler.parse.accounting import Account
 
 LOG_LINES = 30
@@ -156,8 +157,17 @@ def _config(values: Mapping[str, Any] | None, origins: Mapping[str, str]) -> tup
         item: Any = values
         for part in path.split("."):
             item = item.get(part) if isinstance(item, dict) else None
-        rows.append((path, secrets.shown(secrets.value(path.rpartition(".")[2], item))[:2000], where))
+        rows.append((path, secrets.shown(secrets.value(path.rpartition(".")[2], _in_units(path, item)))[:2000], where))
     return tuple(rows)
+
+
+def _in_units(path: str, value: Any) -> Any:
+    """Return seconds and bytes as people write them in a config."""
+    if not isinstance(value, int):
+        return value
+    if path == "resources.time":
+        return duration.format(value)
+    return memory_size.format(value) if path in ("resources.mem", "resources.mem_per_cpu") else value
 
 
 def _command(launch: Path) -> str:

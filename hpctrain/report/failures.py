@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hpctrain.explain.render import joined
 from hpctrain.report import secrets
 from hpctrain.report.facts import Given
 
@@ -73,10 +74,10 @@ def _of(given: Given) -> Failure | None:
     said = given.explanation
     if said is not None and said.diagnoses:
         first = said.diagnoses[0]
-        fix = "\n".join(secrets.text(line) for line in first.fix.text.split("\n"))
+        fix = "\n".join(joined([secrets.text(line) for line in first.fix.text.split("\n")]))
         return Failure(id=first.id, certainty=first.certainty, cause=secrets.text(first.cause), fix=fix, runs=())
     lines = said.unexplained.lines if said is not None and said.unexplained is not None else ()
-    words = dict.fromkeys(word for word in (given.state.reason, given.unexplained) if word)
+    words = dict.fromkeys(word for word in (given.state.reason, given.unexplained) if word and word.lower() != given.state.word)
     cause = secrets.text(lines[-1].strip()) if lines else "; ".join(words) or "nothing says why"
     return Failure(id=None, certainty=None, cause=cause, fix=None, runs=())
 

@@ -101,7 +101,7 @@ def _parameters(found: Comparison) -> dict[str, Any] | None:
         lines.append((places, shade, f"{row.run.id}: {given}: {found.metric} {scale.number(metric[number], 5)}"))
     left = len(found.keys) - _AXES
     more = f"; {left} more parameters are in the table" if left > 0 else ""
-    says = f"each line is a run: dark ones are better, the thick one is the best{more}"
+    says = f"each line is a run: the more it stands out the better, the thick one is the best{more}"
     title = f"Parameters and {found.metric}"
     text = svg_more.parallel("parallel", title, [*keys, str(found.metric)], lines=lines, ends=[axis.ends for axis in axes], says=says)
     return {"id": "parallel", "title": title, "says": says, "svg": page.markup(text), "data": None, "keys": [], "table": None, "boxes": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpctrain.explain.render import joined
 from hpctrain.report import scale
 from hpctrain.report.efficiency import MIB, Efficiency, gpu_peak_mib
 from hpctrain.report.facts import Facts, clock
@@ -306,7 +307,7 @@ def _diagnosis(each: Any) -> dict[str, Any]:
     evidence = [(item.file + (f":{item.line}" if item.line is not None else ""), _hidden(item.text)) for item in each.evidence[:6]]
     return {
         "certainty": each.certainty, "cause": _hidden(each.cause), "about": " · ".join(word for word in about if word),
-        "fix": _hidden(each.fix.text), "evidence": evidence,
+        "fix": "\n".join(joined(_hidden(each.fix.text).split("\n"))), "evidence": evidence,
     }  # fmt: skip
 
 

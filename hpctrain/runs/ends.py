@@ -2,7 +2,8 @@
 
 The first failures are told one by one, then once that more have failed, and the end of all of them once, by the task that ends last. Tasks
 end on many nodes in the same instant: each leaves a file in the launch's folder, and what is told once is told by the one that makes a
-directory, which on any file system is exactly one.
+directory, which on any file system is exactly one. It is made before the message is sent: of two evils, a job that is killed in between is
+told less, and never twice.
 
     runs/.launches/TAG/ends/CALL/INDEX.OUTCOME    how a point has ended; CALL: of `hpctrain submit`, or the array's job number
     runs/.launches/TAG/ends/CALL/told-1, ...      what was told
@@ -76,16 +77,35 @@ def round_of(runs: Path, tag: str, job: str, count: int | None, *, sleep: Callab
         if whole is None or mine is not None or not left:
             break
         sleep(1.0)
+    alone = folder / f"job-{job}"
     if whole is None or mine is None or not layout.NAME.match(mine.call):
-        return Round(folder=folder / f"job-{job}", tag=tag, expected=count)
+        return Round(folder=alone, tag=tag, expected=count)
+    _move_marks(alone, folder / mine.call)
     sent = [each for each in whole.submissions if each.call == mine.call]
     known = {each.script for each in whole.submissions}
     try:
         indices = {each.offset + index for each in sent if each.array for index in arrays.parse(each.array).indices}
     except ValueError:
         indices = set()
-    complete = all(part.script in known for part in whole.parts)  # the next script may be on its way
-    return Round(folder=folder / mine.call, tag=tag, expected=len(indices) or None if complete else None, points=whole.points)
+    all_sent = all(part.script in known for part in whole.parts)  # the next script may be on its way
+    expected = len(indices) if all_sent and indices else None
+    return Round(folder=folder / mine.call, tag=tag, expected=expected, points=whole.points)
+
+
+def _move_marks(early: Path, folder: Path) -> None:
+    """Take over the points of an array that ended before its job number was recorded.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    if not early.is_dir():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for mark in early.iterdir():
+        try:
+            mark.rename(folder / mark.name)
+        except FileNotFoundError:
+            pass  # another task was faster
 
 
 def ended(tasks: Round, point: int, outcome: str, said: str, on: Collection[str]) -> list[Message]:
@@ -99,7 +119,7 @@ def ended(tasks: Round, point: int, outcome: str, said: str, on: Collection[str]
         on: the outcomes that are told: completed, failed, stopped.
 
     Raises:
-        OSError: the file system refuses.
+        OSError: the file system refuses: nothing can be told once.
     """
     tasks.folder.mkdir(parents=True, exist_ok=True)
     (tasks.folder / f"{point}.{outcome}").touch()
@@ -110,7 +130,8 @@ def ended(tasks: Round, point: int, outcome: str, said: str, on: Collection[str]
     counts = Counter(marks.values())
     tells = outcome == "failed" and "failed" in on
     mine = tells and any(_is_first(tasks.folder / f"told-{number}") for number in range(1, FIRST + 1))
-    end = f"told-end-{INTERRUPTED}" if counts[INTERRUPTED] else "told-end"
+    # Told again where more points belong to it than were known: the next array of a resubmission, an interrupted point that went on.
+    end = f"told-end-{len(marks)}{f'-{INTERRUPTED}' if counts[INTERRUPTED] else ''}"
     is_over = tasks.expected is not None and len(marks) >= tasks.expected
     wanted = any(counts[each] for each in on) or ("stopped" in on and counts[INTERRUPTED] > 0)
     if is_over and wanted and _is_first(tasks.folder / end):

@@ -32,7 +32,7 @@ from hpctrain.runs.launch_record import Kind, Launch, Part, Submission
 
 __all__ = [
     "Kind", "Launch", "Part", "Submission", "add_config", "add_part", "add_script", "add_submission", "create", "drop_submission",
-    "launch_dir", "load", "new_tag", "run_dirs_for", "set_code", "tags",
+    "launch_dir", "load", "new_tag", "run_dirs_for", "script_path", "set_code", "tags",
 ]  # fmt: skip
 SCHEMA = 1
 _RECORD, _CODE, _SUBMISSIONS, _SCRIPTS, _PARTS = "launch.json", "code", "submissions", "scripts", "parts"
@@ -117,6 +117,11 @@ def _go_on(known: Launch, record: dict[str, Any]) -> None:
 def add_script(runs: Path, tag: str, name: str, text: str) -> str:
     """Keep a script that is submitted, and return the name that it got: another one where a script of that name says something else."""
     return _keep(launch_dir(runs, tag) / _SCRIPTS, name, text)
+
+
+def script_path(runs: Path, tag: str, name: str) -> Path:
+    """Return where a script is that `add_script` has kept under `name`: nobody writes it again."""
+    return launch_dir(runs, tag) / _SCRIPTS / name
 
 
 def add_config(runs: Path, tag: str, config: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], *, stage: str | None = None) -> str:

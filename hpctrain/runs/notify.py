@@ -95,14 +95,19 @@ def _point(on: str, source: str, outcome: str, text: str, environment: Mapping[s
     if not (index.isdecimal() and layout.NAME.match(tag) and job.isdecimal() and run_dir):
         raise UsageError("this is no task of an array", fix="python -m hpctrain.runs.notify FILE OUTCOME TEXT")
     run = run_here(environment)
-    tasks = ends.round_of(Path(run_dir).parent, tag, job, int(count) if count.isdecimal() else None)
-    told = ends.ended(tasks, int(index), outcome, sentence(run, outcome, " ".join(text.split())), on.split(","))
+    said, outcomes = sentence(run, outcome, " ".join(text.split())), on.split(",")
+    try:
+        tasks = ends.round_of(Path(run_dir).parent, tag, job, int(count) if count.isdecimal() else None)
+        told = ends.ended(tasks, int(index), outcome, said, outcomes)
+    except OSError as error:  # a full disk: a failure that is told once more than it should be is better than none
+        sys.stderr.write(f"warning: the end of {run_id} cannot be noted: {error.strerror or error}\n")
+        told = [ends.Message(outcome=outcome, about=run_id, text=said)] if outcome == "failed" and outcome in outcomes else []
     for each in told:
         sys.stdout.write(f"{each.outcome}\t{each.about}\t{each.text}\n")
     sys.stdout.flush()  # the job's own program need not wait for the network
     for each in told if source != "-" else ():
-        said = body(run, each.outcome, text) | {"text": each.text, "content": each.text}
-        send = said if each.counts is None else body_of_many(tag, each.outcome, each.text, each.counts)
+        of_point = body(run, each.outcome, text) | {"text": each.text, "content": each.text}
+        send = of_point if each.counts is None else body_of_many(tag, each.outcome, each.text, each.counts)
         try:
             post(address(source), send)
         except HpctrainError as error:

@@ -49,6 +49,7 @@ class Scheduler(Protocol):
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
+        shown: Path | None = None,
     ) -> Submission:
         """Submit `script` from the current directory.
 
@@ -58,6 +59,7 @@ class Scheduler(Protocol):
             arguments: the script's own, `$1` and on; a requeue keeps them.
             dependency: `afterok:123`, as in `--dependency`, in place of the script's directive.
             array: `0,3,7-9%2`, as in `--array`, in place of the script's directive.
+            shown: what messages call the script, where `script` is a copy.
         """
 
     def status(self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0) -> list[JobRecord]:

@@ -51,6 +51,10 @@ class Entry:
         """The word in the job's comment."""
         return PREFIX + self.token
 
+    def is_of(self, comment: str | None) -> bool:
+        """Whether a job with this comment is the one that was submitted."""
+        return self.comment in (comment or "").split()
+
 
 def new(
     script: Path,
@@ -110,9 +114,14 @@ def unanswered_of(text: str) -> list[Entry]:
 
 
 def by_job_id(job_id: str) -> Entry | None:
-    """Return the newest submission with this job id."""
+    """Return the newest submission with this job id; whether a job that has the id now is that one, its comment says (`Entry.is_of`)."""
     matching = [entry for entry in entries() if entry.job_id == job_id]
     return matching[-1] if matching else None
+
+
+def has_token(comment: str | None) -> bool:
+    """Whether a job with this comment was submitted by some hpctrain."""
+    return any(word.startswith(PREFIX) for word in (comment or "").split())
 
 
 def _entry(value: dict[str, Any] | None) -> Entry | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import selectors
@@ -40,6 +41,17 @@ class Finished:
     cut: bool = False
 
 
+#: The programs that have not answered yet.
+_asked: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def _leave_nobody() -> None:
+    """End what a thread that nobody waits for any more has asked: it would outlive the command."""
+    for program in tuple(_asked):
+        program.kill()
+
+
 class NoAnswerError(SchedulerError):
     """The program did not answer in time; what it was asked to do may still happen."""
 
@@ -65,6 +77,7 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
         raise SchedulerError(
             f"{argv[0]} is not on PATH", fix="load your site's Slurm module, or use this machine: hpctrain submit --local"
         ) from error
+    _asked.add(program)
     try:
         with program:
             try:
@@ -72,6 +85,8 @@ def run(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] |
             except BaseException:  # Ctrl-C too
                 program.kill()
                 raise
+            finally:
+                _asked.discard(program)
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
             f"{argv[0]} did not answer within {timeout:g} s",

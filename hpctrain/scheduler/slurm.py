@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError
-from hpctrain.scheduler import batch_script, ledger, pending, process, slurm_accounts, slurm_asked, slurm_words
-from hpctrain.scheduler.base import LogFiles, Submission
+from hpctrain.scheduler import batch_script, ledger, pending, process, slurm_accounts, slurm_asked, slurm_logs, slurm_words
+from hpctrain.scheduler.base import ASK_EVERY_S, LogFiles, Submission
 from hpctrain.scheduler.parse import directives, log_pattern, records, states
 from hpctrain.scheduler.parse.accounting import Account
 from hpctrain.scheduler.parse.records import JobRecord
@@ -57,6 +57,7 @@ class SlurmScheduler:
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
+        shown: Path | None = None,
     ) -> Submission:
         """Hand `script` to sbatch and return the job's id.
 
@@ -97,12 +98,13 @@ class SlurmScheduler:
             if done.returncode < 0 or _names_a_job(done.stdout) or _NO_ANSWER.search(done.stderr):
                 return self._look_for(entry, slurm_words.said(done))
             ledger.forget(entry)
-            raise slurm_words.refusal(done, str(script))
+            raise slurm_words.refusal(done, str(shown or script))
         try:
             job_id, cluster = records.parse_submission(done.stdout)
         except ValueError:
             return self._look_for(entry, slurm_words.said(done))
         slurm_asked.changed()
+        slurm_asked.is_alive([job_id])
         ledger.found(entry, job_id, cluster)
         notes = [line for line in done.stderr.splitlines() if line.strip()]
         dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
@@ -191,27 +193,18 @@ class SlurmScheduler:
 
     def logs(self, job_id: str) -> LogFiles | None:
         """Return where the job writes: from our own record, else from Slurm while it remembers the job."""
-        array, _, task = job_id.partition("_")
-        entry = ledger.by_job_id(array)
-        if entry is not None and entry.output is not None and not (task and "%j" in entry.output):  # a task has a number of its own
-            name = entry.name or ""
-            values = {"j": job_id, "A": array, "a": task, "x": name, "u": getpass.getuser()}
-            output = log_pattern.expand(entry.output, values)
-            return LogFiles(Path(output), Path(log_pattern.expand(entry.error, values)) if entry.error else Path(output))
-        silent = slurm_asked.controller_trouble()
-        if silent is not None:
-            raise silent
-        done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
-        for fields in records.parse_scontrol_jobs(done.stdout) if done.returncode == 0 else []:
-            if fields.get("StdOut"):
-                return LogFiles(Path(fields["StdOut"]), Path(fields.get("StdErr") or fields["StdOut"]))
-        return None
+        return slurm_logs.of(job_id, lambda: self._shown(job_id), timeout=self.timeout)
+
+    def _shown(self, job_id: str) -> JobRecord | None:
+        """Return what is shown of the job that has this id, or of its array."""
+        mine = [record for record in self._queue(ASK_EVERY_S) if record.job_id.partition("_")[0] == job_id.partition("_")[0]]
+        return next(iter(mine or self.status([job_id], max_age_s=ASK_EVERY_S)), None)
 
     def _unanswered(self, known: dict[str, JobRecord]) -> list[JobRecord]:
         """Return a record for each submission that sbatch did not answer and that no job of `known` belongs to."""
         missing = []
         for entry in ledger.unanswered():
-            job = next((record for record in known.values() if entry.comment in (record.comment or "").split()), None)
+            job = next((record for record in known.values() if entry.is_of(record.comment)), None)
             if job is not None:
                 ledger.found(entry, _submitted(job), None, told=False)
             elif time.time() - entry.at < 86_400:  # later it is no news, but no less open: only a submission clears it
@@ -305,7 +298,7 @@ class SlurmScheduler:
         """Return the job whose comment carries the token: in the queue, else in the accounting."""
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(entry.at - 60))
         candidates = [*self._queue(), *self._accounting("-X", "-S", since, "-u", getpass.getuser())]
-        return next((record for record in candidates if entry.comment in (record.comment or "").split()), None)
+        return next((record for record in candidates if entry.is_of(record.comment)), None)
 
     def _look_for(self, entry: ledger.Entry, said: tuple[str, ...]) -> Submission:
         begun = time.monotonic()

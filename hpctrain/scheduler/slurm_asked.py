@@ -149,11 +149,11 @@ def controller_trouble() -> SchedulerError | None:
 
 
 def is_alive(ids: Iterable[str]) -> None:
-    """Say that these jobs wait or run, so that a last word on one of that id is none: it was requeued, or its id is in use again."""
+    """Say that these jobs wait or run, so that a last word on one of that id, or its tasks, is none: requeued, or the id is used again."""
     alive = set(ids)
     for name in ("ended", "accounts"):
         jobs = _jobs(name)
-        again = {job for job, entry in jobs.items() if entry.get("last") and job in alive}
+        again = {job for job, entry in jobs.items() if entry.get("last") and (job in alive or job.partition("_")[0] in alive)}
         if again:
             _write(f"{name}.json", {"jobs": {job: entry for job, entry in jobs.items() if job not in again}})
 

@@ -207,8 +207,8 @@ class _Run:
         torch, layout = self.torch, self.layout
         passes = min(layout.accumulation, 2)
         for number in range(passes):
-            if layout.processes > 1:  # Trainer has them reduced in a step's last pass alone
-                self.model.set_requires_gradient_sync(number == passes - 1)
+            if layout.processes > 1:  # Trainer has them reduced in a step's last pass alone, unless it is told otherwise
+                self.model.set_requires_gradient_sync(layout.sync_each_batch or number == passes - 1)
             loss = self._loss()
             yield "forward"
             loss.backward()

@@ -49,14 +49,19 @@ def shard(model: Any, layout: Layout, mesh: Any) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     compute = None if layout.compute is None else getattr(torch, layout.compute)
-    common: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=compute)}
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=compute, output_dtype=compute)
+    common: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    for each in model.parameters():
+        if compute is not None and each.requires_grad:
+            each.data = each.data.float()
     base = model.get_base_model() if layout.lora is not None else model
     table, head = base.get_input_embeddings(), base.get_output_embeddings()
     body = base.base_model
     for layer in body.layers:
         fully_shard(layer, reshard_after_forward=True, **common)
-    tied = table.weight is head.weight
+    tied = head is not None and table.weight is head.weight
     if not tied:
         fully_shard(table, reshard_after_forward=True, **common)
-    fully_shard([body.norm, *([table] if tied else []), head], reshard_after_forward=False, **common)
+    tail = [body.norm, *([table] if tied else []), *([head] if head is not None else [])]
+    fully_shard(tail, reshard_after_forward=False, **common)
     fully_shard(model, **common)

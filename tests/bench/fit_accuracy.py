@@ -113,6 +113,11 @@ GRID: tuple[tuple[str, int, int, Mapping[str, Any]], ...] = (
     ("Llama 0.13B", 1, 1024, {**FSDP, **CHECKPOINT, "accumulation": 8}),
     ("Qwen3 0.6B", 2, 2048, {**FSDP, **CHECKPOINT}),
     ("Qwen3 0.6B", 2, 2048, {**FSDP, **CHECKPOINT, "accumulation": 8}),
+    ("Llama 0.13B", 1, 1024, {**FSDP, **LORA}),
+    ("Qwen3 0.6B", 1, 1024, {**FSDP, **LORA, **CHECKPOINT, "accumulation": 8}),
+    ("Llama 3.1 8B", 1, 512, {**FSDP, **LORA_QV, **CHECKPOINT}),
+    ("Llama 3.1 8B", 1, 512, {**FSDP, **CHECKPOINT, "accumulation": 8}),
+    ("Llama 3.1 8B", 1, 512, {**FSDP, **CHECKPOINT, "accumulation": 8, "sync_each_batch": True}),
 )
 
 
@@ -151,6 +156,7 @@ def _words(rest: Mapping[str, Any]) -> str:
     words += ["8 processes with FSDP2"] * ("sharding" in rest)
     words += ["padding-free" * bool(rest.get("padding_free")), "full logits" * (rest.get("loss") == "logits")]
     words.append(f"{rest['accumulation']} accumulated" if "accumulation" in rest else "")
+    words += ["each pass sent"] * bool(rest.get("sync_each_batch"))
     return ", ".join(word for word in words if word)
 
 
@@ -193,8 +199,6 @@ _NOTES = (
     "- Workspaces of cuBLAS, left out here too.",
     "- What CUDA's kernels hold: the tracker runs stand-ins (hpctrain/training/fit_exact_kernels.py) that allocate what the sources of",
     "  flash attention, of the memory-efficient kernel and of TRL's Triton kernels allocate.",
-    "- LoRA with dropout on the last projection of a layer, with checkpointing: the formula is one tensor of tokens x hidden in 16 bits",
-    "  below the tracker (1.7 % of 0.7 GiB in a model of 4 layers; less of larger ones). Why is not known.",
     "- Architectures far from Llama: GPT-2 and Phi, whose gelu_new is written out, are 11 to 16 % below the tracker, OLMo 2 and 3 without",
     "  checkpointing 4 %; a mixture of experts does not run there.",
     "- DDP: torch's reducer takes no fake tensors. With small real ones and a fake process group it holds a second copy of gradients at",

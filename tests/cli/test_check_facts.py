@@ -108,6 +108,37 @@ def venv(desk: Desk, name: str, *packages: str, torch: str | None = None, python
         desk.write(f"{name}/lib/python{version}/site-packages/torch/version.py", torch)
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("chats.jsonl", "hpctrain prepare chats.jsonl --model {model} --to chats, then: dataset_name: chats under training in config.yaml"),
+        ("my $(touch x).csv.gz", "hpctrain prepare 'my $(touch x).csv.gz' --model {model} --to 'my $(touch x)', then: dataset_name: "),
+        ("raw/", "hpctrain prepare raw/ --model {model} --to raw-prepared, then: dataset_name: raw-prepared under "),
+        ("chats", "hpctrain prepare chats --model {model} --to chats-prepared, then: "),
+    ],
+)
+def test_of_raw_data_a_dataset_can_be_made(project: Desk, data: str, expected: str) -> None:
+    project.write(data if not data.endswith("/") else f"{data}a.jsonl", '{"text": "hello"}\n')
+    project.write("config.yaml", "launcher: srun\n")
+    words = ["--", "--model_name_or_path", "m", "--dataset_name", data]
+    (finding,) = (finding for finding in document(project, *words)["findings"] if finding["id"] == "dataset-folder")
+    assert finding["fix"].startswith(expected.format(model="m"))
+    assert "hpctrain prepare DATA" in next(
+        each["fix"] for each in document(project, *words[:-1], "nowhere")["findings"] if each["id"] == "dataset-folder"
+    )
+
+
+def test_the_releases_of_the_libraries_are_read(project: Desk) -> None:
+    venv(project, ".venv", "trl", "transformers", "torch")
+    facts = surroundings.gather(JobSpec(job_name="x", chdir=str(project.directory), venv=".venv"))
+    assert facts.python is not None
+    assert facts.python.distributions == {"trl": "1.0", "transformers": "1.0"}
+    project.write(".venv/lib/python3.11/site-packages/trl-1.16.0.dist-info/METADATA", "")
+    facts = surroundings.gather(JobSpec(job_name="x", chdir=str(project.directory), venv=".venv"))
+    assert facts.python is not None
+    assert facts.python.distributions == {"transformers": "1.0"}
+
+
 def elf(machine: int) -> bytes:
     return b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, machine) + bytes(44)
 

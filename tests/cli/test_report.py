@@ -229,7 +229,7 @@ def test_bad_words(project: Path) -> None:
     assert "--to writes a page" in call(project, "--to", "x.html", "--json", code=2).stderr
     assert "exclude each other" in call(project, "--terminal", "--json", code=2).stderr
     assert "--metric orders several runs" in call(project, "--metric", "loss", code=2).stderr
-    assert "there is no nowhere" in call(project, "--runs-dir", "nowhere", code=2).stderr
+    assert "there is no directory nowhere" in call(project, "--runs-dir", "nowhere", code=2).stderr
     (project / "empty").mkdir()
     assert "there are no runs in empty" in call(project, "--runs-dir", "empty", code=2).stderr
     assert "is a directory" in call(project, "--to", "runs", code=2).stderr
@@ -332,7 +332,12 @@ def test_a_sweep_is_compared(sweep: Path) -> None:
     lines = call(sweep, "lr", "--terminal").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("RUN ") for line in lines)
-    assert any(line.endswith("hpctrain explain lr_2") for line in lines)
+    (failed,) = said["failures"]
+    assert (failed["runs"], failed["count"], failed["first"]) == (["lr_2"], 1, "lr_2")
+    at = lines.index("failed, by diagnosis")
+    assert lines[at + 1].split()[0] == "1"
+    assert "     lr_2" in lines[at:]
+    assert "     look: hpctrain explain lr_2" in lines[at:]
 
 
 def test_one_parameter_is_a_scatter_and_globs_and_several_words_are_compared_too(sweep: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -49,6 +52,14 @@ def test_the_log_of_a_job_is_on_this_disk(submitted: Desk, words: tuple[str, ...
     said = submitted.run("logs", *words)
     assert (said.code, said.out) == (0, "step 1\nstep 2\n"), said.err
     assert said.lines == ["logs/output_sft_123.log: whether job 123 still runs is not known", SILENT.removeprefix("error: ")]
+
+
+def test_a_log_whose_place_is_known_waits_for_slurm_a_moment_only(submitted: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctrain.cli.logs_chosen._PATIENCE_S", 0.5)
+    submitted.program("squeue", "exec sleep 600")
+    said = submitted.run("logs", "r")
+    assert (said.code, said.out) == (0, "step 1\nstep 2\n"), said.err
+    assert said.lines[-1] == "Slurm does not answer: squeue did not answer within 0.5 s"
 
 
 def test_ps_says_where_to_look_meanwhile(submitted: Desk) -> None:
@@ -131,6 +142,19 @@ def test_watch_goes_on_while_slurm_is_being_asked(monkeypatch: pytest.MonkeyPatc
     held.let_go.set()
     wait_for(lambda: bool(poll.ask(["123"], patience=0.1)) and poll.record("123") is not None)
     assert (poll.is_asking, poll.has_ended("123")) == (False, True)
+
+
+def test_whoever_leaves_watch_leaves_no_squeue_behind(submitted: Desk) -> None:
+    asked = submitted.directory / "asked"
+    submitted.program("squeue", f"echo $$ > {asked}.part; mv {asked}.part {asked}; exec sleep 600")
+    watch = subprocess.Popen(
+        [Path(sys.executable).with_name("hpctrain"), "watch", "r"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(asked.exists)
+    watch.send_signal(signal.SIGINT)  # to it alone: a terminal tells both
+    assert watch.wait(30) == 130
+    status = Path(f"/proc/{asked.read_text().strip()}/status")
+    wait_for(lambda: not status.exists() or "\nState:\tZ" in status.read_text())  # a zombie, where nobody buries
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -134,6 +134,14 @@ def test_dry_runs_write_nothing(project: Desk) -> None:
     assert project.snapshot() == before
 
 
+def test_the_points_of_a_sweep_are_no_trials(project: Desk) -> None:
+    """A script of this name was rendered for two points: the study still has all of its trials."""
+    assert project.run("render", "--array", "0,3").code == 0
+    said = project.run("tune", "--local", "--dry-run")
+    assert "--array" not in said.err
+    assert "array 0-3%1: 1 node x 1 GPU = 1 process\n" in said.err
+
+
 def test_there_is_no_study_yet(project: Desk) -> None:
     for words in (("status",), ("best",), ("status", "x"), ("best", "x")):
         assert "there is no study" in project.refused("tune", *words).err
@@ -206,6 +214,9 @@ def test_a_study_from_its_beginning_to_the_config_of_the_best(project: Desk) -> 
 
 @pytest.mark.slow
 def test_the_same_command_runs_what_is_missing(project: Desk) -> None:
+    tell = project.write("tell.sh", '#!/bin/bash\necho "$1|$HPCTRAIN_OUTCOME|$HPCTRAIN_REASON|$HPCTRAIN_STATUS" >>told\n')
+    tell.chmod(0o755)
+    project.write("config.yaml", CONFIG + "notify: {command: ./tell.sh}\n")
     project.write("on_1_2", "1")
     tune(project, code=1)
     assert rows(project) == [(0, "completed", None), (1, "failed", "exit-1"), (2, "completed", None), (3, "completed", None)]
@@ -214,8 +225,11 @@ def test_the_same_command_runs_what_is_missing(project: Desk) -> None:
     assert rows(project)[4:] == [(4, "completed", None)]
     tune_again = project.run("tune", "--local")
     assert "nothing to submit" in tune_again.err
-    left = project.run("resubmit", launch.tags(project.directory / "runs")[0], "--local", "--wait")
+    tag = launch.tags(project.directory / "runs")[0]
+    left = project.run("resubmit", tag, "--local", "--wait")
     assert left.code == 0, left.err
+    said = (project.directory / "told").read_text().splitlines()[-1]
+    assert said == f"{tag} has ended, 1 point: 1 completed; next: hpctrain report {tag}|completed|no-trial-left|0"
     assert len(rows(project)) == 5, "the study has its four trials: the run that failed has nothing to do"
 
 

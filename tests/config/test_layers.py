@@ -152,7 +152,7 @@ environment:
         "config.yaml:4:3: time must be a time limit of Slurm's forms, such as 30 (minutes), 01:30:00 or 2-00:00:00, not '1h'",
         "config.yaml:5:1: launcher must be 'accelerate', 'torchrun' or 'srun', not 'torchrunn'",
         "config.yaml:6:1: unknown key 'walltime'; did you mean 'time', in resources?",
-        "config.yaml:7:1: unknown key 'modules'; it belongs in environment",
+        "config.yaml:7:1: unknown key 'modules'; it belongs in environment, indented below it",
         "config.yaml:9:3: 'gpus' in sbatch must not be here: hpctrain writes that directive itself; use --gpus",
         "config.yaml:10:3: 'comment' in sbatch must be one line without control characters, not 'a\\nb'",
         "config.yaml:12:3: 'stop' in training holds a NUL character, which no command line can carry",

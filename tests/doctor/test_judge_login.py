@@ -181,6 +181,23 @@ def test_offline_readiness(case: Callable[..., Case]) -> None:
     assert sur.offline(OfflineFacts(skipped="--quick"), case()).word == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("said", "id_"),
+    [
+        ("error: unknown option --learnig_rate; did you mean --learning_rate?", "doctor-start"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "doctor-start"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "doctor-offline"),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "doctor-offline"),
+        ("OSError: [Errno 101] Network is unreachable", "doctor-offline"),
+        ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache", "doctor-offline"),
+    ],
+)
+def test_only_a_failure_of_the_network_is_called_one(case: Callable[..., Case], said: str, id_: str) -> None:
+    (finding,) = sur.offline(replace(OFFLINE, failed="imports", said=(said,)), case()).findings
+    assert (finding.id, finding.level) == (id_, "error")
+    assert said in finding.evidence
+
+
 def test_slurm_and_the_cluster(case: Callable[..., Case]) -> None:
     well = SlurmFacts(installed=True, version="slurm 22.05.8", partitions=("a", "b"), accounts=("p1", "p2"))
     assert sur.slurm(well, case()).sentence == "slurm 22.05.8, 2 partitions; your accounts: p1, p2"
@@ -194,6 +211,10 @@ def test_slurm_and_the_cluster(case: Callable[..., Case]) -> None:
 
 WELL_QUOTA = Quota(file_system="nas:/home", used=46 * G, limit=50 * G, files=10, files_limit=100)
 SLURM = SlurmFacts(installed=True, version="slurm 22.05.8", partitions=("a", "b"), accounts=())
+MISSPELT = replace(
+    OFFLINE, failed="arguments and dataset",
+    said=("error: unknown option --learnig_rate; did you mean --learning_rate?", "fix: --learning_rate in its place, in config.yaml"),
+)  # fmt: skip
 #: One verdict for each id that is not of the environment.
 OTHERS: dict[str, Callable[[Callable[..., Case]], Verdict]] = {
     "doctor-module-command": lambda case: sur.modules(
@@ -204,6 +225,7 @@ OTHERS: dict[str, Callable[[Callable[..., Case]], Verdict]] = {
     "doctor-inodes": lambda _case: sur.caches((replace(FOLDER, free_inodes=7),)),
     "doctor-quota": lambda _case: sur.quotas(QuotaFacts(asked=("quota",), quotas=(WELL_QUOTA,))),
     "doctor-offline": lambda case: sur.offline(replace(OFFLINE, failed="model", said=("OSError: we couldn't connect",)), case()),
+    "doctor-start": lambda case: sur.offline(MISSPELT, case()),
     "doctor-slurm-silent": lambda case: sur.slurm(replace(SLURM, silent="Unable to contact slurm controller"), case()),
     "doctor-no-account": lambda case: sur.slurm(SLURM, case()),
 }
@@ -245,6 +267,7 @@ def test_what_a_finding_says_is_not_said_above_it_too(case: Callable[..., Case])
     assert verdict.word == "warning"
     shown = " ".join(" ".join(lines(verdict)).split())
     assert shown.count("is built for the CPU only") == 1
+    assert "torch: 1 warning " in shown
     assert shown.startswith("\x1b[33mwarning")
     well = env.torch_build(WELL, case())
     assert well.sentence in " ".join(" ".join(lines(well)).split())

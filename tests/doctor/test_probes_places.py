@@ -89,6 +89,18 @@ def test_the_network_is_really_off(case: Callable[..., Case], tmp_path: Path) ->
     assert "Network is unreachable" in facts.said[0]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "the job names no model and no dataset yet"),
+        (("--model_name_or_path", "m"), "the job names no dataset yet"),
+        (("--dataset-name=d",), "the job names no model yet"),
+    ],
+)
+def test_what_is_not_named_is_said(case: Callable[..., Case], arguments: tuple[str, ...], said: str) -> None:
+    assert offline.offline(case(spec={"arguments": arguments})).skipped == said
+
+
 def test_without_a_namespace_the_libraries_are_told(case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin/unshare"
     program.parent.mkdir()

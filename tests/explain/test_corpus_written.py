@@ -128,3 +128,53 @@ def test_where_only_a_launcher_says_that_a_process_failed_its_words_are_shown() 
     assert said.unexplained is not None
     assert "task 5: Exited with exit code 1" in said.unexplained.lines[0]
     assert "exit-killed" in [each.id for each in said.consequences]
+
+
+def test_a_name_that_stands_below_the_first_line_is_named() -> None:
+    kept = next(kept for kept in corpus.cases() if kept.name == "fires/module-unknown/lmod-next-line")
+    assert corpus.explain(kept).diagnoses[0].cause.endswith("The script went on without cuda/12.9.")
+
+
+def test_requeues_that_may_be_well_are_a_note() -> None:
+    kept = next(kept for kept in corpus.cases() if kept.name == "misses/requeue-loop/log-alone-hours")
+    said = corpus.explain(kept)
+    assert not said.failed
+    assert [note.rpartition("/")[0].rpartition(",")[0] for note in said.notes] == ["the job was put back into the queue 2 times"]
+    assert said.notes[0].endswith("slurm-4711.out:6")
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ("Training finished at Sun Nov 22 09:00:00 UTC 2026", ["cuda-oom"]),  # of the script, which says so in any case
+        ("2026-11-22 09:00:00 INFO training finished with errors", ["cuda-oom"]),
+        ("2026-11-22 09:00:00 INFO training finished", []),
+        ("{'train_runtime': 12.1, 'train_loss': 1.45, 'epoch': 1.0}", []),
+        ("`Trainer.fit` stopped: `max_epochs=2` reached.", []),
+    ],
+)
+def test_a_training_that_says_it_is_complete_got_over_what_stands_before(last: str, found: list[str], tmp_path: Path) -> None:
+    """A library, or a logger: not a script that goes on behind whatever failed."""
+    log = tmp_path / "slurm-4711.out"
+    log.write_text(f"batch size 64\n{OOM}\n{last}\n")
+    files = corpus.log_files([log])
+    said = corpus.judge(corpus.Case(), scan.scan(files, corpus.rules(), processes=1))
+    assert ([each.id for each in said.diagnoses], said.failed) == (found, bool(found))
+    log.write_text(f"{last}\n{OOM}\n")
+    said = corpus.judge(corpus.Case(), scan.scan(files, corpus.rules(), processes=1))
+    assert [each.id for each in said.diagnoses] == ["cuda-oom"], "what comes behind is another matter"
+
+
+def test_a_line_that_sounds_like_a_failure_is_none_where_the_training_goes_on(tmp_path: Path) -> None:
+    """Words of users, shells and libraries; each in a log of its own, with a few steps behind it."""
+    log, wrong = tmp_path / "slurm-4711.out", {}
+    for line in (corpus.CORPUS / "healthy-lines.txt").read_text().splitlines():
+        log.write_text(f"begin\n{line}\n" + "".join(f"step {step} loss {3 - step / 10:.1f}\n" for step in range(1, 6)))
+        files = corpus.log_files([log])
+        said = corpus.judge(corpus.Case(), scan.scan(files, corpus.rules(), processes=1))
+        if said.diagnoses or said.unexplained or said.failed:
+            wrong[line] = [each.id for each in said.diagnoses]
+    assert wrong == {}

@@ -212,6 +212,11 @@ def test_sentences_with_names_that_are_not_known_go_but_for_the_first() -> None:
     assert diagnosis.fix.text.endswith("type this")
 
 
+@pytest.mark.parametrize(("what", "shown"), [("which model?", "It said: which model?"), ("no", "It said: no."), ("no.", "It said: no.")])
+def test_what_is_quoted_at_the_end_of_a_sentence_keeps_its_own_stop(what: str, shown: str) -> None:
+    assert text.sentences("It said: {what}.", {"what": what}, {"what"}) == shown
+
+
 def test_braces_of_a_shell_are_text() -> None:
     assert text.lines("echo ${HOME} {print} {rank}", {"rank": "3"}, {"rank"}) == "echo ${HOME} {print} 3"
 

@@ -1,15 +1,11 @@
 """The exact mode: a step with fake tensors, its parts, and what it refuses."""
 
-import dataclasses
 import json
 
 import pytest
 
 from hpctrain.errors import UsageError
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.memory import gpu_memory
-from hpctrain.fit.memory_static import CUBLAS
-from hpctrain.fit.shape import read_shape
 from hpctrain.training import fit_exact
 
 CONFIG = {
@@ -75,30 +71,6 @@ def test_prints_the_parts(folder, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["schema"] == 1
     assert sum(shown["parts"].values()) == shown["peak"]
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("checkpointing", ["off", "full"])
-def test_fsdp_divides_the_weights_and_the_formula_is_within_5_percent_of_the_tracker(checkpointing):
-    """What is gathered in the layers is an upper figure: all of it at once."""
-    config = {**CONFIG, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "vocab_size": 32000}
-    layout = Layout(micro_batch=1, length=1024, gpus_per_node=8, sharding="fsdp", checkpointing=checkpointing)
-    found, shape = fit_exact.exact(config, layout), read_shape(config)
-    assert found.parts["Parameter"] == pytest.approx(4 * shape.parameters / 8, rel=0.01)
-    predicted = gpu_memory(shape, layout).allocated - CUBLAS
-    assert 0.99 <= predicted / found.peak <= 1.05
-
-
-@pytest.mark.torch
-def test_fsdp_keeps_all_gradients_of_a_step_that_accumulates():
-    """Trainer lets FSDP2 reduce them in the last pass alone: until then each process has all of them, in the compute dtype."""
-    config = {**CONFIG, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "vocab_size": 8000}
-    layout = Layout(micro_batch=1, length=512, gpus_per_node=8, sharding="fsdp", checkpointing="full")
-    shape, twice = read_shape(config), dataclasses.replace(layout, accumulation=4)
-    once, found = fit_exact.exact(config, layout), fit_exact.exact(config, twice)
-    assert found.peak - once.peak > 1.8 * shape.parameters
-    assert gpu_memory(shape, twice).allocated - gpu_memory(shape, layout).allocated == pytest.approx(2 * shape.parameters, rel=0.05)
-    assert 0.99 <= (gpu_memory(shape, twice).allocated - CUBLAS) / found.peak <= 1.1
 
 
 @pytest.mark.parametrize(

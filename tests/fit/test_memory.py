@@ -65,6 +65,9 @@ FEW_WORDS = {**LLAMA, "vocab_size": 2000}
 QV = Lora(rank=8, targets=("q_proj", "v_proj"), dropout=True)
 CHECKPOINTED = {
     "lora on q and v": Layout(micro_batch=8, length=1024, weights="bfloat16", lora=QV, checkpointing="full"),
+    "lora on down, dropout": Layout(
+        micro_batch=8, length=1024, weights="bfloat16", lora=Lora(rank=8, targets=("down_proj",), dropout=True), checkpointing="full"
+    ),
     "lora on up": Layout(micro_batch=8, length=1024, weights="bfloat16", lora=Lora(rank=8, targets=("up_proj",)), checkpointing="full"),
     "bf16 weights": Layout(micro_batch=8, length=1024, weights="bfloat16", compute=None, checkpointing="full"),
 }

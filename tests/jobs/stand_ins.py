@@ -161,7 +161,7 @@ class Machine:
             ends = f"runs/.launches/{tag}/ends"
             told = spec.notify is not None and "completed" in spec.notify.on
             expected |= {ends, f"{ends}/job-60", f"{ends}/job-60/3.completed"} if spec.notify is not None else set()
-            expected |= {f"{ends}/job-60/told-end"} if told else set()
+            expected |= {f"{ends}/job-60/told-end-1"} if told else set()
         expected |= self.prepared
         if spec.launcher == "accelerate" and spec.sharding != "ddp":
             expected.add(f"{run}/accelerate.yaml")

@@ -116,7 +116,6 @@ def test_the_rendered_script_trains_the_demo_to_its_end(trainer: User, nodes: in
         return "seen" if {sample.rank for sample in samples(log) if sample.event == "first_step"} == {0, 1} else None
 
     until(lines_of_every_rank_while_it_runs, 120)
-    assert trainer.state(job_id) in ("RUNNING", "COMPLETING", "COMPLETED"), "it may end in this moment"
     assert samples(trainer.log()), "the stable name shows the job that runs"
     assert trainer.wait(job_id) == "COMPLETED", trainer.log("error_sft.log")
 

@@ -60,7 +60,9 @@ def test_a_job_is_followed_from_the_queue_to_its_end() -> None:
     states = [row["state"] for row in rows if row["change"] == "state"]
     assert states[0] == "PENDING"
     assert "RUNNING" in states
-    assert any("begin time has not come" in row["text"] for row in rows), "the first look of the scheduler may come later"
+    waits = [row for row in rows if row["change"] == "state" and row["state"] == "PENDING" and row["reason"] not in (None, "None")]
+    assert waits[0]["reason"] == "BeginTime", "before the scheduler's first look there is no reason"
+    assert "begin time has not come" in waits[0]["text"]
     assert {row["job"] for row in rows} == {job}
     assert max(row["step"] for row in rows if row["change"] == "step") == 10
     assert rows[-1]["change"] == "end"

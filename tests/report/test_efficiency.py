@@ -145,7 +145,7 @@ def test_of_a_script_that_says_no_steps_it_is_not_known_what_was_no_training() -
         efficiency.of([account()], History(starts=(script,)), config={"script": "train.py"}),
         efficiency.of([account()], History(starts=(script,)), completed=True),
     ):
-        assert [(part.id, part.seconds) for part in found.parts] == [("not known", 90)]
+        assert [(part.id, part.seconds) for part in found.parts] == [("unknown", 90)]
         assert found.wasted_s is None
         assert found.gpu_hours == 0.2
 

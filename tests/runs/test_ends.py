@@ -149,3 +149,42 @@ def test_the_record_of_the_job_number_is_waited_for(tmp_path: Path) -> None:
         ))  # fmt: skip
 
     assert ends.round_of(tmp_path, "S", "10", 4, sleep=answered).folder.name == "first"
+
+
+def test_an_end_that_was_told_too_early_is_told_again_with_all_points(tmp_path: Path) -> None:
+    """`resubmit` sends two scripts: the only point of the first fails before the second is sent."""
+    launched(tmp_path, ("10", "0-3", 0, "first"), ("11", "0-1", 4, "first"), ("20", "2", 0, "again"))
+    early = told(ends.round_of(tmp_path, "S", "20", 1), "failed")
+    launch.add_submission(tmp_path, "S", launch.Submission(
+        token="later", argv=(), at=9.0, scheduler="slurm", job_id="21", script="1.sbatch", array="1", offset=4, call="again",
+    ))  # fmt: skip
+    late = [each.text for each in ends.ended(ends.round_of(tmp_path, "S", "21", 1), 5, "completed", "said 5", BOTH)]
+    assert [each.partition("S has ended, ")[2].partition(";")[0] for each in (*early, *late)] == [
+        "1 of 6 points: 1 failed (S_0)", "2 of 6 points: 1 completed, 1 failed (S_0)"
+    ]  # fmt: skip
+
+
+def test_what_ended_before_the_job_number_was_recorded_counts_with_the_others(tmp_path: Path) -> None:
+    """The array has started, and the answer of sbatch is on its way."""
+    launched(tmp_path, (None, "0-3", 0, "first"), (None, "0-1", 4, "first"))
+    early = ends.round_of(tmp_path, "S", "10", 4, sleep=lambda _: None)
+    assert early.folder.name == "job-10"
+    assert told(early, "failed") == ["said 0"]
+    launched(tmp_path, ("10", "0-3", 0, "first"), ("11", "0-1", 4, "first"))
+    others = [each.text for point in range(1, 6) for each in ends.ended(
+        ends.round_of(tmp_path, "S", "10" if point < 4 else "11", 4), point, "completed", "", BOTH)]  # fmt: skip
+    assert others == ["S has ended, 6 points: 5 completed, 1 failed (S_0); next: hpctrain report S"]
+
+
+@pytest.mark.parametrize(("restart", "stays"), [("0", True), ("1", False)])
+def test_only_a_start_after_an_interruption_takes_the_mark_away(tmp_path: Path, restart: str, stays: bool) -> None:
+    """A point that `resubmit` starts anew is of another round: in the first one, it has been interrupted for good."""
+    script = Path(__file__).parents[1] / "golden/notify-sweep/script.sbatch"
+    (line,) = (line for line in script.read_text().splitlines() if "/ends/" in line)
+    mark, other = tmp_path / "ends/first/2.interrupted", tmp_path / "ends/first/12.interrupted"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    other.touch()
+    words = ["bash", "-euc", f"launch=$1 restart=$2 index=2\n{line}", "bash", str(tmp_path), restart]
+    subprocess.run(words, check=True)
+    assert (mark.exists(), other.exists()) == (stays, True)

@@ -200,3 +200,25 @@ def test_ntfy_gets_words(server: Server) -> None:
 def test_discord_takes_no_more_than_two_thousand_characters() -> None:
     content, _ = webhook.payload("discord", {"text": "x" * 3000})
     assert len(json.loads(content)["content"]) == 2000
+
+
+@pytest.mark.parametrize(("outcome", "texts"), [("failed", ["S_3 failed: job 7_3"]), ("completed", [])])
+def test_a_failure_is_told_though_its_end_cannot_be_noted(tmp_path: Path, server: Server, outcome: str, texts: list[str]) -> None:
+    (tmp_path / "hook").write_text(server.url)
+    (tmp_path / "hook").chmod(0o600)
+    ends = tmp_path / "runs/.launches/S/ends"
+    ends.parent.mkdir(parents=True)
+    ends.write_text("as a full disk, this takes no file")
+    said = f"S_3 {outcome}: job 7_3"
+    done = subprocess.run(
+        [sys.executable, "-m", "hpctrain.runs.notify", "--point", "completed,failed", str(tmp_path / "hook"), outcome, said],
+        env={
+            **os.environ, "HPCTRAIN_RUN_ID": "S_3", "HPCTRAIN_TAG": "S", "HPCTRAIN_RUN_DIR": str(tmp_path / "runs/S_3"),
+            "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_COUNT": "9",
+        },
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert [body["text"] for body in server.bodies] == texts
+    assert done.stdout == "".join(f"failed\tS_3\t{text}\n" for text in texts)
+    assert "warning: the end of S_3 cannot be noted: " in done.stderr
+    assert done.returncode == 0

@@ -284,3 +284,44 @@ def test_days_of_silence_are_no_answer(programs: Programs) -> None:
     assert scheduler().status() == [], "no news any more"
     with pytest.raises(SchedulerError, match="has not been answered"):
         scheduler().submit(Path("job.sbatch"))
+
+
+def submitted_as_123(programs: Programs) -> ledger.Entry:
+    """Submit a job that gets the id 123, two minutes ago."""
+    programs(sbatch="echo 123")
+    scheduler().submit(Path("job.sbatch"))
+    (entry,) = ledger.entries()
+    return ledger.found(replace(entry, at=entry.at - 120), "123", None)
+
+
+OURS, OTHERS = Path("logs/o_123.log"), Path("/elsewhere/o.log")
+
+
+@pytest.mark.parametrize(
+    ("comment", "remembered", "output"),
+    [
+        ("{entry.comment} mine", True, OURS),
+        ("hpctrain:0123456789abcdef", True, OTHERS),  # of a controller that has begun again, and given out the id once more
+        ("(null)", True, OTHERS),  # and to a job that somebody submitted by sbatch
+        ("hpctrain:0123456789abcdef", False, None),
+        ("changed by the site", False, OURS),
+    ],
+)
+def test_an_id_that_is_used_again_has_the_log_of_the_job_that_has_it_now(
+    programs: Programs, comment: str, remembered: bool, output: Path | None
+) -> None:
+    entry = submitted_as_123(programs)
+    shown = f"JobId=123 JobName=other UserId=me(1000) GroupId=me(1000) StdErr={OTHERS} StdIn=/dev/null StdOut={OTHERS} Power="
+    programs(squeue=f"echo '{squeue_line('123', comment.format(entry=entry), 'RUNNING')}'", scontrol=f"echo '{shown}'" * remembered)
+    logs = scheduler().logs("123")
+    assert (None if logs is None else logs.output) == (None if output is None else Path.cwd() / output)
+
+
+def test_what_ended_under_an_id_that_is_submitted_again_is_another_job(programs: Programs) -> None:
+    row = ("123", "sft", "FAILED", "3:0", "0:0", "60", "01:00:00", "1", "gpu", "2026-11-22T08:00:00", "")
+    programs(sacct=f"echo '{SEPARATOR.join(row)}'", sbatch="echo 123")
+    assert [(each.job_id, each.state) for each in scheduler().status(["123"], max_age_s=15)] == [("123", "FAILED")]
+    programs(sacct=f"echo '{SEPARATOR.join((*row[:2], 'COMPLETED', '0:0', *row[4:]))}'")
+    assert scheduler().status(["123"], max_age_s=15)[0].state == "FAILED", "the last word is not asked again"
+    scheduler().submit(Path("job.sbatch"))
+    assert scheduler().status(["123"], max_age_s=15)[0].state == "COMPLETED"

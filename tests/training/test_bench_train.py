@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,12 +32,14 @@ def load(name: str) -> ModuleType:
 def test_every_variant_trains_on_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ["--rows", "250", "--tokens", "4000", "--max-length", "256", "--warmup", "1", "--batch", "4", "--knobs"]
-    done = subprocess.run(
-        [sys.executable, BENCH / "train.py", *words, "--folder", tmp_path, "--json", out, "--tuned", "per_device_train_batch_size=4"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    with tempfile.TemporaryDirectory() as temporary:  # a short name: sockets are made in it
+        done = subprocess.run(
+            [sys.executable, BENCH / "train.py", *words, "--folder", tmp_path, "--json", out, "--tuned", "per_device_train_batch_size=4"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": temporary},
+        )
+        left = [path.name for path in Path(temporary).iterdir() if not path.name.startswith("torchinductor_")]  # a cache
     assert out.exists(), done.stderr
     found = json.loads(out.read_text())
     rows: dict[str, Any] = {row["name"]: row for row in found["rows"]}
@@ -53,6 +56,8 @@ def test_every_variant_trains_on_the_same_text(tmp_path: Path) -> None:
     assert ours["ratio"] == pytest.approx(ours["useful_tokens_per_s"] / base["useful_tokens_per_s"])
     assert (done.returncode == 0) == (ours["ratio"] >= 1)
     assert list(tmp_path.glob("bench-train.*")) == [], "the models are removed"
+    assert left == []
+    assert "leaked" not in done.stderr
 
 
 def test_padding_is_not_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +68,7 @@ def test_padding_is_not_counted(capsys: pytest.CaptureFixture[str], monkeypatch:
     meter = worker.Meter(budget=30, warmup=1)
     meter.attach(trainer)
     ended: list[int] = []
-    monkeypatch.setattr(worker.os, "_exit", ended.append)
+    monkeypatch.setattr(worker, "_leave", lambda: ended.append(0))
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     for _ in range(6):  # of which the first is not counted
         trainer.training_step(None, {"input_ids": mask, "attention_mask": mask})

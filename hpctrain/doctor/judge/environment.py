@@ -12,7 +12,6 @@ from hpctrain.jobs.finding import Finding
 if TYPE_CHECKING:
     from hpctrain.doctor.facts import Case, EnvironmentFacts, InsideFacts, PythonFacts
 
-_INSTALL = "pip install 'hpctrain[train]', in the environment of the job"
 #: Directories that each node has for itself.
 _NODE_LOCAL = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/local/", "/scratch_local/")  # noqa: S108
 #: File systems that lie in memory.
@@ -36,7 +35,7 @@ def environment(facts: EnvironmentFacts, case: Case) -> Verdict:
     if facts.late:
         return Verdict(probe="environment", sentence=f"{facts.name} did not answer within a minute", unknown=True)
     if facts.missing is not None:
-        return Verdict(probe="environment", sentence=f"{facts.name} is not there", findings=(_missing(facts),))
+        return Verdict(probe="environment", sentence=f"{facts.name} is not there", findings=(_missing(facts, case),))
     found = _architecture(facts, case)
     if facts.kind == "container":
         return Verdict(probe="environment", sentence=f"{facts.name} is not opened here; see: hpctrain doctor --job", unknown=True)
@@ -67,7 +66,7 @@ def packages(facts: EnvironmentFacts, case: Case) -> Verdict:
             Finding(
                 id="doctor-package-missing", level="error", what=f"{_and(missing)} {_is(missing)} not installed in {facts.name}",
                 evidence=f"importlib.metadata of {inside.executable}", reason="the job would stop at its first import",
-                fix=_INSTALL if facts.kind == "caller" else f"{inside.executable} -m pip install 'hpctrain[train]'",
+                fix=_install(case) if facts.kind == "caller" else f"{inside.executable} -m pip install {shell.quote(case.requirement)}",
             )
         )  # fmt: skip
     found += [_disagree(line, facts.here, installed, inside) for line in _unmet(facts, case)]
@@ -77,7 +76,7 @@ def packages(facts: EnvironmentFacts, case: Case) -> Verdict:
                 id="doctor-hpctrain-differs", level="warning",
                 what=f"hpctrain is {facts.here} here and {there} in {facts.name}", evidence=f"importlib.metadata of {inside.executable}",
                 reason="a script of one version may ask what the training of the other does not know",
-                fix=f"{inside.executable} -m pip install hpctrain=={facts.here}",
+                fix=f"{inside.executable} -m pip install {_same(case, facts)}",
             )
         )  # fmt: skip
     shown = ", ".join(f"{name} {version}" for name, version in inside.packages if name != "hpctrain")
@@ -130,9 +129,19 @@ def inputs(facts: EnvironmentFacts, case: Case) -> Verdict:
     )
 
 
-def _missing(facts: EnvironmentFacts) -> Finding:
+def _install(case: Case) -> str:
+    return f"pip install {shell.quote(case.requirement)}, in the environment of the job"
+
+
+def _same(case: Case, facts: EnvironmentFacts) -> str:
+    """Return what pip takes for the hpctrain that asks."""
+    plain = case.requirement.replace("[train]", "", 1)
+    return shell.quote(f"{plain}=={facts.here}" if plain == "hpctrain" else plain)
+
+
+def _missing(facts: EnvironmentFacts, case: Case) -> Finding:
     make = {
-        "venv": "python3 -m venv DIRECTORY, then: DIRECTORY/bin/pip install 'hpctrain[train]'",
+        "venv": f"python3 -m venv DIRECTORY, then: DIRECTORY/bin/pip install {shell.quote(case.requirement)}",
         "conda": "conda env list",
         "uv": "uv sync, in that project",
         "pixi": "pixi install, in that project",
@@ -203,7 +212,7 @@ def _launcher(facts: EnvironmentFacts, case: Case) -> list[Finding]:
         Finding(
             id="doctor-launcher-missing", level="error", what=f"{program} is not on PATH in {facts.name}", evidence=f"command -v {program}",
             reason="the job starts its processes with it",
-            fix=_INSTALL if facts.kind != "caller" else "name the environment that has it: environment.venv or .conda in config.yaml",
+            fix=_install(case) if facts.kind != "caller" else "name the environment that has it: environment.venv or .conda in config.yaml",
         )
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpctrain.doctor.verdict import Verdict
@@ -19,6 +20,11 @@ _FEW_INODES = 10_000
 _NEAR = 0.9
 #: How Environment Modules and Lmod say that they know no such module.
 _UNKNOWN_WORDS = ("unable to locate", "unknown", "not found", "cannot be loaded as requested")
+#: How programs say that they found no network.
+_NETWORK = re.compile(
+    r"network|offline|connect|unreachable|resol(?:ve|ution)|name or service|timed? ?out|proxy|https?:|huggingface\.co|LocalEntryNotFound",
+    re.IGNORECASE,
+)
 
 
 def modules(facts: ModulesFacts, case: Case) -> Verdict:
@@ -83,6 +89,8 @@ def offline(facts: OfflineFacts, case: Case) -> Verdict:
     if facts.failed is None:
         what = f"{case.spec.script} imports" if case.spec.script is not None else "the training starts"
         return Verdict(probe="offline", sentence=f"{what} {how}" + (f", in {facts.seconds:.0f} s" if facts.seconds else ""))
+    if _NETWORK.search(" ".join(facts.said)) is None:
+        return Verdict(probe="offline", sentence=f"the start fails at: {facts.failed}", findings=(_start(facts, how),))
     internet = case.cluster.profile.internet.compute if case.cluster is not None else None
     finding = Finding(
         id="doctor-offline", level="warning" if internet in ("yes", "proxy") else "error",
@@ -93,6 +101,18 @@ def offline(facts: OfflineFacts, case: Case) -> Verdict:
         fix="download what it asks for on the login node, and give the job local folders",
     )  # fmt: skip
     return Verdict(probe="offline", sentence=f"the start fails at: {facts.failed}", findings=(finding,))
+
+
+def _start(facts: OfflineFacts, how: str) -> Finding:
+    """Return the finding on a start that fails for another reason, with what the training itself says to type."""
+    fixes = [line.removeprefix("fix: ") for line in facts.said if line.startswith("fix: ")]
+    said = [line for line in facts.said if not line.startswith("fix: ")]
+    return Finding(
+        id="doctor-start", level="error", what=f"the start of the training fails at: {facts.failed}",
+        evidence=f"tried {how}; it said: {' / '.join(said) or 'nothing'}",
+        reason="nothing that it said is about the network, so that the job would stop there too",
+        fix=fixes[-1] if fixes else "mend what it said, then: hpctrain doctor",
+    )  # fmt: skip
 
 
 def slurm(facts: SlurmFacts, case: Case) -> Verdict:

@@ -15,11 +15,13 @@ from hpctrain.doctor import start
 from hpctrain.doctor.facts import Case, OfflineFacts
 from hpctrain.doctor.shells import activation, shell_of
 from hpctrain.errors import SchedulerError
+from hpctrain.jobs.arguments import Arguments
 from hpctrain.scheduler import process
 
 LIMIT_S = 180.0
 _MARK = "HPCTRAIN-OFFLINE "  # of training.offline_check, which this side does not import
 _NOWHERE = "http://127.0.0.1:9"  # the discard port
+_INPUTS = {"model": "model_name_or_path", "dataset": "dataset_name"}
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
@@ -69,9 +71,10 @@ def _nothing_to_try(case: Case) -> str | None:
         return "the training runs in a container"
     if spec.script is not None and not spec.script.endswith(".py"):
         return f"{spec.script} is no Python file"
-    names = {word.partition("=")[0] for word in spec.arguments}
-    if spec.script is None and not {"--model_name_or_path", "--dataset_name"} <= names and "--config" not in names:
-        return "the job names no model and no dataset yet"
+    named = Arguments(spec)
+    lacking = [what for what, option in _INPUTS.items() if named.get(option) is None]
+    if named.ours and lacking and not named.incomplete:
+        return f"the job names {' and '.join(f'no {what}' for what in lacking)} yet"
     return None
 
 

@@ -13,6 +13,8 @@ from hpctrain.jobs.finding import Finding, Level
 
 #: `owner/name`, as models and datasets are called on the hub.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
+#: Of files that `hpctrain prepare` reads.
+_ENDINGS = re.compile(r"\.(?:jsonl?|csv|tsv|parquet|arrow|txt)(?:\.(?:gz|zst|xz|bz2))?\Z", re.IGNORECASE)
 _KINDS = {"shell": "a shell script", "binary": "no text", "notebook": "a notebook", "other": "no Python file"}
 
 
@@ -62,11 +64,12 @@ def _tokenizer(case: Case) -> Iterator[Finding]:
 
 
 def _not_named(case: Case, what: str, option: str, example: str) -> Finding:
+    command = case.command() + ("" if case.arguments else " --")
     return case.finding(
         f"{what}-folder", "error", f"no {what} is named",
         evidence=f"neither training.{option[2:]} of the config nor {option} behind -- is there",
         reason=f"hpctrain's training reads a {what} folder, and stops without one",
-        fix=f"{option[2:]}: {example} in config.yaml under training, or: {case.command()} -- {option} {example}",
+        fix=f"{option[2:]}: {example} in config.yaml under training, or: {command} {option} {example}",
     )  # fmt: skip
 
 
@@ -82,8 +85,18 @@ def _folder(case: Case, what: str, option: str, found: ModelFacts | DatasetFacts
             f"{what}-folder", level, problem,
             evidence=case.said("training", option, value=where.said),
             reason="the training stops before its first step" if level == "error" else otherwise,
-            fix=fix if "git lfs pull" not in problem else f"git -C {shell.quote(where.path)} lfs pull",
+            fix=f"git -C {shell.quote(where.path)} lfs pull" if "git lfs pull" in problem
+            else _prepare(where, arguments) if fix.startswith("hpctrain prepare ") and where.exists and arguments.sft else fix,
         )  # fmt: skip
+
+
+def _prepare(where: PathFacts, arguments: Arguments) -> str:
+    """Return the command that makes a dataset of what is there: of a raw file most likely."""
+    folder = f"{where.said.rstrip('/')}-prepared" if where.is_dir else _ENDINGS.sub("", where.said) or where.said
+    folder += "-prepared" if folder == where.said else ""
+    model = arguments.get("model_name_or_path")
+    words = ("hpctrain", "prepare", where.said, "--model", model or "MODEL", "--to", folder)
+    return f"{shell.join(words)}, then: dataset_name: {folder} under training in config.yaml"
 
 
 def _script(case: Case) -> Iterator[Finding]:

@@ -5,6 +5,11 @@ Source: the parsers of hpctrain.training with trl 1.16 and transformers 5.23; te
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+#: The releases that the table is of; others may take more.
+MADE_WITH = {"trl": "1.16", "transformers": "5.23"}
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -51,6 +56,11 @@ _ONLY = {
         """
     ),
 }
+
+
+def exact(distributions: Mapping[str, str]) -> bool:
+    """Whether an environment has the releases that the table is of, so that what is not in it is refused there."""
+    return all(distributions.get(name, "").split(".")[:2] == version.split(".") for name, version in MADE_WITH.items())
 
 
 def known(task: str) -> frozenset[str]:

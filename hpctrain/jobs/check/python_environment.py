@@ -25,11 +25,11 @@ def _said(case: Case, python: PythonFacts) -> str:
     return case.said("environment", python.kind, value=python.said)
 
 
-def _make(python: PythonFacts) -> str:
+def _make(case: Case, python: PythonFacts) -> str:
     """Return the command that makes such an environment."""
     name = shell.quote(python.said)
     return {
-        "venv": f"python3 -m venv {name} && {name}/bin/pip install 'hpctrain[train]'",
+        "venv": f"python3 -m venv {name} && {name}/bin/pip install {shell.quote(case.around.requirement)}",
         "conda": f"conda env list, or: conda create -n {name} python=3.12",
         "uv": f"uv sync --project {name}",
         "pixi": f"pixi install --manifest-path {name}",
@@ -49,7 +49,7 @@ def _missing(case: Case) -> Iterator[Finding]:
         what, level = f"there is no {python.kind} environment {python.said!r}", "error"
     yield case.finding(
         "environment-missing", "error" if level == "error" else "warning", what, evidence=_said(case, python),
-        reason="the job activates it before anything else, and stops", fix=_make(python),
+        reason="the job activates it before anything else, and stops", fix=_make(case, python),
     )  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def _broken(case: Case) -> Iterator[Finding]:
     yield case.finding(
         "environment-broken", "error", f"the Python that {python.said} was made with is gone: {python.home}",
         evidence=f"{_said(case, python)}; pyvenv.cfg says home = {python.home}",
-        reason="the environment's python is a link to it, and cannot start", fix=f"rm -r {shell.quote(python.said)} && {_make(python)}",
+        reason="the environment's python is a link to it, and cannot start",
+        fix=f"rm -r {shell.quote(python.said)} && {_make(case, python)}",
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def _packages(case: Case) -> Iterator[Finding]:
     lacking = [name for name in needed if name not in python.packages]
     if not lacking:
         return
-    wanted = "'hpctrain[train]'" if case.spec.script is None else " ".join(lacking)
+    wanted = shell.quote(case.around.requirement) if case.spec.script is None else " ".join(lacking)
     wanted += " deepspeed" if "deepspeed" in lacking and case.spec.script is None else ""
     pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
     # Modules of the site may bring packages of their own through PYTHONPATH; what a script of the user's imports is not known.
@@ -108,7 +109,7 @@ def _architecture(case: Case) -> Iterator[Finding]:
         yield case.finding(
             "environment-architecture", fact.severity, f"{python.said} is made for {python.arch}, and the nodes are {fact.value}",
             evidence=f"{_said(case, python)}; {fact.source}", reason="its python cannot start there: Exec format error",
-            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(python)}",
+            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(case, python)}",
         )  # fmt: skip
         return
     here = _ARCHITECTURES.get(case.around.machine or "", case.around.machine)
@@ -116,7 +117,7 @@ def _architecture(case: Case) -> Iterator[Finding]:
         yield case.finding(
             "environment-architecture", "note", f"this machine is {here}, and the nodes are {fact.value}",
             evidence=f"uname -m {here}; {fact.source}", reason="an environment or image made here does not run there",
-            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(python)}",
+            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(case, python)}",
         )  # fmt: skip
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from hpctrain.jobs import typed
 from hpctrain.jobs.finding import LEVELS, Finding
 
 
 def block(finding: Finding, width: int = 80) -> str:
     """Return a finding as a block: what, and below it the evidence, the reason and the fix."""
     lines = _wrapped(f"{finding.level} {finding.id}: ", finding.what, width, hang=2)
-    for label, text in (("seen:", finding.evidence), ("why:", finding.reason), ("fix:", finding.fix)):
+    for label, text in (("seen:", finding.evidence), ("why:", finding.reason)):
         lines += _wrapped(f"  {label:<5} ", text, width, hang=8)
-    return "\n".join(lines)
+    return "\n".join([*lines, *typed.filled("  fix:  ", finding.fix, width, hang=8)])
 
 
 def _wrapped(label: str, text: str, width: int, *, hang: int) -> list[str]:
@@ -31,6 +32,12 @@ def wrapped(text: str, width: int) -> str:
 def line(finding: Finding) -> str:
     """Return a finding as one line: `warning gpus-unused: …; fix: …`."""
     return f"{finding.level} {finding.id}: {finding.what}; fix: {finding.fix}"
+
+
+def wrapped_line(finding: Finding, width: int) -> str:
+    """Return `line` for a terminal: broken at blanks, and what is typed so that it can be copied."""
+    *first, last = _wrapped(f"{finding.level} {finding.id}: ", f"{finding.what}; fix:", width, hang=2)
+    return "\n".join([*first, *typed.filled(f"{last} ", finding.fix, width, hang=2)])
 
 
 def counts(findings: Sequence[Finding]) -> str:

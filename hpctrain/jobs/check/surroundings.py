@@ -120,6 +120,7 @@ class PythonFacts:
         home: of pyvenv.cfg: the directory of the Python that it was made with; `home_exists`: it is still there.
         arch: of its python's ELF header.
         packages: top-level packages in site-packages; None where that was not found.
+        distributions: of some of those, name → version, as their metadata directories are called.
         torch: of torch/version.py: `cuda`, `rocm` or `cpu`.
         version: of its Python, such as (3, 12).
     """
@@ -132,6 +133,7 @@ class PythonFacts:
     home_exists: bool = True
     arch: str | None = None
     packages: frozenset[str] | None = None
+    distributions: Mapping[str, str] = field(default_factory=dict)
     torch: Literal["cuda", "rocm", "cpu"] | None = None
     version: tuple[int, int] | None = None
 
@@ -168,6 +170,7 @@ class Surroundings:
         hooks: the files of `before` and `after`.
         launcher_on_path: what `accelerate`, `torchrun` or `python` is here; None where it is nowhere on PATH.
         image: the container's file; None where the image is no file (a registry's name).
+        requirement: what pip takes for hpctrain with the training's libraries.
         measured: what the newest runs of the project predicted and measured (`fit.json`), the newest first.
     """
 
@@ -186,6 +189,7 @@ class Surroundings:
     binds: tuple[PathFacts, ...] = ()
     hooks: tuple[PathFacts, ...] = ()
     secrets: tuple[SecretFacts, ...] = ()
+    requirement: str = "hpctrain[train]"
     measured: tuple[Mapping[str, Any], ...] = ()
     launcher_on_path: str | None = None
 

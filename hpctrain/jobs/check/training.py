@@ -54,18 +54,24 @@ def _removed(case: Case) -> Iterator[Finding]:
 
 
 def _unknown(case: Case) -> Iterator[Finding]:
-    """What the parser would refuse. An error only where one letter or two make it a known option: other versions may know more."""
+    """What the parser would refuse: an error where the environment has the libraries that the table is of, as others may know more."""
     arguments = Arguments(case.spec)
-    known = known_arguments.known(case.spec.task) if arguments.ours else frozenset()
-    for name in arguments.names if arguments.ours else ():
-        if name in REMOVED or name == "config" or any(each.startswith(name) for each in known):  # argparse takes a beginning
+    if not arguments.ours or case.spec.template is not None:  # a template of one's own may give them to something else
+        return
+    known = known_arguments.known(case.spec.task)
+    made_with = " and ".join(f"{name} {version}" for name, version in known_arguments.MADE_WITH.items())
+    python = case.around.python  # modules may bring other releases through PYTHONPATH
+    alone = python is not None and not case.spec.modules and case.spec.container is None
+    sure = alone and python is not None and known_arguments.exact(python.distributions)
+    for name in arguments.names:
+        if name in known or name in REMOVED or not name.isidentifier():
             continue
         close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
         yield case.finding(
-            "argument-unknown", "error" if close else "warning", f"the training knows no {name}",
+            "argument-unknown", "error" if sure else "warning", f"the training knows no {name}" + ("" if sure else f" with {made_with}"),
             evidence=case.said("training", name, value=arguments.get(name)),
-            reason="the training stops when it reads its arguments: unknown option" + ("" if close else ", unless its TRL knows more"),
-            fix=f"in its place: {close[0]}" if close else "leave it out; all there are: python -m hpctrain.training.sft --help",
+            reason="the training stops when it reads its arguments: unknown option" + ("" if sure else ", unless its libraries know more"),
+            fix=f"in its place: {close[0]}" if close else f"leave it out; see: python -m hpctrain.training.{case.spec.task} --help",
         )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ Should it be killed, the tasks that run go on under theirs; those that wait are 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -74,12 +73,10 @@ class ArraySupervisor:
 
     def _start(self, index: int) -> bool:
         """Start a task; False where another job was faster at its GPUs."""
-        task, plan = self.job.task(index), self.plan.task(index)
-        task.path.mkdir(parents=True, exist_ok=True)
-        task.write_holder(os.getpid(), submits=True)
-        task.write_job(plan)
+        plan = self.plan.task(index)
+        task = self.job.begin(index, plan)
         if plan.total_gpus and claims.take(task, plan.total_gpus, plan.gpus) is None:
-            shutil.rmtree(task.path)
+            task.vanish()
             return False
         self.running[index] = launch.start(task, os.environ)
         self.started = self.started or time.time()

@@ -57,10 +57,9 @@ def records(meant: Meant) -> list[JobRecord]:
     if meant.indices is None:
         return [meant.job.record()]
     started = set(meant.job.started())
-    waiting = [index for index in meant.indices if index not in started]
-    unstarted = _unstarted(meant.job, meant.plan) if waiting else {}
-    return [
-        meant.job.task(index).record() if index in started else replace(unstarted[index], job_id=f"{meant.plan.job_id}_{index}")
+    unstarted = _unstarted(meant.job, meant.plan) if any(index not in started for index in meant.indices) else {}
+    return [  # a task that starts between the two looks is in neither
+        replace(unstarted[index], job_id=f"{meant.plan.job_id}_{index}") if index in unstarted else meant.job.task(index).record()
         for index in meant.indices
     ]
 
@@ -70,8 +69,9 @@ def rows(job: JobDirectory) -> list[JobRecord]:
     plan = job.plan()
     if plan is None or plan.array is None:
         return [job.record()]
-    found = [job.task(index).record() for index in job.started()]
     unstarted = _unstarted(job, plan)
+    # After those that wait: a task that starts between the two looks would be in neither, and an array of one task would be gone.
+    found = [job.task(index).record() for index in job.started() if index not in unstarted]
     for state in dict.fromkeys(record.state for record in unstarted.values()):
         indices = [index for index, record in unstarted.items() if record.state == state]
         limit = plan.parallel if state == "PENDING" else None

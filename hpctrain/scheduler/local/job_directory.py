@@ -31,6 +31,8 @@ KEPT_S = 30 * 86_400
 TASKS = "tasks"
 #: Why a job that nobody holds is NODE_FAIL: a supervisor was killed, or the machine has started anew.
 GONE = "its supervisor process is gone"
+#: Numbers from which users count, and multiples of them from which directories do: 8 digits, and some hours before one comes again.
+_PORTS, _BEGINNINGS = 9000, 999
 #: Marks the last id of an array's tasks.
 _LAST = re.compile(r"\.last-([0-9]+)\Z")
 
@@ -66,6 +68,20 @@ class JobDirectory:
             return sorted(int(name) for name in names(self.path / TASKS) if name.isdigit())
         except FileNotFoundError:
             return []
+
+    def begin(self, index: int, plan: planning.Plan) -> JobDirectory:
+        """Make the directory of a task that this process is about to start, whole at once: half of one would look like a failed job."""
+        task = self.task(index)
+        draft = JobDirectory(task.path.with_name(f".{index}.{uuid.uuid4().hex}"))
+        draft.path.mkdir(parents=True)
+        draft.write_holder(os.getpid(), submits=True)
+        draft.write_job(plan)
+        draft.path.rename(task.path)
+        return task
+
+    def vanish(self) -> None:
+        """Remove the directory of a task, whole at once too: it waits again."""
+        shutil.rmtree(self.path.rename(self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")))
 
     def write_job(self, plan: planning.Plan) -> None:
         """Write the plan, the machine, and when it was submitted."""
@@ -142,6 +158,9 @@ class JobDirectory:
         """Return the record of a job, of a task that has started, or of an array as a whole; one whose supervisor is gone is NODE_FAIL."""
         job, state = self.job(), self.state()
         if job is None:
+            whole = self.array.plan() if self.array is not None else None
+            if whole is not None:  # a task that was listed, and has vanished since
+                return self.as_record(whole.task(int(self.path.name)), {"state": "PENDING"})
             return JobRecord(job_id=self.job_id, scheduler="local", state="FAILED", reason="never started")
         plan = planning.Plan.from_json(job["plan"])
         host = job["host"] if job["host"] != socket.gethostname() else None
@@ -217,9 +236,21 @@ def root() -> Path:
 def first_job_id() -> int:
     """Return the first id that is given out here.
 
-    Users of one machine count from different numbers, because the rendezvous port is made of the job id.
+    Users of one machine count from different numbers, because the rendezvous port is made of the job id (modulo 9000). So does a directory
+    that was lost and is made anew, as in a container's fresh home: the logs and attempts of its old jobs are still in the projects.
     """
-    return planning.FIRST_JOB_ID + zlib.crc32(str(root()).encode()) % 9000
+    return planning.FIRST_JOB_ID + zlib.crc32(str(root()).encode()) % _PORTS + _PORTS * (_began_minute() % _BEGINNINGS)
+
+
+def _began_minute() -> int:
+    """Return the minute, since the epoch, in which ids were first given out here."""
+    began = root() / ".began"
+    try:
+        began.symlink_to(str(int(time.time()) // 60))
+    except FileExistsError:
+        pass
+    name = began.readlink().name
+    return int(name) if name.isdigit() else 0
 
 
 def all_jobs() -> list[JobDirectory]:

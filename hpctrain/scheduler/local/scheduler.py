@@ -53,8 +53,9 @@ class LocalScheduler:
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
+        shown: Path | None = None,
     ) -> Submission:
-        """Hand `script` to a supervisor in the background and return the job id; `resend` means nothing here.
+        """Hand `script` to a supervisor in the background and return the job id; `resend` and `shown` mean nothing here.
 
         SLURM_ARRAY_TASK_ID in the environment, outside of any job, is somebody's own choice of one task: that one runs alone.
 
@@ -63,7 +64,7 @@ class LocalScheduler:
             HpctrainError: too few GPUs.
             OSError: no place to write.
         """
-        del resend
+        del resend, shown
         text, found = batch_script.read(script)
         wish = self._wish(arguments, dependency, array)
         while True:

@@ -44,6 +44,18 @@ def test_what_slurm_says_of_its_gpus_is_asked_where_nothing_else_does(project: D
     assert max(row["layout"]["gpus_per_node"] for row in found["rows"]) == 4
 
 
+def test_a_slurm_that_counts_gpus_and_does_not_name_them(project: Desk) -> None:
+    project.write("config.yaml", CONFIG.replace("cluster: leonardo", "# no cluster"))
+    fields = ("N/A", "gpu*", "up", "1-00:00:00", "01:00:00", "1-64", "NO", "4", "0/4/0/4", "64", "512000", "1", "gpu:4", "")
+    project.write("nodes.txt", slurm_text.SEPARATOR.join(fields) + "\n")
+    project.program("sinfo", f"cat '{project.directory}/nodes.txt'")
+    for name in ("scontrol", "sacctmgr"):
+        project.program(name, "exit 1")
+    said = " ".join(project.refused("fit").err.split())
+    assert "Slurm has 4 GPUs on a node, and does not say of which kind" in said
+    assert max(row["layout"]["gpus_per_node"] for row in document(project, "--gpu", "h100")["rows"]) >= 4
+
+
 def test_a_gpu_that_is_not_known_needs_its_memory(project: Desk) -> None:
     said = project.refused("fit", "--gpu", "h900")
     assert "no GPU is known by the name 'h900'" in said.err

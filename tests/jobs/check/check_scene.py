@@ -76,6 +76,11 @@ LIVE = LiveCluster(
         Association(account="proj_b", qos=("normal", "long"), default_qos="normal"),
     ),
 )
+PYTHON = PythonFacts(
+    kind="venv", said=".venv", prefix=path(".venv"), arch="x86_64", torch="cuda", version=(3, 12),
+    packages=frozenset({"torch", "transformers", "trl", "accelerate", "datasets", "hpctrain"}),
+    distributions={"trl": "1.16.0", "transformers": "5.23.1"},
+)  # fmt: skip
 AROUND = Surroundings(
     machine="x86_64",
     user="ada",
@@ -83,10 +88,7 @@ AROUND = Surroundings(
     output=path("runs"),
     model=ModelFacts(where=path("models/m"), config={"model_type": "qwen3"}, weight_bytes=2 * GIB, parameters=500_000_000),
     dataset=DatasetFacts(where=path("data/d")),
-    python=PythonFacts(
-        kind="venv", said=".venv", prefix=path(".venv"), arch="x86_64", torch="cuda", version=(3, 12),
-        packages=frozenset({"torch", "transformers", "trl", "accelerate", "datasets", "hpctrain"}),
-    ),
+    python=PYTHON,
     accelerate=AccelerateFacts(where=path("multi_gpu.yaml", is_dir=False), is_default=True, distributed_type="MULTI_GPU"),
     launcher_on_path="/usr/bin/accelerate",
 )  # fmt: skip

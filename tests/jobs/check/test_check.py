@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from check_cases import CASES, LARGE, MODEL, ONE_ACCOUNT, gpus_of_partition
-from check_scene import ARGUMENTS, AROUND, GIB, LIVE, SPEC, Scene, nodes, partition
+from check_scene import ARGUMENTS, AROUND, GIB, LIVE, PYTHON, SPEC, Scene, nodes, partition
 
 from hpctrain.clusters.live import Association, LiveCluster, LiveQos
 from hpctrain.jobs.check import IDS, check, refusal, show
@@ -71,6 +71,28 @@ def test_nothing_is_found_in_what_nobody_knows(id_: str) -> None:
         "cores-few", "dataset-folder", "launcher-missing",
     }  # fmt: skip
     assert {finding.id for finding in found} <= from_the_job_alone, found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"around": {"python": None}},
+        {"around": {"python": replace(PYTHON, distributions={"trl": "1.17.0", "transformers": "5.23.1"})}},
+        {"around": {"python": replace(PYTHON, distributions={"trl": "1.16.0", "transformers": "5.230.0"})}},
+        {"around": {"python": replace(PYTHON, distributions={"trl": "1.16.0"})}},
+        {"spec": {"modules": ("python/3.12",)}},
+    ],
+)
+def test_libraries_of_another_release_may_take_more_options(other: dict[str, dict[str, Any]]) -> None:
+    spec = {"arguments": (*ARGUMENTS, "--adam_beta3", "0.9"), **other.get("spec", {})}
+    found = [each for each in Scene(spec=spec, around=other.get("around", {})).findings() if each.id == "argument-unknown"]
+    assert [each.level for each in found] == ["warning"]
+    assert found[0].what == "the training knows no adam_beta3 with trl 1.16 and transformers 5.23"
+    assert found[0].reason.endswith(", unless its libraries know more")
+
+
+def test_a_template_of_ones_own_may_give_the_arguments_to_anything() -> None:
+    assert "argument-unknown" not in Scene(spec={"arguments": (*ARGUMENTS, "--adam_beta3", "0.9"), "template": "mine.j2"}).ids()
 
 
 FROM_THE_PROFILE = [

@@ -1,0 +1,99 @@
+r"""What is typed, in a text for people: found, and laid out so that a copy of it is still a command. PURE.
+
+A command that is longer than a line is cut between the shell's words only, with a backslash at the end of the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_COMMAND = re.compile(
+    r"\s*(?:\$ |hpctrain|s(?:run|batch|alloc|queue|control|acct|acctmgr|info|cancel|share)\b|export|unset|module|python[0-9.]*|pip|uv|"
+    r"conda|grep|ls|df|du|mkdir|rm|cp|mv|cat|head|tail|find|chmod|namei|ulimit|umask|read -|nvidia-smi|py-spy|git|ssh|rsync|apptainer|"
+    r"echo|cd|set|env|hf|jupyter|\S*/bin/[\w.-]+(?= ))\b"
+)
+#: A sentence that begins like a command.
+_PROSE = re.compile(r"\w[.:?]$")
+#: What the shell takes for one word.
+_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
+#: A key of a config, with its colon.
+_KEY = re.compile(r"[a-z]+_[a-z_]+:\Z")
+#: What follows a command in a sentence: `hpctrain logs JOB, and --err for …`; `hpctrain render; or train …`; `… cu126 (AMD: rocm6.4)`.
+_SENTENCE = re.compile(r"(?:or|and|then|until|which|under|if|for|shows|in)\b|\((?!\S*\$)")
+
+
+def begins(line: str) -> bool:
+    """Whether a line begins like a command."""
+    return _COMMAND.match(line) is not None
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is a command, and no sentence that begins like one."""
+    return begins(line) and _PROSE.search(line) is None
+
+
+def cut(command: str, width: int, *, indent: int, hang: int) -> list[str]:
+    """Return a command as lines of at most `width` characters, further ones indented by `hang`; longer words stay whole."""
+    words = _WORD.findall(command)
+    if " ".join(words) != command.strip():
+        return [" " * indent + command.strip()]
+    found = [" " * indent + words[0]]
+    for number, word in enumerate(words[1:], 2):
+        room = 0 if number == len(words) else 2
+        if len(found[-1]) + 1 + len(word) + room > width:
+            found[-1] += " \\"
+            found.append(" " * hang + word)
+        else:
+            found[-1] += f" {word}"
+    return found
+
+
+def filled(label: str, text: str, width: int, *, hang: int) -> list[str]:
+    """Return a text as lines of at most `width` characters; a command in it stands whole on a line, or is `cut`."""
+    found, fresh = [label], True
+    for unit, is_typed in _units(text):
+        if not fresh and len(found[-1]) + 1 + len(unit) > width:
+            found.append(" " * hang)
+            fresh = True
+        gap = "" if fresh else " "
+        if is_typed and len(found[-1]) + len(gap) + len(unit) > width:
+            first, *rest = cut(unit, width, indent=len(found[-1]), hang=hang + 2)
+            found[-1] += first.lstrip()
+            found += rest
+        else:
+            found[-1] += gap + unit
+        fresh = False
+    return [line.rstrip() for line in found]
+
+
+def _units(text: str) -> Iterator[tuple[str, bool]]:
+    """Return words of sentences, and commands as a whole."""
+    words = _WORD.findall(text)
+    if " ".join(words) != text.strip():  # a quote that is an apostrophe
+        words = text.split()
+    start = 0
+    while start < len(words):
+        first = start == 0 or words[start - 1].endswith(":")
+        rest = " ".join(words[start:])
+        if not (first and begins(rest)):
+            if _KEY.match(words[start]) and start + 1 < len(words):  # `dataset_name: chats` is written in one piece
+                yield " ".join(words[start : start + 2]), False
+                start += 2
+                continue
+            yield from ((word, False) for word in words[start].split())
+            start += 1
+            continue
+        end = start + 1
+        while end < len(words) and not _is_over(words, end):
+            end += 1
+        yield " ".join(words[start:end]), True
+        start = end
+
+
+def _is_over(words: list[str], end: int) -> bool:
+    """Whether the command is over before the word at `end`."""
+    before = words[end - 1]
+    if before.endswith(","):
+        return True
+    return (before.endswith(";") or words[end].startswith("(")) and _SENTENCE.match(words[end]) is not None
