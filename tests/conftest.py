@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,6 +18,12 @@ ACTING = ("sbatch", "scancel", "srun", "salloc", "scontrol")
 SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
 #: The files that take longest, in seconds of CI on two cores (2026-11-22). The others follow by their number of slow tests.
 LONG = {"test_chaos.py": 548, "test_end_to_end.py": 268, "test_doctor_job.py": 182, "test_classify.py": 120, "test_bench_train.py": 90}
+
+
+def pytest_configure() -> None:
+    """Put a `python` on PATH where the machine has only python3: jobs of the tests start their scripts with it, as users' jobs do."""
+    if shutil.which("python") is None:
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

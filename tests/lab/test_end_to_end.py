@@ -63,7 +63,7 @@ class User:
         jobs = json.loads(self.type("hpctrain", "ps", "--json").stdout)["jobs"]
         return next((str(job["state"]) for job in jobs if job["job_id"] == job_id), "absent")
 
-    def wait(self, job_id: str, timeout_s: float = 180) -> str:
+    def wait(self, job_id: str, timeout_s: float = 360) -> str:
         return until(lambda: (state := self.state(job_id)) in ("PENDING", "RUNNING", "COMPLETING", "absent") or state, timeout_s)
 
 
