@@ -20,12 +20,6 @@ SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
 LONG = {"test_chaos.py": 548, "test_end_to_end.py": 268, "test_doctor_job.py": 182, "test_classify.py": 120, "test_bench_train.py": 90}
 
 
-def pytest_configure() -> None:
-    """Put a `python` on PATH where the machine has only python3: jobs of the tests start their scripts with it, as users' jobs do."""
-    if shutil.which("python") is None:
-        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/script.sbatch instead of comparing")
     parser.addoption("--update-docs", action="store_true", help="write the help into docs/verbs/*.md instead of comparing")
@@ -49,7 +43,9 @@ class SlurmWasUsed:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch over the Slurm tests in the process that sees all reports."""
+    """Watch over the Slurm tests in the process that sees all reports, and see to a `python`, with which users' jobs start their scripts."""
+    if shutil.which("python") is None:
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if os.environ.get("HPCTRAIN_REQUIRE_LAB") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SlurmWasUsed())
 
