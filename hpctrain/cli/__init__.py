@@ -137,9 +137,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             traceback.print_exception(error)
         message, code = _explain(error, words)
         if code == INTERRUPTED:
+            import atexit
             import signal
 
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C, while Python ends, changes nothing of how it ended
+            # A second Ctrl-C, while Python ends, changes nothing of how it ended.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         sys.stderr.write(message + "\n")
     sys.exit(code)
 
