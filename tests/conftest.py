@@ -43,7 +43,7 @@ class SlurmWasUsed:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch over the Slurm tests in the process that sees all reports, and see to a `python`, with which users' jobs start their scripts."""
+    """Watch over the Slurm tests in the process that sees all reports, and see to a `python`, with which jobs start their scripts."""
     if shutil.which("python") is None:
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if os.environ.get("HPCTRAIN_REQUIRE_LAB") and not hasattr(config, "workerinput"):
