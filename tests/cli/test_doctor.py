@@ -115,6 +115,7 @@ def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
         running.send_signal(signal.SIGINT)
         time.sleep(0.5)
     assert (running.returncode, err.read_text().strip().splitlines()[-1]) == (130, "interrupted")
+    assert "ok      python" in out.read_text(), "what was known by then has been said"
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
 

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpctrain import yaml12
+from hpctrain import cli, yaml12
 from hpctrain.config import layers
 from hpctrain.config.schema import Config
 
@@ -383,3 +384,13 @@ def test_a_second_ctrl_c_changes_nothing_of_how_it_ends(hpctrain: str, tmp_path:
     python = Path(hpctrain).with_name("python")
     done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_who_calls_it_still_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli, "invoke", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["ps"])
+    assert (ended.value.code, signal.getsignal(signal.SIGINT)) == (130, signal.default_int_handler)
