@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -122,8 +123,12 @@ def test_submit_stops_before_slurm_is_asked(typist: Typist) -> None:
     assert "error account-unknown: " in refused.stderr
     assert "sacctmgr lists for you: " in refused.stderr
     assert "sbatch said" not in refused.stderr
-    anyway = typist.type(HPCTRAIN, "submit", "--no-check")
+    assert not (typist.directory / "sft.sbatch").exists()
+    as_it_is = refused.stderr.rpartition("to submit as it is: hpctrain ")[2]
+    anyway = typist.type(HPCTRAIN, *shlex.split(as_it_is))
+    assert anyway.returncode == 1
     assert "sbatch said" in anyway.stderr
+    assert "Invalid account" in anyway.stderr
 
 
 def test_a_good_job_is_submitted_and_its_warnings_are_short(typist: Typist) -> None:
