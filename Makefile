@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: one more.
+# One worker for each core, but no more than four: training tests start processes of their own. Slurm's tests mostly wait: two more.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
-ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 1)))
+ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 2)))
 
 # The tests start the command a thousand times: without its bytecode on disk, each time compiles it again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -41,7 +41,7 @@ test: $(VENV)/full ## Everything that can run here, a real two-node Slurm includ
 	@tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
-	$(BIN)/python -m pytest -n $(ALL_WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
 
 MINUTES ?= 40
 chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=40 at most)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,3 +26,8 @@ def requirement(extra: str) -> str:
         return f"hpctrain[{extra}] @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}".removesuffix("@")
     path = Path(unquote(where.path))
     return f"{path}[{extra}]" if where.scheme == "file" and path.exists() else f"hpctrain[{extra}]"
+
+
+def command(extra: str) -> str:
+    """Return what is typed to install it, with the libraries of the extra, into the environment that runs this."""
+    return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement(extra))}"

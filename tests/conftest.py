@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import count, zip_longest
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,17 @@ import pytest
 #: The programs that would act on a real cluster.
 ACTING = ("sbatch", "scancel", "srun", "salloc", "scontrol")
 SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
-#: The files that take longest, in seconds of CI on two cores (2026-11-22). The others follow by their number of slow tests.
-LONG = {"test_chaos.py": 548, "test_end_to_end.py": 268, "test_doctor_job.py": 182, "test_classify.py": 120, "test_bench_train.py": 90}
+#: The files that take longest, in seconds of CI on two cores (2026-11-22); of the others, `seconds_of` makes a guess.
+LONG = {
+    "chaos/test_chaos.py": 550, "lab/test_requeue.py": 450, "lab/test_end_to_end.py": 300, "lab/test_outage.py": 215,
+    "lab/test_doctor_job.py": 190, "lab/test_explain.py": 180, "lab/test_ps.py": 140, "lab/test_watch.py": 110,
+    "lab/test_explain_node.py": 90, "lab/test_late_sbatch.py": 60, "lab/test_sites.py": 60, "lab/test_oracles.py": 30,
+    "training/test_resume_exact.py": 120, "training/test_sft.py": 110,
+    "training/test_trackers.py": 110, "training/test_stop_training.py": 100, "training/test_classify.py": 80,
+    "training/test_bench_train.py": 75,
+}  # fmt: skip
+#: What tests do in the main: wait for Slurm, compute, wait for something else, and be quick.
+KINDS = ("slurm", "torch", "slow", "rest")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,34 +52,49 @@ class SlurmWasUsed:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch over the Slurm tests in the process that sees all reports, and see to a `python`, with which jobs start their scripts."""
+    """Watch over the Slurm tests in the process that sees all reports, and see to a `python`, with which jobs start their scripts.
+
+    A training takes a thread for each core that it has, or that its job script was told of, and these wait for each other in busy loops.
+    More of them than the machine has cores for take a toy model four times the processor time of one thread, for the same weights.
+    """
+    os.environ.setdefault("OMP_THREAD_LIMIT", "1")
     if shutil.which("python") is None:
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if os.environ.get("HPCTRAIN_REQUIRE_LAB") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SlurmWasUsed())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let what takes long start first, so that no worker is left with it at the end; Slurm's, which wait, beside training's, which compute.
+def seconds_of(path: Path, items: list[pytest.Item]) -> float:
+    """Return about how long a file takes: as measured, or by its slow tests."""
+    slow = sum(item.get_closest_marker("slow") is not None for item in items)
+    return LONG.get("/".join(path.parts[-2:]), 2.0 * slow + 0.02 * len(items))
 
-    The Makefile gives whole files to the workers in this order (`--dist loadfile --no-loadscope-reorder`).
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let what waits (Slurm's tests, and other slow ones) run beside what computes (training's, and the many quick ones) to the end.
+
+    The Makefile gives whole files to the workers in this order (`--dist loadfile --no-loadscope-reorder`). In each of the four kinds the
+    longest file comes first, so that no worker is left with it, and all kinds have the same part of their seconds done at any time.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-
-    def kind(path: Path) -> str:
-        names = {mark.name for item in files[path] for mark in item.iter_markers()}
-        return next((name for name in ("slurm", "torch", "slow") if {name, "slow"} <= names), "rest")
-
-    def longest_first(path: Path) -> tuple[float, int, str]:
-        limits = [float(mark.args[0]) for item in files[path] for mark in item.iter_markers("timeout") if mark.args]
-        seconds = LONG.get(path.name, max(limits, default=0.0) / 10)
-        return -seconds, -sum(item.get_closest_marker("slow") is not None for item in files[path]), str(path)
-
-    lanes = {name: sorted((path for path in files if kind(path) == name), key=longest_first) for name in ("slurm", "torch", "slow", "rest")}
-    beside = [path for each in zip_longest(lanes["slurm"], lanes["torch"]) for path in each if path is not None]
-    items[:] = [item for path in (*beside, *lanes["slow"], *lanes["rest"]) for item in files[path]]
+    kinds: dict[str, list[tuple[float, Path]]] = {}
+    for path, found in files.items():
+        names = {mark.name for item in found for mark in item.iter_markers()}
+        kind = next((name for name in KINDS[:3] if {name, "slow"} <= names), "rest")
+        kinds.setdefault(kind, []).append((seconds_of(path, found), path))
+    order: list[tuple[float, str, Path]] = []
+    for kind, timed in kinds.items():
+        begun, whole = 0.0, sum(seconds for seconds, _ in timed)
+        for seconds, path in sorted(timed, key=lambda each: (-each[0], str(each[1]))):
+            order.append((begun / whole, kind, path))
+            begun += seconds
+    order.sort(key=lambda each: (each[0], KINDS.index(each[1]), str(each[2])))
+    items[:] = [item for _, _, path in order for item in files[path]]
+    for item in items:  # to start the command takes a fifth of a second each time: the inner loop types it in its own process
+        if "hpctrain" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
     gc.freeze()  # ten thousand tests that stay: no collection needs to look through them again
 
 

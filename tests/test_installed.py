@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,4 +33,6 @@ def test_where_it_came_from(origin: object, expected: str, tmp_path: Path, monke
         text = json.dumps(origin) if origin != "not JSON" else "{"
         (folder / "direct_url.json").write_text(text.replace("{clone}", str(clone).replace(" ", "%20")))
     monkeypatch.syspath_prepend(folder.parent)
-    assert installed.requirement("train") == expected.replace("{clone}", str(clone))
+    wanted = expected.replace("{clone}", str(clone))
+    assert installed.requirement("train") == wanted
+    assert shlex.split(installed.command("train")) == [sys.executable, "-m", "pip", "install", wanted]

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpctrain import installed
 from hpctrain.cli.fit_facts import Question
 from hpctrain.errors import HpctrainError
 from hpctrain.fit import memory
@@ -46,7 +47,7 @@ def count(question: Question) -> dict[str, Any]:
         HpctrainError: torch is not installed here, or the layout is none that can be run with fake tensors.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        raise HpctrainError("--exact counts with torch and transformers, which are not installed here", fix="pip install 'hpctrain[train]'")
+        raise HpctrainError("--exact counts with torch and transformers, which are not installed here", fix=installed.command("train"))
     counted = question.layout
     if counted.sharding != "fsdp":
         counted = replace(counted, nodes=1, gpus_per_node=1, sharding="ddp")

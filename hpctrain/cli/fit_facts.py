@@ -5,6 +5,7 @@ Reads config.json, the dataset's manifest and the runs' fit.json; asks Slurm onl
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import textwrap
@@ -17,7 +18,7 @@ from hpctrain.cli import surroundings_files
 from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables
 from hpctrain.cli.job_scripts import jobs_of
 from hpctrain.errors import UsageError
-from hpctrain.fit import asked, correction, gpus, host, layouts
+from hpctrain.fit import asked, correction, gpus, host, layouts, memory
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.shape import ModelShape
 from hpctrain.jobs import shell
@@ -95,8 +96,6 @@ def question(request: Request, typed: Typed) -> Question:
     known = asked.shape_of(config, options, task=_task(job), dataset=data)
     if "quantization_config" in config:
         notes.append("the weights are stored quantised; they are taken as if they were not")
-    if known.approximate:
-        notes.append("a mixture of experts: activations are a rough figure")
     notes += [*_notes_of_rows(known, options, data), *asked.uncounted(options)]
     case = _case(job, config, known, data)
     if typed.gpu is None and typed.gpu_memory is None and hardware.gpu_bytes(case) is None:
@@ -107,6 +106,8 @@ def question(request: Request, typed: Typed) -> Question:
         cuda=not sizes.uses_cpu(case), bf16=site.gpu is None or site.gpu.bf16 is not None, gpu_bytes=site.gpu_bytes, dataset=data,
         stored=config.get("dtype") or config.get("torch_dtype"),
     )  # fmt: skip
+    if memory.is_rough(known, wanted):
+        notes.append("adapters on experts, or layers without experts: memory was up to 8% too low or too high in small models")
     work, work_words = _work(options, wanted, data)
     learnt = sizes.learnt(case, site.gpu.name if site.gpu is not None else None) if typed.learn else correction.NONE
     return Question(
@@ -321,6 +322,7 @@ def _row(split: manifest.Split, layout: Layout, *, packed: bool, padded: float) 
 
 def _number(value: object) -> float | None:
     try:
-        return float(str(value)) if value is not None else None
+        number = float(str(value)) if value is not None else None
     except ValueError:
         return None
+    return number if number is not None and math.isfinite(number) else None

@@ -83,11 +83,12 @@ def _say_who_is_known(chosen: Chosen, view: View) -> None:
     """Say why there is nothing, where a rank or a node was asked for."""
     from hpctrain.cli.logs_show import numbers, placed
 
-    ranks = {file.rank for file in chosen.ranks if file.rank is not None}
+    own = [file for file in (*chosen.ranks, *chosen.files) if file.rank is not None]
+    ranks = {file.rank for file in own if file.rank is not None}
     what = f"rank {view.rank}" if view.rank is not None else f"node {view.node}"
     click.echo(f"no line says that it is of {what}", err=True)
     if ranks:
-        nodes = sorted({file.node for file in map(placed, chosen.ranks) if file.node})
+        nodes = sorted({file.node for file in map(placed, own) if file.node})
         click.echo(f"there are ranks {numbers(ranks)}{' on ' + ', '.join(nodes[:8]) if nodes else ''}", err=True)
     else:
         click.echo("the launcher puts no ranks in front of lines: docs/logs.md says how it does", err=True)

@@ -22,7 +22,7 @@ _HEAD_BYTES = 1 << 16
 #: Seconds for Slurm to say what a job does whose log is known without it.
 _PATIENCE_S = 15.0
 #: The job script's first words (templates/_macros.j2).
-_BEGINS = re.compile(rb"^hpctrain: attempt ([0-9]+)\.[0-9]+ of the run ([A-Za-z0-9][A-Za-z0-9._-]{0,119}) begins", re.MULTILINE)
+_BEGINS = re.compile(rb"^hpctrain: attempt ([0-9]+)\.[0-9.]+ of the run ([A-Za-z0-9][A-Za-z0-9._-]{0,119}) begins", re.MULTILINE)
 _PROCESSES = re.compile(rb"^export HPCTRAIN_WORLD_SIZE=([0-9]{1,7}) ", re.MULTILINE)
 
 

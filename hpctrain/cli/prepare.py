@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from hpctrain import installed
 from hpctrain.cli import script_file
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
@@ -90,7 +91,7 @@ def _leave_torch_out() -> None:
 def _need_libraries() -> None:
     missing = [name for name in ("transformers", "tokenizers", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        raise HpctrainError(f"{', '.join(missing)} cannot be imported, which prepare needs", fix="pip install 'hpctrain[prepare]'")
+        raise HpctrainError(f"{', '.join(missing)} cannot be imported, which prepare needs", fix=installed.command("prepare"))
 
 
 def _demo(demo: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpctrain import installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 
@@ -70,7 +71,7 @@ def _snapshot(name: str, *, kind: str, say: Callable[[str], None], fix: str, **p
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[prepare]'") from error
+        raise HpctrainError(f"cannot import {error.name}", fix=installed.command("prepare")) from error
     say(f"there is no folder {name}: asking the hub for the {kind} of that name")
     disable_progress_bars()
     try:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -95,7 +96,7 @@ def _shown(rows: Sequence[Row], width: int, *, colour: bool) -> list[str]:
     cells = [_cells(row) for row in rows]
     heads = {column.head: column for column in _COLUMNS}
     kept = [column.head for column in _COLUMNS if column.head in ("JOB", "RUN", "STATE") or any(row[column.head] != "-" for row in cells)]
-    widths = {head: max(len(head), *(len(row[head]) for row in cells)) for head in kept}
+    widths = {head: max(len(head), *(columns(row[head]) for row in cells)) for head in kept}
 
     def total() -> int:
         return sum(widths[head] for head in kept) + 2 * (len(kept) - 1)
@@ -110,7 +111,7 @@ def _shown(rows: Sequence[Row], width: int, *, colour: bool) -> list[str]:
     found = [_styled(_line({head: head for head in kept}, kept, widths, heads), bold=colour)]
     for row, cell in zip(rows, cells, strict=True):
         line, why = _line(cell, kept, widths, heads), printable(row.why)
-        beside = bool(why) and len(line) + 2 + len(why) <= width
+        beside = bool(why) and columns(line) + 2 + len(why) <= width
         found.append(_coloured(line, row.record.state, colour=colour) + (f"  {why}" if beside else ""))
         if why and not beside:
             found += textwrap.wrap(why, max(20, width), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
@@ -133,16 +134,35 @@ def _line(cells: dict[str, str], kept: Sequence[str], widths: dict[str, int], he
     words = []
     for head in kept:
         cell = middle(cells[head], widths[head]) if head == "RUN" else cells[head]
-        words.append(cell.rjust(widths[head]) if heads[head].right else cell.ljust(widths[head]))
+        gap = " " * (widths[head] - columns(cell))
+        words.append(gap + cell if heads[head].right else cell + gap)
     return "  ".join(words).rstrip()
 
 
 def middle(text: str, width: int) -> str:
     """Return `text`, with its middle taken out where it is too long: what tells runs apart stands at both ends of their names."""
-    if len(text) <= width:
+    if columns(text) <= width:
         return text
     left = (width - 1) // 2
-    return f"{text[:left]}…{text[len(text) - (width - 1 - left) :]}"
+    head, tail = _cut(text, left), _cut(text[::-1], width - 1 - left)[::-1]
+    return f"{head}…{tail}"
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of a text that fits so many columns."""
+    room = width
+    for at, sign in enumerate(text):
+        room -= columns(sign)
+        if room < 0:
+            return text[:at]
+    return text
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: a Chinese or Japanese sign takes two."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def _coloured(line: str, state: str, *, colour: bool) -> str:

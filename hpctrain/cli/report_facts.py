@@ -135,6 +135,9 @@ def _whole_nodes(runs_dir: Path, run: Run, accounts: Sequence[Account]) -> bool 
     if accounts and accounts[-1].scheduler == "local":
         return None
     config = ran_with.read(run, runs_dir).config or {}
+    directives = config.get("sbatch")
+    if isinstance(directives, Mapping) and directives.get("exclusive", "no") in (None, True, "", "true"):
+        return True  # asked for: then no other job is on its nodes, and they are paid for
     resources = config.get("resources")
     partition = accounts[-1].partition if accounts else resources.get("partition") if isinstance(resources, Mapping) else None
     cluster = config.get("cluster")

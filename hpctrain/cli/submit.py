@@ -166,7 +166,13 @@ def scheduler_for(parameters: dict[str, Any]) -> SlurmScheduler | LocalScheduler
 def _dry_run(scheduler: SlurmScheduler | LocalScheduler, one: Chosen) -> int:
     values, arguments = one.values, ("RUN",) if one.takes_name else ()  # what is no batch script is refused here too
     if isinstance(scheduler, SlurmScheduler):
-        click.echo(f"would run: {shell.join(scheduler.sbatch_argv(one.path, values=values, arguments=arguments))}")
+        stage, spec = (one.made.stage, one.made.spec) if one.made is not None else (None, None)
+        after = ",".join(f"{kind}:JOB_OF_{parent}" for parent, kind in stage.dependencies) if stage is not None else ""
+        argv = scheduler.sbatch_argv(one.path, values=values, arguments=arguments, dependency=after or None)
+        click.echo(f"would run: {shell.join(argv)}")
+        if spec is not None and spec.restart == "chain" and spec.max_restarts:
+            argv = scheduler.sbatch_argv(one.path, values=values, arguments=arguments, dependency="afterany:JOB_BEFORE")
+            click.echo(f"and for the chain, {spec.max_restarts} x: {shell.join(argv)}")
     else:
         click.echo(f"would run: {shell.join(('bash', str(one.path), *arguments))} on this machine, with stand-ins for srun and scontrol")
     return 0

@@ -59,7 +59,8 @@ def look(runs: Path, definition: Definition, *, write: bool) -> StudyState:
     if write and any(row.state == "running" for row in rows):
         told = study.settle(runs, definition, gone)
         rows = read(runs, definition)
-    waiting = [run for run in coming if found.states[run.id].word in ("pending", "running")]
+    asked = {row.run for row in rows}  # some may have begun since they were counted
+    waiting = [run for run in coming if run.id not in asked and found.states[run.id].word in ("pending", "running")]
     open_ = [row for row in rows if row.state == "running" and row.run not in gone]
     done = sum(row.state in ("completed", "pruned") for row in rows)
     return StudyState(

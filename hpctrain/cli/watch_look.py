@@ -153,11 +153,7 @@ class Looked:
             self._read_environment(said.get("variables"))
 
     def _read_environment(self, variables: Any) -> None:
-        known = variables if isinstance(variables, dict) else {}
-        self._threads = _whole(known.get("OMP_NUM_THREADS"))
-        cpus, tasks, nodes = (_whole(known.get(name)) for name in ("SLURM_CPUS_PER_TASK", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
-        # A job step of one task on each node has the cores of the node; where each GPU is a task, so many times as much.
-        self._cpus = None if cpus is None else cpus * max(1, (tasks or 1) // (nodes or 1))
+        self._threads, self._cpus = idle.threads_and_cores(variables)
 
     # -- its log -------------------------------------------------------------------------------------------------------
 
@@ -212,6 +208,7 @@ class Looked:
             config=self.config,
             threads=self._threads,
             load=_load(job),
+            run=self.run_id,
         )
 
 
@@ -236,7 +233,3 @@ def _tags(run_id: str) -> Iterable[tuple[str, str]]:
     yield run_id, ""
     for position in reversed([index for index, sign in enumerate(run_id) if sign == "_"]):
         yield run_id[:position], run_id[position + 1 :]
-
-
-def _whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and 0 < len(value) < 9 else None

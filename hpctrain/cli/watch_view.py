@@ -21,6 +21,8 @@ from hpctrain.scheduler.parse.records import JobRecord
 
 #: Of a run with many restarts, the jobs that are asked for.
 _ASKED = 8
+#: Seconds in which a job script has made its run's directory.
+_BEGUN_S = 60.0
 _QUIET_S, _QUIET_INTERVALS = 120.0, 5.0
 #: The last line of a traceback.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): ")
@@ -132,7 +134,7 @@ def view(watched: Watched, now: float) -> View:
         saved=_saved(looked, now),
         idle=looked.idle if runs else (),
         warnings=_warnings(list(looked.warnings.values()), failed=ended and watched.code != 0),
-        notes=_notes(watched),
+        notes=(*_notes(watched), *_moved(watched, elapsed)),
         next=tuple(next_steps(watched)) if ended else (),
         clock=time.strftime("%H:%M:%S", time.localtime(now)),
     )
@@ -286,6 +288,14 @@ def _notes(watched: Watched) -> tuple[str, ...]:
         return ()
     said = silent.details[-1].strip() if silent.details else silent.what
     return (f"Slurm does not answer ({said}); asking again",)
+
+
+def _moved(watched: Watched, elapsed: float | None) -> tuple[str, ...]:
+    """Return that a run has no directory though its job has been running for a while: then nothing says how far it is."""
+    looked = watched.looked
+    if looked.run_dir is None or looked.run is not None or watched.state not in states.ACTIVE or (elapsed or 0.0) < _BEGUN_S:
+        return ()
+    return (f"{looked.run_dir} is not there: moved, or deleted? Its steps are written there",)
 
 
 def next_steps(watched: Watched) -> Iterable[str]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpctrain.explain import engine_evidence, engine_order, engine_requeues, engine_running, text
+from hpctrain.explain import engine_evidence, engine_order, engine_requeues, engine_running, engine_survived, text
 from hpctrain.explain.case import Case
-from hpctrain.explain.engine_evidence import SURVIVED, Fired
+from hpctrain.explain.engine_evidence import Fired
 from hpctrain.explain.engine_order import TOLERANCE_S
-from hpctrain.explain.engine_running import DEADLY
-from hpctrain.explain.hit import FirstFailed, Hit, Trouble
+from hpctrain.explain.engine_survived import Over
+from hpctrain.explain.hit import DEADLY, FirstFailed, Hit, Trouble
 from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Evidence, Explanation, Fix
 from hpctrain.explain.rule import KNOWN_NAMES, Rule
 from hpctrain.scheduler.parse import states
 
-#: A line that tells of something that broke; what it tells of may have been got over.
-_ERROR = re.compile(r"(?i)error|exception|traceback|fatal|abort|killed|fail")
 #: So much earlier, and what is only likely may have nothing to do with what is certain.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
@@ -53,11 +51,12 @@ def explain(
     seen_first, _ = engine_order.split(engine_order.straight(first_failed, clocks), case)
     lost = engine_running.has_lost_a_rank(case, now, shown, seen_first)
     judge = _Judge(case, engine_order.filled(now), rules, sorted(shown, key=engine_order.place), seen_first, lost=lost)
-    diagnoses, consequences = judge.judged()
-    failed = has_failed(case, status) or bool(diagnoses)
+    known = has_failed(case, status)
+    diagnoses, consequences = judge.judged(known=known)
+    failed = known or bool(diagnoses)
     block = None
     if not diagnoses and (lost or not _is_active(case)):
-        block = judge.earliest_trouble(known=has_failed(case, status) or judge.says_so())
+        block = judge.earliest_trouble(known=known or judge.says_so())
     return Explanation(
         diagnoses=diagnoses, consequences=consequences if diagnoses or block else (), unexplained=block,
         history=_history(case, before), failed=failed or block is not None, ended=ended,
@@ -108,16 +107,21 @@ class _Judge:
         self.case, self.rules, self.troubles, self.lost = case, rules, troubles, lost
         self.first = min(first_failed, key=lambda each: each.at if each.at is not None else float("inf"), default=None)
         self.hits = () if _is_active(case) and not lost else tuple(hits)
-        self.fired = engine_evidence.fired(rules, self.hits, case)
+        self.fired = engine_evidence.fired(rules, self.hits, case, troubles)
 
-    def judged(self) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
-        """Return the diagnoses, and what followed from them."""
+    def judged(self, *, known: bool) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
+        """Return the diagnoses, and what followed from them.
+
+        Args:
+            known: whether it is known that the job failed.
+        """
         masked = self._masked()
-        causes = [each for each in self.fired if each.rule.kind == "cause" and each.rule.id not in masked and self._may_be(each)]
-        chosen = self._earliest(causes)
-        if not chosen:
-            symptoms = [each for each in self.fired if each.rule.kind == "symptom" and each.rule.id not in masked and self._may_be(each)]
-            chosen = self._earliest(symptoms)
+        able = [each for each in self.fired if self._may_be(each)]
+        chosen: list[Fired] = []
+        for pool in ([each for each in able if each.over is Over.NO and each.rule.id not in masked], self._last_resort(able, known=known)):
+            for kind in ("cause", "symptom"):
+                chosen = chosen or self._earliest([each for each in pool if each.rule.kind == kind])
+        masked |= {name for each in chosen for name in each.rule.masks}
         ids = {each.rule.id for each in chosen}
         begin = min((each.place for each in chosen), default=None)
         rest = [each for each in self.fired if each.rule.id not in ids and each.hits]
@@ -128,14 +132,15 @@ class _Judge:
         """Return the rules whose hits are consequences of others; of two that mask each other, the later one's."""
         masked: set[str] = set()
         for each in sorted(self.fired, key=lambda one: one.place):
-            if each.rule.id not in masked and not self._got_over(each):
+            if each.rule.id not in masked and each.over is Over.NO:
                 masked |= set(each.rule.masks)
         return masked
 
-    def _got_over(self, each: Fired) -> bool:
-        # A training goes on with numbers that are wrong, and in the time that a notice of its end leaves it.
-        goes_on = each.rule.area in ("numbers", "time", "end")
-        return each.survived and (not goes_on or _ERROR.search(each.hits[0].evidence.text) is not None)
+    def _last_resort(self, able: Sequence[Fired], *, known: bool) -> list[Fired]:
+        """Return what the training perhaps got over, where it failed, and nothing says by what. What steps came behind has started well."""
+        if not (known or self.lost or self.says_so()) or self._unknown_tracebacks(self.hits):
+            return []
+        return [each for each in able if each.over is Over.PERHAPS and each.rule.stage in ("comm", "run", "end")]
 
     def _may_be(self, each: Fired) -> bool:
         """Whether this can be why the job failed."""
@@ -146,7 +151,7 @@ class _Judge:
             return each.certainty == "certain"
         if account is not None and account.state == "COMPLETED" and each.certainty != "certain":
             return False
-        if self._got_over(each) or self._is_late(each) or self._is_hearsay(each):
+        if each.over is Over.SURELY or self._is_late(each) or self._is_hearsay(each):
             return False
         # Of bare logs nobody knows whether the job has ended, or failed: a fact that is only likely is not enough to say so.
         return bool(each.hits) or each.record is not None or each.certainty == "certain" or account is not None or bool(self.case.attempts)
@@ -157,15 +162,19 @@ class _Judge:
             return False
         hit = each.hits[0]
         for trouble in self._unknown_tracebacks(self.hits):
-            apart = None not in (trouble.at, hit.at, trouble.rank, hit.rank) and trouble.rank != hit.rank
-            if apart and (hit.at or 0) - (trouble.at or 0) > TOLERANCE_S:
+            apart = None not in (trouble.rank, hit.rank) and trouble.rank != hit.rank
+            if apart and engine_order.is_behind(hit, trouble):
                 return True
         return False
 
     def _unknown_tracebacks(self, hits: Sequence[Hit]) -> list[Trouble]:
         """Return the tracebacks that the training did not get over, and in which none of `hits` stands."""
-        known = {(hit.evidence.file, hit.order[1] + near) for hit in hits for near in range(-60, 1)}
-        return [each for each in self.troubles if each.traceback and each.steps_after < SURVIVED and (each.file, each.line) not in known]
+        shown = [each for each in self.troubles if each.traceback and not self._is_over(each)]
+        return [each for each in shown if not any(engine_survived.stands_in(hit, each) for hit in hits)]
+
+    @staticmethod
+    def _is_over(each: Trouble) -> bool:
+        return engine_survived.of_trouble(each) is Over.SURELY
 
     def _is_hearsay(self, each: Fired) -> bool:
         """Whether a symptom is a fact of the record alone, and a rank had ended by itself, with an error that no rule knows.
@@ -286,7 +295,7 @@ class _Judge:
 
     def says_so(self) -> bool:
         """Whether a launcher says at the end that a process failed."""
-        return any(each.rule.id in _LAUNCHERS and bool(each.hits) and not each.survived for each in self.fired)
+        return any(each.rule.id in _LAUNCHERS and bool(each.hits) and each.over is Over.NO for each in self.fired)
 
     def earliest_trouble(self, *, known: bool) -> ErrorBlock | None:
         """Return the earliest error of the rank that failed first.
@@ -295,15 +304,26 @@ class _Judge:
             known: whether it is known that the job failed; where it is not, only what ends a program counts.
         """
         followed = {(hit.evidence.file, hit.order[1]) for hit in self.hits}
-        usable = [each for each in self.troubles if known or ((each.traceback or DEADLY.search(each.error)) and each.steps_after < 3)]
+        usable = [
+            each
+            for each in self.troubles
+            if known or ((each.traceback or DEADLY.search(each.error)) and not engine_survived.of_trouble(each))
+        ]
         if not usable:
             return None
         own = [each for each in usable if not any((each.file, each.line + n) in followed for n in range(len(each.lines) + 40))]
-        usable = [each for each in own or usable if each.steps_after < SURVIVED] or own or usable
+        usable = [each for each in own or usable if not self._is_over(each)] or own or usable
         if self.first is not None and (of_first := [each for each in usable if each.rank is not None and each.rank == self.first.rank]):
             usable = of_first
-        # A traceback says what; the line with an error word that stands before it may be anything.
-        best = min(usable, key=lambda each: (not (each.traceback or DEADLY.search(each.error)), engine_order.place(each)))
+        # A traceback says what; the line with an error word that stands before it may be anything. What was got over says the least.
+        best = min(
+            usable,
+            key=lambda each: (
+                engine_survived.of_trouble(each),
+                not (each.traceback or DEADLY.search(each.error)),
+                engine_order.place(each),
+            ),
+        )
         since = None if best.at is None else text.clock(best.at, self.case.zone_s)
         return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
 

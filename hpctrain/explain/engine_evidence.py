@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpctrain.explain import facts, facts_found
+from hpctrain.explain import engine_survived, facts, facts_found
 from hpctrain.explain.case import Case
+from hpctrain.explain.engine_survived import Over
 from hpctrain.explain.facts import Found
-from hpctrain.explain.hit import Hit
+from hpctrain.explain.hit import Hit, Trouble
 from hpctrain.explain.model import STAGES, Certainty, Evidence
 from hpctrain.explain.rule import Record, Rule
 from hpctrain.scheduler.parse import duration, states
@@ -25,6 +26,7 @@ class Fired:
         record: what the scheduler says.
         found: what the fact says.
         ended: when the job ended, seconds since the epoch.
+        over: whether the training got over all of its lines, and nothing else speaks for it.
     """
 
     rule: Rule
@@ -32,6 +34,7 @@ class Fired:
     record: Evidence | None = None
     found: Found | None = None
     ended: float | None = None
+    over: Over = Over.NO
 
     @property
     def certainty(self) -> Certainty:
@@ -40,6 +43,8 @@ class Fired:
             return "likely"
         if self.found is not None and self.found.certainty is not None:
             return self.found.certainty
+        if self.over is Over.PERHAPS:
+            return "likely"
         agree = bool(self.hits) and (self.record is not None or self.found is not None) and not self.rule.all
         return "certain" if agree else self.rule.certainty
 
@@ -58,18 +63,9 @@ class Fired:
         # The record's seconds are whole ones, cut off: a line of the same second comes before it.
         return (self.at + 1.0 if self.at is not None else float("inf"), 1 + STAGES.index(self.rule.stage), (0, 0))
 
-    @property
-    def survived(self) -> bool:
-        """Whether the training went on behind every line of it, and nothing else speaks for it."""
-        return bool(self.hits) and self.record is None and self.found is None and all(hit.steps_after >= SURVIVED for hit in self.hits)
 
-
-#: Steps behind an error, and the training got over it.
-SURVIVED = 20
-
-
-def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case) -> list[Fired]:
-    """Return the rules that fire."""
+def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case, troubles: Sequence[Trouble] = ()) -> list[Fired]:
+    """Return the rules that fire; `troubles` are the errors in which their lines may stand."""
     by_rule: dict[str, list[Hit]] = {}
     for hit in hits:
         by_rule.setdefault(hit.rule, []).append(hit)
@@ -85,7 +81,8 @@ def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case) -> list[Fired]
         fact = _asked(rule.fact, case) if rule.fact is not None else None
         if (rule.all and rule.fact is not None and fact is None) or not (own or record or fact):
             continue
-        found.append(Fired(rule=rule, hits=own, record=record, found=fact, ended=_since(case)))
+        over = engine_survived.of_hits(rule, own, troubles) if own and record is None and fact is None else Over.NO
+        found.append(Fired(rule=rule, hits=own, record=record, found=fact, ended=_since(case), over=over))
     return found
 
 

@@ -80,6 +80,13 @@ def filled(hits: Sequence[Hit]) -> list[Hit]:
     return sorted(found, key=place)
 
 
+def is_behind(hit: Hit, trouble: Trouble) -> bool:
+    """Whether a line was written after an error: by their times, or, where one has none, by the lines of their file."""
+    if hit.at is None or trouble.at is None:
+        return hit.order[0] == trouble.order[0] and hit.order[1] > trouble.order[1]
+    return hit.at - trouble.at > TOLERANCE_S
+
+
 def place(hit: Hit | Trouble) -> tuple[float, int, int]:
     """Return what hits are sorted by; one whose time nobody knows may be the first."""
     return (hit.at if hit.at is not None else float("-inf"), *hit.order)

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from hpctrain.explain import facts_time
 from hpctrain.explain.case import Case
 from hpctrain.explain.facts_found import current, last_attempt
-from hpctrain.explain.hit import FirstFailed, Hit, Trouble
+from hpctrain.explain.hit import DEADLY, FirstFailed, Hit, Trouble
 from hpctrain.explain.model import ErrorBlock, Fix
 
 #: Rules whose lines a launcher writes when a process has ended.
 _EXITED = frozenset({"srun-exited", "exit-killed", "torchelastic-child-failed"})
 #: So srun names the signal that ended a task, of which another rule tells.
 _SRUN = re.compile(r"srun: error: \S+: tasks? [\d,\[\]-]+: ")
-#: What ends a program whatever it has logged before.
-DEADLY = re.compile(r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL")
 #: Seconds without a step, behind a process that has exited, that are no hang: with steps, before the first, and while the log grows: then
 #: the clock that steps are timed by may be slow. `_ALONE_S`: behind a traceback alone, as long as an evaluation may be silent.
 _LEAST_S, _START_S, _GROWS_S, _ALONE_S, _TIMES = 60.0, 1200.0, 900.0, 1800.0, 3.0

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hpctrain.explain.model import Evidence
+
+Done = Literal["complete", "zero"] | None
+#: What ends a program whatever it has logged before.
+DEADLY = re.compile(
+    r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL|Execution halted"
+    r"|Fortran runtime error:|forrtl: severe|^ERROR: LoadError: |^Exception in thread \"main\"|^thread '[^']*' panicked at"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,8 @@ class Hit:
         count: how many lines of this rule were found in this file, of this rank.
         part, parts: the start of the job that wrote the line, and the last one, where a requeued job goes on in the same file; from 0.
         steps_after: lines of progress that stand behind it in the same file, some tens at most.
+        done_after: what closes a program that did what it was to do stands behind it: "complete" of a training's own, or "zero", an exit
+            status that a script wrote, which may be that of another command.
         lines_after: lines of any kind, all of them.
     """
 
@@ -38,6 +49,7 @@ class Hit:
     part: int = 0
     parts: int = 0
     steps_after: int = 0
+    done_after: Done = None
     lines_after: int = 0
 
 
@@ -64,6 +76,7 @@ class Trouble:
     part: int = 0
     parts: int = 0
     steps_after: int = 0
+    done_after: Done = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

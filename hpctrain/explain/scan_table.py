@@ -15,7 +15,7 @@ from hpctrain.explain import scan_literals
 from hpctrain.explain.rule import Rule
 from hpctrain.explain.scan_literals import END
 
-Role = Literal["line", "unless", "error", "end", "lost", "start", "first", "done"]
+Role = Literal["line", "unless", "error", "end", "lost", "start", "first", "done", "zero"]
 
 #: What is looked for beside the rules' own signatures.
 _OWN: tuple[tuple[Role, str], ...] = (
@@ -24,6 +24,9 @@ _OWN: tuple[tuple[Role, str], ...] = (
     ("error", r"(?i)(?:^|[\s\[(])(?:error|fatal|critical|fatal error)(?:\]|\))?\s*:"),
     ("error", r"Segmentation fault|core dumped|terminate called|Bus error|Illegal instruction|panic:|FATAL"),
     ("error", r": Aborted|: Killed|command not found"),
+    # Fortran, Perl, Rust, R and MATLAB, C, MPI, Java
+    ("error", r"forrtl: severe|Can't locate \S+ in @INC|' panicked at|Execution halted|^Error (?:in|using) |Assertion .* failed"),
+    ("error", r"MPI_ABORT was invoked|^Exception in thread \"main\""),
     ("end", r"^hpctrain: job \S+ (?:is requeued|ended with exit code)"),
     ("end", r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:PREEMPTION|NODE FAILURE|JOB REQUEUE)"),
     ("lost", r"^(?:srun|salloc): (?:error: )?Node failure on \S"),
@@ -35,7 +38,11 @@ _OWN: tuple[tuple[Role, str], ...] = (
     ("done", r"[\"']train_runtime[\"']:|`Trainer\.fit` stopped: `max_(?:epochs|steps|time)="),
     # By a logger of Python: a script's `echo Training finished` comes in any case.
     ("done", r"\bINFO\b.*\b[Tt]raining (?:completed?|finished|done)\b(?!.*(?:fail|error|%| with ))"),
-    ("done", r"\[after training is done\] datetime|Trial \d+ finished with value"),
+    ("done", r"\[after training is done\] datetime|Trial \d+ finished with value|Trial \S+ completed after \d+ iterations"),
+    ("done", r"^\s*train_runtime\s+=\s+\d|^=+ (?!.*\b(?:failed|errors?)\b).*\b\d+ passed\b.* in [\d.:]+"),
+    ("done", r"^GROMACS reminds you:|^Total wall time: \d+:\d\d:\d\d$|^\s*JOB DONE\.$|reached required accuracy - stopping"),
+    # Of a script: it may be the status of another command, such as `tee`.
+    ("zero", r"(?i)^(?:[\w .:\[\]-]{0,60}\b)?(?:exit|return)(?:ed)?[ _-](?:with )?(?:code|status)\s*(?:[:=]|of|was|is)?\s*0\.?$"),
     ("first", r"Root Cause \(first observed failure\):"),
 )  # fmt: skip
 

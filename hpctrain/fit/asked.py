@@ -166,6 +166,8 @@ def uncounted(options: Mapping[str, Any]) -> tuple[str, ...]:
         found.append("torch.compile is not counted: it is faster and mostly keeps fewer activations, and takes memory of its own at first")
     if reader.truth("activation_offloading", False):
         found.append("activation_offloading is not counted: activations go to the host, so the GPU needs less than this, and the node more")
+    if _offloads(reader):
+        found.append("FSDP's offloading is not counted: the GPU needs less: weights, gradients and optimizer lie on the host")
     if reader.get("deepspeed") is not None:
         found.append("the DeepSpeed config is not read: what it offloads to the host is counted on the GPU")
     if isinstance(name := reader.get("accelerator_config"), str) and not name.lstrip().startswith("{"):
@@ -290,6 +292,19 @@ def _synced(reader: _Options) -> bool:
     # Words, or a mapping of them; or transformers' own object, in the training.
     kwargs = said.get("gradient_accumulation_kwargs") if isinstance(said, Mapping) else getattr(said, "gradient_accumulation_kwargs", None)
     return bool(kwargs.get("sync_each_batch")) if isinstance(kwargs, Mapping) else False
+
+
+def _offloads(reader: _Options) -> bool:
+    """Return whether FSDP is asked to keep its shares on the host (transformers' `fsdp` and `fsdp_config`); a file is not read."""
+    words, said = reader.get("fsdp"), reader.get("fsdp_config")
+    if isinstance(said, str) and said.lstrip().startswith("{"):
+        try:
+            said = json.loads(said)
+        except ValueError:
+            return False
+    given = said if isinstance(said, Mapping) else {}
+    named = ("offload_params", "cpu_offload", "fsdp_offload_params", "fsdp_cpu_offload")
+    return any(str(given.get(name)).lower() in _TRUE for name in named) or (words is not None and "offload" in str(words))
 
 
 def _checkpointing(reader: _Options) -> bool | None:

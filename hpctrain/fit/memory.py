@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 from hpctrain.fit import memory_static as static
 from hpctrain.fit.memory_fsdp import Fsdp
 from hpctrain.fit.memory_model import WIDTH, Pass, is_masked
+from hpctrain.fit.memory_operations import Sharder
 from hpctrain.fit.memory_tape import Ledger
+from hpctrain.fit.memory_zero import Zero
+from hpctrain.fit.parameters import EXPERTS, trainable
 
 if TYPE_CHECKING:
     from hpctrain.fit.layout import Layout
     from hpctrain.fit.shape import ModelShape
 
-__all__ = ["GpuMemory", "Part", "gpu_memory", "is_masked"]
+__all__ = ["GpuMemory", "Part", "gpu_memory", "is_masked", "is_rough"]
 
 _WORK = ("activations", "casts", "recomputed layer", "loss", "working memory")
 _WHAT = {
@@ -57,7 +60,7 @@ class GpuMemory:
         reserved: what torch holds of the GPU by then (`max_memory_reserved`): allocated, and what fragmentation costs.
         context: what lies beside torch's allocator: the CUDA context and NCCL.
         total: all of it, as nvidia-smi shows it.
-        approximate: a mixture of experts: the activations are a rough figure.
+        approximate: the activations are a rough figure (`is_rough`).
     """
 
     parts: tuple[Part, ...]
@@ -99,15 +102,20 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
         reserved=allocated + loose,
         context=context,
         total=allocated + loose + context,
-        approximate=shape.approximate,
+        approximate=is_rough(shape, layout),
     )
+
+
+def is_rough(shape: ModelShape, layout: Layout) -> bool:
+    """Whether the activations are a rough figure: of some layers without experts, or of adapters on experts, which are not followed."""
+    return shape.approximate or (shape.experts > 0 and layout.lora is not None and not {*layout.lora.targets}.isdisjoint(EXPERTS))
 
 
 _BUFFERS = {
     "ddp": "DDP's buckets: a second copy of the gradients, where there are several processes",
     "fsdp": "the layers that FSDP has gathered, and what it sends",
-    "zero2": "the bucket of gradients that ZeRO sends",
-    "zero3": "the weights that ZeRO has gathered, and the buckets that it sends",
+    "zero2": "the bucket of gradients that ZeRO sends, and what it sends them in",
+    "zero3": "the weights that ZeRO has gathered, and the bucket that it sends",
 }
 
 
@@ -135,20 +143,18 @@ def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
     """Return what comes and goes at the peak of each part of a step: part -> bytes."""
     ledger = Ledger()
     one = _pass(shape, layout, ledger)
-    if layout.processes > 1 and layout.sharding.startswith("zero"):
-        one.share(static.trained_width(layout) / WIDTH[layout.compute or layout.weights] / layout.processes)
     passes = min(layout.accumulation, 2)
     moments: dict[str, dict[str, int]] = {}
     for number in range(passes):
-        if one.fsdp is not None:
-            one.fsdp.reduces = layout.sync_each_batch or number == passes - 1
+        if one.sharder is not None:
+            one.sharder.reduces = layout.sync_each_batch or number == passes - 1
         ledger.restart()
         loss = one.forward()
         _higher(moments, "forward", ledger)
         ledger.restart()
         one.tape.backward(loss)
-        if one.fsdp is not None:
-            one.fsdp.end_of_backward()
+        if one.sharder is not None:
+            one.sharder.end_of_backward()
         _higher(moments, "backward", ledger)
     moments["optimizer"] = {
         "gradients": static.gradients(shape, layout),
@@ -160,12 +166,14 @@ def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
 
 
 def _pass(shape: ModelShape, layout: Layout, ledger: Ledger) -> Pass:
-    """Return the passes of one process, with FSDP2's units where the weights are divided so."""
-    fsdp = None
+    """Return the passes of one process, with what gathers and sends where something is divided."""
+    sharder: Sharder | None = None
+    width = WIDTH[layout.compute or layout.weights]
     if layout.processes > 1 and layout.sharding == "fsdp":
-        widths = WIDTH[layout.weights], static.trained_width(layout)
-        fsdp = Fsdp(ledger, layout.processes, WIDTH[layout.compute or layout.weights], *widths)
-    return Pass(shape, _as_computed(layout), ledger, fsdp)
+        sharder = Fsdp(ledger, layout.processes, width, WIDTH[layout.weights], static.trained_width(layout))
+    elif layout.processes > 1 and layout.sharding != "ddp":
+        sharder = Zero(ledger, layout.processes, width, static.stage(layout), trainable(shape, layout.lora))
+    return Pass(shape, _as_computed(layout), ledger, sharder)
 
 
 def _higher(moments: dict[str, dict[str, int]], name: str, ledger: Ledger) -> None:

@@ -76,6 +76,9 @@ class Pass(Operations):
         del wide
         return tape.op([scores, value], self.tokens * shape.queries, width, saved=[scores, value])
 
+    def _roped(self, tensor: Tensor) -> Tensor:
+        return self.cast(self.rope(tensor, 4), tensor.width) if self.shape.wide_rope else self.rope(tensor, self.width)
+
     def attention(self, hidden: Tensor, layer: dict[str, Weights]) -> Tensor:
         """The attention of one layer, projections included."""
         shape, tape = self.shape, self.tape
@@ -92,7 +95,7 @@ class Pass(Operations):
             query = self.normed(query, layer["q_norm"], self.tokens * heads[0])
             key = self.normed(key, layer["k_norm"], self.tokens * heads[1])
         if not shape.positions:
-            query, key = self.rope(query, self.width), self.rope(key, self.width)
+            query, key = self._roped(query), self._roped(key)
         out = self.attend(query, key, value, shape)
         return self.linear(out, layer, projections[-1])
 
@@ -112,22 +115,45 @@ class Pass(Operations):
             return self.linear(inner, layer, linears[1])
         gate = self.activation(self.linear(hidden, layer, linears[0]))
         up = self.linear(hidden, layer, linears[1])
-        inner = tape.op([gate, up], gate.elements, gate.width, saved=[gate, up])
-        del gate, up
+        kept = [gate] * (up.node is not None) + [up] * (gate.node is not None)  # each for the gradient of the other
+        inner = tape.op([gate, up], gate.elements, gate.width, saved=kept)
+        del gate, up, kept
         return self.linear(inner, layer, linears[2])
 
     def _experts(self, hidden: Tensor, layer: dict[str, Weights]) -> Tensor:
-        """A mixture of experts, roughly: each token goes through some experts' MLPs, and is copied for each."""
-        shape, tape, times = self.shape, self.tape, self.shape.experts_per_token
-        weight = self._leaf(layer["experts"])
-        hidden = self.to_compute(hidden)
-        copied = tape.op([hidden], hidden.elements * times, hidden.width)
-        inner = self.tokens * times * shape.intermediate
-        both = tape.op([copied, weight], 2 * inner, hidden.width, saved=[copied, weight])
-        gate = tape.op([both], inner, hidden.width, saved=[both], grad=both.bytes)
-        product = tape.op([gate, both], inner, hidden.width, saved=[gate, both])
-        out = tape.op([product], hidden.elements * times, hidden.width, saved=[product])
-        return tape.op([out], hidden.elements, hidden.width, saved=[out])
+        """A mixture of experts (transformers/integrations/moe.py, grouped_mm): each token goes through some experts' MLPs, copied for each.
+
+        The grouped product is none of autocast's: what goes in is cast to the dtype of the experts' weights.
+        """
+        shape, tape, copies = self.shape, self.tape, self.tokens * self.shape.experts_per_token
+        width, inner = hidden.width, copies * shape.intermediate
+        logits = self.matmul(hidden, layer["experts.gate"], shape.experts)
+        chances = tape.op([self.cast(logits, 4)], logits.elements, 4)
+        if chances.node is not None:
+            chances.node.saved = [chances.block]
+        del logits
+        scores = tape.op([chances], copies, 4)
+        order = [tape.empty(copies, 8) for _ in range(3)]
+        chosen = tape.op([hidden], copies * shape.hidden, width, saved=[order])
+        both = self._grouped(chosen, layer["experts.gate_up"], 2 * inner)
+        half = tape.op([both], inner, both.width, view=True, grad=both.bytes, work=both.bytes / 2)  # both halves, of one chunk
+        gate = tape.op([half], inner, both.width, saved=[half])
+        product = tape.op([gate, half], inner, both.width, saved=[gate, half])
+        del both, gate, half
+        out = self._grouped(product, layer["experts.down"], chosen.elements)
+        del product
+        weighed = tape.op([out, scores], out.elements, 4, saved=[out, scores], work=4 * out.elements * (out.width == 4))
+        del out, scores, chances
+        # Computed again, it stops here, where all is kept that the backward pass needs; a sum's gradient is a view of what comes.
+        weighed = tape.op([weighed], weighed.elements, 4, saved=[order], absent=self.again)
+        del chosen
+        summed = tape.op([weighed], hidden.elements, 4, grad=0, absent=self.again)
+        return summed if width == 4 else tape.op([summed], hidden.elements, width, absent=self.again)
+
+    def _grouped(self, tensor: Tensor, weights: Weights, elements: int) -> Tensor:
+        weight = weights.tensor
+        tensor = self.cast(tensor, weight.width)
+        return self.tape.op([tensor, weight], elements, weight.width, saved=[tensor] * (weight.node is not None))
 
     # -- the model --------------------------------------------------------------------------------------------------------
 
@@ -139,8 +165,9 @@ class Pass(Operations):
         residual = hidden
         if before:
             hidden = self.normed(hidden, layer["norm0"])
-        if norms == 1:  # attention and MLP side by side
+        if norms == 1 or self.shape.parallel:  # attention and MLP side by side
             attended = self.attention(hidden, layer)
+            hidden = hidden if norms == 1 else self.normed(residual, layer["norm1"])
             return self.sum(self.add(attended, self.mlp(hidden, layer)), residual)
         hidden = self.attention(hidden, layer)
         if after:
@@ -193,30 +220,32 @@ class Pass(Operations):
         if not shape.positions:
             # cos and sin: of one row for all, unless each row says its own positions, as a classifier's do
             held.append(tape.empty(2 * self.length * shape.head_dim * (self.rows if shape.labels else 1), self.width))
-        if self.fsdp is not None:
-            self.fsdp.before_forward(self.embedding_unit)
+        if self.sharder is not None:
+            self.sharder.before_forward(self.embedding_unit)
         hidden = tape.op([self.embedding.tensor], self.tokens * shape.hidden, self.width)
         checkpointing = self.layout.checkpointing == "full"
         if checkpointing and hidden.node is None:  # enable_input_require_grads
             hidden.node = Parameter("working memory")
         embedded = hidden  # the model's forward has a name for it until it returns (inputs_embeds)
-        if self.fsdp is not None and not shape.tied:
+        if shape.positions:
+            hidden = tape.op([hidden], hidden.elements, hidden.width, passes=True)
+        if self.sharder is not None and not shape.tied:
             hidden = self.leave(hidden, self.embedding_unit)
         for index, layer in enumerate(self.layers):
-            hidden = hidden if self.fsdp is None else self.enter(hidden, self.layer_units[index])
+            hidden = hidden if self.sharder is None else self.enter(hidden, self.layer_units[index])
             hidden = self.checkpointed(hidden, layer) if checkpointing else self.layer(hidden, layer)
-            hidden = hidden if self.fsdp is None else self.leave(hidden, self.layer_units[index])
-        if self.fsdp is not None and shape.tied:  # its gradient is sent when all is over: nothing of its first input's has one
-            self.fsdp.before_forward(self.tail_unit)
-        elif self.fsdp is not None:
+            hidden = hidden if self.sharder is None else self.leave(hidden, self.layer_units[index])
+        if self.sharder is not None and shape.tied:  # its gradient is sent when all is over: nothing of its first input's has one
+            self.sharder.before_forward(self.tail_unit)
+        elif self.sharder is not None:
             hidden = self.enter(hidden, self.tail_unit)
         hidden = self.normed(hidden, self.norm)
         del embedded
         self.ledger.part = "loss"
         loss = {"fused": self._fused_loss, "logits": self._logits_loss, "classes": self._classes_loss}[self.layout.loss](hidden)
-        if self.fsdp is not None:
+        if self.sharder is not None:
             loss = self.leave(loss, self.tail_unit)
-            self.fsdp.end_of_forward()
+            self.sharder.end_of_forward()
         self.ledger.part = "activations"
         self.held = [*held, mask]  # the loop over the layers hands them on, and what is computed again needs them
         del mask, hidden, held

@@ -5,14 +5,15 @@ Each follows what torch, transformers 5.23 and peft 0.21 write, and keeps what t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpctrain.fit.memory_tape import Block, Ledger, Parameter, Tape, Tensor
 from hpctrain.fit.parameters import adapted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpctrain.fit.layout import Layout
-    from hpctrain.fit.memory_fsdp import Fsdp, Unit
     from hpctrain.fit.shape import Linear, ModelShape
 
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -34,10 +35,37 @@ class Weights:
         self.cached: Tensor | None = None
 
 
+class Sharder(Protocol):
+    """What gathers and sends for a process: FSDP2 (memory_fsdp.py) or ZeRO (memory_zero.py); a unit is what it makes of some weights."""
+
+    reduces: bool
+
+    def unit(self, weights: Sequence[Weights], *, stays: bool = False) -> Any:
+        """Add a unit."""
+
+    def before_forward(self, unit: Any, /) -> None:
+        """Gather a unit."""
+
+    def after_forward(self, unit: Any, /) -> None:
+        """Let a unit go."""
+
+    def end_of_forward(self) -> None:
+        """The model's forward pass is over."""
+
+    def before_backward(self, unit: Any, /) -> None:
+        """Gather a unit again."""
+
+    def after_backward(self, unit: Any, /) -> None:
+        """Send the gradients of a unit, and let it go."""
+
+    def end_of_backward(self) -> None:
+        """The backward pass is over."""
+
+
 class Operations:
     """The weights of a model, and the operations of torch, transformers and peft that its forward pass is made of."""
 
-    def __init__(self, shape: ModelShape, layout: Layout, ledger: Ledger, fsdp: Fsdp | None = None) -> None:
+    def __init__(self, shape: ModelShape, layout: Layout, ledger: Ledger, sharder: Sharder | None = None) -> None:
         self.shape, self.layout, self.ledger = shape, layout, ledger
         self.tape = Tape(ledger)
         self.tokens = layout.tokens_per_pass
@@ -58,35 +86,28 @@ class Operations:
         self.embedding = self._weights(shape.embedding_parameters)
         self.norm = self._weights(shape.norm_parameters)
         self.head = self.embedding if shape.tied else self._head_weights()
-        self.fsdp = fsdp
-        if fsdp is not None:
+        self.sharder = sharder
+        if sharder is not None:
             tail = [self.norm, self.head]
-            self.tail_unit = fsdp.unit(tail, stays=True)
-            self.embedding_unit = self.tail_unit if shape.tied else fsdp.unit([self.embedding])
-            self.layer_units = [fsdp.unit(list(layer.values())) for layer in self.layers]
+            self.tail_unit = sharder.unit(tail, stays=True)
+            self.embedding_unit = self.tail_unit if shape.tied else sharder.unit([self.embedding])
+            self.layer_units = [sharder.unit(list(layer.values())) for layer in self.layers]
 
-    # -- FSDP2's units ----------------------------------------------------------------------------------------------------
+    # -- what FSDP2 or ZeRO gathers and sends ------------------------------------------------------------------------------
 
-    def enter(self, tensor: Tensor, unit: Unit) -> Tensor:
+    def enter(self, tensor: Tensor, unit: Any) -> Tensor:
         """Gather a unit, of which this is the input; when the gradient gets here, its gradients are sent."""
-        assert self.fsdp is not None  # noqa: S101 - for mypy
-        fsdp = self.fsdp
-        fsdp.before_forward(unit)
-        return self.tape.hook(tensor, lambda: fsdp.after_backward(unit))
+        assert self.sharder is not None  # noqa: S101 - for mypy
+        sharder = self.sharder
+        sharder.before_forward(unit)
+        return self.tape.hook(tensor, lambda: sharder.after_backward(unit))
 
-    def leave(self, tensor: Tensor, unit: Unit) -> Tensor:
+    def leave(self, tensor: Tensor, unit: Any) -> Tensor:
         """Let a unit go, of which this is the output; when the gradient gets here, it is gathered again."""
-        assert self.fsdp is not None  # noqa: S101 - for mypy
-        fsdp = self.fsdp
-        fsdp.after_forward(unit)
-        return self.tape.hook(tensor, lambda: fsdp.before_backward(unit))
-
-    def share(self, part: float) -> None:
-        """Keep that part of each parameter's gradient alone."""
-        single = [self.embedding, self.norm, self.head]
-        for each in (*single, *(weights for layer in self.layers for weights in layer.values())):
-            if isinstance(each.tensor.node, Parameter):
-                each.tensor.node.share = part
+        assert self.sharder is not None  # noqa: S101 - for mypy
+        sharder = self.sharder
+        sharder.after_forward(unit)
+        return self.tape.hook(tensor, lambda: sharder.before_backward(unit))
 
     # -- weights ----------------------------------------------------------------------------------------------------------
 
@@ -112,7 +133,9 @@ class Operations:
             weights["q_norm"] = self._weights(shape.head_dim if shape.qk_norm == "head" else shape.queries)
             weights["k_norm"] = self._weights(shape.head_dim if shape.qk_norm == "head" else shape.keys)
         if shape.experts:
-            weights["experts"] = self._weights(shape.expert_parameters)
+            one = shape.experts * shape.hidden * shape.intermediate
+            weights["experts.gate"] = self._weights(shape.experts * shape.hidden)
+            weights["experts.gate_up"], weights["experts.down"] = self._weights(2 * one), self._weights(one)
         return weights
 
     def _leaf(self, weights: Weights) -> Tensor:
@@ -228,9 +251,12 @@ class Operations:
 
     def _layer_norm(self, tensor: Tensor, weights: Weights) -> Tensor:
         """Layer norm as torch has it; autocast computes it in float32 and gives that out (ATen/autocast_mode.h, the fp32 list)."""
-        tensor = self.cast(tensor, 4) if self.auto else tensor
+        width, plain = tensor.width, self.shape.norm == "plain"  # OLMo's, which is written in float32, and casts back
+        tensor = self.cast(tensor, 4) if self.auto or plain else tensor
         statistics = self.tape.empty(2 * self.tokens, 4)
-        return self.tape.op([tensor, weights.tensor], tensor.elements, tensor.width, saved=[tensor, statistics])
+        out = self.tape.op([tensor, weights.tensor], tensor.elements, tensor.width, saved=[tensor, statistics])
+        del tensor
+        return self.cast(out, width) if plain else out
 
     def rope(self, tensor: Tensor, width: int) -> Tensor:
         """Rotary positions: `tensor * cos + rotate_half(tensor) * sin`, of which nothing large is kept."""
@@ -250,7 +276,10 @@ class Operations:
             return self.tape.op([tensor], tensor.elements, tensor.width, saved=[tensor])
         tape, n, width = self.tape, tensor.elements, tensor.width
         half = tape.op([tensor], n, width)
-        cube = tape.op([tensor], n, width, saved=[tensor], work=2 * n * width)
+        wide = self.cast(tensor, 4) if self.auto else tensor  # CUDA's autocast takes powers in float32
+        cube = tape.op([wide], n, wide.width, saved=[wide], work=2 * n * wide.width)
+        width = wide.width
+        del wide
         cube = tape.op([cube], n, width)
         cube = self.add(tensor, cube)
         cube = tape.op([cube], n, width)

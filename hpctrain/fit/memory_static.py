@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpctrain.fit import memory_zero
 from hpctrain.fit.memory_model import WIDTH
 from hpctrain.fit.parameters import adapted, trainable
 
@@ -28,13 +29,21 @@ FRAGMENTATION = 0.04
 NF4 = 0.5 + 4 / 64
 #: bitsandbytes keeps the states of smaller tensors in float32 (optim/optimizer.py, min_8bit_size).
 SMALL_8BIT = 4096
-#: DeepSpeed's defaults, in elements (runtime/zero/config.py): reduce_bucket_size, stage3_max_live_parameters.
-ZERO_BUCKET, ZERO3_LIVE = 500_000_000, 1_000_000_000
 
 
 def divided(layout: Layout) -> bool:
     """Whether the weights are divided among the processes."""
     return layout.sharding in ("fsdp", "zero3") and layout.processes > 1
+
+
+def stage(layout: Layout) -> int:
+    """Return the stage of ZeRO; 0 where it is another sharding."""
+    return {"zero2": 2, "zero3": 3}.get(layout.sharding, 0)
+
+
+def is_zero(layout: Layout) -> bool:
+    """Whether DeepSpeed divides something among several processes."""
+    return stage(layout) > 0 and layout.processes > 1
 
 
 def shares(layout: Layout) -> int:
@@ -64,11 +73,11 @@ def weights(shape: ModelShape, layout: Layout) -> int:
         held = _base(shape, layout, width) + trained * trained_width(layout)
     if divided(layout):
         held //= layout.processes
-    if layout.sharding in ("zero2", "zero3") and layout.compute is not None:
-        # DeepSpeed trains a copy in the compute dtype, and divides the float32 one.
-        narrow = shape.parameters * WIDTH[layout.compute] // (layout.processes if layout.sharding == "zero3" else 1)
-        master = trained * 4 // layout.processes
-        return narrow + master
+    if is_zero(layout):
+        # DeepSpeed trains with all weights in the compute dtype, and has a float32 copy of its part of what is trained.
+        width = WIDTH[layout.compute or layout.weights]
+        narrow = shape.parameters * width if layout.lora is None else _base(shape, layout, width) + trained * width
+        return narrow // (layout.processes if stage(layout) == 3 else 1) + trained * 4 // layout.processes
     return held
 
 
@@ -88,9 +97,9 @@ def optimizer(shape: ModelShape, layout: Layout) -> int:
     if "paged" in name:
         held = 0.0  # in managed memory, which torch does not count, and which moves to the host when the GPU is full
     elif "8bit" in name:
-        whole = _whole_states(shape, layout)
+        whole = _whole_states(shape, layout) if not is_zero(layout) else 0  # of ZeRO it sees one flat tensor
         held = states * ((trained - whole) * (1 + 4 / 256) + whole * 4)  # one byte, and a float32 to each block of 256
-    elif name == "adafactor":  # a row and a column of each matrix in place of it
+    elif name == "adafactor" and not is_zero(layout):  # a row and a column of each matrix in place of it
         held = _rows_and_columns(shape, layout) * width
     else:
         held = trained * states * (4 if "bnb" in name or "32bit" in name else width)
@@ -103,7 +112,7 @@ def _states(name: str) -> int:
         return 0
     if "ademamix" in name:
         return 3
-    return 1 if "lion" in name or name.startswith(("rmsprop", "adagrad")) else 2
+    return 1 if "lion" in name or name == "adafactor" or name.startswith(("rmsprop", "adagrad")) else 2
 
 
 def _whole_states(shape: ModelShape, layout: Layout) -> int:
@@ -136,12 +145,18 @@ def _rows_and_columns(shape: ModelShape, layout: Layout) -> int:
 
 def optimizer_work(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes that the optimizer's step needs for itself."""
-    trained, width, name = trainable(shape, layout.lora), trained_width(layout), layout.optimizer
+    trained, width, name = trainable(shape, layout.lora) // shares(layout), trained_width(layout), layout.optimizer
+    zero = 0
+    if is_zero(layout):
+        # Gradients are put together once more, and copied into float32: all at once in stage 2, one group after the other in stage 3.
+        trained = min(trained, memory_zero.SETTINGS.group) if stage(layout) == 3 else trained
+        narrow = WIDTH[layout.compute or layout.weights]
+        zero = trained * narrow + trained * 4 * (narrow != 4)
     if name == "adafactor":  # transformers' Adafactor: the update, its square and a float32 copy, of one parameter after the other
-        return 3 * 4 * _largest(shape, layout)
-    if name in ("adamw_torch", "sgd", "rmsprop", "adagrad"):  # foreach: a temporary of each parameter at once
-        return trained * width // shares(layout) if name != "sgd" else 0
-    return 0
+        return zero + 3 * 4 * (_largest(shape, layout) if not zero else trained)
+    if name in ("adamw_torch", "rmsprop", "adagrad"):  # foreach: a temporary of each parameter at once
+        return zero + trained * width
+    return zero
 
 
 def _largest(shape: ModelShape, layout: Layout) -> int:
@@ -152,7 +167,9 @@ def _largest(shape: ModelShape, layout: Layout) -> int:
 
 
 def gradients(shape: ModelShape, layout: Layout) -> int:
-    """Return the bytes of all gradients that one process holds when the optimizer steps."""
+    """Return the bytes of all gradients that one process holds when the optimizer steps; ZeRO's are of the dtype that is computed in."""
+    if is_zero(layout):
+        return trainable(shape, layout.lora) * WIDTH[layout.compute or layout.weights] // layout.processes
     return trainable(shape, layout.lora) * trained_width(layout) // shares(layout)
 
 
@@ -166,10 +183,14 @@ def buffers(shape: ModelShape, layout: Layout) -> int:
         return trained * trained_width(layout)  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
     if layout.sharding == "fsdp":
         return 0  # comes and goes (memory_fsdp.py)
-    bucket = min(ZERO_BUCKET, trained) * narrow
-    if layout.sharding == "zero2":
-        return bucket
-    return 2 * bucket + min(shape.parameters, ZERO3_LIVE) * narrow
+    return memory_zero.SETTINGS.bucket * narrow + _undivided(shape, layout) * narrow if layout.sharding == "zero3" else 0
+
+
+def _undivided(shape: ModelShape, layout: Layout) -> int:
+    """Return the elements of an adapter that stage 3 of ZeRO keeps gathered, as each of them is small; norms are not worth counting."""
+    rank = layout.lora.rank if layout.lora is not None else 0
+    sizes = [rank * side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)]
+    return shape.layers * sum(size for size in sizes if size < memory_zero.SETTINGS.persistent)
 
 
 def nccl(layout: Layout) -> int:

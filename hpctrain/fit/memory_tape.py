@@ -92,16 +92,15 @@ _PARAMETERS = count(1 << 60)
 class Parameter(Node):
     """Where the gradient of one trained parameter gathers; or, with a part of its own, that of the input of what is computed again.
 
-    With `share`, that part of it is kept, and what was kept whole before goes: the other processes have the rest.
+    With `sink`, it is handed on to that in place of being kept.
     """
 
-    __slots__ = ("grad", "part", "share", "shared")
+    __slots__ = ("grad", "part", "sink")
 
     def __init__(self, part: str = "gradients") -> None:
         super().__init__(next(_PARAMETERS), (), (), 0)
         self.part = part
-        self.share: float | None = None
-        self.shared = False
+        self.sink: Callable[[Block], None] | None = None
         self.grad: Block | None = None
 
 
@@ -194,8 +193,8 @@ class Tape:
     def _run(self, node: Node, gathered: dict[Node, Block], ready: list[tuple[int, Node]]) -> None:
         gradient = gathered.pop(node)
         if isinstance(node, Parameter):
-            if node.share is not None and not node.shared:
-                node.grad, node.shared = Block(self.ledger, gradient.size * node.share, node.part), True
+            if node.sink is not None:
+                node.sink(gradient)
             elif node.grad is None:
                 gradient.move(node.part)
                 node.grad = gradient

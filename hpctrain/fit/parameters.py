@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALL_LINEAR = "all-linear"
 
 #: Parameters of a mixture of experts that peft adapts with `all-linear`: of all experts at once, and the router.
-_EXPERTS = ("gate_up_proj", "down_proj", "gate")
+EXPERTS = ("gate_up_proj", "down_proj", "gate")
 
 _QV = ("q_proj", "v_proj")
 PEFT_DEFAULTS = {
@@ -48,7 +48,7 @@ def lora_targets(shape: ModelShape, words: Sequence[str] | str | None) -> tuple[
         UsageError: the model has no such layer, or peft has no default for its architecture.
     """
     words = (words,) if isinstance(words, str) else tuple(words or ())
-    names = tuple(dict.fromkeys(each.name.rpartition(".")[2] for each in shape.projections)) + (_EXPERTS if shape.experts else ())
+    names = tuple(dict.fromkeys(each.name.rpartition(".")[2] for each in shape.projections)) + (EXPERTS if shape.experts else ())
     if any(word.lower() == ALL_LINEAR for word in words):
         return names
     if not words:

@@ -5,6 +5,7 @@ Pure: a mapping in, a value out. The counts equal transformers' own (tests/fit/t
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 #: Larger than any size of a real model; a typing mistake above it would only give numbers that nobody can read.
 _LARGEST = 10**9
+#: Layers are followed one by one; no model has a tenth of these.
+_MOST_LAYERS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,9 @@ class ModelShape:
         norm, norms, qk_norm, mlp, activation: see `shape_families.Family`.
         head_bias, positions: whether the output layer has a bias, and positions a table.
         experts, experts_per_token: of a mixture of experts, else 0; `dense_layers`: its layers with an ordinary MLP.
-        approximate: the memory of activations is a rough figure (mixture of experts; the parameters are counted).
+        parallel: attention and MLP both see the layer's input, each through a norm of its own.
+        approximate: the memory of activations is a rough figure (a mixture of experts with ordinary layers in between, which are taken
+            to have experts; the parameters are counted).
     """
 
     model_type: str
@@ -83,6 +88,7 @@ class ModelShape:
     extra_norm_parameters: int = 0
     approximate: bool = False
     labels: int = 0
+    parallel: bool = False
 
     @property
     def outputs(self) -> int:
@@ -93,6 +99,11 @@ class ModelShape:
     def norms_after(self) -> bool:
         """Whether a norm comes after attention and MLP, before what they give is added."""
         return self.norms == 4 or self.model_type in ("olmo2", "olmo3")
+
+    @property
+    def wide_rope(self) -> bool:
+        """Whether rotary positions are computed in float32, whatever the queries are (`q_embed.to(q_type)`)."""
+        return self.model_type in ("olmo", "olmo2", "olmo3")
 
     @property
     def linears(self) -> Mapping[str, tuple[int, int]]:
@@ -177,11 +188,15 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
     intermediate = reader.size("intermediate_size", default=4 * hidden if family.positions else None)
     positions = reader.size("max_position_embeddings", default=None if family.positions else 0)
     inner = reader.size(family.expert_size) if family.experts else intermediate
-    experts = reader.size(family.experts) if family.experts else 0
+    experts = reader.size(family.experts, other="num_local_experts") if family.experts else 0
     per_token = reader.size("num_experts_per_tok") if family.experts else 0
+    if layers > _MOST_LAYERS:
+        reader.problem(f"num_hidden_layers must be {_MOST_LAYERS} at most, not {layers}")
+    if heads % kv_heads:
+        reader.problem(f"num_attention_heads, {heads}, must be a multiple of num_key_value_heads, {kv_heads}")
+    dense = _dense_layers(config, reader, layers) if family.experts else 0
     reader.check()
-    dense = _dense_layers(config, layers) if family.experts else 0
-    flags = [config.get(each, family.defaults.get(each, False)) if isinstance(each, str) else each for each in family.biases]
+    flags = [_flag(config, each, family.defaults.get(each, False)) if isinstance(each, str) else each for each in family.biases]
     return ModelShape(
         model_type=str(config["model_type"]),
         vocab=vocab,
@@ -198,7 +213,7 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
         norms=1 if family.norms == 2 and config.get("use_parallel_residual") and config["model_type"] == "stablelm" else family.norms,
         qk_norm=family.qk_norm,
         mlp=family.mlp,
-        activation=str(config.get(family.activation) or "silu"),
+        activation=str(config.get(family.activation) or family.defaults.get(family.activation) or "silu"),
         head_bias=not labels and family.head_bias,
         positions=family.positions,
         experts=experts,
@@ -206,8 +221,9 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
         dense_layers=dense,
         dense_intermediate=intermediate if family.experts else 0,
         extra_norm_parameters=_extra_norms(config, heads, kv_heads, head_dim),
-        approximate=family.experts is not None,
+        approximate=dense > 0,
         labels=labels,
+        parallel=config["model_type"] == "gpt_neox" and _flag(config, "use_parallel_residual", True),
     )
 
 
@@ -215,14 +231,23 @@ def _family(config: Mapping[str, Any]) -> Family:
     name = config.get("model_type")
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    known = ", ".join(sorted(FAMILIES))
-    fix = "python -m hpctrain.training.fit_exact FOLDER (needs torch; any causal language model that transformers knows)"
+    known = textwrap.wrap(f"known are: {', '.join(sorted(FAMILIES))}", 78, subsequent_indent="  ", break_on_hyphens=False)
     if name is None:
-        raise HpctrainError("config.json has no model_type", details=("it says which architecture the model has",), fix=fix)
-    what = f"the memory of architecture {name!r} is not known"
+        fix = "the config.json that was published with the model"
+        raise HpctrainError("config.json has no model_type, which says which architecture the model has", details=tuple(known), fix=fix)
+    what = f"the memory of architecture {name if isinstance(name, int) else str(name)[:60]!r} is not known"
     if isinstance(config.get("text_config"), dict):
         what += ": it wraps a language model with others, such as one for images"
-    raise HpctrainError(what, details=(f"known are: {known}",), fix=fix)
+        inner = config["text_config"].get("model_type")
+        if isinstance(inner, str) and inner in FAMILIES:
+            details = (f"its language model ({inner}) is known; what the images' part and their tokens take is not",)
+            raise HpctrainError(what, details=details, fix=_TEXT_ALONE)
+    raise HpctrainError(what, details=(*known, _TRACKED), fix="hpctrain submit --time 15 -- --max_steps 5 (its log says what it took)")
+
+
+#: What works out the language model of one that wraps it.
+_TEXT_ALONE = "jq .text_config FOLDER/config.json > text.json; hpctrain fit --model text.json (without the images' part)"
+_TRACKED = "with torch, python -m hpctrain.training.fit_exact FOLDER counts causal language models, and classifiers with --loss classes"
 
 
 class _Reader:
@@ -232,15 +257,20 @@ class _Reader:
         self._config, self._keys = config, family.keys
         self._problems: list[str] = []
 
-    def size(self, name: str, *, default: int | None = None) -> int:
-        """Return a size, or `default`; 1 where neither is there, which `check` reports."""
+    def problem(self, what: str) -> None:
+        """Remember what is wrong."""
+        self._problems.append(what)
+
+    def size(self, name: str, *, default: int | None = None, other: str | None = None) -> int:
+        """Return a size, or `default`; 1 where neither is there, which `check` reports. `other`: a further name of it."""
         key = self._keys.get(name, name)
-        value = self._config.get(key, self._config.get(name))
+        value = self._config.get(key, self._config.get(other or name))
         if value is None and default is not None:
             return default
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST:
             return value
-        self._problems.append(f"{key} is missing" if value is None else f"{key} must be a whole number above 0, not {value!r}")
+        said = f"{str(value)[:40]!r}" if isinstance(value, str) else str(value)[:40]
+        self._problems.append(f"{key} is missing" if value is None else f"{key} must be a whole number above 0, not {said}"[:80])
         return 1
 
     def check(self) -> None:
@@ -256,7 +286,7 @@ class _Reader:
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     value = config.get(key)
-    return default if value is None else bool(value)
+    return default if value is None else value if isinstance(value, bool) else str(value).lower() not in ("false", "0", "no", "none")
 
 
 def _projections(family: Family, sizes: tuple[int, int, int, int], biases: list[Any]) -> tuple[Linear, ...]:
@@ -273,11 +303,15 @@ def _projections(family: Family, sizes: tuple[int, int, int, int], biases: list[
     return (*linears, Linear(name=family.mlp_names[-1], inputs=inner, outputs=hidden, bias=of_mlp))
 
 
-def _dense_layers(config: Mapping[str, Any], layers: int) -> int:
+def _dense_layers(config: Mapping[str, Any], reader: _Reader, layers: int) -> int:
     """Return how many layers of a mixture of experts have none (Qwen3-MoE: mlp_only_layers, decoder_sparse_step)."""
-    step = config.get("decoder_sparse_step") or 1
-    only = set(config.get("mlp_only_layers") or ())
-    return sum(index in only or (index + 1) % step != 0 for index in range(layers))
+    step = reader.size("decoder_sparse_step", default=1)
+    said = config.get("mlp_only_layers") or ()
+    if not isinstance(said, list | tuple) or not all(isinstance(each, int) for each in said):
+        reader.problem(f"mlp_only_layers must be a list of layers, not {str(said)[:40]!r}")
+        said = ()
+    only = set(said)
+    return layers <= _MOST_LAYERS and sum(index in only or (index + 1) % step != 0 for index in range(layers))
 
 
 def _extra_norms(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int:

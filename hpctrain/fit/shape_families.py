@@ -23,8 +23,8 @@ class Family:
     """One architecture.
 
     Attributes:
-        norm: `rms` (weights; computed in float32, scaled in the input's dtype), `gemma` (all in float32), `layer` (LayerNorm with weight
-            and bias), `plain` (LayerNorm without either).
+        norm: `rms` (weights; computed in float32, scaled in the input's dtype), `gemma` (all in float32; OLMo 2's too), `layer` (LayerNorm
+            with weight and bias), `plain` (LayerNorm without either).
         norms: norms over the hidden size in one layer.
         qk_norm: norms of queries and keys, over each head (`head`) or over all of them (`all`).
         attention: names of the projections in the order q, k, v, o; two names where q, k and v are one (`packed`).
@@ -97,10 +97,11 @@ FAMILIES: Mapping[str, Family] = {
         mlp_names=_PLAIN_NAMES,
         biases=(True, True, True),
         head_bias=True,
+        defaults={"hidden_act": "gelu_new"},
     ),
     "olmo": Family(norm="plain", biases=("attention_bias", "attention_bias", False)),
-    "olmo2": Family(qk_norm="all", biases=("attention_bias", "attention_bias", False)),
-    "olmo3": Family(qk_norm="all", biases=("attention_bias", "attention_bias", False)),
+    "olmo2": Family(norm="gemma", qk_norm="all", biases=("attention_bias", "attention_bias", False)),
+    "olmo3": Family(norm="gemma", qk_norm="all", biases=("attention_bias", "attention_bias", False)),
     "starcoder2": Family(
         norm="layer",
         mlp="plain",
@@ -121,6 +122,7 @@ FAMILIES: Mapping[str, Family] = {
         positions=True,
         keys=_GPT2_KEYS,
         activation="activation_function",
+        defaults={"activation_function": "gelu_new"},
     ),
     "gpt_neox": Family(
         norm="layer",

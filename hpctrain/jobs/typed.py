@@ -8,10 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+#: Programs whose names are no English words, and those whose names are: these are commands only in front of what looks like an argument.
+_PROGRAMS = (
+    r"(?:hpctrain|s(?:run|batch|alloc|queue|control|acct|acctmgr|info|cancel|share)|export|unset|module|python[0-9.]*|pip|uv|conda|bash"
+    r"|grep|sed|ls|ldd|df|du|ps|mkdir|rm|cp|mv|cat|tail|chmod|namei|ulimit|umask|quota|nvidia-smi|py-spy|git|ssh|rsync|apptainer|echo|cd|env"
+    r"|hf|jupyter|dmesg|munge|lfs|wc|awk|stat|lsof|getent|ping|nc|dig|curl|wget|tar|gzip|gunzip|od|xxd|jq|torchrun|singularity|ibstat"
+    r"|ray (?:status|start|stop))(?![\w.:-])"
+    r"|(?:find|head|kill|make|read|set|top|sort|file|host|id|diff|date|free) (?=[-/.~$%'\"0-9]|\S*[/=])"
+)
+#: A program in a directory, a script with options, a value that is set for what follows it, or for all that follows.
 _COMMAND = re.compile(
-    r"\s*(?:\$ |hpctrain|s(?:run|batch|alloc|queue|control|acct|acctmgr|info|cancel|share)\b|export|unset|module|python[0-9.]*|pip|uv|"
-    r"conda|grep|ls|df|du|mkdir|rm|cp|mv|cat|head|tail|find|chmod|namei|ulimit|umask|read -|nvidia-smi|py-spy|git|ssh|rsync|apptainer|"
-    r"echo|cd|set|env|hf|jupyter|\S*/bin/[\w.-]+(?= ))\b"
+    rf"\s*(?:\$ |(?:[A-Z_][A-Z0-9_]*=\S+ )*(?:{_PROGRAMS}|\S*/bin/[\w.-]+ |\.{{0,2}}/\S+(?= -|\Z))|[A-Z_][A-Z0-9_]*=\S+\Z)"
 )
 #: A sentence that begins like a command.
 _PROSE = re.compile(r"\w[.:?]$")
@@ -49,32 +56,19 @@ def cut(command: str, width: int, *, indent: int, hang: int) -> list[str]:
     return found
 
 
-def filled(label: str, text: str, width: int, *, hang: int) -> list[str]:
-    """Return a text as lines of at most `width` characters; a command in it stands whole on a line, or is `cut`."""
-    found, fresh = [label], True
-    for unit, is_typed in _units(text):
-        if not fresh and len(found[-1]) + 1 + len(unit) > width:
-            found.append(" " * hang)
-            fresh = True
-        gap = "" if fresh else " "
-        if is_typed and len(found[-1]) + len(gap) + len(unit) > width:
-            first, *rest = cut(unit, width, indent=len(found[-1]), hang=hang + 2)
-            found[-1] += first.lstrip()
-            found += rest
-        else:
-            found[-1] += gap + unit
-        fresh = False
-    return [line.rstrip() for line in found]
+def units(text: str, *, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield the words of sentences, and commands as a whole, each with whether it is one.
 
-
-def _units(text: str) -> Iterator[tuple[str, bool]]:
-    """Return words of sentences, and commands as a whole."""
+    Args:
+        text: to be laid out.
+        inside: find commands in the middle of a sentence too: `look at it, or hpctrain logs JOB`.
+    """
     words = _WORD.findall(text)
     if " ".join(words) != text.strip():  # a quote that is an apostrophe
         words = text.split()
     start = 0
     while start < len(words):
-        first = start == 0 or words[start - 1].endswith(":")
+        first = inside or start == 0 or words[start - 1].endswith(":")
         rest = " ".join(words[start:])
         if not (first and begins(rest)):
             if _KEY.match(words[start]) and start + 1 < len(words):  # `dataset_name: chats` is written in one piece
@@ -89,6 +83,24 @@ def _units(text: str) -> Iterator[tuple[str, bool]]:
             end += 1
         yield " ".join(words[start:end]), True
         start = end
+
+
+def filled(label: str, text: str, width: int, *, hang: int) -> list[str]:
+    """Return a text as lines of at most `width` characters; a command in it stands whole on a line, or is `cut`."""
+    found, fresh = [label], True
+    for unit, is_typed in units(text):
+        if not fresh and len(found[-1]) + 1 + len(unit) > width:
+            found.append(" " * hang)
+            fresh = True
+        gap = "" if fresh else " "
+        if is_typed and len(found[-1]) + len(gap) + len(unit) > width:
+            first, *rest = cut(unit, width, indent=len(found[-1]), hang=hang + 2)
+            found[-1] += first.lstrip()
+            found += rest
+        else:
+            found[-1] += gap + unit
+        fresh = False
+    return [line.rstrip() for line in found]
 
 
 def _is_over(words: list[str], end: int) -> bool:

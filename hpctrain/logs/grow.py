@@ -19,6 +19,8 @@ Change = Literal["truncated", "replaced"]
 _PATIENCE = 6
 #: Bytes of one look: what one file has may not keep the others waiting.
 _MOST_BYTES = 8 << 20
+#: Of what was read last, by which a file is known that was emptied and has grown again between two looks.
+_MARK_BYTES = 64
 
 
 class Growing:
@@ -43,6 +45,7 @@ class Growing:
         self._identity: tuple[int, int] | None = None
         self._cutter = read.Cutter()
         self._silent_looks = 0
+        self._mark = b""
         self._tell = tell or (lambda _file, _change: None)
 
     def look(self) -> bytes:
@@ -57,7 +60,7 @@ class Growing:
             before = b""
             if self._identity not in (None, now):
                 before = self._rest_of_old() + self._begin_anew("replaced")
-            elif status.st_size < self._position:
+            elif status.st_size < self._position or self._is_another(handle, status.st_size):
                 before = self._begin_anew("truncated")
             self._identity = now
             got = self._read(handle)
@@ -78,13 +81,23 @@ class Growing:
     def _read(self, handle: int) -> bytes:
         got = os.pread(handle, _MOST_BYTES, self._position)
         self._position += len(got)
+        self._mark = (self._mark + got[-_MARK_BYTES:])[-_MARK_BYTES:]
         self.behind = len(got) == _MOST_BYTES
         return got
+
+    def _is_another(self, handle: int, size: int) -> bool:
+        """Whether a file that has grown was emptied before: what stood before the position stands there no more.
+
+        NULs are no mark: a client of NFS may see them where another node's bytes have not come yet.
+        """
+        if size == self._position or not self._mark or 0 in self._mark:
+            return False
+        return os.pread(handle, len(self._mark), self._position - len(self._mark)) != self._mark
 
     def _begin_anew(self, change: Change) -> bytes:
         self._tell(self.file, change)
         left = self._cutter.rest()
-        self._position, self.number = 0, 1
+        self._position, self.number, self._mark = 0, 1, b""
         return left if not left or left.endswith(b"\n") else left + b"\n"
 
     def _rest_of_old(self) -> bytes:

@@ -6,6 +6,7 @@ them: memory is bounded whatever is in a file.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import zlib
@@ -18,7 +19,8 @@ from hpctrain.logs.model import LogFile
 LONGEST_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 20
-_PACKED = ".gz"
+#: What gzip begins a file with; its name may not say so, or say so wrongly.
+_PACKED = b"\x1f\x8b"
 
 
 def problem(file: LogFile | Path) -> str | None:
@@ -42,7 +44,7 @@ def problem(file: LogFile | Path) -> str | None:
 def pieces(file: LogFile | Path, *, start: int = 0, block: int = _BLOCK_BYTES) -> Iterator[bytes]:
     """Yield what is in a file now, in pieces that end where a line does; the last one may not.
 
-    What a file gets while it is read is left for the next time. One that is packed (.gz) is unpacked. A file that is not there,
+    What a file gets while it is read is left for the next time. One that is packed by gzip is unpacked. A file that is not there,
     cannot be read or is no regular file yields nothing: `problem` says why.
 
     Args:
@@ -54,7 +56,7 @@ def pieces(file: LogFile | Path, *, start: int = 0, block: int = _BLOCK_BYTES) -
     cutter = Cutter()
     try:
         with _opened(path) as stream:
-            left = None if path.suffix == _PACKED else max(0, os.fstat(stream.fileno()).st_size - start)
+            left = None if _is_packed(stream) else max(0, os.fstat(stream.fileno()).st_size - start)
             stream.seek(start)
             while left is None or left > 0:
                 got = stream.read(block if left is None else min(block, left))
@@ -89,7 +91,7 @@ def tail(file: LogFile | Path, count: int, *, most_bytes: int = 64 << 20) -> tup
     path = file.path if isinstance(file, LogFile) else file
     try:
         with _opened(path) as stream:
-            if path.suffix == _PACKED:
+            if _is_packed(stream):
                 return 0, True
             size = stream.seek(0, 2)
             position, wanted = size, count
@@ -181,6 +183,10 @@ def _cut(line: bytes, dropped: int) -> bytes:
     return b"%b\r[... %d bytes left out ...]\r%b" % (line[:_KEPT_BYTES], more, line[-_KEPT_BYTES:])
 
 
+def _is_packed(stream: IO[bytes]) -> bool:
+    return not isinstance(stream, io.FileIO)
+
+
 def _opened(path: Path) -> IO[bytes]:
     """Open a file that is one: a named pipe would keep the reader waiting.
 
@@ -191,7 +197,7 @@ def _opened(path: Path) -> IO[bytes]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(f"{path} is no regular file")
-        if path.suffix != _PACKED:
+        if os.pread(handle, len(_PACKED), 0) != _PACKED:
             return os.fdopen(handle, "rb", buffering=0)
     except BaseException:
         os.close(handle)

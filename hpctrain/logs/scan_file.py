@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hpctrain.explain.hit import FirstFailed, Hit
 from hpctrain.explain.model import Evidence
@@ -52,7 +53,7 @@ class _Kept:
     first: Hit
     last: Hit
     count: int
-    steps: int
+    steps: tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -212,13 +213,13 @@ class FileScan:
         return all(each.rule is not None and self._matched.get(each.rule.id, 0) > _OFTEN for each in signatures)
 
     def _wants_trouble(self) -> bool:
-        return sum(1 for each in self._troubles if each.part == self._part) < scan_trouble.MOST
+        return scan_trouble.has_room(self._troubles, self._part, self._steps)
 
     # -- one line ------------------------------------------------------------------------------------------------------
 
     def _matches(self, signature: Signature, match: re.Match[str], here: _Here) -> None:
         here.count()
-        self._steps.up_to(here.piece, here.begin)
+        self._steps.up_to(here.piece, here.end)  # the line itself is no step behind it
         rule = signature.rule
         match signature.role:
             case "end" | "lost" | "start":
@@ -227,6 +228,8 @@ class FileScan:
                 self._first_failed(here.piece, here.begin)
             case "done":
                 self._steps.done()
+            case "zero":
+                self._steps.zero()
             case "unless":
                 self._unless.update(signature.silenced)
             case "error":
@@ -274,7 +277,7 @@ class FileScan:
             rank = int(groups["rank"])
         node = self.file.node or label.node or groups.get("node") or (self._hosts.get(rank) if rank is not None else None)
         weight = _SAMPLED if self._matched.get(rule, 0) > _OFTEN + 1 else 1
-        shown = Evidence(file=self.file.name, line=here.number, text=_shown(here.line, match))
+        shown = Evidence(file=self.file.name, line=here.number, text=text.around(here.line, match.start(), _SHOWN))
         return Hit(
             rule=rule, evidence=shown, order=(self.file.order, here.number), at=at, rank=rank, node=node, attempt=self.file.attempt,
             groups=groups, count=weight, part=self._part,
@@ -290,27 +293,26 @@ class FileScan:
         elif kept is not None:
             if hit.groups and not kept.first.groups and hit.order[1] - kept.first.order[1] <= _BELOW:
                 kept.first = replace(kept.first, groups=hit.groups)
-            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.count
+            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.place
         elif len(self._kept) < _MOST_KEYS:
-            self._kept[key] = _Kept(hit, hit, hit.count, self._steps.count)
+            self._kept[key] = _Kept(hit, hit, hit.count, self._steps.place)
 
     def _trouble(self, here: _Here) -> None:
         label = text.label(here.line)
         rank = self.file.rank if self.file.rank is not None else label.rank
         node = self.file.node or label.node or (self._hosts.get(rank) if rank is not None else None)
-        mine = [each for each in self._troubles if each.part == self._part]
-        if any(here.number < each.line + scan_trouble.LINES for each in mine):
-            return  # the same error goes on
+        if scan_trouble.goes_on(self._troubles, self._part, here.number, label, self._steps):
+            return
         at = self._time(here)
         self._new_part(at)
         self._steps.want()
         before = (self._tail if here.begin < 2000 else b"") + here.piece[max(0, here.begin - 2000) : here.begin]
         behind = here.piece[here.begin : here.begin + scan_trouble.BYTES]
         found = Open(
-            file=self.file, line=here.number, label=label, rank=rank, node=node, at=at, part=self._part, steps=self._steps.count,
+            file=self.file, line=here.number, label=label, rank=rank, node=node, at=at, part=self._part, steps=self._steps.place,
             before=before, text=behind,
         )  # fmt: skip
-        self._troubles.append(found)
+        self._troubles = scan_trouble.added(self._troubles, found, self._steps)
 
     # -- time, steps and starts of the job -----------------------------------------------------------------------------
 
@@ -363,12 +365,14 @@ class FileScan:
             self._part += 1
         hits = []
         for kept in self._kept.values():
-            steps, lines = self._steps.count - kept.steps, max(0, self._line - 1 - kept.last.order[1])
-            hits.append(replace(kept.first, count=kept.count, parts=self._part, steps_after=steps, lines_after=lines))
+            steps, done = self._steps.since(kept.steps)
+            behind: dict[str, Any] = {"steps_after": steps, "done_after": done, "lines_after": max(0, self._line - 1 - kept.last.order[1])}
+            hits.append(replace(kept.first, count=kept.count, parts=self._part, **behind))
             if kept.last is not kept.first:
-                hits.append(replace(kept.last, count=0, parts=self._part, steps_after=steps, lines_after=lines))
+                hits.append(replace(kept.last, count=0, parts=self._part, **behind))
         for trouble in self._troubles:
-            trouble.parts, trouble.steps_after = self._part, self._steps.count - trouble.steps
+            trouble.parts = self._part
+            trouble.steps_after, trouble.done_after = self._steps.since(trouble.steps)
         first = [replace(each, parts=self._part) for each in self._first]
         return Findings(hits, self._troubles, first, self._unless, self._status, self._size)
 
@@ -386,14 +390,6 @@ def _bounds(piece: bytes, at: int) -> tuple[int, int]:
 
 def _one_of(words: tuple[bytes, ...], line: bytes) -> bool:
     return any(word in line for word in words)
-
-
-def _shown(line: str, match: re.Match[str]) -> str:
-    """Return the line, or the part of it around what was found, in 300 characters."""
-    if len(line) <= _SHOWN:
-        return line
-    begin = max(0, min(match.start() - 60, len(line) - _SHOWN))
-    return f"{'…' if begin else ''}{line[begin : begin + _SHOWN - 2]}{'…' if begin + _SHOWN < len(line) else ''}"
 
 
 def _apart(one: float | None, other: float | None) -> float:

@@ -5,17 +5,33 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpctrain.explain.hit import Trouble
+from hpctrain.explain.hit import DEADLY, Done, Trouble
 from hpctrain.logs import text
 from hpctrain.logs.model import LogFile
+from hpctrain.logs.scan_steps import Steps
 
 #: Of one start of the job, in one file.
 MOST = 4
+#: Steps behind an error, and what comes then is another one.
+_OVER = 3
 #: An error word so many lines behind another belongs to it.
 LINES = 60
 BYTES = 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
-_BEGIN = re.compile(r"\s*(?:[+|] *)*Traceback \(most recent call last\)")
+_BEGIN = re.compile(r"[\s+|\u256d\u2500]*(?:Exception Group )?Traceback \(most recent call last\)")
+#: Of a traceback, and of one that rich draws a frame around.
+_INNER = (" ", "\t", "\u2502", "\u2570", "\u256d")
+#: What begins a line of another writer, or another message.
+_OTHER = re.compile(
+    r"(?:srun|slurmstepd|hpctrain|wandb|salloc|mpirun|prterun|step\w*|epoch\w*|iter\w*)\b|[WEIF]\d{4} |[\[{=*#<-]|Traceback"
+    r"|\d{4}-\d\d|\d+[%/ ]|During handling|The above|Set the environment",
+    re.IGNORECASE,
+)
+_HEAD = "Traceback (most recent call last)"
+_FRAME = re.compile(r"  +File \"")
+_DIGITS = re.compile(r"(\d+)")
+#: Who wrote a line, in what a collector put in front of it.
+_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,6})\b")
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
 )
@@ -31,7 +47,7 @@ class Open:
 
     Attributes:
         before: bytes in front of it; text: it, and what is behind it, BYTES at most.
-        steps: as the file's count of steps stood.
+        steps: `place` of the file's steps.
     """
 
     file: LogFile
@@ -41,11 +57,12 @@ class Open:
     node: str | None
     at: float | None
     part: int
-    steps: int
+    steps: tuple[int, int, int]
     before: bytes
     text: bytes
     parts: int = 0
     steps_after: int = 0
+    done_after: Done = None
 
     def add(self, piece: bytes) -> None:
         """Take the piece behind those that were read."""
@@ -55,21 +72,95 @@ class Open:
     def close(self) -> Trouble:
         """Return what there is to show."""
         labelled = [text.label(text.clean(raw)) for raw in self.text.split(b"\n")]
-        mine = [each.rest for each in labelled if each.rank == self.label.rank and each.local_rank == self.label.local_rank]
+        mine = _own(labelled, self.label)
+        rank = self.rank
+        if found := _collected(mine):
+            front, mine = found
+            rank = int(said[1]) if rank is None and (said := _RANK.search(front)) else rank
         is_traceback = bool(mine) and _BEGIN.match(mine[0]) is not None and not _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
         if is_traceback:
-            shown = _traceback(mine)
+            shown = [line for line in _traceback(mine) if line.strip()]
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
         else:
             before = [each.rest for each in map(text.label, map(text.clean, self.before.split(b"\n")[-4:])) if each.rank == self.label.rank]
-            first = mine[0] if mine else ""
+            first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
             shown = [*(line for line in before[-3:] if line.strip()), *(line for line in mine[: _AROUND + 1] if line.strip())]
-            error = first
+            error = next((line for line in mine[: _AROUND + 1] if DEADLY.search(line)), first)
         return Trouble(
             file=self.file.name, line=self.line, lines=tuple(_cut(shown)), error=error, traceback=is_traceback,
-            order=(self.file.order, self.line), at=self.at, rank=self.rank, node=self.node, attempt=self.file.attempt,
-            part=self.part, parts=self.parts, steps_after=self.steps_after,
+            order=(self.file.order, self.line), at=self.at, rank=rank, node=self.node, attempt=self.file.attempt,
+            part=self.part, parts=self.parts, steps_after=self.steps_after, done_after=self.done_after,
         )  # fmt: skip
+
+
+def _own(labelled: list[text.Label], label: text.Label) -> list[str]:
+    """Return the lines of one process; an empty one stands for those of others between them."""
+    found: list[str] = []
+    node = label.node if _HEAD in label.rest else None  # of any other line, it may be one that the line tells of
+    for each in labelled:
+        if each.rank == label.rank and each.local_rank == label.local_rank and node in (None, each.node):
+            found.append(each.rest)
+        elif found and found[-1]:
+            found.append("")
+    return found
+
+
+def of_part(troubles: list[Open], part: int) -> list[Open]:
+    """Return the errors of one start of the job."""
+    return [each for each in troubles if each.part == part]
+
+
+def has_room(troubles: list[Open], part: int, steps: Steps) -> bool:
+    """Whether another error is wanted: there are few, or one of them was got over, and gives its place to the next."""
+    mine = of_part(troubles, part)
+    return len(mine) < MOST or any(_is_over(each, steps) for each in mine)
+
+
+def added(troubles: list[Open], new: Open, steps: Steps) -> list[Open]:
+    """Return the errors with another one; without the last one that was got over, where there are too many."""
+    mine = of_part(troubles, new.part)
+    if len(mine) < MOST:
+        return [*troubles, new]
+    gone = [each for each in mine if _is_over(each, steps)][-1:]
+    return [*(each for each in troubles if each not in gone), new]
+
+
+def goes_on(troubles: list[Open], part: int, line: int, label: text.Label, steps: Steps) -> bool:
+    """Whether a line is of an error that has begun; a traceback behind a line with an error word is another one."""
+    head = _HEAD in label.rest
+    near = (each for each in of_part(troubles, part) if line < each.line + LINES and not _is_over(each, steps))
+    return any(not head or _HEAD in each.label.rest for each in near)
+
+
+def _is_over(each: Open, steps: Steps) -> bool:
+    return steps.since(each.steps)[0] >= _OVER
+
+
+def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
+    """Return what a collector of logs put in front of a traceback's lines (a time, a process), and its lines without that.
+
+    A logger that writes a traceback puts it in front of the first line only: then somebody has caught the error, and this is None.
+    """
+    front, head, rest = lines[0].partition(_HEAD) if lines else ("", "", "")
+    if not head or not front.strip(" +|"):
+        return None
+    parts = _DIGITS.split(front)
+    form = re.compile(r"\d+".join(re.escape(part) for part in parts[::2]))
+    second = next((line[match.end() :] for line in lines[1:20] if (match := form.match(line)) and _FRAME.match(line, match.end())), None)
+    if second is None:
+        return None
+    # A number that is no part of a time tells this process from others.
+    own = re.compile("".join(part if number % 2 else re.escape(part) for number, part in enumerate(_kept(parts))))
+    return front, [head + rest, *(line[match.end() :] for line in lines[1:] if (match := own.match(line)))]
+
+
+def _kept(parts: list[str]) -> list[str]:
+    """Return text and numbers in turns, the numbers of times as regexes."""
+    kept = list(parts)
+    for at in range(1, len(parts), 2):
+        of_a_time = parts[at - 1][-1:] in tuple(":.,-/T+") or parts[at + 1][:1] in tuple(":.,-/T")
+        kept[at] = r"\d+" if of_a_time or parts[at - 1][-1:].isspace() or not parts[at - 1] else parts[at]
+    return kept
 
 
 def _traceback(lines: list[str]) -> list[str]:
@@ -77,7 +168,7 @@ def _traceback(lines: list[str]) -> list[str]:
     end = 1
     while end < len(lines):
         line = lines[end]
-        if line.startswith((" ", "\t")) or not line.strip():
+        if line.startswith(_INNER) or not line.strip():
             end += 1
             continue
         # The exception, perhaps of several lines; a chained traceback begins behind it.
@@ -93,11 +184,13 @@ def _traceback(lines: list[str]) -> list[str]:
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """Return the lines of an exception: a message may go on for a few, indented or not."""
-    found = [lines[0]]
+    """Return the lines of an exception: its message may go on for a few, indented or, for two, not."""
+    found, plain = [lines[0]], 0
     for line in lines[1:12]:
         if not line.startswith((" ", "\t")):
-            break
+            plain += 1
+            if plain > 2 or not line.strip() or _OTHER.match(line):
+                break
         found.append(line)
     return found
 

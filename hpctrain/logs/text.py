@@ -41,11 +41,13 @@ _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 _ROLE = re.compile(r"\[([A-Za-z_-]{1,30}?): ?([0-9]{1,6})\] ?|\[([A-Za-z_-]{1,30})([0-9]{1,6})\]:[ ]?")
 _HOST_AND_RANK = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{0,62}):([0-9]{1,6})\]:?[ ]?")
+#: A number of a process that is as large is its id, and no rank.
+_PIDS = 1000
 _SRUN = re.compile(r" {0,5}([0-9]{1,6}):(?: |\Z)")
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _MPIRUN = re.compile(r"\[1,([0-9]{1,6})\]<std(?:out|err)> ?: ?")
 _NODE = re.compile(
-    r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|gpu|cpu|pid|version)[-_]?[0-9])"
+    r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?[0-9]{1,2}:)"
     r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})): "
 )
 #: Lines that name their process without a label in front.
@@ -126,7 +128,8 @@ def label(line: str) -> Label:
                 break  # `3: 12: text`: the second is the program's own
             task = int(match[1])
         elif match := _HOST_AND_RANK.match(line):
-            node, rank = match[1], int(match[2])
+            node = match[1]
+            rank = int(match[2]) if int(match[2]) < _PIDS else rank  # Open MPI itself writes `[node01:48213] *** …`, its process id
         else:
             break
         line = line[match.end() :]
@@ -148,6 +151,14 @@ def _mentioned(known: Label) -> Label:
             rank, local = _known(known.rank, said.get("rank")), _known(known.local_rank, said.get("local"))
             return Label(line, rank, known.node or found.get("node"), local)
     return known
+
+
+def around(line: str, at: int, most: int) -> str:
+    """Return a line, or the part of it around a place, in `most` characters."""
+    if len(line) <= most:
+        return line
+    begin = max(0, min(at - 60, len(line) - most))
+    return f"{'…' if begin else ''}{line[begin : begin + most - 2]}{'…' if begin + most < len(line) else ''}"
 
 
 def progress_bar(line: str) -> bool:

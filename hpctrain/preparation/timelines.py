@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpctrain import __version__
+from hpctrain import __version__, installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 from hpctrain.preparation import manifest
@@ -91,7 +91,7 @@ def prepare(request: Request) -> manifest.Manifest:
     try:
         import datasets
     except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[train]'") from error
+        raise HpctrainError(f"cannot import {error.name}", fix=installed.command("train")) from error
     datasets.disable_progress_bars()
     _check(request)
     known = _read_vocabulary(request.vocabulary) if request.vocabulary is not None else None

@@ -59,7 +59,8 @@ def _efficiency(facts: Facts) -> dict[str, Any]:
     counted = facts.efficiency
     return asdict(counted) | {
         "gpu_hours": counted.gpu_hours, "asked_gpu_hours": counted.asked_gpu_hours, "node_hours": counted.node_hours,
-        "wasted_s": counted.wasted_s, "next": [{**asdict(ask), "directive": ask.line} for ask in counted.next],
+        "wasted_s": counted.wasted_s, "wasted_gpu_hours": counted.wasted_gpu_hours,
+        "next": [{**asdict(ask), "directive": ask.line} for ask in counted.next],
     }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpctrain.report import scale, secrets
+from hpctrain.jobs import typed
+from hpctrain.report import ran_with, scale, secrets
 from hpctrain.report.failures import names as listed
 from hpctrain.report.next_time import spoken
 
@@ -28,10 +29,23 @@ def next_words(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
     name = shlex.quote(best.run.id)
     where = "" if str(runs_dir) == "runs" else f" --runs-dir {shlex.quote(str(runs_dir))}"
     words = [f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml"] if found.study else []
-    if not found.study and found.keys:
+    again = None if found.study else _point_again(found, best, runs_dir)
+    if again is not None:
+        words.append(again)
+    elif not found.study and found.keys:
         given = " ".join(f"--{key.rpartition('.')[2]} {shlex.quote(cell(best.values[key]))}" for key in found.keys if key in best.values)
         words.append(f"hpctrain submit -- {given}")
     return (*words, f"hpctrain report {name}{where}")
+
+
+def _point_again(found: Comparison, best: Row, runs_dir: Path) -> str | None:
+    """Return what submits the best point again where the config has the sweep: words behind `--` may not be what a sweep varies."""
+    written = ran_with.read(best.run, runs_dir).origins.get("sweep", "")
+    place = re.fullmatch(r"(.+):\d+:\d+", written)
+    if place is None or best.run.index is None or any(row.run.tag != best.run.tag for row in found.rows):
+        return None
+    config = "" if place[1] == "config.yaml" else f" --config {shlex.quote(place[1])}"
+    return f"hpctrain submit{config} --array {best.run.index}"
 
 
 def cell(value: Scalar) -> str:
@@ -83,18 +97,7 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
 
 
-_PROGRAMS = (
-    "apptainer|bash|cat|cd|chmod|df|export|git|grep|head|hf|hpctrain|kill|ldd|ls|make|mkdir|module|mv|nvidia-smi|pip|ps|python|quota|rm|sacct"
-    "|sacctmgr|sbatch|scancel|scontrol|sed|sinfo|srun|squeue|tail|top|ulimit|unset|uv"
-)
-_COMMAND = re.compile(rf"(?:[A-Z_][A-Z0-9_]*=\S+ )*(?:{_PROGRAMS}|\.{{0,2}}/\S+)(?: |\Z)|[A-Z_][A-Z0-9_]*=\S+\Z")
-_INSIDE = re.compile(rf"(?<![\w./-])(?:{_PROGRAMS}) (?:\"[^\"]*\"|'[^']*'|[^,;\"'])+")
 _GLUE = "\ue000"
-
-
-def is_command(line: str) -> bool:
-    """Whether a line is something to type."""
-    return _COMMAND.match(line.strip()) is not None
 
 
 def fix_lines(text: str, indent: str, width: int = WIDTH) -> list[str]:
@@ -105,10 +108,10 @@ def fix_lines(text: str, indent: str, width: int = WIDTH) -> list[str]:
     out = []
     for number, line in enumerate(printable(each) for each in text.split("\n")):
         shown = f"fix: {line}" if number == 0 else line
-        if is_command(line):
+        if typed.is_command(line):
             out += [f"{indent}fix:"] * (number == 0) + [f"{indent}  {line}"]
             continue
-        glued = _INSIDE.sub(lambda found: found[0].rstrip().replace(" ", _GLUE) + " " * found[0].endswith(" "), shown)
+        glued = " ".join(unit.replace(" ", _GLUE) if whole else unit for unit, whole in typed.units(shown, inside=True))
         wrapped = textwrap.wrap(
             glued, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )

@@ -57,6 +57,7 @@ class Chart:
         x_kind: optimizer steps, seconds, or numbers called `x_name`; of seconds it says what they count.
         zero: y begins at 0; log: None decides by the values.
         top: that y reaches at least.
+        words: that stand at the x 0, 1, 2..., where x is no number.
         says: one sentence that says what is to be seen, for those who do not see it.
     """
 
@@ -72,6 +73,7 @@ class Chart:
     top: float | None = None
     says: str = ""
     log_x: bool = False
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from hpctrain.report import next_time
+from hpctrain.report import held, next_time
+from hpctrain.report.held import Had, Span
 from hpctrain.report.next_time import Ask
-from hpctrain.runs.history import History, Start
+from hpctrain.runs.history import History, RankMemory
 from hpctrain.scheduler.parse.accounting import Account
 
 MIB = 2**20
@@ -28,12 +28,13 @@ class Part:
 
     Attributes:
         id: training, loading, lost or after.
-        seconds: of all starts together.
+        seconds: of all starts together; gpu_s: times the GPUs that each had.
     """
 
     id: str
     what: str
     seconds: float
+    gpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class Efficiency:
     """What is not known is None.
 
     Attributes:
-        gpus, nodes, cpus: of a job of the run.
-        held_s: seconds in which it had its nodes, all starts together.
-        asked_s: the time limits of these starts, added up.
+        gpus, nodes, cpus: of the newest job of the run; counts: the different numbers of GPUs that its jobs had, the oldest first.
+        held_s: seconds in which it had its nodes, all starts together; gpu_s, node_s: times the GPUs, or nodes, that each start had.
+        asked_s: the time limits of these starts, added up; asked_gpu_s: times the GPUs of each.
         waited_s: seconds in which it had none: in the queue, and between two starts.
         parts: of `held_s`.
         utilisation: of the GPUs while it trained, 0 to 1.
@@ -57,8 +58,12 @@ class Efficiency:
     gpus: int | None = None
     nodes: int | None = None
     cpus: int | None = None
+    counts: tuple[int, ...] = ()
     held_s: float = 0.0
+    gpu_s: float | None = None
+    node_s: float | None = None
     asked_s: float | None = None
+    asked_gpu_s: float | None = None
     waited_s: float | None = None
     parts: tuple[Part, ...] = ()
     utilisation: float | None = None
@@ -74,17 +79,24 @@ class Efficiency:
     @property
     def gpu_hours(self) -> float | None:
         """GPU hours that the run had."""
-        return None if not self.gpus else self.gpus * self.held_s / 3600
+        return self.gpu_s / 3600 if self.gpu_s else None if not self.gpus else 0.0
 
     @property
     def node_hours(self) -> float | None:
         """Node hours that the run had."""
-        return None if not self.nodes else self.nodes * self.held_s / 3600
+        return self.node_s / 3600 if self.node_s else None if not self.nodes else 0.0
 
     @property
     def asked_gpu_hours(self) -> float | None:
         """GPU hours that its jobs could have had."""
-        return None if not self.gpus or self.asked_s is None else self.gpus * self.asked_s / 3600
+        return None if not self.asked_gpu_s else self.asked_gpu_s / 3600
+
+    @property
+    def wasted_gpu_hours(self) -> float | None:
+        """GPU hours that were no training; None where that is not known."""
+        if self.wasted_s is None or self.gpu_s is None:
+            return None
+        return sum(part.gpu_s or 0.0 for part in self.parts if part.id not in ("training", "since")) / 3600
 
     @property
     def wasted_s(self) -> float | None:
@@ -111,20 +123,38 @@ def of(
     resources = (config or {}).get("resources")
     resources = resources if isinstance(resources, Mapping) else {}
     last = accounts[-1] if accounts else None
-    spans = _spans(history.starts, accounts, now)
-    held = sum(until - first for _, first, until in spans)
     limit = _limit(last, resources)
     nodes = _first(last.n_nodes if last else None, _whole(resources.get("nodes")))
+    gpus = _gpus(last, history, resources)
+
+    def otherwise(first: float, until: float) -> Had:
+        return Had(gpus=_gpus_between(history, first, until, gpus), nodes=nodes, limit_s=limit)
+
+    spans = held.spans(history.starts, accounts, now, otherwise=otherwise)
+    limits = [span.had.limit_s for span in spans if span.had.limit_s is not None]
+    asked = sum(limits) if limits and len(limits) == len(spans) else None
     gpu_peak, gpu_total = gpu_memory(history)
     found = Efficiency(
-        gpus=_gpus(last, history, resources), nodes=nodes, cpus=last.cpus if last else None, held_s=held,
-        asked_s=limit * len(spans) if limit is not None and spans else None, waited_s=_waited(spans, accounts),
+        gpus=gpus, nodes=nodes, cpus=last.cpus if last else None, held_s=sum(span.seconds for span in spans),
+        counts=tuple(dict.fromkeys(span.had.gpus for span in spans if span.had.gpus)), gpu_s=_weighted(spans, "gpus"),
+        node_s=_weighted(spans, "nodes"), asked_s=asked,
+        asked_gpu_s=None if asked is None else sum((span.had.gpus or 0) * (span.had.limit_s or 0) for span in spans),
+        waited_s=held.waited_s(spans, accounts),
         parts=_parts(spans, silent=completed or (config or {}).get("script") is not None, going=now is not None),
         utilisation=_utilisation(history), cores_busy=_cores_busy(accounts),
         host_peak_bytes=_host_peak(history, accounts, nodes, fit),
         host_asked_bytes=_host_asked(last, history), gpu_peak_bytes=gpu_peak, gpu_total_bytes=gpu_total, whole_nodes=whole_nodes,
     )  # fmt: skip
-    asks, notes = next_time.of(found, history, resources=resources, limit_s=limit, last=last, completed=completed, running=now is not None)
+    asks, notes = next_time.of(
+        found,
+        history,
+        resources=resources,
+        limit_s=limit,
+        last=last,
+        completed=completed,
+        running=now is not None,
+        tasks=_tasks(config or {}, resources),
+    )
     return _with(found, asks, notes)
 
 
@@ -137,36 +167,7 @@ def _with(found: Efficiency, asks: tuple[Ask, ...], notes: tuple[str, ...]) -> E
 # -- time ---------------------------------------------------------------------------------------------------------------
 
 
-def _spans(starts: Sequence[Start], accounts: Sequence[Account], now: float | None) -> list[tuple[Start, float, float]]:
-    """Return each start with when it had its nodes first and last; of one that was killed, its record says when it ended."""
-    records = {each.job_id: each for account in accounts for each in (account, *account.earlier)}
-    found = []
-    for number, start in enumerate(starts):
-        first, until = start.first_at, start.until
-        if first is None or until is None:
-            continue
-        newest = number == len(starts) - 1
-        if newest and now is not None and start.ended is None:
-            until = max(until, now)
-        elif newest and start.ended is None and start.job in records:
-            ended = records[start.job].ended
-            # The scheduler's clock is another one than the node's: what is far off is not believed.
-            until = ended if ended is not None and until <= ended <= until + 86_400 else until
-        found.append((start, first, until))
-    if not found and accounts:
-        found = [(_unseen(each), each.started, each.ended) for each in accounts if each.started is not None and each.ended is not None]
-    return found
-
-
-def _unseen(account: Account) -> Start:
-    """Return a start of which only the scheduler knows."""
-    return Start(
-        name=account.job_id, started=account.started, ended=account.ended, first_step=None, last_step=None, outcome=None,
-        reason=account.reason, job=account.job_id,
-    )  # fmt: skip
-
-
-def _parts(spans: Sequence[tuple[Start, float, float]], *, silent: bool, going: bool) -> tuple[Part, ...]:
+def _parts(spans: Sequence[Span], *, silent: bool, going: bool) -> tuple[Part, ...]:
     """Return what the time went into.
 
     Args:
@@ -174,48 +175,48 @@ def _parts(spans: Sequence[tuple[Start, float, float]], *, silent: bool, going: 
         silent: a run without a step is a script's that says none, and not one that only loaded.
         going: it still runs: what came after the last row of its log is no loss yet.
     """
-    if silent and spans and all(start.began is None for start, _, _ in spans):
-        seconds = sum(until - first for _, first, until in spans)
-        return (Part(id=SILENT, what="the script does not say when it trained", seconds=seconds),) if seconds > 0 else ()
-    loading = training = lost = after = since = 0.0
-    for start, first, until in spans:
-        began = start.began
-        if began is None or start.last_at is None:
-            loading += until - first
-            continue
-        began = min(max(began, first), until)
-        last = min(max(start.last_at, began), until)
-        gone = min(start.lost_s, last - began)
-        loading, lost = loading + began - first, lost + gone
-        if going and start is spans[-1][0] and start.ended is None:
-            since += until - last
-        else:
-            after += until - last
-        training += last - began - gone
+    if silent and spans and all(span.start.began is None for span in spans):
+        seconds = sum(span.seconds for span in spans)
+        what = "the script does not say when it trained"
+        return (Part(id=SILENT, what=what, seconds=seconds, gpu_s=_weighted(spans, "gpus")),) if seconds > 0 else ()
+    counted = {name: [0.0, 0.0] for name in _WORDS}
+    for span in spans:
+        for name, seconds in _of_span(span, going=going and span is spans[-1] and span.start.ended is None):
+            counted[name][0] += seconds
+            counted[name][1] += seconds * (span.had.gpus or 0)
     return tuple(
-        Part(id=name, what=what, seconds=seconds)
-        for name, what, seconds in (
-            ("training", "training, evaluating and saving", training),
-            ("loading", "before the first step: the environment, imports, model and data", loading),
-            ("lost", "steps that a later start did again", lost),
-            ("after", "after the last step that was logged", after),
-            ("since", "since the last step that was logged: it goes on", since),
-        )
-        if seconds > 0
+        Part(id=name, what=_WORDS[name], seconds=seconds, gpu_s=gpu_s) for name, (seconds, gpu_s) in counted.items() if seconds > 0
     )
 
 
-def _waited(spans: Sequence[tuple[Start, float, float]], accounts: Sequence[Account]) -> float | None:
-    """Return the seconds in the queue of the first job, and between starts."""
-    submitted = min(
-        (each.submitted for account in accounts for each in (account, *account.earlier) if each.submitted is not None), default=None
-    )
-    if not spans:
-        return None
-    between = sum(max(0.0, later[1] - earlier[2]) for earlier, later in pairwise(spans))
-    if submitted is None and len(spans) == 1:
-        return None
-    return between + (max(0.0, spans[0][1] - submitted) if submitted is not None else 0.0)
+_WORDS = {
+    "training": "training, evaluating and saving",
+    "loading": "before the first step: the environment, imports, model and data",
+    "lost": "steps that a later start did again",
+    "after": "after the last step that was logged",
+    "since": "since the last step that was logged: it goes on",
+}
+
+
+def _of_span(span: Span, *, going: bool) -> list[tuple[str, float]]:
+    start, first, until = span.start, span.first, span.until
+    if start.began is None or start.last_at is None:
+        return [("loading", until - first)]
+    began = min(max(start.began, first), until)
+    last = min(max(start.last_at, began), until)
+    gone = min(start.lost_s, last - began)
+    return [("loading", began - first), ("lost", gone), ("training", last - began - gone), ("since" if going else "after", until - last)]
+
+
+def _weighted(spans: Sequence[Span], name: str) -> float | None:
+    """Return seconds times GPUs, or nodes; None where they are not known of one."""
+    counts = [getattr(span.had, name) for span in spans]
+    return None if None in counts else sum(count * span.seconds for count, span in zip(counts, spans, strict=True))
+
+
+def _tasks(config: Mapping[str, Any], resources: Mapping[str, Any]) -> int:
+    """Return the tasks of each node: the launcher alone, or every process where srun starts them."""
+    return max(1, _whole(resources.get("gpus_per_node")) or 1) if config.get("launcher") == "srun" else 1
 
 
 def _limit(last: Account | None, resources: Mapping[str, Any]) -> int | None:
@@ -229,11 +230,31 @@ def _gpus(last: Account | None, history: History, resources: Mapping[str, Any]) 
     """Return the GPUs of the job: as accounted; else as the ranks saw them; a training that sampled and saw none had none."""
     if last is not None and last.gpus:
         return last.gpus
-    with_gpu = {each.rank for each in history.ranks if any(sample.gpu_uuid or sample.gpu_total_mib for sample in each.samples[-3:])}
-    if history.ranks:
-        return len(with_gpu)
+    ranks = newest_ranks(history)
+    if ranks:
+        return sum(any(sample.gpu_uuid or sample.gpu_total_mib for sample in each.samples[-3:]) for each in ranks)
     nodes, each = _whole(resources.get("nodes")), _whole(resources.get("gpus_per_node"))
     return nodes * each if nodes and each and (last is None or last.scheduler == "slurm") else None
+
+
+def _gpus_between(history: History, first: float, until: float, newest: int | None) -> int | None:
+    """Return the GPUs of a start without a record, whose ranks are not those of the newest: a process uses one GPU."""
+    worlds = {sample.world_size for each in history.ranks for sample in each.samples if first <= sample.time_ms / 1000 <= until}
+    return worlds.pop() if newest and len(worlds) == 1 and newest == _world(history) else newest
+
+
+def _world(history: History) -> int | None:
+    ranks = newest_ranks(history)
+    return len(ranks) or None
+
+
+def newest_ranks(history: History) -> list[RankMemory]:
+    """Return the ranks of the newest start: one with fewer of them leaves the files of the others as they were."""
+    lasts = [(each, (each.recent or each.samples)[-1]) for each in history.ranks if each.recent or each.samples]
+    if not lasts:
+        return []
+    world = max((last for _, last in lasts), key=lambda last: last.time_ms).world_size
+    return [each for each, last in lasts if last.world_size == world and each.rank < world]
 
 
 def _utilisation(history: History) -> float | None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpctrain.explain.model import Explanation
 from hpctrain.logs import found, read, text
 from hpctrain.logs.model import LogFile
-from hpctrain.memory.sample import MARK
-from hpctrain.report import efficiency, idle, log_history, ran_with, secrets
+from hpctrain.memory.sample import MARK, Sample
+from hpctrain.report import efficiency, held, idle, log_history, next_time, ran_with, secrets
 from hpctrain.report.efficiency import Efficiency
 from hpctrain.report.idle import Idle
 from hpctrain.runs import checkpoints, history, layout, manifest, predicted, store
@@ -119,20 +119,22 @@ def gather(run: Run, runs_dir: Path, given: Given, *, most: int = 2000) -> Facts
     from_log = not any(point.event in ("log", "evaluate", "speed") for point in past.points)
     if from_log:
         past = log_history.read(logs, past, most=most)
+    past = replace(past, starts=held.with_ends(past.starts, given.accounts))
     fit = predicted.read(directory)
     running = given.state.word == "running"
     counted = efficiency.of(
         given.accounts, past, config=values, fit=fit, whole_nodes=given.whole_nodes, completed=given.state.word == "completed",
         now=given.now if running else None,
     )  # fmt: skip
+    environment = secrets.value("", _first(*(directory / "attempts" / each.name / _RAN_WITH for each in reversed(run.attempts))))
     return Facts(
         run=run, directory=directory, given=given, history=past, from_log=from_log and bool(past.of("log", "evaluate", "speed")),
         efficiency=counted, beside=tuple(predicted.beside(fit)) if fit else (), fit=fit,
         config=_config(values, launched.origins), resolved=None if values is None else secrets.value("", values),
         command=_command(launch), code=secrets.value("", _first(directory / "code.json", launch / "code.json")),
-        environment=secrets.value("", _first(*(directory / "attempts" / each.name / _RAN_WITH for each in reversed(run.attempts)))),
+        environment=environment,
         saved=_saved(directory / checkpoints.CHECKPOINTS), ends=tuple(_ends(logs)),
-        idle=_idle(past, counted, values), evaluation=_evaluation(directory),
+        idle=_idle(run, past, counted, given, config=values, variables=environment.get("variables")), evaluation=_evaluation(directory),
     )  # fmt: skip
 
 
@@ -212,17 +214,30 @@ def _ends(logs: Sequence[LogFile]) -> list[LogEnd]:
     return ends
 
 
-def _idle(past: History, counted: Efficiency, values: Mapping[str, Any] | None) -> tuple[Idle, ...]:
+def _idle(
+    run: Run, past: History, counted: Efficiency, given: Given, *, config: Mapping[str, Any] | None, variables: Any
+) -> tuple[Idle, ...]:
     """Return what was wasted, judged from the last samples of each rank: thinned ones show a GPU at its idlest."""
-    samples = sorted((s for each in past.ranks for s in each.recent if s.event != "train_begin"), key=lambda s: s.time_ms)
+    samples = sorted((s for each in efficiency.newest_ranks(past) for s in _since_begin(each.recent)), key=lambda s: s.time_ms)
     if not samples:
         return ()
-    waits = [point.values["data_wait"] for point in past.of("speed") if "data_wait" in point.values]
-    per_node = counted.gpus // counted.nodes if counted.gpus and counted.nodes else None
+    # What the ranks saw says nothing of GPUs that nobody uses: the scheduler does, or what was asked for.
+    last = given.accounts[-1] if given.accounts else None
+    resources = (config or {}).get("resources")
+    asked = resources.get("gpus_per_node") if isinstance(resources, Mapping) else None
+    per_node = last.gpus // last.n_nodes if last is not None and last.gpus and last.n_nodes else asked if isinstance(asked, int) else None
+    threads, of_step = idle.threads_and_cores(variables)
     cores = counted.cpus // counted.nodes if counted.cpus and counted.nodes else None
     return idle.judge(
-        samples, gpus_per_node=per_node, cpus_per_node=cores, data_wait=sum(waits) / len(waits) if waits else None, config=values,
+        samples, gpus_per_node=per_node, cpus_per_node=of_step if of_step is not None else cores,
+        data_wait=next_time.mean_of(past, "data_wait"), config=config, threads=threads, run=run.id,
     )  # fmt: skip
+
+
+def _since_begin(recent: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples of the newest start: what an earlier one did on other nodes is no waste of this one."""
+    begun = max((index for index, sample in enumerate(recent) if sample.event == "train_begin"), default=-1)
+    return recent[begun + 1 :]
 
 
 def clock(at: float | None) -> str:

@@ -45,6 +45,7 @@ class Idle:
 def judge(
     samples: Sequence[Sample], *, gpus_per_node: int | None, cpus_per_node: int | None, data_wait: float | None,
     config: Mapping[str, Any] | None = None, threads: int | None = None, load: Mapping[str, tuple[float, int]] | None = None,
+    run: str | None = None,
 ) -> tuple[Idle, ...]:  # fmt: skip
     """Return what is wasted, the worst first.
 
@@ -55,10 +56,11 @@ def judge(
         data_wait: the part of the time that the slowest rank waited for its data.
         config: the job config as resolved, for fixes in the user's own numbers.
         threads: OMP_NUM_THREADS of each process.
+        run: the run's id, for what is to be typed.
         load: node → its load (processes that want to run) and the cores it has, where that is known.
     """
     ranks = _by_rank(samples)
-    own = _Own(config or {}, ranks, cpus_per_node, threads)
+    own = _Own(config or {}, ranks, cpus_per_node, threads, run)
     shared = _nodes(ranks, gpus_per_node, own)
     alone = [] if shared else _memory(ranks)
     starving = _data(data_wait, own)
@@ -66,17 +68,30 @@ def judge(
     return (*shared, *alone, *idle, *starving, *_cpus(ranks, own, load or {}))
 
 
+def threads_and_cores(variables: Any) -> tuple[int | None, int | None]:
+    """Return OMP_NUM_THREADS, and the cores of a node that a job step has, of the variables of an environment.json."""
+    known = variables if isinstance(variables, Mapping) else {}
+    cpus, tasks, nodes = (_whole(known.get(name)) for name in ("SLURM_CPUS_PER_TASK", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
+    # A job step of one task on each node has the cores of the node; where each GPU is a task, so many times as much.
+    return _whole(known.get("OMP_NUM_THREADS")), None if cpus is None else cpus * max(1, (tasks or 1) // (nodes or 1))
+
+
 class _Own:
     """The user's own numbers."""
 
-    def __init__(self, config: Mapping[str, Any], ranks: Mapping[int, Sequence[Sample]], cpus: int | None, threads: int | None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], ranks: Mapping[int, Sequence[Sample]], cpus: int | None, threads: int | None, run: str | None
+    ) -> None:
         training, resources = (part if isinstance(part, Mapping) else {} for part in (config.get("training"), config.get("resources")))
         self.script = config.get("script") is not None
-        self.workers = _whole(training.get("dataloader_num_workers")) or 0
+        workers = _whole(training.get("dataloader_num_workers"))
+        self.workers = workers or 0
+        self.knows_workers = workers is not None or not self.script  # a script of the user's may say it where nobody sees it
         self.batch = _whole(training.get("per_device_train_batch_size"))
         self.accumulation = _whole(training.get("gradient_accumulation_steps")) or 1
         self.gpus, self.nodes = _whole(resources.get("gpus_per_node")), _whole(resources.get("nodes"))
         self.cpus, self.threads = cpus, threads
+        self.logs = f"hpctrain logs {run}" if run else "hpctrain logs"
         self.launcher = str(config.get("launcher") or "")
         hosts = [tail[-1].host for tail in ranks.values()]
         self.ranks_of_a_node = max((hosts.count(host) for host in set(hosts)), default=0)
@@ -189,7 +204,7 @@ def _idle(ranks: Mapping[int, Sequence[Sample]], own: _Own, *, starving: bool) -
                 what=f"the GPU of {names} on {hostlist.compress(list(dict.fromkeys(each.host for _, each, _ in resting)))} does nothing"
                 f" (at most {most} % in {_ENOUGH} samples), while {len(busy)} work{'s' * (len(busy) == 1)}",
                 cause="likely: that process is busy on the CPU or with files, or it hangs, and the others wait for it",
-                fix=f"hpctrain logs --rank {rank}",
+                fix=f"{own.logs} --rank {rank}",
             )
         ]  # fmt: skip
     return [_all_idle(resting, most, own)]
@@ -228,19 +243,20 @@ def _data(wait: float | None, own: _Own) -> list[Idle]:
     cores, workers = own.cores, own.workers
     most = max(1, (cores or 2) - 1)
     where = "num_workers of its DataLoader" if own.script else "dataloader_num_workers"
-    if cores is None:
+    each = f"each process has {cores} core{'s' * (cores != 1)}"
+    cause = f"{workers} data loader worker{'s' * (workers != 1)} for each process cannot keep up"
+    if not workers:
+        cause = "each process loads its data itself, without workers" if own.knows_workers else "the DataLoader has too few workers"
+    if not own.knows_workers:
+        fix = f"{where}: as many as {most}" + (f" ({each})" if cores is not None else ", with as many cores: --cpus-per-gpu")
+    elif cores is None:
         fix = f"{where}: {workers} -> {max(2, 2 * workers)}, with as many cores: --cpus-per-gpu"
     elif workers < most:
-        fix = f"{where}: {workers} -> {min(most, max(2, 2 * workers))} (each process has {cores} cores)"
+        fix = f"{where}: {workers} -> {min(most, max(2, 2 * workers))} ({each})"
     else:
         more = 2 * max(1, workers)
-        fix = f"hpctrain submit --cpus-per-gpu {max(2 * cores, more + 1)}, and {where}: {workers} -> {more} (each process has {cores} now)"
-    return [
-        Idle(
-            id="data-starved", what=f"the GPUs wait for their data {wait:.0%} of the time",
-            cause=f"likely: {workers or 'no'} data loader worker{'s' * (workers != 1)} for each process cannot keep up", fix=fix,
-        )
-    ]  # fmt: skip
+        fix = f"hpctrain submit --cpus-per-gpu {max(2 * cores, more + 1)}, and {where}: {workers} -> {more} ({each} now)"
+    return [Idle(id="data-starved", what=f"the GPUs wait for their data {wait:.0%} of the time", cause=f"likely: {cause}", fix=fix)]
 
 
 def _cpus(ranks: Mapping[int, Sequence[Sample]], own: _Own, load: Mapping[str, tuple[float, int]]) -> list[Idle]:
@@ -289,6 +305,6 @@ def _gib(mib: int | None) -> str:
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 9:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,7 +11,10 @@ from hpctrain.runs.progress import part_of
 
 _ORDER = {"run": 0, "bad": 1, "wait": 2, "": 3, "good": 4}
 _WORDS = {"run": "running", "wait": "waiting", "bad": "failed", "good": "completed", "": "ended"}
-_BAR = 12
+_BAR, _STEPS = 12, 35
+"""Columns of the bar, and of what stands between it and the last."""
+_WHY = 24
+"""Columns that the last has at least, before the bar goes."""
 
 
 def frame(views: Sequence[View], title: str, width: int, height: int, *, plain: bool = False) -> list[Line]:
@@ -27,24 +30,30 @@ def frame(views: Sequence[View], title: str, width: int, height: int, *, plain: 
     ordered = sorted(enumerate(views), key=lambda each: (_ORDER.get(each[1].level, 3), each[0]))
     shown = ordered if len(ordered) <= room else ordered[: room - 1]
     rows = [(index, view) for index, view in sorted(shown, key=lambda each: each[0])]
-    longest = min(max((len(view.title) for _, view in rows), default=0), max(12, width // 3))
+    # The points of a sweep have its name in front, and the head says it.
+    prefix = f"{title}_" if all(view.title.startswith(f"{title}_") for view in views) else ""
+    names = [view.title.removeprefix(prefix) for _, view in rows]
+    longest = min(max((len(name) for name in ("RUN", *names)), default=0), max(12, width // 3))
     states = max((len(_WORDS[view.level]) for _, view in rows), default=7)
+    bar = _BAR if width - longest - states - _BAR - _STEPS >= _WHY else 0
     lines: list[Line] = [[(head, "bold"), (" " * (width - len(head) - len(clock)) + clock, "")]]
     lines.append(
         [
             (
-                cut(f"{'RUN':{longest}} {'STATE':{states}} {'':{_BAR}} {'STEP':>13} {'LOSS':>7} {'TOK/S':>6} {'MEM':>4} LEFT, WHY", width),
+                cut(f"{'RUN':{longest}} {'STATE':{states}} {'':{bar}} {'STEP':>13} {'LOSS':>7} {'TOK/S':>6} {'MEM':>4} LEFT, WHY", width),
                 "bold",
             )
         ]
     )
-    lines += [_row(view, longest, states, width, plain) for _, view in rows]
+    lines += [
+        _row(view, cut(name, longest).ljust(longest), states, bar, width, plain=plain) for name, (_, view) in zip(names, rows, strict=True)
+    ]
     if len(shown) < len(ordered):
         lines.append([(f"and {len(ordered) - len(shown)} more", "")])
     return [*lines, *idle, *notes][:height]
 
 
-def _row(view: View, longest: int, states: int, width: int, plain: bool) -> Line:
+def _row(view: View, name: str, states: int, bar: int, width: int, *, plain: bool) -> Line:
     progress = view.progress
     part = progress.step / progress.max_steps if progress.step is not None and progress.max_steps else None
     step = "-" if progress.step is None else f"{progress.step}/{progress.max_steps or '-'}"
@@ -53,11 +62,12 @@ def _row(view: View, longest: int, states: int, width: int, plain: bool) -> Line
     worst = progress.worst
     full = None if worst is None else part_of(worst.gpu_used_mib, worst.gpu_total_mib)
     why = duration(view.eta_s) if view.level == "run" and view.eta_s is not None else "" if view.level == "run" else view.state
+    why = why.removeprefix(_WORDS[view.level]).lstrip(": ")  # the column before has said it
     begun: Line = [
-        (cut(view.title, longest).ljust(longest) + " ", ""),
+        (f"{name} ", ""),
         (_WORDS[view.level].ljust(states) + " ", LEVELS.get(view.level, "")),
     ]
-    begun.append((charts.bar(part, _BAR, plain=plain) if part is not None else " " * _BAR, "green"))
+    begun.append((charts.bar(part, bar, plain=plain) if part is not None and bar else " " * bar, "green"))
     memory = "-" if full is None else f"{full:.0%}"
     rest = f" {step:>13} {loss:>7} {speed:>6} {memory:>4} {why}"
     return [*begun, (cut(rest, max(1, width - sum(len(text) for text, _ in begun))), "")]

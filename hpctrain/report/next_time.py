@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpctrain.jobs.spec import DEFAULT_CPUS_PER_GPU
 from hpctrain.runs.history import History
 from hpctrain.scheduler.parse import duration, memory_size
 from hpctrain.scheduler.parse.accounting import Account
@@ -52,7 +53,7 @@ class Ask:
 
 def of(
     found: Efficiency, history: History, *, resources: Mapping[str, Any], limit_s: int | None, last: Account | None, completed: bool,
-    running: bool,
+    running: bool, tasks: int = 1,
 ) -> tuple[tuple[Ask, ...], tuple[str, ...]]:  # fmt: skip
     """Return the directives, and what else follows.
 
@@ -64,13 +65,14 @@ def of(
         last: the newest record.
         completed: whether all steps are done.
         running: whether it still goes on: then only the time is told.
+        tasks: of each node, which share what a node has.
     """
     time_ask, notes = _time(found, history, limit_s, completed=completed, running=running)
     asks = [time_ask]
     if not running and found.whole_nodes:
         notes.append("whole nodes are billed here: asking for less memory or fewer cores of a node saves nothing")
     elif not running:
-        asks += [_memory(found, resources, last), _cores(found, history, resources)]
+        asks += [_memory(found, resources, last), _cores(found, history, resources, tasks)]
     notes += _gpu_notes(found)
     return tuple(ask for ask in asks if ask is not None), tuple(notes)
 
@@ -82,6 +84,8 @@ def _time(found: Efficiency, history: History, limit_s: int | None, *, completed
     """Return what time one job needs for the whole training: what it took, or would have taken, without lost work."""
     seconds = {part.id: part.seconds for part in found.parts}
     training, steps = seconds.get("training", 0.0), _kept_steps(history)
+    if len(found.counts) > 1:
+        return None, [f"its jobs had {' and '.join(map(str, found.counts))} GPUs: what all of it takes on one of these is not known"]
     if not training or not steps:
         return None, []
     starts = max(1, sum(each.began is not None for each in history.starts))
@@ -133,13 +137,14 @@ def _memory(found: Efficiency, resources: Mapping[str, Any], last: Account | Non
     return Ask(option="mem", value=memory_size.format(need), asked=None if asked is None else memory_size.format(asked), why=why)
 
 
-def _cores(found: Efficiency, history: History, resources: Mapping[str, Any]) -> Ask | None:
+def _cores(found: Efficiency, history: History, resources: Mapping[str, Any], tasks: int) -> Ask | None:
     """Return the cores of a task: as many as were busy, and a margin; not fewer where the training waits for its data."""
     asked = resources.get("cpus_per_task")
-    each = resources.get("cpus_per_gpu")
     gpus = resources.get("gpus_per_node")
-    if not isinstance(asked, int) and isinstance(each, int) and isinstance(gpus, int):
-        asked = each * gpus
+    processes = gpus // tasks if isinstance(gpus, int) else 1
+    if not isinstance(asked, int) and isinstance(gpus, int):
+        each = resources.get("cpus_per_gpu")
+        asked = (each if isinstance(each, int) else DEFAULT_CPUS_PER_GPU) * processes
     if found.cores_busy is None or not found.nodes or not isinstance(asked, int):
         return None
     busy = found.cores_busy / found.nodes
@@ -149,10 +154,11 @@ def _cores(found: Efficiency, history: History, resources: Mapping[str, Any]) ->
             option="cpus-per-task", value=str(2 * asked), asked=str(asked),
             why=f"the training waited for its data {100 * waits:.0f} % of the time; more workers (--dataloader_num_workers) need the cores",
         )  # fmt: skip
-    need = max(math.ceil(busy * CORES_MARGIN), gpus if isinstance(gpus, int) else 1, 1)
+    need = max(math.ceil(busy * CORES_MARGIN / tasks), processes, 1)
+    shared = f", which {tasks} tasks share" if tasks > 1 else ""
     return Ask(
-        option="cpus-per-task", value=str(min(need, max(asked, math.ceil(busy)))), asked=str(asked),
-        why=f"{busy:.1f} cores of a node were busy on average",
+        option="cpus-per-task", value=str(min(need, max(asked, math.ceil(busy / tasks)))), asked=str(asked),
+        why=f"{busy:.1f} cores of a node were busy on average{shared}",
     )  # fmt: skip
 
 

@@ -146,6 +146,7 @@
       const left = this.plot.x.baseVal.value;
       const bottom = this.plot.y.baseVal.value + this.plot.height.baseVal.value;
       this.ticks.replaceChildren();
+      const words = this.data.w || [];
       nice(low / unit[0], high / unit[0], 6).forEach((tick) => {
         const part = (this.place(tick * unit[0]) - this.window[0]) / (this.window[1] - this.window[0]);
         const text = document.createElementNS(NS, "text");
@@ -153,7 +154,7 @@
         text.setAttribute("text-anchor", "middle");
         text.setAttribute("x", String(left + part * this.width));
         text.setAttribute("y", String(bottom + 16));
-        text.textContent = `${short(tick)}${this.data.k === "time" ? ` ${unit[1]}` : ""}`;
+        text.textContent = words.length ? words[tick] || "" : `${short(tick)}${this.data.k === "time" ? ` ${unit[1]}` : ""}`;
         this.ticks.append(text);
       });
     }
@@ -181,6 +182,7 @@
 
     head(x) {
       if (this.data.k === "time") return duration(x);
+      if ((this.data.w || []).length) return this.data.w[Math.round(x)] || "";
       return `${this.data.k === "step" ? "step" : this.data.n} ${short(this.data.k === "step" ? Math.round(x) : x)}`;
     }
 

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +193,7 @@ _KINDS = (
 
 
 def _figure(drawn: Drawn, text: str, **more: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {"data": None, "keys": [], "table": None, "boxes": []}
+    empty: dict[str, Any] = {"data": None, "keys": [], "table": None, "boxes": [], "broad": False}
     return empty | {"id": drawn.id, "title": drawn.title, "says": drawn.says, "svg": markup(text)} | more
 
 
@@ -200,13 +201,15 @@ def _keys(chart: Chart) -> list[tuple[str, str]]:
     """Return (class of the line, name) for each line with a colour, and what the others are."""
     coloured = [line for line in chart.series if line.colour is not None]
     many = len(chart.series) - len(coloured)
-    if len(chart.series) < 2 and not chart.rules:
+    if len(chart.series) < 2 and not chart.rules and all(y is None or math.isfinite(y) for line in chart.series for y in line.y):
         return []
     found = [
         (f"line c{(line.colour or 0) % 8}{' dashed' if line.dashed else ''}{' strong' if line.emphasis else ''}", line.name)
         for line in (coloured if len(chart.series) > 1 else ())
     ]
     found += [("line many", f"{many} others")] if many else []
+    lost = any(y is not None and not math.isfinite(y) for line in chart.series for y in line.y)
+    found += [("bad", "NaN or infinite")] if lost else []
     kinds = {rule.kind for rule in chart.rules}
     return found + [(f"rule {kind}", text) for kind, text in _RULES if kind in kinds]
 
@@ -229,7 +232,12 @@ def _table(chart: Chart) -> dict[str, Any] | None:
     ):
         x = longest.x[at]
         cells = [_near(line.x, line.y, x, exact=line is longest, at=at) for line in lines]
-        rows.append((spoken(x) if chart.x_kind == "time" else scales.number(x, 6), *(scales.number(cell) for cell in cells)))
+        rows.append(
+            (
+                chart.words[int(x)] if chart.words else spoken(x) if chart.x_kind == "time" else scales.number(x, 6),
+                *(scales.number(cell) for cell in cells),
+            )
+        )
     head = "time" if chart.x_kind == "time" else "step" if chart.x_kind == "step" else chart.x_name
     unit = f" ({chart.unit})" if chart.unit else ""
     return {"head": (head, *(f"{line.name}{unit}" for line in lines)), "rows": rows}
@@ -251,7 +259,7 @@ def _parts(facts: Facts) -> dict[str, Any] | None:
         return None
     rows = []
     for part in counted.parts:
-        hours = f", {scales.number(counted.gpus * part.seconds / 3600, 3)} GPU h" if counted.gpus else ""
+        hours = f", {scales.number(part.gpu_s / 3600, 3)} GPU h" if part.gpu_s else ""
         rows.append((part.id, part.seconds, f"{100 * part.seconds / counted.held_s:.0f} %, {spoken(part.seconds)}{hours}", part.id))
     wasted = counted.wasted_s
     share = "how much was training is not known" if wasted is None else f"{100 * wasted / counted.held_s:.0f} % were no training"
@@ -267,4 +275,5 @@ def _parts(facts: Facts) -> dict[str, Any] | None:
         "keys": [],
         "table": None,
         "boxes": boxes,
+        "broad": False,
     }

@@ -144,8 +144,13 @@ def _said(line: Series, unit: str) -> str:
     unit = f" {unit}" if unit else ""
     return (
         f"{line.name}: from {scale.number(values[0])} to {scale.number(values[-1])}{unit},"
-        f" lowest {scale.number(min(values))}, highest {scale.number(max(values))}"
+        f" lowest {scale.number(min(values))}, highest {scale.number(max(values))}{_no_numbers(line)}"
     )
+
+
+def _no_numbers(line: Series) -> str:
+    bad = [not math.isfinite(y) for y in line.y if y is not None]
+    return f"; {sum(bad)} of {len(bad)} are NaN or infinite{', the last too' if bad[-1] else ''}" if any(bad) else ""
 
 
 def _over_steps(

@@ -72,10 +72,17 @@ def _scatters(found: Comparison) -> list[dict[str, Any]]:
     if best is not None and any(row is best for row, _ in pairs):
         x = next(x for row, x in pairs if row is best)
         series.append(Series(name=f"best: {best.run.id}", x=(x,), y=(best.metric,), colour=1, dots=True, emphasis=True))
-    label = key + (", log scale" if log_x else "") + (f": {', '.join(f'{n} = {name}' for n, name in enumerate(names))}" if names else "")
+    label = key + (", log scale" if log_x else "")
     says = compare_text.best_words(found) or ""
     chart = Chart(
-        id="scatter", title=f"{found.metric} by {key}", series=tuple(series), x_kind="number", x_name=label, says=says, log_x=log_x
+        id="scatter",
+        title=f"{found.metric} by {key}",
+        series=tuple(series),
+        x_kind="number",
+        x_name=label,
+        says=says,
+        log_x=log_x,
+        words=tuple(names),
     )
     return [page.figure(chart)]
 
@@ -104,7 +111,8 @@ def _parameters(found: Comparison) -> dict[str, Any] | None:
     says = f"each line is a run: the more it stands out the better, the thick one is the best{more}"
     title = f"Parameters and {found.metric}"
     text = svg_more.parallel("parallel", title, [*keys, str(found.metric)], lines=lines, ends=[axis.ends for axis in axes], says=says)
-    return {"id": "parallel", "title": title, "says": says, "svg": page.markup(text), "data": None, "keys": [], "table": None, "boxes": []}
+    return {"id": "parallel", "title": title, "says": says, "svg": page.markup(text), "data": None, "keys": [], "table": None, "boxes": [],
+            "broad": len(axes) > svg_more.NARROW_AXES}  # fmt: skip
 
 
 class _Axis:
@@ -127,7 +135,7 @@ class _Axis:
         else:
             self.words = list(dict.fromkeys(compare_text.cell(value) for value in known))
             self.scale = scale.Scale(0.0, float(max(1, len(self.words) - 1)))
-            self.ends = [(self.scale.part(float(at)), word[:24]) for at, word in enumerate(self.words[:12])]
+            self.ends = [(self.scale.part(float(at)), word) for at, word in enumerate(self.words[:12])]
 
     def place(self, value: Scalar) -> float | None:
         """Return where a value stands, 0 to 1; None for one that is not there."""

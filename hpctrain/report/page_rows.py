@@ -12,11 +12,12 @@ from hpctrain.report.facts import Facts, clock
 from hpctrain.report.next_time import mean_of, size, spoken
 from hpctrain.runs.history import History, RankMemory, Start
 from hpctrain.runs.predicted import Beside
-from hpctrain.scheduler.parse import duration
+from hpctrain.scheduler.parse import duration, states
 from hpctrain.scheduler.parse.accounting import Account
 
 Pairs = list[tuple[str, str]]
 _RAN_WITH = ("host", "platform", "python", "world_size", "cuda", "rocm", "driver", "nccl", "slurm")
+_TAKEN = ("NODE_FAIL", "PREEMPTED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
 STARTS = ("start", "host", "began", "took", "from step", "to step", "lost", "how it ended")
 RANKS = (
     "rank",
@@ -91,9 +92,12 @@ def starts(past: History, accounts: Sequence[Account] = ()) -> list[tuple[str, .
     for number, start in enumerate(past.starts):
         first, until = start.first_at, start.until
         took = "-" if first is None or until is None else spoken(max(0.0, until - first))
-        words = [start.outcome, _recorded(start, accounts) if start.outcome == "interrupted" else None, start.reason]
+        recorded = _recorded(start, accounts)
+        # A script whose node was taken away may believe that all went well: what the scheduler says otherwise stands beside it.
+        shown = recorded if start.outcome == "interrupted" or (recorded or "").partition(" ")[0] in _TAKEN else None
+        words = [start.outcome, shown, start.reason]
         ended = " ".join(dict.fromkeys(word for word in words if word))
-        ended = ended or _recorded(start, accounts) or (f"exit code {start.status}" if start.status is not None else "it did not say")
+        ended = ended or recorded or (f"exit code {start.status}" if start.status is not None else "it did not say")
         rows.append((
             f"{number + 1}: {start.name}", start.host or "-", clock(first), took,
             "-" if start.first_step is None else str(start.first_step),
@@ -112,6 +116,8 @@ def _recorded(start: Start, accounts: Sequence[Account]) -> str | None:
     if not restart.isdecimal() or int(restart) >= len(records):
         return None
     said = records[int(restart)]
+    if not said.is_final and said is record:  # the reason is still that of its last wait
+        return "it goes on" if said.state in states.ACTIVE else None
     return " ".join(word for word in (said.state, said.reason) if word and word != "None")
 
 
@@ -122,6 +128,11 @@ def starts_notes(past: History) -> list[str]:
         " It is drawn behind it."
         for start in past.starts
         if start.shift_s >= 1
+    ]
+    notes += [
+        f"The clock of start {start.name} went back by {start.back_s:.0f} s while it ran; what came then is drawn behind what came before."
+        for start in past.starts
+        if start.back_s
     ]
     off = [each for each in past.ranks if each.clock_off_s]
     if off:
@@ -203,9 +214,11 @@ def efficiency(counted: Efficiency) -> Pairs:
     """Return what the run had and used."""
     rows: Pairs = []
     if counted.gpu_hours is not None:
-        wasted = counted.gpu_hours * counted.wasted_s / counted.held_s if counted.held_s and counted.wasted_s is not None else None
+        wasted = counted.wasted_gpu_hours
         of = f"; {scale.number(wasted, 3)} of them were no training" if wasted is not None else ""
-        rows.append(("GPU hours", f"{scale.number(counted.gpu_hours, 3)} used: {counted.gpus} GPUs for {spoken(counted.held_s)}{of}"))
+        gpus = " and ".join(map(str, counted.counts)) or str(counted.gpus)
+        had = f"{gpus} GPU{'s' * (gpus != '1')} for {spoken(counted.held_s)}"
+        rows.append(("GPU hours", f"{scale.number(counted.gpu_hours, 3)} used: {had}{of}"))
         if counted.asked_gpu_hours:
             rows.append(("asked for", f"{scale.number(counted.asked_gpu_hours, 3)} GPU hours: the time limits of all starts"))
         if counted.utilisation is not None:

@@ -8,6 +8,9 @@ from hpctrain.report.drawing import Rule, Span, Timeline
 from hpctrain.report.next_time import spoken
 from hpctrain.runs.history import History, Start
 
+_FEW = 4
+"""Starts that are told one by one; the table has them all."""
+
 
 def zero_of(history: History) -> float:
     """Return the first moment of the run, from which times are counted; 0 where nothing has one."""
@@ -92,10 +95,17 @@ def timeline(history: History, *, now: float | None = None, submitted: float | N
     for number, (start, first, until) in enumerate(timed):
         until_ = max(until, now) if now is not None and number == len(timed) - 1 and start.ended is None else until
         rows.append(tuple(_spans(start, first, until_, before, zero)))
-        names.append(f"start {number + 1}")
+        names.append(f"start {number + 1}" if len(timed) < 10 else f"{number + 1}")
         before = until_
     saves, evaluations = ([point.at - zero for point in history.of(event)] for event in ("save", "evaluate"))
-    says = "; ".join(f"start {number + 1}: {_how(start, first, until)}" for number, (start, first, until) in enumerate(timed[:20]))
+    says = "; ".join(f"start {number + 1}: {_how(start, first, until)}" for number, (start, first, until) in enumerate(timed))
+    if len(timed) > _FEW:
+        last = f"the last: {_how(*timed[-1])}"
+        says = (
+            f"{len(timed)} starts; {history.lost_steps} steps were done again; {last}"
+            if history.lost_steps
+            else f"{len(timed)} starts; {last}"
+        )
     return Timeline(
         id="timeline", title="Starts over time", names=tuple(names), rows=tuple(rows), saves=tuple(saves), evaluations=tuple(evaluations),
         low=0.0, high=max(1.0, before - zero), says=says,

@@ -18,6 +18,7 @@ from hpctrain.report.scale import Scale
 WIDTH, HEIGHT = 520, 240
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 20, 34
 PLOT_W, PLOT_H = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+_MOST_WORDS = 8
 MOST = 700
 """Points of one line; more than a screen can tell apart."""
 
@@ -35,10 +36,18 @@ def draw(chart: Chart) -> str:
     return wrap(chart.id, chart.title, chart.says, "".join(parts))
 
 
-def wrap(name: str, title: str, says: str, inner: str, height: int = HEIGHT) -> str:
+def shortened(text: str, room: float, *, letter: float = 7.6) -> str:
+    """Return a text that fits so many units of a drawing, on the page of a phone too; of `org/model` the model is kept."""
+    most = max(3, int(room / letter) - 1)
+    if len(text) > most:
+        text = text.rpartition("/")[2] or text
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def wrap(name: str, title: str, says: str, inner: str, height: int = HEIGHT, *, width: int = WIDTH) -> str:
     """Return an <svg> that is read aloud by its title and its sentence."""
     return (
-        f'<svg class="chart" id="{escape(name)}" viewBox="0 0 {WIDTH} {height}" role="img"'
+        f'<svg class="chart" id="{escape(name)}" viewBox="0 0 {width} {height}" role="img"'
         f' aria-labelledby="{escape(name)}-t {escape(name)}-d"><title id="{escape(name)}-t">{escape(title)}</title>'
         f'<desc id="{escape(name)}-d">{escape(says or title)}</desc>{inner}</svg>'
     )
@@ -58,7 +67,7 @@ def data_of(chart: Chart | Heat) -> str:
             series.append({"n": drawn.name, "x": number, "y": [_rounded(y) for y in drawn.y]})
         value = {
             "k": chart.x_kind, "n": chart.x_name, "u": chart.unit, "lo": axis.low, "hi": axis.high, "log": axis.log,
-            "xs": [[_rounded(x) for x in xs] for xs in shared], "s": series,
+            "w": chart.words, "xs": [[_rounded(x) for x in xs] for xs in shared], "s": series,
         }  # fmt: skip
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -88,6 +97,8 @@ def x_scale(chart: Chart) -> Scale:
     if not xs:
         return Scale(0.0, 1.0)
     low, high = min(xs), max(xs)
+    if chart.words:
+        return Scale(-0.5, max(0.5, len(chart.words) - 0.5))
     if chart.log_x and low > 0 and high > low:
         return Scale(low / 1.2, high * 1.2, log=True)
     if chart.x_kind == "number":
@@ -116,6 +127,11 @@ def x_axis(chart: Chart, axis: Scale) -> Iterable[str]:
         values, unit = scale.time_ticks(axis.low, axis.high)
         name = f"{scale.UNITS[unit]} {chart.x_name}".strip()
         texts = scale.labels([value / unit for value in values])
+    elif chart.words:
+        each = math.ceil(len(chart.words) / _MOST_WORDS)
+        values = [float(at) for at in range(0, len(chart.words), each)]
+        room = PLOT_W / len(chart.words) * each
+        texts, name = [shortened(word, room) for word in chart.words[::each]], chart.x_name
     else:
         values = [value for value in scale.ticks(axis, 6) if chart.x_kind != "step" or value == int(value)]
         texts, name = scale.labels(values, log=axis.log), "step" if chart.x_kind == "step" else chart.x_name
@@ -160,7 +176,8 @@ def _lines(chart: Chart, axis_x: Scale, axis_y: Scale) -> str:
 
 def _line(line: Series, axis_x: Scale, axis_y: Scale) -> str:
     path, bad, pen = [], [], False
-    dots = line.dots or sum(y is not None and math.isfinite(y) for y in line.y) == 1  # a line of one point is too fine to see
+    places = {x for x, y in zip(line.x, line.y, strict=True) if y is not None and math.isfinite(y)}
+    dots = line.dots or len(places) == 1  # a line of one point is too fine to see
     for x, y in zip(line.x, line.y, strict=True):
         px = PLOT_W * axis_x.part(x)
         if y is None or not math.isfinite(y):

@@ -8,10 +8,13 @@ from html import escape
 
 from hpctrain.report import scale
 from hpctrain.report.drawing import Heat, Timeline
-from hpctrain.report.svg import LEFT, PLOT_W, TOP, WIDTH, plot, wrap, x_ticks
+from hpctrain.report.svg import LEFT, PLOT_W, TOP, WIDTH, plot, shortened, wrap, x_ticks
 
 LEVELS = 8
 """Shades of a heat map."""
+NARROW_AXES = 4
+"""Parallel coordinates with more axes are as broad as the page."""
+_EACH_AXIS = 170
 
 
 def heat(chart: Heat) -> str:
@@ -128,9 +131,10 @@ def parallel(name: str, title: str, axes: Sequence[str], *, lines: Sequence[tupl
         ends: of each axis: (place, text) of its ticks.
         says: what is to be seen.
     """
-    height, top = 250, 34
+    height, top = 260, 46
     inner = height - top - 20
-    step = (WIDTH - 2 * 46) / max(1, len(axes) - 1)
+    width = WIDTH if len(axes) <= NARROW_AXES else _EACH_AXIS * len(axes)
+    step = (width - 2 * 46) / max(1, len(axes) - 1)
     xs = [46 + step * number for number in range(len(axes))]
     drawn = ""
     for places, shade, text in sorted(lines, key=lambda line: line[1]):
@@ -138,14 +142,25 @@ def parallel(name: str, title: str, axes: Sequence[str], *, lines: Sequence[tupl
         path = "".join(f"{'L' if at else 'M'}{x:.1f} {y:.1f}" for at, (x, y) in enumerate(known))
         drawn += f'<path class="point p{min(8, max(0, shade))}" d="{path}"><title>{escape(text)}</title></path>' if path else ""
     for number, (x, axis) in enumerate(zip(xs, axes, strict=True)):
-        anchor = "start" if number == 0 else "end" if number == len(axes) - 1 else "middle"
-        edge = x - 40 if number == 0 else x + 40 if number == len(axes) - 1 else x
-        drawn += f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + inner}"/>'
-        drawn += f'<text class="axis-name" x="{edge:.1f}" y="{18 if number % 2 == 0 else 28}" text-anchor="{anchor}">{escape(axis)}</text>'
-        side = (x + 5, "start") if number < len(axes) - 1 else (x - 5, "end")
-        drawn += "".join(
-            f'<text class="tick halo" x="{side[0]:.1f}" y="{top + inner * (1 - place) + 4:.1f}"'
-            f' text-anchor="{side[1]}">{escape(text)}</text>'
-            for place, text in ends[number]
-        )
-    return wrap(name, title, says, drawn, height)
+        drawn += _axis(axis, x, number, len(axes), step=step, top=top, inner=inner, ends=ends[number])
+    return wrap(name, title, says, drawn, height, width=width)
+
+
+def _axis(name: str, x: float, number: int, count: int, *, step: float, top: int, inner: int, ends: Sequence[tuple[float, str]]) -> str:
+    """Return an axis with its name, every other one a line lower, and its ticks; names that have no room are cut."""
+    last = number == count - 1
+    anchor = "start" if number == 0 else "end" if last else "middle"
+    edge = x - 40 if number == 0 else x + 40 if last else x
+    # Names of one line are two axes apart; that of the last one, and of the one below it, begin or end at the edge.
+    room = (2 * step if count > 3 else step + 40) - 12
+    drawn = f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + inner}"/>'
+    drawn += (
+        f'<text class="axis-name" x="{edge:.1f}" y="{14 if number % 2 == 0 else 31}" text-anchor="{anchor}">'
+        f"{escape(shortened(name, room * (0.7 if number in (0, count - 1) else 1), letter=8.3))}</text>"
+    )
+    side = (x - 5, "end") if last else (x + 5, "start")
+    return drawn + "".join(
+        f'<text class="tick halo" x="{side[0]:.1f}" y="{top + inner * (1 - place) + 4:.1f}" text-anchor="{side[1]}">'
+        f"{escape(shortened(text, step * (0.55 if number >= count - 2 else 1)))}</text>"
+        for place, text in ends
+    )

@@ -150,7 +150,8 @@ def newest_complete(checkpoints: Path, *, digests: bool, job: str | None = None)
 
 def job_of(attempt: str | None) -> str | None:
     """Return the job of an attempt, see layout.attempt_name; None where it is no name of that form."""
-    return (attempt or "").rpartition(".")[0] or None
+    job, dot, _ = (attempt or "").partition(".")
+    return job if dot and job else None
 
 
 def rotate(checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: int | None = None) -> tuple[str, ...]:

@@ -234,13 +234,16 @@ def _delete(decided: Path) -> None:
         if isinstance(error[1], OSError) and not isinstance(error[1], FileNotFoundError):
             problems.append(error[1])
 
-    shutil.rmtree(decided, onerror=note)
-    if problems:
-        raise HpctrainError(
-            f"{decided.name.partition('.')[2]} is removed from the runs, and {len(problems)} files of it are left in {decided}",
-            details=(str(problems[0]),),
-            fix=f"rm -r {shlex.quote(str(decided))}",
-        )
+    for _ in range(3):  # a job that was about to make a directory here, when it got its new name, has made it by the second time
+        problems.clear()
+        shutil.rmtree(decided, onerror=note)
+        if not problems:
+            return
+    raise HpctrainError(
+        f"{decided.name.partition('.')[2]} is removed from the runs, and {len(problems)} files of it are left in {decided}",
+        details=(str(problems[0]),),
+        fix=f"rm -r {shlex.quote(str(decided))}",
+    )
 
 
 def _refused(home: Path, error: OSError) -> HpctrainError:

@@ -43,7 +43,7 @@ class Start:
         stopped_at: of the row `end`, which a training writes that was not killed.
         first_step: that it resumed, 0 for a training that starts anew; last_step: that it reached.
         lost_steps, lost_s: steps that a later start did again, and how long they had taken.
-        shift_s: what was added to all of its times.
+        shift_s: what was added to all of its times; back_s: how far its clock went back while it ran, which was added behind that.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Start:
     lost_steps: int = 0
     lost_s: float = 0.0
     shift_s: float = 0.0
+    back_s: float = 0.0
 
     @property
     def first_at(self) -> float | None:
@@ -109,6 +110,8 @@ class History:
         return [point for point in self.points if point.event in events]
 
 
+CLOCK_BACK_S = 1.0
+"""What a row may be older than the one before it, and its clock not have been set back."""
 PEAKS = {
     "log": (("loss", 1), ("loss", -1), ("grad_norm", 1)),
     "speed": (("useful_tokens_per_s", -1), ("useful_tokens_per_s", 1), ("data_wait", 1)),
@@ -183,6 +186,7 @@ class _Reading:
         self.started = None if again else attempt.started
         self.is_last_of_its_file = True
         self.shift: float | None = None
+        self.back = 0.0
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.newest: int | None = None
@@ -201,7 +205,10 @@ class _Reading:
         """Take the next row, and return its point; None for lost work."""
         if self.shift is None:
             self._place(row["at"])
-        at = row["at"] + (self.shift or 0.0)
+        at = row["at"] + (self.shift or 0.0) + self.back
+        if self.last_at is not None and at < self.last_at - CLOCK_BACK_S:  # somebody has set the clock: rows are in the order of time
+            self.back += self.last_at - at
+            at = self.last_at
         event, step = row["event"], row["step"]
         if event == "begin":
             self.first_step, self.began = step, at
@@ -209,7 +216,7 @@ class _Reading:
             self.stopped_at = at
         self.newest, self.last_at = step, at if self.last_at is None else max(self.last_at, at)
         self.last_step = step if self.last_step is None else max(self.last_step, step)
-        if isinstance(row.get("max_steps"), int):
+        if isinstance(row.get("max_steps"), int) and row["max_steps"] > 0:
             self.max_steps = row["max_steps"]
         if self.limit is not None and step > self.limit:
             return None
@@ -220,7 +227,7 @@ class _Reading:
     def until(self) -> float | None:
         """The last moment that is known so far, or that of the start before."""
         shift = self.shift or 0.0
-        ended = self.attempt.ended + shift if self.attempt.ended is not None and self.is_last_of_its_file else None
+        ended = self._ended(shift) if self.is_last_of_its_file else None
         known = [at for at in (self.after, self.last_at, ended, self.started) if at is not None]
         return max(known, default=None)
 
@@ -234,12 +241,19 @@ class _Reading:
         )
         return Start(
             name=each.name, started=None if self.started is None else self.started + shift,
-            ended=each.ended + shift if last and each.ended is not None else None,
+            ended=self._ended(shift) if last else None,
             first_step=self.first_step, last_step=self.last_step, outcome=_outcome(each) if last else None,
             reason=each.reason if last else None, host=each.host, job=each.job, status=each.status if last else None,
             began=self.began, last_at=self.last_at, stopped_at=self.stopped_at, lost_steps=lost,
-            lost_s=self._lost_s(lost), shift_s=shift,
+            lost_s=self._lost_s(lost), shift_s=shift, back_s=self.back,
         )  # fmt: skip
+
+    def _ended(self, shift: float) -> float | None:
+        """Return when the job script says that it ended; a clock that went back may have been set right before."""
+        if self.attempt.ended is None:
+            return None
+        ended = self.attempt.ended + shift
+        return ended + self.back if self.last_at is not None and ended < self.last_at - CLOCK_BACK_S else ended
 
     def _lost_s(self, lost: int) -> float:
         if not lost or self.last_at is None:

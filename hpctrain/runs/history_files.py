@@ -11,8 +11,9 @@ from hpctrain.runs import metrics
 from hpctrain.runs.metrics import Row
 
 _BLOCK = 1 << 20
-_LATEST = 1e11
-"""Seconds since the epoch, in the year 5138: what says to be later is no time."""
+_EARLIEST, _LATEST = 1e8, 1e11
+"""Seconds since the epoch, in the years 1973 and 5138: what says to be earlier or later is no time."""
+_MOST_STEPS = 10**15
 LONGEST = 1 << 16
 """Bytes of the longest line that is read; none of ours comes near it."""
 
@@ -48,8 +49,13 @@ def rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a metrics.jsonl."""
     for line in lines(path):
         row = metrics.row_of(line + b"\n")
-        if row is not None and 0 <= row["at"] < _LATEST:  # Python's JSON has NaN and infinities, too
+        if row is not None and _is_sound(row):
             yield row
+
+
+def _is_sound(row: Row) -> bool:
+    """Whether a row has a step and a time: Python's JSON has NaN, infinities, and whole numbers of any length."""
+    return type(row["step"]) is int and 0 <= row["step"] < _MOST_STEPS and _EARLIEST < row["at"] < _LATEST
 
 
 def begins(path: Path) -> list[int]:
@@ -58,6 +64,6 @@ def begins(path: Path) -> list[int]:
     for line in lines(path):
         if b'"begin"' in line:
             row = metrics.row_of(line + b"\n")
-            if row is not None and row["event"] == "begin":
+            if row is not None and row["event"] == "begin" and _is_sound(row):
                 found.append(row["step"])
     return found

@@ -62,6 +62,7 @@ class _Seen:
     gpu: int | None
     utilisation: int | None
     host: int | None
+    back_ms: int = 0
 
 
 _WEIGHTS: tuple[Weight[_Seen], ...] = (
@@ -98,11 +99,18 @@ class _Rank:
         self._recent: deque[_Seen] = deque(maxlen=RECENT)
         self._utilisation, self._counted = 0, 0
         left = _ANCHORS
+        last_ms, back_ms = 0, 0
         for line in history_files.lines(path):
             found = _seen(line)
             if found is None:
                 continue
             seen, step, event, host = found
+            if event == b"train_begin":  # another start may be on a node with another clock
+                last_ms, back_ms = 0, 0
+            elif seen.time_ms + back_ms < last_ms - 1000:  # somebody has set the clock: samples are in the order of time
+                back_ms = last_ms - seen.time_ms
+            last_ms = seen.time_ms + back_ms
+            seen = replace(seen, time_ms=last_ms, back_ms=back_ms) if back_ms else seen
             self.kept.add(seen)
             self._recent.append(seen)
             if event == b"train_begin":
@@ -128,8 +136,8 @@ def _samples(kept: Iterable[_Seen], offsets: dict[bytes, float]) -> Iterator[Sam
             one = sample.from_json(seen.line.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             continue
-        off = offsets.get(one.host.encode(), 0.0)
-        yield replace(one, time_ms=max(0, one.time_ms - round(1000 * off))) if off else one
+        off = round(1000 * offsets.get(one.host.encode(), 0.0)) - seen.back_ms
+        yield replace(one, time_ms=max(0, one.time_ms - off)) if off else one
 
 
 def _seen(line: bytes) -> tuple[_Seen, int, bytes, bytes] | None:

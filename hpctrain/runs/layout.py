@@ -3,7 +3,7 @@
 runs/RUN_ID/                     one run: what one training does until it is done, over restarts and resubmissions
     run.json                     who it is: written once, by `hpctrain submit` or by the job script at its first start
     script.sbatch                the script that ran first
-    attempts/ATTEMPT/            one start of the job: job id and restart count
+    attempts/ATTEMPT/            one start of the job: job id and restart count, and the time where another job had that id before
         start.json, end.json     written by the job script
         exit                     `CODE REASON`, written by rank 0 of the training: launchers hide the exit codes of their processes
         environment.json         what the training ran with: versions, host, GPUs (rank 0)
@@ -71,7 +71,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}\Z")
 
 
 def attempt_name(job_id: str, restart: int) -> str:
-    """Return the name of an attempt's directory: `JOB_ID.RESTART`, where an array task has a job id of its own (SLURM_JOB_ID)."""
+    """Return the name of an attempt's directory: `JOB_ID.RESTART`, where an array task has a job id of its own (SLURM_JOB_ID).
+
+    Slurm begins again with small ids one day (MaxJobId, or a new state directory). Where the run has that directory from an earlier job,
+    the job script appends its time in seconds since the epoch: `JOB_ID.RESTART.AT` (templates/_macros.j2).
+    """
     return f"{job_id}.{restart}"
 
 

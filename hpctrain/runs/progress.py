@@ -128,7 +128,7 @@ def _metrics(run_dir: Path) -> Progress:
     newest = rows[-1]
     found = Progress(
         step=newest["step"],
-        max_steps=known.max_steps if known else None,
+        max_steps=known.max_steps if known and known.max_steps > 0 else None,
         at=float(newest["at"]),
         epoch=next((float(row["epoch"]) for row in reversed(rows) if isinstance(row.get("epoch"), int | float)), None),
         loss=metrics.values(losing)["loss"] if losing else None,

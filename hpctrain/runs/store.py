@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,10 @@ TAIL_BYTES = 16384
 #: 5138-11-16: beyond it, seconds since the epoch are no time that anybody wrote.
 _MAX_TIME = 1e11
 _MAX_TEXT = 300
-_ATTEMPT = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})\Z")
+#: See layout.attempt_name.
+_ATTEMPT = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})(?:\.([0-9]{1,11}))?\Z")
+#: Seconds by which the clocks of two nodes may differ; no job id comes round again so soon.
+_CLOCKS_DIFFER_S = 600
 #: A job as schedulers name it; it becomes a word on their command lines.
 JOB_ID = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?\Z")
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]{1,18})\Z")
@@ -35,7 +39,7 @@ class Attempt:
     """One start of the job. What its files do not say is None.
 
     Attributes:
-        name: of its directory, `SLURM_JOB_ID.RESTART`.
+        name: of its directory, see layout.attempt_name.
         job_id: as the scheduler shows it, `123` or `123_4`.
         slurm_job_id: SLURM_JOB_ID, which a task of an array has of its own.
         started, ended: seconds since the epoch, of the clock of the node.
@@ -173,14 +177,7 @@ class RunReader:
     def _attempts(self) -> list[Attempt]:
         self.looked.append("attempts")
         found = [self._attempt(name) for name in self._listed("attempts") if not name.startswith(".")]
-        attempts = [attempt for attempt in found if attempt is not None]
-        # The clocks of two nodes differ; the restarts of one job are counted, and its first start stands for the job.
-        first: dict[str | None, float] = {}
-        for attempt in attempts:
-            if attempt.started is not None:
-                first[attempt.slurm_job_id] = min(first.get(attempt.slurm_job_id, attempt.started), attempt.started)
-        # What has not said when it started has just been made.
-        return sorted(attempts, key=lambda each: (first.get(each.slurm_job_id, _MAX_TIME), _number(each.slurm_job_id), each.restart))
+        return _in_order([attempt for attempt in found if attempt is not None])
 
     def _attempt(self, name: str) -> Attempt | None:
         place = f"attempts/{name}"
@@ -327,6 +324,29 @@ def read_object(path: str) -> dict[str, Any] | None:
 def job_id(value: Any) -> str | None:
     """Return a value of a file that is the id of a job; None for anything else."""
     return value if isinstance(value, str) and JOB_ID.match(value) else None
+
+
+def _in_order(attempts: list[Attempt]) -> list[Attempt]:
+    """Return the attempts, the oldest first.
+
+    The clocks of two nodes differ; the restarts of one job are counted, and its first start stands for the job.
+    """
+    again = [(match[1], int(match[2]), float(match[3])) for each in attempts if (match := _ATTEMPT.match(each.name)) and match[3]]
+
+    def job(attempt: Attempt) -> tuple[str | None, int]:
+        """The id, and how many jobs of that id had been here before: a name with a time has found the one without it taken."""
+        named = _ATTEMPT.match(attempt.name)
+        begun = float(named[3]) if named and named[3] else _MAX_TIME if attempt.started is None else attempt.started + _CLOCKS_DIFFER_S
+        latest = attempt.restart if named and named[3] else attempt.restart - 1
+        before = Counter(restart for id_, restart, at in again if id_ == attempt.slurm_job_id and restart <= latest and at <= begun)
+        return attempt.slurm_job_id, max(before.values(), default=0)
+
+    first: dict[tuple[str | None, int], float] = {}
+    for attempt in attempts:
+        if attempt.started is not None:
+            first[job(attempt)] = min(first.get(job(attempt), attempt.started), attempt.started)
+    # What has not said when it started has just been made.
+    return sorted(attempts, key=lambda each: (first.get(job(each), _MAX_TIME), _number(each.slurm_job_id), job(each)[1], each.restart))
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -41,6 +41,9 @@ def refusal(done: process.Finished, script: str) -> HpctrainError:
 def _remedy(words: str, script: str) -> str:
     """Return what to type after Slurm's words; the names it lists for this user come from sacctmgr and sinfo."""
     lowered = words.lower()
+    option = re.search(r"invalid --([a-z][a-z-]*) specification", lowered)
+    if option:
+        return f"man sbatch, then: hpctrain render --sbatch {option[1]}=VALUE"
     if "account" in lowered:
         return "sacctmgr -nP show associations user=$USER format=account,partition,qos, then: hpctrain render --account NAME"
     if "partition" in lowered:

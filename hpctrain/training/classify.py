@@ -203,6 +203,8 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
 
 def _lines(options: Options, side: str, pad: int) -> list[str]:
     """Return what the log says of the data."""
+    from hpctrain.training.classify_data import like_classes
+
     (own,), facts = options.own, options.train_dataset.facts
     shown = [f"{name} {count}" for name, count in zip(facts.names, facts.counts, strict=True)]
     classes = ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
@@ -214,6 +216,9 @@ def _lines(options: Options, side: str, pad: int) -> list[str]:
         lines.append(f"[train] {own.random_truncation:.0%} of the training rows are cut to {where}, of {own.min_events} events or more")
     if missing := [name for name, count in zip(facts.names, facts.counts, strict=True) if count == 0]:
         lines.append(f"warning: no training row has the class {', '.join(missing[:5])}: it cannot be learned")
+    if facts.kind == "regression" and (numbers := like_classes(options.train_dataset.targets)):
+        lines.append(f"warning: the labels are numbers with a fraction, and all are whole: {', '.join(map(str, numbers))}")
+        lines.append("fix: for classes, store them as whole numbers or words; a regression is what this trains")
     return lines
 
 

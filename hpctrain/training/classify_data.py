@@ -172,6 +172,10 @@ def column_of(rows: Any, asked: str | None) -> str | None:
     return next((name for name in names if name in rows.column_names), None)
 
 
+#: Different whole numbers that are rather classes than measurements.
+_FEW = 10
+
+
 def labels_of(splits: Mapping[str, Any], column: str, *, names: Sequence[str] | None) -> Labels:
     """Return the labels of all splits, the training split first.
 
@@ -253,6 +257,15 @@ def in_short(names: Sequence[str], number: Mapping[Any, int] | None = None) -> s
     """Return class names for an error, not too many of them."""
     shown = list(names) if number is None or any(isinstance(key, str) for key in number) else [str(key) for key in number]
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def like_classes(values: Sequence[float]) -> list[int]:
+    """Return the different values of a regression where they look like classes (all of them whole, and few); else none.
+
+    A table with a gap in its column of labels, read by pandas, has 0.0 and 1.0 in place of 0 and 1.
+    """
+    found = sorted(set(values))
+    return [int(value) for value in found] if len(found) <= _FEW and all(value == int(value) for value in found) else []
 
 
 def counts_of(labels: Labels) -> tuple[int, ...]:

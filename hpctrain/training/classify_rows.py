@@ -58,7 +58,7 @@ class Timelines(Dataset):  # type: ignore[misc]  # torch is not there on the log
 
     def __init__(self, rows: Any, facts: Any, lengths: Sequence[int], targets: Sequence[Any], cut: Cut) -> None:
         self.rows, self.facts, self.cut = rows, facts, cut
-        self._lengths, self._targets = lengths, targets
+        self._lengths, self.targets = lengths, targets
         self._ids = rows.select_columns(["input_ids"]).with_format(None)
         # Workers that live on from one epoch to the next have a copy of this object, but share this number.
         self._epoch = torch.zeros(1, dtype=torch.long).share_memory_()
@@ -88,7 +88,7 @@ class Timelines(Dataset):  # type: ignore[misc]  # torch is not there on the log
         found = []
         for row, ids in zip(rows, self._ids[list(rows)]["input_ids"], strict=True):
             begin, end = self.cut.of(self._lengths[row], row, epoch)
-            found.append({"input_ids": ids[begin:end], "labels": self._targets[row]})
+            found.append({"input_ids": ids[begin:end], "labels": self.targets[row]})
         return found
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpctrain import installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.training.process import disable_progress_bars
 
@@ -147,7 +148,7 @@ def _require_libraries() -> None:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[train]'") from error
+        raise HpctrainError(f"cannot import {error.name}", fix=installed.command("train")) from error
 
 
 def _put_in_place(draft: Path, directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,10 @@ class FiniteMixin:
 
     def _look_at_norm(self, step: int, value: Any) -> tuple[int, float] | None:
         """Note the gradient norm of a step (or its loss, where there is none), and return what is known not to be finite by now."""
-        if self.survival.stop_on_nan and not self.accelerator.optimizer_step_was_skipped:
-            self._watch.keep(step, value)
+        skipped = self.accelerator.optimizer_step_was_skipped
+        if self.survival.stop_on_nan and not (skipped and self.args.fp16):  # fp16 lowers its scale after such a step, and goes on
+            # DeepSpeed leaves out every step whose gradients are not finite, in any precision; its norm may be that of a step before.
+            self._watch.keep(step, math.nan if skipped else value)
         return self._watch.bad(wait=False)
 
     def _refuse_lost_weights(self) -> None:

@@ -285,7 +285,13 @@ def _model(config: Any, layout: Layout) -> Any:
 
     attention = "eager" if layout.attention == "eager" else NAME
     kind = AutoModelForSequenceClassification if layout.loss == "classes" else AutoModelForCausalLM
-    model = kind.from_config(config, dtype=getattr(torch, layout.weights), attn_implementation=attention)
+    try:
+        model = kind.from_config(config, dtype=getattr(torch, layout.weights), attn_implementation=attention)
+    except Exception as error:  # transformers lists all that it knows there, in one line of some thousand characters
+        what = f"transformers makes no {kind.__name__.removeprefix('AutoModelFor')} of model_type {config.model_type!r}"
+        raise HpctrainError(
+            what, details=(str(error)[:200],), fix="hpctrain submit --time 15 -- --max_steps 5 (a short run measures it)"
+        ) from error
     if layout.loss != "classes":
         add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
     if layout.lora is not None:

@@ -83,6 +83,29 @@ class _AllTokens(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
+class _Grouped(torch.autograd.Function):  # type: ignore[misc]
+    """The product of a mixture of experts: each row with its expert's matrix. Kept: both; the gradient is as large as all experts."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weight: Any) -> Any:
+        wanted = ctx.needs_input_grad
+        ctx.save_for_backward(rows if wanted[1] else None, weight if wanted[0] else None)
+        ctx.like = rows.shape, weight.shape, weight.stride()
+        return rows.new_empty(rows.shape[0], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (rows, weight, stride), wanted = ctx.like, ctx.needs_input_grad
+        of_rows = gradient.new_empty(rows) if wanted[0] else None
+        return of_rows, torch.empty_strided(weight, stride, dtype=gradient.dtype) if wanted[1] else None
+
+
+def grouped(rows: Any, weight: Any, *, offs: Any = None) -> Any:
+    """Play torch's grouped_mm on CUDA."""
+    del offs
+    return _Grouped.apply(rows, weight)
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """A Triton kernel that works in place, or a product that is added in place: no memory of its own."""
 
@@ -98,19 +121,22 @@ def on_cuda() -> Iterator[None]:
     """Let transformers and TRL take the ways that they take on a CUDA GPU, with kernels that hold memory and compute nothing.
 
     TRL 1.16's fused loss (trl/kernels/chunked_logprob.py): its Triton kernels fold each tile of logits in place, and `torch.addmm`
-    with `out_dtype` adds in float32 without a copy. Layer norm is computed and given out in float32 under CUDA's autocast.
+    with `out_dtype` adds in float32 without a copy. Layer norm and powers are computed and given out in float32 under CUDA's autocast.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from trl.kernels import chunked_logprob
     from trl.trainer import utils
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
-    layer_norm = torch.nn.functional.layer_norm
+    layer_norm, power = torch.nn.functional.layer_norm, torch.pow
 
     def in_float32(tensor: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         if torch.is_autocast_enabled("cpu"):
             tensor, weight, bias = (None if each is None else each.float() for each in (tensor, weight, bias))
         return layer_norm(tensor, shape, weight, bias, eps)
+
+    def power_in_float32(tensor: Any, exponent: Any) -> Any:
+        return power(tensor.float() if torch.is_autocast_enabled("cpu") else tensor, exponent)
 
     with (
         mock.patch.object(chunked_logprob, "_forward_tile", _nothing),
@@ -119,6 +145,8 @@ def on_cuda() -> Iterator[None]:
         mock.patch.object(utils, "_use_triton", return_value=True),
         mock.patch.object(torch.nn.functional, "layer_norm", in_float32),
         mock.patch.object(torch.nn.functional, "dropout", _dropout),
+        mock.patch.object(torch.nn.functional, "grouped_mm", grouped),
+        mock.patch.object(torch, "pow", power_in_float32),
         _AllTokens(),
     ):
         yield

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpctrain import installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 from hpctrain.runs import files
@@ -324,7 +325,7 @@ def require_libraries() -> None:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix="pip install 'hpctrain[train]'") from error
+        raise HpctrainError(f"cannot import {error.name}", fix=installed.command("train")) from error
 
 
 def devices() -> int:

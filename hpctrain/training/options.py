@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpctrain import installed
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.runs import layout
 from hpctrain.training import preflight, trackers
 from hpctrain.training.arguments import ModeArguments, MonitorArguments, SurvivalArguments
 from hpctrain.training.starting import Weights, weights_problems, weights_to_start_from
-from hpctrain.training.task import Task, is_unasked
+from hpctrain.training.task import Task, Unasked, is_unasked
 from hpctrain.training.traps_asked import REMOVED
+
+#: Options of a LoRA adapter that have a number where nobody gives one.
+_RANK = ("lora_r", "lora_alpha")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,8 @@ def read_options(argv: list[str], task: Task) -> Options:
     cpu = bool(asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU")))
     weights = _check(asked, task, problems, splits=splits, cpu=cpu)
     train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only))
-    chosen = {**_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
+    ranks = {name: int(getattr(asked, name)) for name in _RANK}  # plain numbers, for what is written of them
+    chosen = {**ranks, **_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
     parser.set_defaults(**{name: value for name, value in chosen.items() if is_unasked(getattr(asked, name))}, use_cpu=cpu)
     parser.set_defaults(dataset_test_split=asked.dataset_test_split)
     script, training, model, *own, monitor, survival, mode = _build(parser, arguments, task.help)
@@ -109,7 +114,7 @@ def _check(asked: Any, task: Task, problems: list[preflight.Problem], *, splits:
     found += preflight.check_dataset(asked.dataset_name, splits)
     found += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
     asked.use_cpu, asked.model_name_or_path = cpu, weights.model
-    found += _survival_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
+    found += _survival_problems(asked) + _adapter_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
     if found:
         raise preflight.usage_error(found)
     return weights
@@ -131,7 +136,7 @@ def _parser(task: Task) -> Any:
 
         classes = (*task.classes(), MonitorArguments, SurvivalArguments, ModeArguments)
     except ImportError as error:
-        raise UsageError(f"cannot import TRL: {error}", fix="pip install 'hpctrain[train]'") from error
+        raise UsageError(f"cannot import TRL: {error}", fix=installed.command("train")) from error
 
     class Parser(TrlParser):  # type: ignore[misc]  # TRL is not there on the login node
         def error(self, message: str) -> NoReturn:
@@ -139,7 +144,9 @@ def _parser(task: Task) -> Any:
 
     parser = Parser(classes, prog=f"python -m {task.module}", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
-    parser.set_defaults(**{"dtype": None, "logging_nan_inf_filter": False, "dataset_test_split": None, **task.parser_defaults})
+    ours: dict[str, Any] = {"dtype": None, "logging_nan_inf_filter": False, "dataset_test_split": None, "use_peft": None}
+    ours |= {name: Unasked(parser.get_default(name)) for name in _RANK}  # so that the same number, given, can be told from it
+    parser.set_defaults(**{**ours, **task.parser_defaults})
     return parser
 
 
@@ -207,6 +214,18 @@ def _survival_problems(asked: Any) -> list[preflight.Problem]:
     return problems
 
 
+def _adapter_problems(asked: Any) -> list[preflight.Problem]:
+    """Return options of an adapter that nobody asked for: TRL leaves them unread, and trains all weights without a word."""
+    if asked.use_peft is not None or asked.evaluate_only:  # an adapter that is evaluated has its own
+        return []
+    others = ("lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "use_rslora", "use_dora")
+    given = [name for name in _RANK if not is_unasked(getattr(asked, name))] + [name for name in others if getattr(asked, name)]
+    if not given:
+        return []
+    what = f"--{given[0]} is given without --use_peft true: there would be no adapter, and all weights would be trained"
+    return [preflight.Problem(what, "--use_peft true; or --use_peft false, to train all weights knowingly")]
+
+
 def _says_yes(text: str | None) -> bool:
     return (text or "").strip().lower() in {"1", "true", "yes", "y", "on"}
 
@@ -248,6 +267,7 @@ def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:
         "bf16": bf16 and not asked.fp16,
         "dtype": "bfloat16" if bf16 and asked.use_peft and not asked.fp16 else "float32",
         "disable_tqdm": not sys.stdout.isatty(),
+        "use_peft": False,
     }
     if os.environ.get(layout.RUN_DIR_VARIABLE):
         ours["output_dir"] = str(Path(os.environ[layout.RUN_DIR_VARIABLE]) / "checkpoints")

@@ -54,6 +54,10 @@ def model_needs(task: str, *, from_scratch: bool) -> frozenset[str]:
     return frozenset() if from_scratch else frozenset({"weights"})
 
 
+#: Folder of a model's weights in a checkpoint that accelerate has saved in parts (FSDP_MODEL_NAME in its utils/constants.py).
+FSDP_PARTS = "pytorch_model_fsdp_0"
+
+
 def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[Problem]:
     """Return what is wrong with a local model folder: it needs config.json, and by default all its weights, and a tokenizer."""
     if name is None:
@@ -64,6 +68,10 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         source = name if name.count("/") == 1 and not name.startswith((".", "/", "~")) else "OWNER/MODEL"
         return [Problem(what, f"hf download {source} --local-dir {name} (where there is a network)")]
     fix = f"ls {name}"
+    if is_dir(folder / FSDP_PARTS) and not is_file(folder / "config.json"):
+        what = f"'{name}' is a checkpoint that FSDP has divided: its weights are in parts that no model is read from"
+        whole = f"accelerate merge-weights {name}/{FSDP_PARTS} NEW_FOLDER, and copy config.json and the tokenizer's files there"
+        return [Problem(what, f"RUN/model has whole weights; of this step: {whole}")]
     if not is_file(folder / "config.json"):
         return [Problem(f"the model folder '{name}' has no config.json", fix)]
     wrong = _weights_problems(folder) if "weights" in needs else []

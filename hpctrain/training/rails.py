@@ -278,7 +278,7 @@ def _is_pruned(trainer: Any) -> bool:
 
 def _save(trainer: Any, survival: Any) -> str:
     """Save the final weights, say how it went, and return why it ended."""
-    from hpctrain.training.saving import save_final
+    from hpctrain.training.saving import save_final, save_whole
 
     args, state = trainer.args, trainer.state
     saved = Path(args.output_dir)
@@ -286,7 +286,7 @@ def _save(trainer: Any, survival: Any) -> str:
         record = {**survival.record, "step": state.global_step, "max_steps": state.max_steps}
         saved = save_final(trainer, run_dir=survival.run_dir, record=record)
     else:
-        trainer.save_model(args.output_dir)
+        save_whole(trainer, saved)
     if trainer.is_world_process_zero():
         trainer.forget_stop_file()
         say(_summary(state, str(saved)))

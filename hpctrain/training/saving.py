@@ -251,11 +251,38 @@ def save_final(trainer: Any, *, run_dir: Path, record: dict[str, Any]) -> Path:
     place = model_place(run_dir, trainer.try_name)
     saving = Attempt(trainer.ranks, place)
     saving.begin()
-    saving.do(trainer.save_model, str(place.writing))
+    saving.do(save_whole, trainer, place.writing)
     if trainer.ranks.rank == 0:
         saving.do(files.write_json, place.writing / RECORD, record)
+        saving.do(_look_for_weights, place.writing)
     saving.finish(step=trainer.state.global_step, state=("model",), needed=(RECORD,), run_id=survival.run_id, attempt=survival.attempt)
     return place.final
+
+
+def save_whole(trainer: Any, folder: Path) -> None:
+    """Save the weights as `from_pretrained` and peft read them, on all ranks; whole where FSDP has divided them.
+
+    With FSDP's sharded checkpoints Trainer.save_model writes no weights at all, without a word.
+    """
+    plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
+    if plugin is None:
+        trainer.save_model(str(folder))
+        return
+    from torch.distributed.fsdp import StateDictType
+
+    with replaced(plugin, "state_dict_type", StateDictType.FULL_STATE_DICT):
+        trainer.save_model(str(folder))
+
+
+def _look_for_weights(folder: Path) -> None:
+    """Refuse a folder without weights; of DeepSpeed's parts, which an accelerate config of one's own may ask for, say what they are."""
+    there = [path for path in folder.iterdir() if path.name != "training_args.bin"]
+    if any(path.name.endswith((".safetensors", ".bin")) and path.stat().st_size for path in there):
+        return
+    if not any(path.name.startswith("global_step") for path in there):
+        raise HpctrainError("the libraries have written no weights")
+    say("[train] warning: the final weights are in DeepSpeed's parts (zero3_save_16bit_model is off): no model is read from them")
+    say("[train] fix: cd to the model's folder, then: python zero_to_fp32.py . WHOLE")
 
 
 @contextlib.contextmanager

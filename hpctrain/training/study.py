@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hpctrain import installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import tune
 from hpctrain.jobs.tune import Definition, Scalar
@@ -79,7 +80,7 @@ def require() -> None:
         UsageError: it is not installed.
     """
     if importlib.util.find_spec("optuna") is None:
-        raise UsageError("a study needs optuna, which is not installed here", fix="pip install 'hpctrain[tune]'")
+        raise UsageError("a study needs optuna, which is not installed here", fix=installed.command("tune"))
 
 
 def folder(runs: Path, name: str) -> Path:

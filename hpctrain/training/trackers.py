@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpctrain import installed
 from hpctrain.jobs.secret_forms import named_secret
 from hpctrain.jobs.secrets_in_text import redacted
 from hpctrain.runs import files
@@ -39,7 +40,6 @@ NAMES = ("mlflow", "wandb", "tensorboard")
 """The trackers that are set up here; any other that transformers knows is left to it."""
 
 FILE = "tracker.json"
-INSTALL = "pip install 'hpctrain[trackers]'"
 MLFLOW_AT_LEAST = (2, 8)
 """The first MLflow that logs in the background. `pip install mlflow` falls back to 1.x without a word where the installed pyarrow or
 pandas is newer than MLflow allows."""
@@ -117,9 +117,10 @@ def problems(report_to: str | list[str] | None) -> list[Problem]:
     for name in asked(report_to):
         modules = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
         if not any(importlib.util.find_spec(module) for module in modules):
-            found.append(Problem(f"--report_to {name}: {name} is not installed", INSTALL))
+            found.append(Problem(f"--report_to {name}: {name} is not installed", installed.command("trackers")))
     if "mlflow" in asked(report_to) and (version := _mlflow_version()) is not None and _numbers(version) < MLFLOW_AT_LEAST:
-        found.append(Problem(f"--report_to mlflow: MLflow {version} is older than {'.'.join(map(str, MLFLOW_AT_LEAST))}", INSTALL))
+        older = f"MLflow {version} is older than {'.'.join(map(str, MLFLOW_AT_LEAST))}"
+        found.append(Problem(f"--report_to mlflow: {older}", installed.command("trackers")))
     return found
 
 

@@ -27,6 +27,21 @@ def rendered(desk: Desk) -> Desk:
     return desk
 
 
+def test_a_dry_run_says_each_sbatch_and_what_it_waits_for(desk: Desk) -> None:
+    desk.program("sbatch", "exit 1")
+    sbatch = "sbatch --parsable --comment=hpctrain:TOKEN"
+    stages = "stages: [{name: a}, {name: b}]\n"
+    for config, words, expected in (
+        ("", ("--restart", "chain", "--max-restarts", "3"), [
+            f"would run: {sbatch} sft.sbatch RUN", f"and for the chain, 3 x: {sbatch} --dependency=afterany:JOB_BEFORE sft.sbatch RUN",
+        ]),
+        (stages, (), [f"would run: {sbatch} sft-a.sbatch RUN", f"would run: {sbatch} --dependency=afterok:JOB_OF_a sft-b.sbatch RUN"]),
+    ):  # fmt: skip
+        desk.write("config.yaml", config)
+        said = desk.run("submit", "--dry-run", *words).out.splitlines()
+        assert [line for line in said if not line.startswith("would write ")] == expected
+
+
 def test_no_slurm_at_all(rendered: Desk, no_slurm: None) -> None:
     said = rendered.run("submit", "--dry-run")
     assert said.code == 0
@@ -43,6 +58,7 @@ REFUSALS = [
     ("Invalid qos specification", "--qos NAME"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "--time LIMIT"),
     ("Requested node configuration is not available", "--nodes"),
+    ("Invalid --begin specification", "hpctrain render --sbatch begin=VALUE"),
     ("Something that nobody has seen before", "hpctrain submit --test-only sft.sbatch"),
 ]
 

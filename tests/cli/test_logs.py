@@ -161,6 +161,7 @@ def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
         "[rank 1] 2026-11-22 04:10:01 own b", "[rank 2] 2026-11-22 04:10:02 own c",
     ]  # fmt: skip
     assert here.logs("old", "--rank", "1") == ["UserWarning: the same", "2026-11-22 04:10:01 own b"]
+    assert "there are ranks 0-2" in here.type("logs", "old", "--rank", "7").stderr
     assert here.logs("old", "--since", "2026-11-22T04:10:01") == [
         "[rank 1] 2026-11-22 04:10:01 own b",
         "[rank 2] 2026-11-22 04:10:02 own c",

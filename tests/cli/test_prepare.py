@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hpctrain import installed
 from hpctrain.cli import prepare_progress, prepare_summary
 from hpctrain.preparation import manifest
 
@@ -89,7 +90,7 @@ def test_without_the_extra(desk: Desk, hpctrain: str) -> None:
     done = subprocess.run([hpctrain, "prepare", "x.jsonl"], capture_output=True, text=True, env=environment, cwd=desk.directory)
     assert done.returncode == 1
     assert "cannot be imported, which prepare needs" in done.stderr
-    assert done.stderr.splitlines()[-1] == "fix: pip install 'hpctrain[prepare]'"
+    assert done.stderr.splitlines()[-1].endswith(f" -m pip install '{installed.requirement('prepare')}'")
 
 
 @full

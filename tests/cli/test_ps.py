@@ -287,6 +287,12 @@ def test_eighty_columns_hold_what_matters() -> None:
     assert max(map(len, (head, line))) <= 80
 
 
+def test_wide_signs_take_two_columns() -> None:
+    lines = ps_table._shown([row(run="日本語のとても長い名前のジョブ"), row()], 80, colour=False)
+    assert len({ps_table.columns(line[: line.index("1h02")]) for line in lines[1:]}) == 1, "one below the other"
+    assert max(map(ps_table.columns, lines)) <= 80
+
+
 WORDS = {"61/80G", "r3", "123456", "RUNNING", "1h02/4h00", "1200/10000", "1.234", "2h10", "12k", "2", "slurm", "sft-261121-031508-7f3a"}
 
 
@@ -348,7 +354,7 @@ def _typed(hpctrain: str, width: int, environment: dict[str, str]) -> str:
 @given(st.text(max_size=40), st.integers(1, 60))
 def test_names_are_cut_in_the_middle(name: str, width: int) -> None:
     cut = ps_table.middle(name, width)
-    assert len(cut) <= max(width, 1)
+    assert ps_table.columns(cut) <= max(width, 1)
     assert cut == name or "…" in cut
 
 

@@ -323,6 +323,9 @@ def test_a_sweep_is_compared(sweep: Path) -> None:
     assert (said["metric"], said["best"], said["varying"]) == ("eval_loss", "lr_1", ["learning_rate", "optim"])
     assert [run["id"] for run in said["runs"]][:2] == ["lr_1", "lr_3"]
     assert said["next"][0] == "hpctrain submit -- --learning_rate 0.0003 --optim lion"
+    for written, again in (("config.yaml:9:1", "hpctrain submit --array 1"), ("lr.yaml:3:1", "hpctrain submit --config lr.yaml --array 1")):
+        made_runs.write(sweep / "runs/.launches/lr/config.json", {"schema": 1, "config": {}, "origins": {"sweep": written}})
+        assert json.loads(call(sweep, "lr", "--json").stdout)["next"][0] == again, "what a sweep varies may not stand behind --"
     assert next(run for run in said["runs"] if run["id"] == "lr_2")["why"]
     assert call(sweep, "lr").stdout == "runs/lr.report.html\n"
     page = (sweep / "runs/lr.report.html").read_text()

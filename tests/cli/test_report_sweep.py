@@ -11,7 +11,7 @@ import pytest
 from hpctrain.cli import report_facts
 from hpctrain.runs import launch
 from tests.cli.test_report import call
-from tests.report.made_runs import write
+from tests.report.made_runs import gpu_run, write
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
 MISSING = (
@@ -93,3 +93,13 @@ def test_what_takes_too_long_is_left_without_a_diagnosis_and_said(sweep: Path, m
     assert "note: the logs of 30 failed runs were not read" in done.stderr
     (group,) = json.loads(done.stdout)["failures"]
     assert (group["count"], group["cause"]) == (30, "its logs were not read")
+
+
+def test_a_job_that_asked_for_its_nodes_alone_pays_for_them_whole(tmp_path: Path) -> None:
+    gpu_run(tmp_path / "runs", ranks=2, steps=100, restarts=0)
+    for sbatch, whole in (({"exclusive": None}, True), ({"exclusive": "user"}, None), ({}, None)):
+        record = {"schema": 1, "config": {"sbatch": sbatch}, "origins": {}}
+        write(tmp_path / "runs/.launches/pretrain-1/config.json", record)
+        efficiency = json.loads(call(tmp_path, "--json").stdout)["efficiency"]
+        assert efficiency["whole_nodes"] is whole
+        assert ("mem" in [ask["option"] for ask in efficiency["next"]]) is not whole

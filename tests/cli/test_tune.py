@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpctrain import installed
 from hpctrain.cli import job_options
 from hpctrain.cli.job_scripts import scripts_of
 from hpctrain.runs import launch
@@ -152,7 +153,7 @@ def test_without_optuna_it_says_what_to_install(project: Desk, monkeypatch: pyte
     project.write("runs/.studies/line/journal.log", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert project.refused("tune", "status").lines == [
-        "error: a study needs optuna, which is not installed here", "fix: pip install 'hpctrain[tune]'",
+        "error: a study needs optuna, which is not installed here", f"fix: {installed.command('tune')}",
     ]  # fmt: skip
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import select
-import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyte
 import pytest
+from terminal import Terminal
 
 from hpctrain.scheduler.local.scheduler import LocalScheduler
 
@@ -45,6 +38,8 @@ def read(name):
         return ""
 name = os.environ["SLURM_ARRAY_TASK_ID"] if "SLURM_ARRAY_TASK_ID" in os.environ else ""
 step = int(read(f"{run}/done") or 0)
+while os.path.exists("hold"):
+    time.sleep(0.05)
 row("begin", step)
 while True:
     while step < int(read("upto") or 0):
@@ -74,78 +69,6 @@ def until(ready: Callable[[], Any], what: str, seconds: float = 60) -> None:
     while not ready():
         assert time.monotonic() < end, what
         time.sleep(0.05)
-
-
-class Terminal:
-    """A program on a pseudo-terminal, and what the terminal shows."""
-
-    def __init__(self, *words: str, columns: int = 80, rows: int = 24, **variables: str) -> None:
-        self.screen = pyte.Screen(columns, rows)
-        self._stream = pyte.ByteStream(self.screen)
-        self.written = b""
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:  # pragma: no cover - the child
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **variables})  # noqa: S606
-        self.resize(columns, rows)
-
-    def resize(self, columns: int, rows: int) -> None:
-        self.screen.resize(rows, columns)
-        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def read(self, seconds: float = 0.2) -> bytes:
-        """Take what is written within some time; nothing once the program has ended."""
-        found = b""
-        until = time.monotonic() + seconds
-        while select.select([self._file], [], [], max(0.0, until - time.monotonic()))[0]:
-            try:
-                got = os.read(self._file, 65536)
-            except OSError:
-                break
-            if not got:
-                break
-            found += got
-        self.written += found
-        self._stream.feed(found)
-        return found
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self.screen.display]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def shows(self, part: str, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while part not in self.text:
-            assert time.monotonic() < end, f"{part!r} is not in\n{self.text}"
-            self.read()
-
-    def while_only_numbers_change(self, refreshes: int) -> bytes:
-        """Return what is written in that many seconds in which no line comes or goes: a busy machine's are said for a while."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            before = re.sub(r"\d+", "N", self.text)
-            written = self.read(refreshes)
-            if written and re.sub(r"\d+", "N", self.text) == before:
-                return written
-        raise AssertionError(f"lines keep coming and going\n{self.text}")
-
-    def interrupt(self) -> int:
-        """Type Ctrl-C and return the exit status."""
-        os.write(self._file, b"\x03")
-        return self.end()
-
-    def end(self) -> int:
-        ended, last = 0, time.monotonic() + 60
-        while not ended:
-            assert time.monotonic() < last, f"it does not end\n{self.text}"
-            self.read()
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-        self.read()
-        return os.waitstatus_to_exitcode(status)
 
 
 @pytest.fixture
@@ -186,10 +109,12 @@ def plain(said: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Desk) -> None:
+    project.write("hold", "")  # until it was seen that there is no step yet
     job = submit(project)
     terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
     terminal.shows("no step yet")
     project.write("upto", "40")
+    (project.directory / "hold").unlink()
     terminal.shows("step 40 of 100")
     terminal.shows("saved checkpoint-20")
     lines = terminal.lines
@@ -378,8 +303,8 @@ def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
     terminal = Terminal(HPCTRAIN, "watch", "s", "--interval", "1", columns=100)
     terminal.shows("s: 2 running, 1 waiting")
     terminal.shows("40/100")
-    rows = [line for line in terminal.lines if line.startswith("s_") and ":" not in line.split()[0]]
-    assert [row.split()[:2] for row in rows] == [["s_0", "running"], ["s_1", "running"], ["s_2", "waiting"]]
+    rows = [line.split() for line in terminal.lines if line[:1].isdigit()]
+    assert [row[:2] for row in rows] == [["0", "running"], ["1", "running"], ["2", "waiting"]], "the head says of which sweep"
     project.write("end0", "0")
     terminal.shows("2 running, 1 completed")
     project.write("end1", "2")

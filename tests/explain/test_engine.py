@@ -108,10 +108,44 @@ def test_an_error_that_the_training_got_over_is_none() -> None:
     over = hit("oom", 1, 5.0, steps_after=25)
     assert ids(said(over, case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit"]
     assert ids(said(hit("oom", 1, 5.0, shown="[Errno 28] No space left on device", steps_after=25))) == [], "whatever its words are"
-    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=25))) == ["nan"], "training goes on with numbers that are wrong"
-    assert ids(said(hit("nan", 1, 5.0, shown="ValueError: nan", steps_after=25))) == [], "but an error is got over"
-    notice = hit("notice", 1, 5.0, shown="*** JOB 7 ON n1 CANCELLED AT 04:10 DUE TO PREEMPTION ***", steps_after=25)
+    assert ids(said(hit("oom", 1, 5.0, done_after="complete"))) == [], "the training was complete"
+    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=2, done_after="complete"))) == ["nan"], "it ended with NaN"
+    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=4))) == [], "one step was NaN"
+    assert ids(said(hit("nan", 1, 5.0, shown="ValueError: nan", steps_after=25))) == [], "an error is got over"
+    notice = hit("notice", 1, 5.0, shown="error: *** JOB 7 ON n1 CANCELLED AT 04:10 DUE TO PREEMPTION ***", steps_after=25)
     assert ids(said(notice)) == ["notice"], "the time that is left is trained in"
+
+
+def test_an_error_that_was_perhaps_got_over_is_evidence_only_of_a_failure_that_nothing_else_explains() -> None:
+    few, failed = hit("oom", 1, 5.0, steps_after=5), Case(account=account("FAILED", exit_code=1))
+    assert ids(said(few)) == [], "it goes on"
+    assert ids(said(hit("oom", 1, 5.0, done_after="zero"))) == [], "a script says that it ended well"
+    (found,) = said(few, case=failed).diagnoses
+    assert (found.id, found.certainty) == ("oom", "likely")
+    assert ids(said(few, hit("disk", 9, 50.0), case=failed)) == ["disk"]
+    assert ids(said(few, hit("stuck", 9, 50.0), case=failed)) == ["stuck"]
+    shown = said(few, case=failed, troubles=(trouble(99, at=9.0),))
+    assert ids(shown) == []
+    assert shown.unexplained is not None
+    assert shown.unexplained.line == 99
+
+
+def test_an_error_that_nobody_caught_ended_its_process_though_held_back_output_came_behind_it() -> None:
+    frames = ("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "    main()", "OutOfMemoryError: no")
+    assert ids(said(hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=frames, steps_after=10),))) == ["oom"]
+    caught = (frames[0], '  File "train.py", line 9, in step', *frames[2:])
+    assert ids(said(hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=caught, steps_after=10),))) == []
+
+
+def test_an_error_that_somebody_caught_was_got_over_by_one_step() -> None:
+    def frames(function: str) -> tuple[str, ...]:
+        return ("Traceback (most recent call last):", f'  File "a.py", line 9, in {function}', "    import triton", "ImportError: no")
+
+    for function, found in (("is_available", []), ("_bootstrap", ["oom"]), ("worker", ["oom"]), ("<module>", ["oom"])):
+        shown = trouble(1, lines=frames(function), steps_after=1)
+        assert ids(said(hit("oom", 4, 5.0, steps_after=1), troubles=(shown,))) == found, function
+    shown = trouble(1, lines=frames("is_available"), steps_after=0)
+    assert ids(said(hit("oom", 4, 5.0, steps_after=0), troubles=(shown,))) == ["oom"], "it was raised again, perhaps"
 
 
 def test_a_job_that_completed_has_nothing_to_explain() -> None:
@@ -201,6 +235,12 @@ def test_a_lone_network_error_behind_an_unknown_error_of_another_rank_is_no_caus
     assert found.unexplained is not None
     assert found.unexplained.rank == 2
     assert ids(said(link, case=failed, troubles=(replace(unknown, at=30.0),))) == ["link"]
+    stuck = hit("stuck", 30, 20.0, rank=0)
+    found = said(stuck, case=failed, troubles=(trouble(5, rank=2),))
+    assert ids(found) == [], "one that says no time, before it in its file"
+    assert found.unexplained is not None
+    assert found.unexplained.rank == 2
+    assert ids(said(stuck, case=failed, troubles=(trouble(40, rank=2),))) == ["stuck"]
 
 
 def test_sentences_with_names_that_are_not_known_go_but_for_the_first() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.explain import rule
-from hpctrain.explain.hit import Hit, Scanned
+from hpctrain.explain.hit import DEADLY, Hit, Scanned
 from hpctrain.explain.scan_table import Table
 from hpctrain.logs import found, read, scan, scan_file
 from hpctrain.logs.model import LogFile
@@ -239,6 +239,73 @@ def test_a_traceback_that_is_cut_by_the_end_of_a_piece_is_whole(tmp_path: Path) 
     assert one.finish().troubles[0].close().lines[-1] == "KeyError: 'a'"
 
 
+@pytest.mark.parametrize("behind", ["second line\nthird line", "  an indented one"])
+def test_a_message_of_several_lines_is_shown_and_what_others_write_behind_it_is_not(behind: str, tmp_path: Path) -> None:
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    g()\nmylib.Bad: first line\n'
+    (trouble, *_) = look(tmp_path, f"{head}{behind}\nsrun: error: n1: task 0: Exited with exit code 1\n".encode()).troubles
+    assert trouble.lines[-1] == behind.splitlines()[-1]
+    assert trouble.error == "mylib.Bad: first line"
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    g()\nmylib.Bad: no\n'
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "Nov 20 21:1%d:00 gpu012 python[3311]: ", "2026-11-20T21:1%d:00.123456+01:00 ", "(node01) ", "(Worker pid=3311, ip=10.0.0.3) ",
+        "2026-11-20 21:1%d:00,123 - ERROR - ", "E1120 21:1%d:00.123456    3311 main.py:12] ", "gpu012: ", "worker-0 | ",
+    ],
+)  # fmt: skip
+def test_a_traceback_is_found_behind_what_a_collector_puts_in_front_of_each_line(front: str, tmp_path: Path) -> None:
+    lines = [(front % number if "%" in front else front) + line for number, line in enumerate(FRAMES.splitlines())]
+    lines.insert(2, "2026-11-20 21:10:00 INFO another wrote this")
+    (trouble, *_) = look(tmp_path, "\n".join(lines).encode()).troubles
+    assert trouble.traceback
+    assert trouble.lines == tuple(FRAMES.splitlines())
+
+
+@pytest.mark.parametrize(("name", "packed"), [("job.log", True), ("job.log.gz", True), ("job.log.gz", False)])
+def test_a_packed_file_is_known_by_what_is_in_it(name: str, packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(OOM) if packed else OOM)
+    assert [hit.rule for hit in scan.scan(found.of_paths([path]), RULES, processes=1).hits] == ["oom"]
+
+
+def test_a_traceback_that_a_logger_wrote_was_caught(tmp_path: Path) -> None:
+    (trouble, *_) = look(tmp_path, f"2026-11-20 21:10:00 ERROR {FRAMES}".encode()).troubles
+    assert not trouble.traceback
+
+
+def test_the_last_error_is_kept_however_many_were_got_over_before_it(tmp_path: Path) -> None:
+    soft = FRAMES.replace("<module>", "g") + "".join(f"{{'loss': {n}.5}}\n" for n in range(4))
+    found = look(tmp_path, (soft * 20 + FRAMES.replace("no", "the last")).encode()).troubles
+    assert found[-1].error == "mylib.Bad: the last"
+    assert (found[0].steps_after >= 3, found[-1].steps_after) == (True, 0)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("Error in eval(a, b) : object 'y' not found\nCalls: lm -> eval\nExecution halted\n", "object 'y' not found"),
+        ("ERROR: LoadError: UndefVarError: `foo` not defined\nStacktrace:\n [1] top-level scope\n", "UndefVarError"),
+        ("At line 31 of file solver.f90\nFortran runtime error: End of file\n", "Fortran runtime error: End of file"),
+        ("forrtl: severe (24): end-of-file during read, unit 10\n", "forrtl: severe"),
+        ('Exception in thread "main" java.lang.IllegalStateException: no lease\n\tat com.x.Main.run(Main.java:31)\n', "no lease"),
+        ("thread 'main' panicked at src/main.rs:4:5:\nindex out of bounds: the len is 3\n", "index out of bounds"),
+        (
+            '  + Exception Group Traceback (most recent call last):\n  |   File "a.py", line 3, in f\n  | ExceptionGroup: many\n',
+            "ExceptionGroup",
+        ),
+    ],
+)
+def test_an_error_that_ends_a_program_in_another_language_is_shown(content: str, line: str, tmp_path: Path) -> None:
+    (trouble, *_) = look(tmp_path, f"step 1\n{content}".encode()).troubles
+    assert trouble.traceback or DEADLY.search(trouble.error)
+    assert any(line in each for each in trouble.lines)
+
+
 def test_a_long_traceback_is_cut_in_the_middle(tmp_path: Path) -> None:
     frames = b"".join(b'  File "a.py", line %d, in f\n    g()\n' % n for n in range(100))
     (trouble, *_) = look(tmp_path, b"Traceback (most recent call last):\n" + frames + b"RecursionError: too deep\n").troubles
@@ -270,3 +337,35 @@ def test_what_a_ranks_own_file_repeats_is_counted_once(tmp_path: Path) -> None:
     hits = scan.scan([shared, copy], RULES, processes=1).hits
     assert [(hit.count, hit.rank) for hit in hits] == [(1, None), (0, 3)]
     assert scan.scan([copy], RULES, processes=1).hits[0].count == 1
+
+
+def test_a_traceback_behind_a_line_with_an_error_word_is_an_error_of_its_own(tmp_path: Path) -> None:
+    first, second = look(tmp_path, f"lib: error: no triton\n{FRAMES}step 1\n".encode()).troubles
+    assert (first.traceback, second.traceback, second.line) == (False, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ("boot {} of 100 done", 9), ("2026-11-07 09:05:00 INFO prep: {}/812 shards", 9), ("step {}, remaining wall clock time: 41 s", 9),
+        ("attempt {} of 10 of the download", 0), ("rank {} of 10 is here", 0),
+        ("Loading checkpoint shards: {}/12 [00:03<00:00,  1.2it/s]", 0),
+        ("{{'loss': 0.0, 'learning_rate': 1e-{}}}", 0), ("exit of task {} of 10", 0),
+    ],
+)  # fmt: skip
+def test_counts_that_rise_are_steps_and_tries_processes_and_loading_are_none(line: str, steps: int, tmp_path: Path) -> None:
+    text = OOM + "".join(line.format(n) + "\n" for n in range(1, 11)).encode()
+    assert look(tmp_path, text).hits[0].steps_after == steps
+
+
+@pytest.mark.parametrize(
+    ("line", "done"),
+    [
+        ("============ 11 passed, 1 xfailed, 4 warnings in 33.10s ============", "complete"), ("Total wall time: 0:00:01", "complete"),
+        ("============ 1 failed, 11 passed in 33.10s ============", None), ("  train_runtime            = 0:00:41.11", "complete"),
+        ("exit code: 0", "zero"), ("train.py finished with exit status 0", "zero"), ("exit code: 1", None), ("exit code 0x1", None),
+    ],
+)  # fmt: skip
+def test_what_closes_a_program_is_known(line: str, done: str | None, tmp_path: Path) -> None:
+    assert look(tmp_path, OOM + line.encode() + b"\n").hits[0].done_after == done
+    assert look(tmp_path, line.encode() + b"\n" + OOM).hits[0].done_after is None

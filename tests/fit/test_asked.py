@@ -199,6 +199,8 @@ def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(length: int | No
         (("--use_liger_kernel",), "Liger's layers are not counted"), (("--torch_compile", "true"), "torch.compile is not counted"),
         (("--torch_compile_mode", "max-autotune"), "torch.compile is not counted"), (("--deepspeed", "ds.json"), "DeepSpeed config"),
         (("--activation_offloading", "true"), "the GPU needs less than this, and the node more"),
+        (("--fsdp_config", '{"offload_params": true}'), "FSDP's offloading is not counted"),
+        (("--fsdp", "full_shard offload"), "FSDP's offloading is not counted"),
     ],
 )  # fmt: skip
 def test_what_the_formula_does_not_follow_is_said(words: tuple[str, ...], said: str) -> None:

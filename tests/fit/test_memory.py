@@ -238,7 +238,12 @@ def test_the_moment_is_said():
     assert gpu_memory(SHAPE, Layout(micro_batch=1, length=128, optimizer="adamw_torch")).moment == "the optimizer's step"
 
 
-def test_a_mixture_of_experts_is_said_to_be_rough():
-    config = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-    assert gpu_memory(read_shape(config), Layout(micro_batch=1)).approximate
+def test_what_of_a_mixture_of_experts_is_not_followed_is_said_to_be_rough():
+    config = {**LLAMA, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    every, mixed, layout = read_shape(config), read_shape({**config, "decoder_sparse_step": 2}), Layout(micro_batch=1)
+    on_experts = dataclasses.replace(layout, lora=Lora(rank=8, targets=("q_proj", "down_proj")))
+    assert gpu_memory(mixed, layout).approximate  # ordinary layers in between
+    assert gpu_memory(every, on_experts).approximate
+    assert not gpu_memory(every, layout).approximate
+    assert not gpu_memory(every, dataclasses.replace(layout, lora=QV)).approximate
     assert not gpu_memory(SHAPE, Layout()).approximate

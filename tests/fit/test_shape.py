@@ -177,4 +177,73 @@ def test_an_unknown_architecture_is_an_error_with_a_way_out(config, what):
     with pytest.raises(HpctrainError) as caught:
         read_shape(config)
     assert caught.value.what.startswith(what)
-    assert "hpctrain.training.fit_exact" in caught.value.fix
+    if "model_type" not in config:
+        assert "published with the model" in caught.value.fix
+    else:
+        assert caught.value.fix.startswith("hpctrain submit --time 15 -- --max_steps 5")
+        assert "hpctrain.training.fit_exact" in caught.value.render()
+
+
+MOE = {
+    "model_type": "qwen3_moe", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+
+
+def test_the_experts_have_two_names():
+    """Published configs say num_experts; transformers 5 writes num_local_experts."""
+    assert read_shape({**MOE, "num_experts": 8}) == read_shape({**MOE, "num_local_experts": 8})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers must be 2000 at most, not 1000000"),
+        ({"num_key_value_heads": 3}, "num_attention_heads, 4, must be a multiple of num_key_value_heads, 3"),
+        ({"mlp_only_layers": "all"}, "mlp_only_layers must be a list of layers, not 'all'"),
+        ({"decoder_sparse_step": "x"}, "decoder_sparse_step must be a whole number above 0, not 'x'"),
+        ({"vocab_size": "9" * 5000}, f"vocab_size must be a whole number above 0, not '{'9' * 30}"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(wrong, what):
+    with pytest.raises(HpctrainError) as caught:
+        read_shape({**MOE, "num_experts": 8, **wrong})
+    assert what in caught.value.render()
+    assert max(map(len, caught.value.render().splitlines())) < 140
+
+
+def test_the_language_model_of_one_that_wraps_it_can_be_worked_out_alone():
+    config = {"model_type": "llava", "text_config": {"model_type": "llama"}, "vision_config": {}}
+    with pytest.raises(HpctrainError) as caught:
+        read_shape(config)
+    said = caught.value.render()
+    assert "its language model (llama) is known; what the images' part and their tokens take is not" in said
+    assert said.splitlines()[-1].startswith("fix: jq .text_config FOLDER/config.json > text.json; hpctrain fit --model text.json")
+
+
+def test_a_flag_may_be_a_word():
+    config = {key: value for key, value in MOE.items() if key != "moe_intermediate_size"} | {"model_type": "llama"}
+    assert not read_shape({**config, "tie_word_embeddings": "false"}).tied
+    assert read_shape({**config, "tie_word_embeddings": "true"}).tied
+
+
+@pytest.mark.torch
+def test_no_config_of_transformers_is_a_traceback():
+    """Each of some hundred architectures is known, or refused with a way out."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    known = set()
+    for name in list(CONFIG_MAPPING_NAMES)[::4]:
+        try:
+            config = CONFIG_MAPPING[name]().to_dict()
+        except Exception:  # noqa: S112 - some want arguments, or packages
+            continue
+        try:
+            shape = read_shape(config)
+            known.add(name)
+            assert shape.parameters > 10**6
+        except HpctrainError as error:
+            lines = error.render().splitlines()
+            assert "is not known" in lines[0], lines[0]
+            assert lines[-1].startswith("fix: ")
+    assert known

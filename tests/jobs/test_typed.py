@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpctrain.explain import rule
 from hpctrain.jobs import typed
 
 WORDS = st.lists(st.text(alphabet="abcxyz-/=$.&|", min_size=1, max_size=30), max_size=30)
@@ -61,6 +62,29 @@ def test_a_command_that_is_cut_is_the_same_command(words: list[str], width: int)
 )
 def test_a_fix_is_laid_out(text: str, expected: list[str]) -> None:
     assert typed.filled("  fix:  ", text, 80, hang=8) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("find . -name '*.pt'", True), ("find out which rank it was", False), ("kill %1", True), ("make it there", False),
+        ("make -C build", True), ("set -x", True), ("set the number of workers", False), ("head -n 3 FILE", True), ("ps -u $USER", True),
+        ("dmesg -T | grep Xid", True), ("HF_HOME=/scratch/hf python train.py", True), ("/opt/tools/look --all", True),
+        ("/data/x.jsonl is cut off in its last line", False), ("hpctrain: nothing to do", False),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_a_program_too_is_a_command_in_front_of_an_argument(line: str, said: bool) -> None:
+    assert typed.is_command(line) is said
+
+
+def test_the_last_line_of_every_remedy_is_a_command() -> None:
+    assert [each.id for each in rule.shipped() if not typed.is_command(each.remedy.strip().splitlines()[-1])] == []
+
+
+def test_a_command_in_the_middle_of_a_sentence_is_found_where_that_is_asked() -> None:
+    text = "ask for less, or hpctrain submit --nodes 1, and wait"
+    assert [unit for unit, whole in typed.units(text, inside=True) if whole] == ["hpctrain submit --nodes 1,"]
+    assert not any(whole for _, whole in typed.units(text))
 
 
 def test_an_apostrophe_is_no_quote() -> None:

@@ -72,7 +72,7 @@ def until(look: Callable[[], object], timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     while not isinstance(found := look(), str):
         assert time.monotonic() < deadline
-        time.sleep(0.5)
+        time.sleep(1)
     return found
 
 

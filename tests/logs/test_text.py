@@ -135,6 +135,7 @@ def test_any_bytes_become_a_line(raw: bytes) -> None:
         ("[rank: 2] Seed set to 42", Label("Seed set to 42", 2)),
         ("[1,3]<stdout>:text", Label("text", 3)),
         ("[node01:3] text", Label("text", 3, "node01")),
+        ("[node01:48213] *** Process received signal ***", Label("*** Process received signal ***", None, "node01")),
         ("node01: text", Label("text", None, "node01")),
         ("node01: [rank3]: text", Label("text", 3, "node01")),
         ("srun: error: n01: task 3: Killed", Label("srun: error: n01: task 3: Killed", 3, "n01")),

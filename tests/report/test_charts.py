@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.report import charts
+from hpctrain.report import charts, page, page_charts
+from hpctrain.runs.history import History, Point
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 steps = st.lists(st.integers(0, 10**7), max_size=50, unique=True).map(sorted)
@@ -126,3 +127,12 @@ def test_sparks() -> None:
 )  # fmt: skip
 def test_what_a_terminal_can_show(encoding: str | None, terminal: str, can: bool) -> None:
     assert charts.encodable(encoding, terminal) == can
+
+
+def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() -> None:
+    values = [2.5, 2.25, math.nan, math.nan]
+    past = History(points=tuple(Point(at=1.0 + n, step=n, event="log", values={"loss": y}) for n, y in enumerate(values)))
+    (chart,) = page_charts.training(past)
+    shown = page.figure(chart)
+    assert shown["says"] == "train: from 2.5 to 2.25, lowest 2.25, highest 2.5; 2 of 4 are NaN or infinite, the last too"
+    assert ("bad", "NaN or infinite") in shown["keys"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import efficiency, next_time
+from hpctrain.report import efficiency, next_time, page_rows
 from hpctrain.runs.history import History, Point, RankMemory, Start
 from hpctrain.scheduler.parse.accounting import Account, Step
 
@@ -159,6 +161,83 @@ def test_of_a_run_that_goes_on_the_time_since_its_last_row_is_no_loss() -> None:
     assert found.wasted_s == 60
 
 
+def killed(number: int, at: float, *, job: str = "7", last: int = 50) -> Start:
+    """Return a start that said nothing of its end: its last row is 10 minutes after it began."""
+    return Start(
+        name=f"{job}.{number}", started=at, ended=None, first_step=0, last_step=last, outcome=None, reason=None, job=job, began=at + 60,
+        last_at=at + 600,
+    )  # fmt: skip
+
+
+def test_what_every_killed_start_held_is_counted_and_not_the_last_ones_alone() -> None:
+    # The first hung for two hours until its time limit; so did the next job.
+    accounts = [account(job_id="7", ended=AT + 7200), account(job_id="8", started=AT + 9000, ended=AT + 16_200)]
+    found = efficiency.of(accounts, History(starts=(killed(0, AT), killed(0, AT + 9000, job="8"))))
+    assert found.held_s == 2 * 7200
+    assert {part.id: part.seconds for part in found.parts}["after"] == 2 * 6600
+    # Requeued: one job has a record for each of its starts.
+    first = account(state="PREEMPTED", ended=AT + 900)
+    again = account(started=AT + 2000, ended=AT + 5600, state="TIMEOUT", earlier=(first,))
+    found = efficiency.of([again], History(starts=(killed(0, AT), killed(1, AT + 2000))))
+    assert found.held_s == 900 + 3600
+    # One job that had its nodes through two starts: the first ends where the second began, and nothing is counted twice.
+    both = efficiency.of([account(ended=AT + 5600)], History(starts=(killed(0, AT), killed(1, AT + 2000))))
+    assert both.held_s == 5600
+
+
+def test_gpu_hours_are_those_that_are_billed() -> None:
+    # Slurm gave the nodes 40 s before the script's first line, and took them back 20 s behind its last one.
+    past = History(starts=(start(0, AT),), last_step=100, max_steps=100)
+    found = efficiency.of([account(started=AT - 40, ended=AT + 3620, submitted=AT - 100)], past, completed=True)
+    assert (found.held_s, found.waited_s) == (3660, 60)
+    assert {part.id: part.seconds for part in found.parts} == {"training": 3240, "loading": 340, "after": 80}
+    # The node's clock is ten minutes behind: as long all the same.
+    assert efficiency.of([account(started=AT + 560, ended=AT + 4220)], past, completed=True).held_s == 3660
+    # It runs: its first line came late, too.
+    going = efficiency.of([account(started=AT - 40, ended=None)], History(starts=(replace(start(0, AT), ended=None),)), now=AT + 3700)
+    assert going.held_s == 3740
+
+
+def test_jobs_of_one_run_that_differ_are_each_counted_as_they_were() -> None:
+    accounts = [account(job_id="7", gpus=16, n_nodes=4, time_limit_s=7200), account(job_id="8", gpus=4, n_nodes=1, time_limit_s=14_400)]
+    first, then = start(0, AT), start(1, AT + 7200)
+    found = efficiency.of(accounts, History(starts=(first, replace(then, job="8")), last_step=200, max_steps=200), completed=True)
+    assert (found.gpu_hours, found.node_hours) == (20.0, 5.0)
+    assert found.asked_gpu_hours == 16 * 2 + 4 * 4
+    assert found.asked_s == 21_600
+    assert found.wasted_gpu_hours == pytest.approx(20 * 360 / 3600)
+    assert ask(found, "time") is None, "steps on 16 GPUs say nothing of steps on 4"
+    assert "16 and 4 GPUs" in found.notes[0]
+    assert dict(page_rows.efficiency(found))["GPU hours"] == "20 used: 16 and 4 GPUs for 2 h; 2 of them were no training"
+
+
+def test_cores_are_those_of_a_task_where_srun_starts_the_processes() -> None:
+    config = {"launcher": "srun", "resources": {"cpus_per_gpu": 12, "gpus_per_node": 4, "nodes": 2}}
+    past = History(starts=(start(0, AT),), last_step=100, max_steps=100)
+    found = efficiency.of([account(steps=(Step(name="0", cpu_s=40 * 3600.0),))], past, config=config, completed=True)
+    cores = next(each for each in found.next if each.option == "cpus-per-task")
+    assert (cores.value, cores.asked) == ("7", "12"), "20 of a node and 30 %, of which each of 4 tasks has a quarter"
+    bare = {"resources": {"gpus_per_node": 4, "nodes": 2}}
+    found = efficiency.of([account(steps=(Step(name="0", cpu_s=8 * 3600.0),))], past, config=bare, completed=True)
+    cores = next(each for each in found.next if each.option == "cpus-per-task")
+    assert (cores.value, cores.asked) == ("6", "32"), "what nobody set is what the script asks for"
+
+
+def test_ranks_that_an_earlier_start_left_behind_are_no_gpus() -> None:
+    ranks = [replace(rank(number, gpu_total_mib=80_000).samples[0], world_size=4, time_ms=int(AT * 1000) + 5000) for number in range(4)]
+    old = [rank(number, gpu_total_mib=80_000) for number in range(4, 8)]
+    past = History(starts=(start(0, AT),), ranks=(*(RankMemory(rank=one.rank, samples=(one,)) for one in ranks), *old))
+    found = efficiency.of([], past)
+    assert (found.gpus, found.gpu_hours) == (4, 4.0)
+    # And each start is counted with the ranks that it had: eight for an hour, then four.
+    was = [replace(one, world_size=8, time_ms=int(AT * 1000) + 1000) for one in ranks]
+    now = [replace(one, time_ms=int((AT + 7201) * 1000)) for one in ranks]
+    both = tuple(RankMemory(rank=new.rank, samples=(earlier, new)) for earlier, new in zip(was, now, strict=True))
+    past = History(starts=(start(0, AT), start(1, AT + 7200)), ranks=(*both, *old))
+    found = efficiency.of([], past)
+    assert (found.gpus, found.counts, found.gpu_hours) == (4, (8, 4), 12.0)
+
+
 def test_the_mean_of_a_rate_is_what_the_time_has_brought() -> None:
     # 100 tokens in 1 s, then 100 in 9 s: 20 a second, and not 55.6.
     rows = [
@@ -168,3 +247,17 @@ def test_the_mean_of_a_rate_is_what_the_time_has_brought() -> None:
     assert next_time.mean_of(History(points=tuple(rows)), "tokens_per_s") == pytest.approx(20)
     bare = [Point(at=AT, step=n, event="speed", values={"data_wait": value}) for n, value in ((1, 9.0), (2, 0.2), (3, 0.4))]
     assert next_time.mean_of(History(points=tuple(bare)), "data_wait") == pytest.approx(0.3)
+
+
+def test_a_start_that_goes_on_has_not_ended_with_the_reason_of_its_last_wait() -> None:
+    first = account(state="PREEMPTED", ended=AT + 900)
+    again = account(started=AT + 2000, ended=None, state="RUNNING", reason="BeginTime", earlier=(first,))
+    rows = page_rows.starts(History(starts=(killed(0, AT), killed(1, AT + 2000))), [again])
+    assert [row[-1] for row in rows] == ["PREEMPTED", "it goes on"]
+
+
+def test_what_the_scheduler_says_of_an_end_stands_beside_what_the_script_believes() -> None:
+    lost = account(state="NODE_FAIL", ended=AT + 3600)
+    believed = replace(start(0, AT), outcome="completed", reason=None)
+    assert [row[-1] for row in page_rows.starts(History(starts=(believed,)), [lost])] == ["completed NODE_FAIL"]
+    assert [row[-1] for row in page_rows.starts(History(starts=(believed,)), [account()])] == ["completed"]

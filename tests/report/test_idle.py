@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import made_runs
 import pytest
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import idle
+from hpctrain.report import facts, idle
+from hpctrain.report.facts import Given
 from hpctrain.report.idle import Idle
+from hpctrain.runs import store
+from hpctrain.runs.states import State
+from hpctrain.scheduler.parse.accounting import Account
 
 
 def samples(
@@ -139,7 +145,8 @@ def test_memory_on_one_gpu() -> None:
         (None, 32, None, "dataloader_num_workers: 0 -> 2 (each process has 8 cores)"),
         (3, 32, None, "dataloader_num_workers: 3 -> 6 (each process has 8 cores)"),
         (6, 32, "train.py", "num_workers of its DataLoader: 6 -> 7 (each process has 8 cores)"),
-        (1, 4, None, "hpctrain submit --cpus-per-gpu 3, and dataloader_num_workers: 1 -> 2 (each process has 1 now)"),
+        (1, 4, None, "hpctrain submit --cpus-per-gpu 3, and dataloader_num_workers: 1 -> 2 (each process has 1 core now)"),
+        (None, 32, "train.py", "num_workers of its DataLoader: as many as 7 (each process has 8 cores)"),
         (None, None, None, "dataloader_num_workers: 0 -> 2, with as many cores: --cpus-per-gpu"),
     ],
 )
@@ -171,3 +178,37 @@ def test_more_threads_than_cores() -> None:
 def test_the_worst_is_first_and_none_is_told_twice() -> None:
     found = judge(samples(gpu_uuid="GPU-0", of_rank={3: {"gpu_utilisation_percent": 0}}), threads=32, data_wait=0.5)
     assert ids(found) == ["node-underused", "data-starved", "cpu-oversubscribed"]
+
+
+def test_what_a_script_of_the_users_says_to_its_loader_is_not_made_up() -> None:
+    (found,) = judge(samples(), data_wait=0.5, config={"script": "train.py"})
+    assert found.cause == "likely: the DataLoader has too few workers"
+    (found,) = judge(samples(), data_wait=0.5, config={})
+    assert found.cause == "likely: each process loads its data itself, without workers"
+
+
+def test_what_is_to_be_typed_names_the_run() -> None:
+    (found,) = judge(samples(of_rank={2: {"gpu_utilisation_percent": 0}}), run="sft-1")
+    assert found.fix == "hpctrain logs sft-1 --rank 2"
+
+
+def report_of(runs: Path, *accounts: Account, variables: dict[str, str], **resources: int) -> list[str]:
+    """Return what the report of a made run of 8 GPUs says."""
+    path = made_runs.gpu_run(runs, steps=200, restarts=0)
+    made_runs.write(path / "attempts" / "4711.0" / "environment.json", {"variables": variables})
+    config = {"schema": 1, "config": {"resources": resources}, "origins": {}}
+    made_runs.write(runs / ".launches" / "pretrain-1" / "config.json", config)
+    run = store.read_run(runs, "pretrain-1")
+    assert run is not None
+    found = facts.gather(run, runs, Given(state=State("completed"), owner="me", accounts=accounts))
+    return [each.id for each in found.idle]
+
+
+def test_a_report_judges_as_watch_does(tmp_path: Path) -> None:
+    slurm = {"SLURM_CPUS_PER_TASK": "32", "SLURM_NTASKS": "2", "SLURM_JOB_NUM_NODES": "2"}
+    assert report_of(tmp_path / "well", variables=slurm | {"OMP_NUM_THREADS": "8"}, gpus_per_node=4) == []
+    assert report_of(tmp_path / "threads", variables=slurm | {"OMP_NUM_THREADS": "32"}, gpus_per_node=4) == ["cpu-oversubscribed"]
+    # Only who handed out the GPUs knows of those that nobody uses; what the ranks saw does not.
+    assert report_of(tmp_path / "local", Account(job_id="4711", scheduler="local", state="COMPLETED", n_nodes=1), variables={}) == []
+    eight = Account(job_id="4711", scheduler="slurm", state="COMPLETED", n_nodes=2, gpus=16)
+    assert report_of(tmp_path / "slurm", eight, variables={}) == ["node-underused"]

@@ -134,14 +134,23 @@ def test_several_runs_have_a_line_each_and_those_that_run_are_seen_first() -> No
     lines = texts(live_many.frame(views, "sweep", 79, 22))
     assert lines[0].startswith("sweep: 4 running, 1 waiting, 40 completed")
     assert len(lines) <= 22
-    whole = "\n".join(lines)
-    assert all(f"sweep_{index} " in whole for index in range(40, 45))
-    assert "waiting: jobs are ahead"[:10] in whole
+    rows = {line.split()[0]: line for line in lines}
+    assert all(str(index) in rows for index in range(40, 45)), "without the name of the sweep, which the head says"
+    assert rows["44"].endswith(" jobs are ahead"), "in 80 columns, too"
     assert any(line.startswith("and ") for line in lines)
-    row = next(line for line in lines if line.startswith("sweep_40"))
+    row = rows["40"]
     assert row.split()[1] == "running"
     assert "120/1000" in row
     assert "13 min" in row
+
+
+def test_why_a_point_has_failed_is_seen_in_80_columns() -> None:
+    tag = "sft-261122-015320-5a19"
+    failed = dataclasses.replace(VIEW, title=f"{tag}_17", level="bad", state="failed with exit code 137")
+    lines = texts(live_many.frame([failed, dataclasses.replace(VIEW, title=f"{tag}_18")], tag, 79, 22))
+    assert next(line for line in lines if line.startswith("17 ")).endswith(" with exit code 137")
+    others = texts(live_many.frame([failed, dataclasses.replace(VIEW, title="another")], "2 runs", 130, 22))
+    assert any(line.startswith(f"{tag}_17 failed") for line in others), "runs of several names keep them"
 
 
 # -- the painter -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctrain.explain import rule
-from hpctrain.report.compare_text import fix_lines, is_command
+from hpctrain.jobs.typed import is_command
+from hpctrain.report.compare_text import fix_lines
 from tests.report.test_idle import judge, samples
 
 LONG = "hpctrain submit --run-id NEW_NAME --nodes 4 --gpus 8 --time 2-00:00:00 -- --learning_rate 3e-05 --gradient_accumulation_steps 16"

@@ -385,3 +385,10 @@ def test_only_what_is_over_is_cleaned(tmp_path: Path) -> None:
     assert told == dict(zip(names, ("11.0", "11.0", "11.1", "host.a-77", "12.0"), strict=True))
     assert sorted(removed) == sorted(names[:3])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[3:])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "job"), [("12.0", "12"), ("12.3.1795347497", "12"), ("local.0", "local"), ("12", None), (".0", None), (None, None)]
+)
+def test_the_job_of_an_attempt(attempt: str | None, job: str | None) -> None:
+    assert checkpoints.job_of(attempt) == job

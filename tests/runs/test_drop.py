@@ -125,10 +125,11 @@ import os, sys, time
 sys.path.insert(0, {HERE!r})
 from pathlib import Path
 import make
-home, number = Path({str(tmp_path / "runs" / "sft-1")!r}), 0
+home, number, first = Path({str(tmp_path / "runs" / "sft-1")!r}), 0, 0
 while True:
     number += 1
     name = home / "attempts" / f"{{number}}.0"
+    first = first if name.parent.exists() else number
     while True:
         try:
             name.mkdir(parents=True, exist_ok=True)
@@ -138,14 +139,18 @@ while True:
         break
     print(number, flush=True)
     time.sleep(0.003 if number % 7 else 0.0)
+    while name.exists() and number - first > 20:  # on a slow disk, removals would never catch up
+        time.sleep(0.001)
 """
     runs = tmp_path / "runs"
     runs.mkdir()
     process = subprocess.Popen([sys.executable, "-c", job], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     dropped, kept, judged = 0, 0, 0
-    end = time.monotonic() + 6
-    while time.monotonic() < end:
+    began = time.monotonic()
+    # A disk that others use makes a removal take a second in place of a millisecond.
+    while not kept or dropped < (100 if time.monotonic() - began < 6 else 21):
+        assert time.monotonic() - began < 120, (dropped, kept)
         run = store.read_run(runs, "sft-1")
         if run is None or run.last is None:
             continue
@@ -161,8 +166,6 @@ while True:
     process.wait()
     there = {int(path.name.partition(".")[0]) for path in (runs / "sft-1" / "attempts").glob("*.0")}
     assert {number for number in said if number > judged} <= there
-    assert dropped > 20
-    assert kept > 0, "no start has met a removal: the test has shown nothing"
     assert [path.name for path in runs.iterdir() if path.name != "sft-1" and not path.name.startswith(".kept")] == []
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hpctrain.memory import sample
 from hpctrain.memory.sample import Sample
-from hpctrain.runs import history, metrics
+from hpctrain.runs import history, metrics, progress
 from hpctrain.runs.thin import Thinned
 
 AT = make.AT
@@ -52,6 +52,42 @@ def test_lost_work_is_counted_and_is_no_point(tmp_path: Path) -> None:
     assert (first.lost_steps, first.lost_s, first.first_step, first.last_step) == (9, 9.0, 0, 29)
     assert (second.lost_steps, second.outcome, second.started, second.ended, second.began) == (0, "completed", AT + 100, AT + 150, AT + 110)
     assert (found.lost_steps, found.last_step) == (9, 40)
+
+
+def test_rows_of_no_step_and_no_time_are_none_of_the_run(tmp_path: Path) -> None:
+    run = make.run(tmp_path, "r")
+    bad = [
+        {"event": "log", "step": True, "at": 1, "loss": 1}, {"event": "log", "step": -5, "at": AT, "loss": 1},
+        {"event": "log", "step": 10**26, "at": AT, "loss": 1}, {"event": "begin", "step": -1, "at": AT},
+        {"event": "speed", "step": 5, "at": AT + 10, "max_steps": -1, "tokens_per_s": 7.0},
+    ]  # fmt: skip
+    make.metrics(make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50), *rows(0, 5, AT + 5), *bad)
+    found = history.read(run)
+    assert (found.last_step, found.max_steps, len(found.starts), found.starts[0].back_s) == (5, None, 1, 0.0)
+    assert [point.step for point in found.of("log")] == [1, 2, 3, 4, 5]
+    assert progress.read(run).max_steps is None
+
+
+def test_a_clock_that_is_set_back_while_it_trains_does_not_turn_the_curve_round(tmp_path: Path) -> None:
+    run = make.run(tmp_path, "r")
+    logged = rows(0, 40, AT + 5)
+    for row in logged[21:]:
+        row["at"] -= 3600
+    make.metrics(make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50 - 3600), *logged)
+    saw(run, 0, [(AT + 5, 0), *((AT + 5 + step - (3600 if step > 20 else 0), step) for step in range(1, 41))])
+    found = history.read(run)
+    points = found.of("log")
+    assert [point.step for point in points] == list(range(1, 41)), "in the order in which they were logged"
+    assert points[-1].values["loss"] == 6.0
+    (start,) = found.starts
+    assert (start.first_at, start.began, start.back_s) == (AT, AT + 5, 3599.0)
+    assert start.until == pytest.approx(AT + 49), "and not an hour longer, or shorter"
+    assert [one.step for one in found.ranks[0].samples] == list(range(41))
+    assert found.ranks[0].samples[-1].time_ms / 1000 == pytest.approx(AT + 44)
+    # Set right again before the end: what the job script says of it holds.
+    right = make.run(tmp_path, "right")
+    make.metrics(make.attempt(right, "7", at=AT, outcome="completed", ended=AT + 50), *logged)
+    assert history.read(right).starts[0].until == AT + 50
 
 
 @settings(max_examples=60, deadline=None)

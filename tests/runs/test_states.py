@@ -56,6 +56,9 @@ def run(*outcomes: str | None, code: int | None = None) -> Run:
         ((None,), None, (), {"1": "COMPLETED"}, "completed"),
         ((None,), None, (), {"1": None}, "unknown"),
         ((None,), None, (), {}, "unknown"),
+        # A submission that was never answered may be a job that runs.
+        ((None,), None, ("1", None), {"1": "FAILED"}, "unknown"),
+        (("requeued",), None, ("1", None), {"1": "CANCELLED"}, "unknown"),
         # The training itself has said how it ended.
         ((None,), 0, (), {"1": "CANCELLED"}, "completed"),
         ((None,), 86, (), {"1": "TIMEOUT"}, "stopped"),

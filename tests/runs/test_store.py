@@ -131,6 +131,21 @@ def test_restarts_of_a_job_are_counted_and_jobs_follow_each_other(tmp_path: Path
     assert [attempt.name for attempt in read(tmp_path).attempts] == ["90000001.0", "9.0", "9.2", "9.10", "10.0", "11.0"]
 
 
+def test_jobs_of_one_id_are_told_apart(tmp_path: Path) -> None:
+    """Job 9 worked on the run, then 10, and then another job 9, which was requeued at last to a node whose clock is behind."""
+    directory = make.run(tmp_path)
+    again = int(make.AT + 90_000)
+    make.attempt(directory, "9", at=again).rename(directory / "attempts" / f"9.0.{again}")
+    make.attempt(directory, "9", restart=1, at=again + 20).rename(directory / "attempts" / f"9.1.{again + 20}")
+    make.attempt(directory, "9", restart=2, at=again - 30)
+    make.attempt(directory, "9", restart=1, at=make.AT + 50)
+    make.attempt(directory, "9", at=make.AT)
+    make.attempt(directory, "10", at=make.AT + 100)
+    run = read(tmp_path)
+    assert [attempt.name for attempt in run.attempts] == ["9.0", "9.1", "10.0", f"9.0.{again}", f"9.1.{again + 20}", "9.2"]
+    assert [attempt.job for attempt in run.attempts] == ["9", "9", "10", "9", "9", "9"]
+
+
 def test_the_end_of_a_log_is_read_and_half_a_line_is_none(tmp_path: Path) -> None:
     directory = make.run(tmp_path)
     path = make.attempt(directory)

@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import warm_start
+
 SFT = "hpctrain.training.sft"
+#: A Python that needs no five seconds for its imports where the `environment` of the tests is its own.
+PYTHON = [sys.executable, "-S", str(Path(__file__).with_name("warm_start.py"))]
 #: What differs between two runs that do the same: durations, and what is computed from them.
 _TIMED = ("runtime", "per_second", "elapsed")
 
@@ -62,14 +66,15 @@ def run_environment(environment: Mapping[str, str], run: Path, attempt: str = "1
 
 def argv(*options: str, ranks: int = 1, program: str = SFT) -> list[str]:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    return [sys.executable, *launch, "-m", program, *options]
+    return [*PYTHON, *launch, "-m", program, *options]
 
 
 def start(arguments: list[str], environment: Mapping[str, str], cwd: Path) -> subprocess.Popen[str]:
-    """Start a training as the job script does: with the signals ignored."""
+    """Start a training as the job script does: with the signals ignored, in a process of its own, for signals are what it is about."""
+    own = {name: value for name, value in environment.items() if name != warm_start.SOCKET}
     return subprocess.Popen(
         ["bash", "-c", "trap '' TERM USR1 USR2; exec \"$@\"", "bash", *arguments],
-        env=dict(environment), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=own, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def _torch() -> None:
 def train(tiny: tuple[str, str], environment: dict[str, str], folder: Path, *more: str, ranks: int = 1, **variables: str) -> Any:
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS})
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launch, str(Path(__file__).parent / "bad_rank.py"), *words, *more]
+    command = [*survival.PYTHON, *launch, str(Path(__file__).parent / "bad_rank.py"), *words, *more]
     env = survival.run_environment(environment, folder / "run") | variables
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
 
@@ -174,3 +174,23 @@ def test_a_folder_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.startswith("error: there is no bad batch")
     assert bad_batch.main([]) == 2
     assert os.linesep in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fp16", [False, True])
+def test_a_step_that_was_left_out_ends_the_training_unless_fp16_looks_for_its_scale(
+    fp16: bool, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed leaves out each step with a NaN, in float32 and bfloat16 too: the training would go on to its end and learn nothing."""
+    import in_process
+
+    from hpctrain.training.not_finite import NotFiniteError
+
+    built = in_process.trainer(in_process.options(monkeypatch, tmp_path, *tiny, max_length=32, max_steps=2))
+    monkeypatch.setattr(type(built.accelerator), "optimizer_step_was_skipped", property(lambda _: True))
+    built.args.fp16 = fp16  # the Trainer is built: this is what the watch reads, and nothing else
+    if fp16:
+        built.train()
+        assert built.state.global_step == 2
+        return
+    with pytest.raises(NotFiniteError, match="the gradient norm of step 1 is nan"):
+        built.train()

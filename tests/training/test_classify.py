@@ -30,7 +30,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def run(environment: dict[str, str], tmp_path: Path) -> Run:
     def start(*argv: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *map(str, argv)]
+        command = [*survival.PYTHON, *map(str, argv)]
         return subprocess.run(command, env=environment | variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     return start
@@ -193,7 +193,7 @@ def test_stopped_and_resumed_is_never_stopped(case: str, few: Path, environment:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
     words = options(few, **{**SMALL, "per_device_train_batch_size": 4 // ranks, **more})
     done = subprocess.run(
-        [sys.executable, *launch, str(PROGRAM), str(tmp_path), steps, *words],
+        [*survival.PYTHON, *launch, str(PROGRAM), str(tmp_path), steps, *words],
         env=environment | {"TRAINING": CLASSIFY}, cwd=tmp_path, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]

@@ -192,6 +192,14 @@ def test_labels_of_each_kind_become_numbers() -> None:
     assert labels([0.5, 1.0]).kind == "regression"
 
 
+def test_numbers_with_a_fraction_that_are_all_whole_look_like_classes() -> None:
+    from hpctrain.training.classify_data import like_classes
+
+    assert like_classes([1.0, 0.0, 1.0]) == [0, 1]
+    assert like_classes([1.0, 0.5]) == []
+    assert like_classes([float(number) for number in range(11)]) == []
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -37,18 +37,14 @@ def result(run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(tiny: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def trained(tiny: tuple[str, str], warm: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """A run with full weights, and one with an adapter: `full` and `lora` in the directory that is returned."""
     import os
 
     directory = tmp_path_factory.mktemp("trained")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HPCTRAIN", "HF_"))}
-    environment = kept | {
-        "ACCELERATE_USE_CPU": "true",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HOME": str(directory / "hf"),
-        "OMP_NUM_THREADS": "1",
-    }
+    alone = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "HF_HOME": str(directory / "hf"), "OMP_NUM_THREADS": "1"}
+    environment = kept | warm | alone
     given = {"model_name_or_path": tiny[0], "dataset_name": tiny[1]}
     lora = {"use_peft": "true", "lora_r": 2, "lora_alpha": 8, "lora_target_modules": "all-linear", "learning_rate": 0.1}
     for name, more in {"full": {}, "lora": lora}.items():
@@ -166,7 +162,7 @@ sft.main(sys.argv[1:])
 """
     (runs / "program.py").write_text(program)
     words = survival.words({"dataset_name": tiny[1], **EVALUATING, "init_from": "full", "per_device_eval_batch_size": 1})
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(runs / "program.py"), *words]
+    launch = [*survival.PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(runs / "program.py"), *words]
     done = subprocess.run(
         launch, env=survival.run_environment(environment, run), cwd=runs.parent, capture_output=True, text=True, timeout=280
     )

@@ -59,6 +59,14 @@ def split(folder: Path, *columns: str, data: bool = True) -> None:
         (folder / "data.arrow").write_bytes(b"")
 
 
+def test_a_checkpoint_in_parts_is_no_model(tmp_path: Path) -> None:
+    """FSDP's: nothing but the same training reads it, and there is a way to make a model of it."""
+    (tmp_path / "pytorch_model_fsdp_0").mkdir()
+    (problem,) = preflight.check_model(str(tmp_path))
+    assert "is a checkpoint that FSDP has divided" in problem.what
+    assert f"accelerate merge-weights {tmp_path}/pytorch_model_fsdp_0 NEW_FOLDER" in problem.fix
+
+
 def test_datasets(tmp_path: Path) -> None:
     name = str(tmp_path / "both")
     split(tmp_path / "both" / "train", "input_ids")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def test_stopped_and_resumed_is_never_stopped(case: str, tiny: tuple[str, str], 
     ranks, steps, options = CASES[case]
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **survival.BASE, **options})
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launch, str(PROGRAM), str(tmp_path), steps, *words]
+    command = [*survival.PYTHON, *launch, str(PROGRAM), str(tmp_path), steps, *words]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-6000:]
     compared = json.loads((tmp_path / "compared.json").read_text())
@@ -69,7 +68,7 @@ json.dump(trainer.state.log_history, open("plain.json", "w"))
 """
     plain = survival.words({**{k: v for k, v in options.items() if k != "memory_every"}, "use_cpu": "true", "bf16": "false"})
     done = subprocess.run(
-        [sys.executable, "-c", program, *plain], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200
+        [*survival.PYTHON, "-c", program, *plain], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "ours"

@@ -39,10 +39,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(environment: dict[str, str], tmp_path: Path) -> Run:
+def run(environment: dict[str, str], warm: dict[str, str], tmp_path: Path) -> Run:
     def start(*argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *map(str, argv)]
-        return subprocess.run(command, env=environment | variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        own = {name: value for name, value in environment.items() if name not in warm}  # each start is whole, imports and all
+        return subprocess.run(command, env=own | variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     return start
 

@@ -205,6 +205,8 @@ def test_evaluation_best_checkpoint_and_early_stopping_together(tiny: tuple[str,
         ({"attn_implementation": "flash_attention_2"}, "needs flash_attn, which is not installed"),
         ({"attn_implementation": "kernels-community/flash-attn3"}, "a kernel of the hub"),
         ({"packing": "true", "dataset_kwargs": '{"skip_prepare_dataset": true}'}, "packs nothing with skip_prepare_dataset"),
+        ({"lora_r": "16"}, "--lora_r is given without --use_peft true: there would be no adapter"),
+        ({"lora_target_modules": "all-linear"}, "--lora_target_modules is given without --use_peft true"),
         ({"warmup_ratio": "0.1"}, "the option --warmup_ratio is gone"),
         ({"max_length": "65"}, "positions for 64"),
     ],
@@ -223,6 +225,11 @@ def test_what_cannot_be_is_said_before_anything_starts(
         build(**options)
     assert what in caught.value.render()
     assert "\nfix: " in caught.value.render()
+
+
+def test_options_of_an_adapter_that_is_knowingly_off_train_all_weights(build: Build) -> None:
+    built = build(use_peft="false", lora_r=16, max_steps=1)
+    assert all(each.requires_grad for each in built.model.parameters())
 
 
 def test_checkpointing_follows_the_gpus_memory(tiny: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -177,7 +176,7 @@ def test_a_training_that_fails_leaves_what_was_measured(
 ) -> None:
     run = tmp_path / "run"
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS})
-    argv = [sys.executable, "-c", FAILS.replace("{error}", error), *words]
+    argv = [*survival.PYTHON, "-c", FAILS.replace("{error}", error), *words]
     variables = survival.run_environment(environment, run)
     done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout
@@ -224,7 +223,7 @@ trainer.train()
 
 def test_a_training_that_waits_for_its_data_is_told_once(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
     """In any Trainer; each step waits at least 0.6 s for its two rows, and computes for some milliseconds."""
-    argv = [sys.executable, "-c", PROGRAM, "0.3", tiny[0]]
+    argv = [*survival.PYTHON, "-c", PROGRAM, "0.3", tiny[0]]
     done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("[train] warning: the training waits for its data ") == 1
@@ -235,7 +234,7 @@ def test_a_training_that_waits_for_its_data_is_told_once(tiny: tuple[str, str], 
 
 
 def test_a_training_that_does_not_wait_is_left_alone(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", PROGRAM, "0", tiny[0]]
+    argv = [*survival.PYTHON, "-c", PROGRAM, "0", tiny[0]]
     done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "warning: the training waits" not in done.stdout

@@ -88,9 +88,9 @@ for problem in trackers.problems(["mlflow", "wandb", "tensorboard"]): print(prob
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=dict(os.environ))
     assert done.stdout.splitlines() == [
-        "--report_to wandb: wandb is not installed | pip install 'hpctrain[trackers]'",
-        "--report_to tensorboard: tensorboard is not installed | pip install 'hpctrain[trackers]'",
-        "--report_to mlflow: MLflow 1.26.1 is older than 2.8 | pip install 'hpctrain[trackers]'",
+        f"--report_to wandb: wandb is not installed | {sys.executable} -m pip install 'hpctrain[trackers]'",
+        f"--report_to tensorboard: tensorboard is not installed | {sys.executable} -m pip install 'hpctrain[trackers]'",
+        f"--report_to mlflow: MLflow 1.26.1 is older than 2.8 | {sys.executable} -m pip install 'hpctrain[trackers]'",
     ], done.stderr
 
 

@@ -66,7 +66,7 @@ def packages(facts: EnvironmentFacts, case: Case) -> Verdict:
             Finding(
                 id="doctor-package-missing", level="error", what=f"{_and(missing)} {_is(missing)} not installed in {facts.name}",
                 evidence=f"importlib.metadata of {inside.executable}", reason="the job would stop at its first import",
-                fix=_install(case) if facts.kind == "caller" else f"{inside.executable} -m pip install {shell.quote(case.requirement)}",
+                fix=_install(facts, case),
             )
         )  # fmt: skip
     found += [_disagree(line, facts.here, installed, inside) for line in _unmet(facts, case)]
@@ -129,8 +129,9 @@ def inputs(facts: EnvironmentFacts, case: Case) -> Verdict:
     )
 
 
-def _install(case: Case) -> str:
-    return f"pip install {shell.quote(case.requirement)}, in the environment of the job"
+def _install(facts: EnvironmentFacts, case: Case) -> str:
+    python = facts.inside.executable if facts.inside is not None and facts.kind != "caller" else "python3"
+    return f"{shell.quote(python)} -m pip install {shell.quote(case.requirement)}"
 
 
 def _same(case: Case, facts: EnvironmentFacts) -> str:
@@ -212,7 +213,7 @@ def _launcher(facts: EnvironmentFacts, case: Case) -> list[Finding]:
         Finding(
             id="doctor-launcher-missing", level="error", what=f"{program} is not on PATH in {facts.name}", evidence=f"command -v {program}",
             reason="the job starts its processes with it",
-            fix=_install(case) if facts.kind != "caller" else "name the environment that has it: environment.venv or .conda in config.yaml",
+            fix=_install(facts, case) if facts.kind != "caller" else "name the environment that has it: hpctrain doctor --venv DIRECTORY",
         )
     ]  # fmt: skip
 

@@ -35,7 +35,7 @@ IDS = (
     "launcher-missing", "torch-build", "module-purge", "container-missing", "container-bind", "container-gpu",
     "hub-name", "offline-switch", "tracker-online", "webhook-offline", "push-to-hub", "proxy-missing",
     "secret-in-config", "secret-missing", "secret-file-open", "shell-leaks",
-    "argument-removed", "argument-unknown", "no-checkpoints", "signal-kills", "tune-no-evaluation",
+    "argument-removed", "argument-unknown", "adapter-not-asked", "no-checkpoints", "signal-kills", "tune-no-evaluation",
     "slurm-refuses",
 )  # fmt: skip
 #: Rules about the site; a job on this machine has none.

@@ -151,8 +151,8 @@ def _torch_of_cpu(case: Case, python: PythonFacts) -> Finding:
     return case.finding(
         "torch-build", "warning", f"the torch of {python.said} is built for the CPU only, and the job asks for GPUs",
         evidence=f"{_said(case, python)}, torch/version.py",
-        reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
-        fix=f"{pip} install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126 (AMD: rocm6.4)",
+        reason="torch sees no GPU on the nodes: No CUDA GPUs are available; the GPUs of AMD need rocm6.4 in place of cu126",
+        fix=f"{pip} install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
     )  # fmt: skip
 
 

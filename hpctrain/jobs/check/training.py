@@ -28,6 +28,10 @@ REMOVED = {
 }  # fmt: skip
 #: A job longer than this that saves nothing loses more than a coffee break.
 _LONG_S = 3600
+#: Options of a LoRA adapter, which TRL reads with use_peft only (its get_peft_config).
+_ADAPTER = (
+    "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "use_rslora", "use_dora",
+)  # fmt: skip
 _FATAL = ("USR1", "USR2", "SIGUSR1", "SIGUSR2", "10", "12")
 
 
@@ -35,6 +39,7 @@ def rules(case: Case) -> Iterator[Finding]:
     """Return what is wrong with the arguments of the training."""
     yield from _removed(case)
     yield from _unknown(case)
+    yield from _adapter(case)
     yield from _no_checkpoints(case)
     if not case.local:
         yield from _signal(case)
@@ -54,25 +59,55 @@ def _removed(case: Case) -> Iterator[Finding]:
 
 
 def _unknown(case: Case) -> Iterator[Finding]:
-    """What the parser would refuse: an error where the environment has the libraries that the table is of, as others may know more."""
     arguments = Arguments(case.spec)
-    if not arguments.ours or case.spec.template is not None:  # a template of one's own may give them to something else
-        return
+    for name in arguments.names if arguments.ours else ():
+        if name.isidentifier():
+            yield from unknown(case, name, evidence=case.said("training", name, value=arguments.get(name)))
+
+
+def unknown(case: Case, name: str, *, evidence: str) -> Iterator[Finding]:
+    """What the parser would refuse: an error where the environment has the libraries that the table is of, as others may know more.
+
+    Args:
+        case: a job of a training that hpctrain ships.
+        name: of an argument, with underscores.
+        evidence: where it was written.
+    """
     known = known_arguments.known(case.spec.task)
+    if name in known or name in REMOVED or case.spec.template is not None:  # a template of one's own may give it to something else
+        return
     made_with = " and ".join(f"{name} {version}" for name, version in known_arguments.MADE_WITH.items())
     python = case.around.python  # modules may bring other releases through PYTHONPATH
     alone = python is not None and not case.spec.modules and case.spec.container is None
     sure = alone and python is not None and known_arguments.exact(python.distributions)
-    for name in arguments.names:
-        if name in known or name in REMOVED or not name.isidentifier():
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    yield case.finding(
+        "argument-unknown", "error" if sure else "warning", f"the training knows no {name}" + ("" if sure else f" with {made_with}"),
+        evidence=evidence,
+        reason="the training stops when it reads its arguments: unknown option" + ("" if sure else ", unless its libraries know more"),
+        fix=f"in its place: {close[0]}" if close else f"leave it out; see: python -m hpctrain.training.{case.spec.task} --help",
+    )  # fmt: skip
+
+
+def _adapter(case: Case) -> Iterator[Finding]:
+    """An adapter's options, and none is asked for: TRL would train all weights without a word; our training stops."""
+    arguments, study = Arguments(case.spec), case.spec.study
+    if not arguments.ours or arguments.incomplete or case.spec.template is not None or arguments.get("use_peft", "evaluate_only"):
+        return
+    searched = tuple(key.replace("-", "_") for key in study.keys) if study is not None else ()
+    for name in _ADAPTER:
+        if name in searched and "use_peft" not in searched:
+            evidence = case.said("tune", "space", name, value="searched")
+        elif (value := arguments.get(name)) is not None and "use_peft" not in searched:
+            evidence = case.said("training", name, value=value)
+        else:
             continue
-        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
         yield case.finding(
-            "argument-unknown", "error" if sure else "warning", f"the training knows no {name}" + ("" if sure else f" with {made_with}"),
-            evidence=case.said("training", name, value=arguments.get(name)),
-            reason="the training stops when it reads its arguments: unknown option" + ("" if sure else ", unless its libraries know more"),
-            fix=f"in its place: {close[0]}" if close else f"leave it out; see: python -m hpctrain.training.{case.spec.task} --help",
+            "adapter-not-asked", "error", f"{name} describes an adapter, and the training has none without use_peft",
+            evidence=evidence, reason="all weights would be trained; the training stops when it reads its arguments",
+            fix="use_peft: true under training in config.yaml; or use_peft: false, to train all weights knowingly",
         )  # fmt: skip
+        return
 
 
 def _no_checkpoints(case: Case) -> Iterator[Finding]:

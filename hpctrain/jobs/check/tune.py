@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpctrain.jobs.arguments import Arguments
 from hpctrain.jobs.check.case import Case
-from hpctrain.jobs.check.training import REMOVED
+from hpctrain.jobs.check.training import REMOVED, unknown
 from hpctrain.jobs.finding import Finding
 
 
@@ -24,11 +24,14 @@ def rules(case: Case) -> Iterator[Finding]:
             reason="every trial would fail at its end, because it has no value",
             fix="eval_strategy: steps and eval_steps: 50 under training in config.yaml",
         )  # fmt: skip
-    for name in study.keys:
+    for key in study.keys:
+        name = key.replace("-", "_")
+        searched = case.said("tune", "space", key, value="searched")
+        yield from unknown(case, name, evidence=searched)
         if name in REMOVED:
             yield case.finding(
                 "argument-removed", "error", f"the training knows no {name} any more, and the study searches it",
-                evidence=case.said("tune", "space", name, value="searched"),
+                evidence=searched,
                 reason="transformers 5 removed it, and every trial stops when it reads its arguments",
                 fix=f"in its place: {REMOVED[name]}",
             )  # fmt: skip

@@ -62,6 +62,11 @@ STATEMENTS: tuple[tuple[re.Pattern[str], Row], ...] = (
         _SBATCH,
     ),
     _row(r"export HPCTRAIN_ATTEMPT=", "the name of this start of the job.", _OURS, RUN),
+    _row(
+        r'\[ ! -e "\$HPCTRAIN_RUN_DIR/attempts/\$HPCTRAIN_ATTEMPT"',
+        "where an earlier job of the same number has worked on this run, the time tells the two apart.",
+        _OURS,
+    ),
     _row(r'attempt="\$HPCTRAIN_RUN_DIR', "where notes on this start are kept.", _OURS),
     _row(r'mkdir -p "\$(?:attempt|launch)"', "makes that directory."),
     _row(r"note\(\) \{ printf", "a function that writes a file under another name and renames it: nobody ever reads half of one."),

@@ -150,3 +150,8 @@ def test_where_nothing_fits_it_is_said_what_would(project: Desk) -> None:
     assert "- QLoRA" in flat
     refused = project.refused("fit", "--gpu", "t4", "--gpus", "1", "--apply", "--", "--per_device_train_batch_size", "1", code=1)
     assert "nothing fits" in refused.err
+
+
+def test_steps_without_end_are_no_number_of_steps(project: Desk) -> None:
+    for word in ("inf", "nan"):
+        assert document(project, "--", "--max_steps", word)["tokens"] is None

@@ -306,6 +306,10 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         "error", Scene(spec={"arguments": (*ARGUMENTS, "--learnig_rate", "1e-4")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--learnig_rate", "1e-4"), "script": "train.py"}, around={"script": SCRIPT}),
     ),
+    "adapter-not-asked": (
+        "error", Scene(spec={"arguments": (*ARGUMENTS, "--lora_r", "16")}),
+        Scene(spec={"arguments": (*ARGUMENTS, "--lora_r", "16", "--use_peft", "false")}),
+    ),
     "no-checkpoints": (
         "warning", Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--save_strategy", "no"), "time_s": 3600}),

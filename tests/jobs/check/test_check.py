@@ -15,7 +15,7 @@ from hpctrain.jobs.check import IDS, check, refusal, show
 from hpctrain.jobs.check.case import Case, closest
 from hpctrain.jobs.check.surroundings import Surroundings
 from hpctrain.jobs.finding import Finding
-from hpctrain.jobs.spec import JobSpec
+from hpctrain.jobs.spec import JobSpec, Study
 
 
 def test_a_job_with_nothing_wrong_has_no_findings() -> None:
@@ -68,7 +68,7 @@ def test_nothing_is_found_in_what_nobody_knows(id_: str) -> None:
     found = check(replace(SPEC, **case.spec), cluster=None, live=None, around=Surroundings(), origins={})
     from_the_job_alone = {
         "argument-removed", "argument-unknown", "no-checkpoints", "signal-kills", "tune-no-evaluation", "secret-in-config", "push-to-hub",
-        "cores-few", "dataset-folder", "launcher-missing",
+        "cores-few", "dataset-folder", "launcher-missing", "adapter-not-asked",
     }  # fmt: skip
     assert {finding.id for finding in found} <= from_the_job_alone, found
 
@@ -89,6 +89,27 @@ def test_libraries_of_another_release_may_take_more_options(other: dict[str, dic
     assert [each.level for each in found] == ["warning"]
     assert found[0].what == "the training knows no adam_beta3 with trl 1.16 and transformers 5.23"
     assert found[0].reason.endswith(", unless its libraries know more")
+
+
+@pytest.mark.parametrize(
+    ("name", "id_"), [("learnig_rate", "argument-unknown"), ("learnig-rate", "argument-unknown"), ("warmup-ratio", "argument-removed")]
+)
+def test_what_a_study_searches_is_an_argument_of_the_training(name: str, id_: str) -> None:
+    """Misspelt, every trial would stop when it reads its arguments: a whole array in the queue for nothing."""
+    spec = {"study": Study(name="s", file="s.json", keys=("learning-rate", name)), "array": "0-3%2"}
+    scene = Scene(spec={**spec, "arguments": (*ARGUMENTS, "--eval_strategy", "epoch")})
+    assert scene.ids() == [id_]
+    assert [each.evidence for each in scene.findings()] == [f"{name} searched (default)"]
+    assert {each.fix.partition(": ")[0] for each in scene.findings()} == {"in its place"}
+
+
+def test_an_adapter_that_a_study_searches_and_nobody_asked_for() -> None:
+    """All trials would train all weights, and lora_r would change nothing."""
+    spec = {"study": Study(name="s", file="s.json", keys=("lora-r",)), "array": "0-3%2"}
+    spec["arguments"] = (*ARGUMENTS, "--eval_strategy", "epoch")
+    assert Scene(spec=spec).ids() == ["adapter-not-asked"]
+    spec["arguments"] += ("--use_peft", "true")
+    assert Scene(spec=spec).ids() == []
 
 
 def test_a_template_of_ones_own_may_give_the_arguments_to_anything() -> None:

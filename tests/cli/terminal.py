@@ -1,0 +1,87 @@
+"""A program on a pseudo-terminal, for tests that look at what its user would see."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import termios
+import time
+
+import pyte
+
+
+class Terminal:
+    """A program on a pseudo-terminal, and what the terminal shows."""
+
+    def __init__(self, *words: str, columns: int = 80, rows: int = 24, **variables: str) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.written = b""
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:  # pragma: no cover - the child
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **variables})  # noqa: S606
+        self.resize(columns, rows)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self, seconds: float = 0.2) -> bytes:
+        """Take what is written within some time; nothing once the program has ended."""
+        found = b""
+        until = time.monotonic() + seconds
+        while select.select([self._file], [], [], max(0.0, until - time.monotonic()))[0]:
+            try:
+                got = os.read(self._file, 65536)
+            except OSError:
+                break
+            if not got:
+                break
+            found += got
+        self.written += found
+        self._stream.feed(found)
+        return found
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.screen.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def shows(self, part: str, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while part not in self.text:
+            assert time.monotonic() < end, f"{part!r} is not in\n{self.text}"
+            self.read()
+
+    def while_only_numbers_change(self, refreshes: int) -> bytes:
+        """Return what is written in that many seconds in which no line comes or goes: a busy machine's are said for a while."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            before = re.sub(r"\d+", "N", self.text)
+            written = self.read(refreshes)
+            if written and re.sub(r"\d+", "N", self.text) == before:
+                return written
+        raise AssertionError(f"lines keep coming and going\n{self.text}")
+
+    def interrupt(self) -> int:
+        """Type Ctrl-C and return the exit status."""
+        os.write(self._file, b"\x03")
+        return self.end()
+
+    def end(self) -> int:
+        ended, last = 0, time.monotonic() + 60
+        while not ended:
+            assert time.monotonic() < last, f"it does not end\n{self.text}"
+            self.read()
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+        self.read()
+        return os.waitstatus_to_exitcode(status)
