@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from importlib import metadata
@@ -24,10 +25,21 @@ def requirement(extra: str) -> str:
         return f"hpctrain[{extra}]"
     if isinstance(vcs, dict) and url:
         return f"hpctrain[{extra}] @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}".removesuffix("@")
+    if where.scheme in ("http", "https"):
+        return f"hpctrain[{extra}] @ {url}"
     path = Path(unquote(where.path))
     return f"{path}[{extra}]" if where.scheme == "file" and path.exists() else f"hpctrain[{extra}]"
 
 
 def command(extra: str) -> str:
     """Return what is typed to install it, with the libraries of the extra, into the environment that runs this."""
-    return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement(extra))}"
+    python = shlex.quote(sys.executable)
+    return f"{f'uv pip install --python {python}' if _made_by_uv() else f'{python} -m pip install'} {shlex.quote(requirement(extra))}"
+
+
+def _made_by_uv() -> bool:
+    """Whether this is an environment of uv's, which has no pip; uv says so in the file of PEP 405."""
+    try:
+        return re.search(r"^uv\s*=", Path(sys.prefix, "pyvenv.cfg").read_text(errors="replace"), re.MULTILINE) is not None
+    except OSError:
+        return False

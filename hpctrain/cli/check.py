@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli.job_options import Job, JobCommand, Request, job_options, request
+from hpctrain.cli.job_options import Job, JobCommand, Request, job_options, request, words_of
 from hpctrain.errors import UsageError
 from hpctrain.jobs import shell
 from hpctrain.jobs.finding import LEVELS, Finding
@@ -54,6 +54,7 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
         click.echo(json.dumps(_document(examined, shown, values), ensure_ascii=False))
     else:
         _print(examined, shown, values)
+        click.echo(_next(asked, examined), err=True)
     return 1 if examined.errors else 0
 
 
@@ -102,10 +103,15 @@ def _print(examined: Examined, shown: list[Finding], values: list[dict[str, Any]
     summary += [f"not checked: {sentence}" for sentence in examined.not_checked]
     for line in summary:
         click.echo(show.wrapped(line, _WIDTH))
+
+
+def _next(asked: Request, examined: Examined) -> str:
+    """Return what to type next: the verb that starts this job, with the words that it was checked with."""
+    words = () if asked.is_bare else words_of(asked)
     if examined.errors:
-        click.echo("more on each: hpctrain docs ID; next: mend the errors, then: hpctrain check", err=True)
-    else:
-        click.echo("next: hpctrain submit", err=True)
+        return f"more on each: hpctrain docs ID\nnext: mend the errors, then: {shell.join(('hpctrain', 'check', *words))}"
+    verb = "submit" if examined.job.config.tune is None else "tune"
+    return f"next: {shell.join(('hpctrain', verb, *words))}"
 
 
 def _values(asked: Request, job: Job) -> Iterator[dict[str, Any]]:

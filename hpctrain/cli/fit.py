@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli.job_options import JobCommand, Request, job_options, request
+from hpctrain.cli.job_options import JobCommand, Request, job_options, request, words_of
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import shell
 from hpctrain.scheduler.parse import memory_size
@@ -56,7 +56,8 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
     chosen = _row_number(parameters["apply"])
     if chosen is not None and parameters["as_json"]:
         raise UsageError("--apply shows a diff, and --json one object", fix="hpctrain fit --apply, or: hpctrain fit --json")
-    question = fit_facts.question(asked, _typed(parameters))
+    typed = _typed(parameters)
+    question = fit_facts.question(asked, typed)
     own = layouts.judged(question.shape, question.layout, question.site, question.work, question.learnt)
     rows = layouts.table(
         question.shape, question.layout, question.site, question.work, question.learnt, every=parameters["every"]
@@ -71,7 +72,7 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
     else:
         for line in fit_page.page(question, own, rows, best, exact, every=parameters["every"]):
             click.echo(line)
-        _next(own, best)
+        _next(asked, own, best, fit_facts.again(typed, asked, "--apply"))
     return 0 if own.fits else 1
 
 
@@ -133,13 +134,14 @@ def _apply(asked: Request, question: Question, rows: tuple[Row, ...], best: Row 
         click.echo(line)
     for note in question.notes:
         click.echo(f"note: {note}", err=True)
-    click.echo("next: hpctrain check", err=True)
+    config = ("--config", asked.config) if asked.config is not None else ()
+    click.echo(f"next: {shell.join(('hpctrain', 'check', *config))}", err=True)
 
 
-def _next(own: Row, best: Row | None) -> None:
+def _next(asked: Request, own: Row, best: Row | None, apply: str) -> None:
     if best is None:
         return
     if best.layout == own.layout:
-        click.echo("next: hpctrain check", err=True)
+        click.echo(f"next: {shell.join(('hpctrain', 'check', *(() if asked.is_bare else words_of(asked))))}", err=True)
     else:
-        click.echo("next: hpctrain fit --apply (writes the row marked > into the config), or --apply ROW", err=True)
+        click.echo(f"--apply writes the row marked > into the config, --apply ROW another\nnext: {apply}", err=True)

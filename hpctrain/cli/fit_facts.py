@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.cli import surroundings_files
-from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables
+from hpctrain.cli.job_options import Job, Request, job_from, layers_of, mention_unknown_variables, words_of
 from hpctrain.cli.job_scripts import jobs_of
 from hpctrain.errors import UsageError
 from hpctrain.fit import asked, correction, gpus, host, layouts, memory
@@ -28,12 +28,13 @@ from hpctrain.jobs.check.case import Case, Fact
 from hpctrain.jobs.check.surroundings import DatasetFacts, ModelFacts, PathFacts, Surroundings
 from hpctrain.preparation import manifest
 from hpctrain.runs import files
+from hpctrain.scheduler.parse import memory_size
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
 
 _EPOCHS = 3.0  # TrainingArguments.num_train_epochs
-_WITHOUT_GPU = "hpctrain fit --gpu h100 (or --cluster NAME; hpctrain clusters lists the profiles)"
+_WITHOUT_GPU = "a GPU is named as below, or known by --cluster NAME (hpctrain clusters lists)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def question(request: Request, typed: Typed) -> Question:
     case = _case(job, config, known, data)
     if typed.gpu is None and typed.gpu_memory is None and hardware.gpu_bytes(case) is None:
         case = _asking_slurm(case)
-    site, words = _site(case, typed)
+    site, words = _site(case, typed, request)
     wanted = asked.layout_of(
         options, nodes=job.spec.nodes, gpus_per_node=job.spec.gpus_per_node, sharding=job.spec.sharding, shape=known,
         cuda=not sizes.uses_cpu(case), bf16=site.gpu is None or site.gpu.bf16 is not None, gpu_bytes=site.gpu_bytes, dataset=data,
@@ -108,6 +109,8 @@ def question(request: Request, typed: Typed) -> Question:
     )  # fmt: skip
     if memory.is_rough(known, wanted):
         notes.append("adapters on experts, or layers without experts: memory was up to 8% too low or too high in small models")
+    if wanted.sharding.startswith("zero") and wanted.processes == 1:
+        notes.append("DeepSpeed in one process is not followed: its bucket (1 GB) and its copies of the gradients come on top")
     work, work_words = _work(options, wanted, data)
     learnt = sizes.learnt(case, site.gpu.name if site.gpu is not None else None) if typed.learn else correction.NONE
     return Question(
@@ -192,7 +195,7 @@ def _config(job: Job, typed: Typed) -> tuple[dict[str, Any], str]:
         hub = said if said.count("/") == 1 and not said.startswith((".", "/", "~")) else "OWNER/MODEL"
         raise UsageError(
             f"there is no {file if path.suffix == '.json' else f'config.json in {said}'}; nothing is downloaded, and that file is enough",
-            fix=f"hf download {shell.quote(hub)} config.json --local-dir {shell.quote(said)} (where there is a network)",
+            fix=f"where there is a network: hf download {shell.quote(hub)} config.json --local-dir {shell.quote(said)}",
         )
     config = files.read_json(file)
     if config is None:
@@ -236,7 +239,7 @@ def _asking_slurm(case: Case) -> Case:
     return replace(case, live=live, cluster=merge(case.cluster, live))
 
 
-def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
+def _site(case: Case, typed: Typed, request: Request) -> tuple[layouts.Site, str]:
     """Return the GPU and its node, and where that is known from."""
     shape, live = case.shape, next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
     named = typed.gpu or sizes.gpu_name(case)
@@ -245,11 +248,11 @@ def _site(case: Case, typed: Typed) -> tuple[layouts.Site, str]:
     gpu = gpus.find(named, size) if named is not None else None
     memory = gpus.usable(named, size)
     if typed.gpu is not None and memory is None:
-        raise _unknown_gpu(typed.gpu)
+        raise _unknown_gpu(typed, request)
     if memory is None:
         profile = f"the profile {case.profile.name} says nothing of them" if case.profile is not None else "no cluster profile is named"
         reason = f"{named!r} is not in the table of GPUs" if named else f"{profile}, and {_said_by_slurm(case)}"
-        raise UsageError("which GPU the job gets is not known", details=(reason,), fix=_WITHOUT_GPU)
+        raise UsageError("which GPU the job gets is not known", details=(reason, _WITHOUT_GPU), fix=again(typed, request, "--gpu", "h100"))
     typed_words = " ".join(word for word in ("--gpu" * (typed.gpu is not None), "--gpu-memory" * (typed.gpu_memory is not None)) if word)
     said = case.fact(shape.gpu, "nodes", case.shape_name or "", "gpu") if shape is not None else None
     known = fact.source if fact is not None else said.source if said is not None else "sinfo" if live else "gpu_type"
@@ -275,14 +278,23 @@ def _said_by_slurm(case: Case) -> str:
     return "Slurm shows no GPUs where the job goes"
 
 
-def _unknown_gpu(name: str) -> UsageError:
+def again(typed: Typed, request: Request, *words: str) -> str:
+    """Return the same command with further options, which take the place of those that were typed."""
+    own = {"--model": typed.model, "--gpu": typed.gpu, "--gpu-memory": typed.gpu_memory and memory_size.format(typed.gpu_memory)}
+    typed_words = [word for option, value in own.items() if value and option not in words for word in (option, str(value))]
+    return shell.join(("hpctrain", "fit", *words, *typed_words, *(() if request.is_bare else words_of(request))))
+
+
+def _unknown_gpu(typed: Typed, request: Request) -> UsageError:
     """Return what to say of a name that the table lacks, or of a part of a GPU that does not say how large it is."""
-    fix = f"hpctrain fit --gpu {shell.quote(name)} --gpu-memory SIZE (its memory; then nothing is said of speed)"
+    name = str(typed.gpu)
+    fix = again(typed, request, "--gpu", name, "--gpu-memory", "80G")
+    size = "its memory has to be said, then; of speed nothing is"
     if gpus.is_part(name):
         what = f"{name!r} is a part of a GPU, and does not say how large it is"
-        return UsageError(what, details=("MIG's names do, such as 3g.20gb",), fix=fix)
+        return UsageError(what, details=("MIG's names do, such as 3g.20gb", size), fix=fix)
     known = textwrap.wrap(f"known: {', '.join(gpus.names())}", 78, subsequent_indent="  ", break_on_hyphens=False)
-    return UsageError(f"no GPU is known by the name {name!r}", details=tuple(known), fix=fix)
+    return UsageError(f"no GPU is known by the name {name!r}", details=(*known, size), fix=fix)
 
 
 def _work(options: Mapping[str, Any], layout: Layout, data: manifest.Manifest | None) -> tuple[layouts.Work, str]:

@@ -50,7 +50,8 @@ def command(ctx: click.Context, /, run: str | None, **parameters: Any) -> int:
         mails = "; Slurm mails by itself" if any(name == "mail-user" for name, _ in spec.sbatch) else ""
         raise UsageError(
             f"there is no command and no webhook to tell{mails}",
-            fix="notify: {webhook: ~/.hpctrain_webhook} in config.yaml (docs/notify.md)",
+            details=("docs/notify.md says who can be told, and how",),
+            fix=f"add to {ctx.params['config'] or 'config.yaml'}: notify: {{webhook: ~/.hpctrain_webhook}}",
         )
     if run is None:
         if parameters["wait"]:

@@ -22,8 +22,8 @@ _MOST_EVIDENCE = 4
 _OF_STEP = ("kill-on-bad-exit", "srun-exited", "srun-terminated")
 #: What a launcher says of a process that failed: the job did, though nobody knows its exit code.
 _LAUNCHERS = ("srun-exited", "torchelastic-child-failed")
-#: As torch's elastic agent writes it: by SIGKILL.
-_KILLED = -9
+#: Signals as torch's elastic agent writes them: what ends a process from outside, whose traces are of many kinds, and those of one kind.
+_KILLED, _OF_SIGNAL = -9, {-11: "segfault", -7: "bus-error", -6: "aborted"}
 
 
 def explain(
@@ -107,6 +107,9 @@ class _Judge:
         self.case, self.rules, self.troubles, self.lost = case, rules, troubles, lost
         self.first = min(first_failed, key=lambda each: each.at if each.at is not None else float("inf"), default=None)
         self.hits = () if _is_active(case) and not lost else tuple(hits)
+        self.by_file: dict[str, list[Hit]] = {}
+        for hit in self.hits:
+            self.by_file.setdefault(hit.evidence.file, []).append(hit)
         self.fired = engine_evidence.fired(rules, self.hits, case, troubles)
 
     def judged(self, *, known: bool) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
@@ -138,7 +141,7 @@ class _Judge:
 
     def _last_resort(self, able: Sequence[Fired], *, known: bool) -> list[Fired]:
         """Return what the training perhaps got over, where it failed, and nothing says by what. What steps came behind has started well."""
-        if not (known or self.lost or self.says_so()) or self._unknown_tracebacks(self.hits):
+        if not (known or self.lost or self.says_so()) or self._unknown_tracebacks():
             return []
         return [each for each in able if each.over is Over.PERHAPS and each.rule.stage in ("comm", "run", "end")]
 
@@ -161,16 +164,17 @@ class _Judge:
         if not each.hits or each.record or each.found or (each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")):
             return False
         hit = each.hits[0]
-        for trouble in self._unknown_tracebacks(self.hits):
+        for trouble in self._unknown_tracebacks():
             apart = None not in (trouble.rank, hit.rank) and trouble.rank != hit.rank
             if apart and engine_order.is_behind(hit, trouble):
                 return True
         return False
 
-    def _unknown_tracebacks(self, hits: Sequence[Hit]) -> list[Trouble]:
-        """Return the tracebacks that the training did not get over, and in which none of `hits` stands."""
+    def _unknown_tracebacks(self, but: Sequence[str] = ()) -> list[Trouble]:
+        """Return the tracebacks that the training did not get over, and in which no line of a rule stands, but of those named."""
         shown = [each for each in self.troubles if each.traceback and not self._is_over(each)]
-        return [each for each in shown if not any(engine_survived.stands_in(hit, each) for hit in hits)]
+        known = engine_survived.stands_in
+        return [each for each in shown if not any(known(hit, each) for hit in self.by_file.get(each.file, ()) if hit.rule not in but)]
 
     @staticmethod
     def _is_over(each: Trouble) -> bool:
@@ -183,7 +187,7 @@ class _Judge:
         """
         if each.rule.kind != "symptom" or each.hits or each.record or not each.found:
             return False
-        return bool(self._unknown_tracebacks([hit for hit in self.hits if hit.rule not in _OF_STEP]))
+        return bool(self._unknown_tracebacks(_OF_STEP))
 
     def _earliest(self, fired: Sequence[Fired]) -> list[Fired]:
         """Return the one that came first; with one that is certain behind it, where the first is only likely, and long ago."""
@@ -283,7 +287,8 @@ class _Judge:
     def _is_of_the_first(self, rule: Rule) -> bool:
         """Whether what a rule says is of one process: then it is the one that torch saw fail first."""
         if rule.kind == "symptom":
-            return self.first is not None and self.first.exit_code == _KILLED
+            code = self.first.exit_code if self.first is not None else None
+            return code == _KILLED or (code is not None and _OF_SIGNAL.get(code) == rule.id)
         return rule.stage in ("run", "comm") and rule.area not in ("time", "end")
 
     def _consequence(self, each: Fired) -> Consequence:
@@ -303,7 +308,6 @@ class _Judge:
         Args:
             known: whether it is known that the job failed; where it is not, only what ends a program counts.
         """
-        followed = {(hit.evidence.file, hit.order[1]) for hit in self.hits}
         usable = [
             each
             for each in self.troubles
@@ -311,7 +315,7 @@ class _Judge:
         ]
         if not usable:
             return None
-        own = [each for each in usable if not any((each.file, each.line + n) in followed for n in range(len(each.lines) + 40))]
+        own = [each for each in usable if not self._is_known(each)]
         usable = [each for each in own or usable if not self._is_over(each)] or own or usable
         if self.first is not None and (of_first := [each for each in usable if each.rank is not None and each.rank == self.first.rank]):
             usable = of_first
@@ -326,6 +330,21 @@ class _Judge:
         )
         since = None if best.at is None else text.clock(best.at, self.case.zone_s)
         return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
+
+    def _is_known(self, each: Trouble) -> bool:
+        """Whether lines of a rule stand in an error, or close behind it.
+
+        What a launcher says of a process that died stands behind its traceback: a consequence knows a traceback by its own lines only.
+        """
+        until = each.line + len(each.lines) + 40
+        near = {hit.rule for hit in self.by_file.get(each.file, ()) if each.line <= hit.order[1] < until}
+        if not each.traceback:
+            return bool(near)
+        return any(
+            rule.kind != "consequence" or any(re.search(pattern, line) for pattern in rule.lines for line in each.lines)
+            for rule in self.rules
+            if rule.id in near
+        )
 
 
 def _of_any(hits: Sequence[Hit], node: str | None) -> tuple[int | None, str | None]:

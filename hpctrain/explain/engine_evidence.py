@@ -69,6 +69,7 @@ def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case, troubles: Sequ
     by_rule: dict[str, list[Hit]] = {}
     for hit in hits:
         by_rule.setdefault(hit.rule, []).append(hit)
+    shown = engine_survived.tracebacks(troubles)
     found = []
     for rule in rules:
         own = tuple(by_rule.get(rule.id, ()))
@@ -81,7 +82,7 @@ def fired(rules: Sequence[Rule], hits: Sequence[Hit], case: Case, troubles: Sequ
         fact = _asked(rule.fact, case) if rule.fact is not None else None
         if (rule.all and rule.fact is not None and fact is None) or not (own or record or fact):
             continue
-        over = engine_survived.of_hits(rule, own, troubles) if own and record is None and fact is None else Over.NO
+        over = engine_survived.of_hits(rule, own, shown) if own and record is None and fact is None else Over.NO
         found.append(Fired(rule=rule, hits=own, record=record, found=fact, ended=_since(case), over=over))
     return found
 

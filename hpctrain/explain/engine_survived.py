@@ -7,7 +7,7 @@ there. A healthy job is full of such lines: downloads that were tried again, an 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 
 from hpctrain.explain.hit import Hit, Trouble
@@ -15,6 +15,8 @@ from hpctrain.explain.rule import Rule
 
 #: Steps behind an error, and the training got over it: for sure, and perhaps. Other ranks may write a few before they wait for a dead one.
 SURVIVED, LITTLE = 20, 3
+#: Bytes that may have been held back: Python keeps 8 KiB of what goes to a file, and writes them when it ends, behind its traceback.
+_HELD_BACK = 16 << 10
 #: Lines from the head of a traceback to what a rule knows of it.
 _WITHIN = 60
 #: The first frame of an error that nobody caught: it ended its process, though the output that was held back came behind it.
@@ -40,23 +42,32 @@ def of(each: Hit | Trouble, *, numbers: bool = False, uncaught: bool = False, ca
     Args:
         each: what was found.
         numbers: it tells of NaN: a training that is complete may have trained with it to its end.
-        uncaught: it is of an error that nobody caught.
+        uncaught: it is of an error that nobody caught; a little behind it may be of before.
         caught: it is of an error that somebody has caught: one step will do.
     """
     if each.steps_after >= SURVIVED or (each.done_after == "complete" and not numbers):
-        return Over.SURELY
+        return Over.PERHAPS if uncaught and 0 < each.bytes_after <= _HELD_BACK else Over.SURELY
     perhaps = each.steps_after >= (1 if caught else LITTLE) or (each.done_after == "zero" and not numbers)
     return Over.PERHAPS if perhaps and not uncaught else Over.NO
 
 
-def of_hits(rule: Rule, hits: Iterable[Hit], troubles: Iterable[Trouble]) -> Over:
-    """Return whether all lines of a rule were got over."""
+def tracebacks(troubles: Iterable[Trouble]) -> dict[str, list[Trouble]]:
+    """Return the tracebacks of each file: a job of hundreds of ranks has thousands, and as many lines."""
+    found: dict[str, list[Trouble]] = {}
+    for each in troubles:
+        if each.traceback:
+            found.setdefault(each.file, []).append(each)
+    return found
+
+
+def of_hits(rule: Rule, hits: Iterable[Hit], by_file: Mapping[str, Sequence[Trouble]]) -> Over:
+    """Return whether all lines of a rule were got over; `by_file`: `tracebacks`."""
     hits = list(hits)
     # A training goes on in the time that a notice of its end leaves it.
     first = hits[0].evidence.text
     if rule.area in ("time", "end") and (_NOTICE.search(first) or _ERROR.search(first) is None):
         return Over.NO
-    own = [(hit, [each for each in troubles if each.traceback and stands_in(hit, each)]) for hit in hits]
+    own = [(hit, [each for each in by_file.get(hit.evidence.file, ()) if stands_in(hit, each)]) for hit in hits]
     # A number that is wrong stays, until steps without it come; an error that was raised for it is one like others.
     numbers = rule.area == "numbers" and _ERROR.search(first) is None
     return min(

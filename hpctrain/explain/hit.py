@@ -34,7 +34,7 @@ class Hit:
         steps_after: lines of progress that stand behind it in the same file, some tens at most.
         done_after: what closes a program that did what it was to do stands behind it: "complete" of a training's own, or "zero", an exit
             status that a script wrote, which may be that of another command.
-        lines_after: lines of any kind, all of them.
+        lines_after: lines of any kind, all of them; bytes_after: likewise, 0 where nobody has counted.
     """
 
     rule: str
@@ -51,6 +51,7 @@ class Hit:
     steps_after: int = 0
     done_after: Done = None
     lines_after: int = 0
+    bytes_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Trouble:
     parts: int = 0
     steps_after: int = 0
     done_after: Done = None
+    bytes_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

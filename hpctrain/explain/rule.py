@@ -17,6 +17,8 @@ from hpctrain.explain.model import STAGES, Certainty, Stage
 Kind = Literal["cause", "symptom", "consequence"]
 AREAS = ("submission", "queue", "environment", "launch", "communication", "memory", "data", "numbers", "hardware", "storage", "time", "end")
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+#: Flags in front of what is to be the beginning of a line.
+_FLAGS = re.compile(r"\(\?[a-zA-Z]+\)\^")
 _NAME = re.compile(r"\{([^{}]*)\}")
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Names that a cause may use though no regex has them: what the engine and the record know.
@@ -135,6 +137,8 @@ def _of_regex(rule: Rule, key: str, pattern: str, names: set[str]) -> Iterator[s
         return
     if re.search(pattern, ""):
         yield f"{key}: {pattern!r} matches an empty line"
+    if key in ("lines", "unless") and _FLAGS.match(pattern):
+        yield f"{key}: {pattern!r} is not tried behind a rank's label, because it does not begin with '^'; write '^(?i:…)'"
     if key != "unless" and (key != "lines" or rule.literals):
         return
     clauses = scan_literals.clauses(pattern)

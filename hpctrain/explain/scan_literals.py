@@ -16,6 +16,7 @@ _parser: Any = re._parser  # type: ignore[attr-defined]
 Clause = frozenset[str]
 END = "\0"
 _OPEN = "\1"
+_DIGITS = frozenset(range(ord("0"), ord("9") + 1))
 #: Shorter words are in every second line.
 MIN_LENGTH = 3
 #: Alternatives of one word, of `oom[-_]kill` two.
@@ -48,6 +49,53 @@ def clauses(pattern: str) -> tuple[Clause, ...]:
     found = [_least(_ended(text) for text in clause) for clause in found]
     usable = {clause for clause in found if all(len(word.rstrip(END)) >= MIN_LENGTH for word in clause)}
     return tuple(sorted(usable, key=lambda clause: (-worth(clause), sorted(clause))))
+
+
+@lru_cache(maxsize=4000)
+def tells_digits(pattern: str) -> bool:
+    """Whether a regex may match a line, and not the same line with other digits of the same number.
+
+    Raises:
+        re.error: it is no regex.
+    """
+    return _tells(_parser.parse(pattern))
+
+
+def _tells(nodes: Iterable[tuple[Any, Any]]) -> bool:
+    return any(_node_tells(str(kind), value) for kind, value in nodes)
+
+
+def _node_tells(kind: str, value: Any) -> bool:
+    match kind:
+        case "LITERAL" | "NOT_LITERAL":
+            return value in _DIGITS
+        case "IN":
+            return not _has_all_or_none(value)
+        case "SUBPATTERN":
+            return _tells(value[3])
+        case "ATOMIC_GROUP":
+            return _tells(value)
+        case "BRANCH":
+            return any(map(_tells, value[1]))
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            return _tells(value[2])
+        case "ASSERT" | "ASSERT_NOT":
+            return _tells(value[1])
+    return kind not in ("AT", "ANY", "NEGATE", "FAILURE", "CATEGORY")
+
+
+def _has_all_or_none(items: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether a set of characters holds all digits, or none."""
+    held: set[int] = set()
+    for kind, value in items:
+        match str(kind):
+            case "LITERAL":
+                held.add(value)
+            case "RANGE":
+                held.update(_DIGITS & set(range(value[0], value[1] + 1)))
+            case "CATEGORY" if str(value) in ("CATEGORY_DIGIT", "CATEGORY_WORD", "CATEGORY_NOT_SPACE"):
+                return True
+    return not held & _DIGITS or held >= _DIGITS
 
 
 def _ended(text: str) -> str:

@@ -66,6 +66,15 @@ class Signature:
     silenced: tuple[str, ...] = ()
     _compiled: re.Pattern[str] | None = None
     _but_not: tuple[re.Pattern[str], ...] = ()
+    _tells: bool | None = None
+
+    @property
+    def tells_digits(self) -> bool:
+        """Whether it may match a line, and not the same line with other digits."""
+        if self._tells is None:
+            patterns = [self.pattern, *(self.rule.but_not if self.role == "line" and self.rule is not None else ())]
+            self._tells = any(map(scan_literals.tells_digits, patterns))
+        return self._tells
 
     def match(self, line: str) -> re.Match[str] | None:
         """Return where the regex matches in a cleaned line, unless one of the rule's `but_not` does too."""
@@ -84,6 +93,7 @@ class Word:
     Attributes:
         ends: no letter, digit or underscore follows it.
         others: of each signature, what else the line must hold.
+        errors: all of them are of the role "error".
     """
 
     text: bytes
@@ -92,6 +102,7 @@ class Word:
     others: list[tuple[tuple[bytes, ...], ...]] = field(default_factory=list)
     #: Rules that a line with it may silence.
     silences: set[str] = field(default_factory=set)
+    errors: bool = True
 
 
 class Table:
@@ -113,6 +124,7 @@ class Table:
                 word = by_text.setdefault(text, Word(text.rstrip(END).encode(), text.endswith(END)))
                 word.signatures.append(signature)
                 word.silences.update(signature.silenced)
+                word.errors = word.errors and signature.role == "error"
                 word.others.append(rest)
         self.words = tuple(by_text.values())
 

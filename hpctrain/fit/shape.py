@@ -192,7 +192,7 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
     per_token = reader.size("num_experts_per_tok") if family.experts else 0
     if layers > _MOST_LAYERS:
         reader.problem(f"num_hidden_layers must be {_MOST_LAYERS} at most, not {layers}")
-    if heads % kv_heads:
+    if heads % kv_heads and not reader.has_problems:
         reader.problem(f"num_attention_heads, {heads}, must be a multiple of num_key_value_heads, {kv_heads}")
     dense = _dense_layers(config, reader, layers) if family.experts else 0
     reader.check()
@@ -242,12 +242,16 @@ def _family(config: Mapping[str, Any]) -> Family:
         if isinstance(inner, str) and inner in FAMILIES:
             details = (f"its language model ({inner}) is known; what the images' part and their tokens take is not",)
             raise HpctrainError(what, details=details, fix=_TEXT_ALONE)
-    raise HpctrainError(what, details=(*known, _TRACKED), fix="hpctrain submit --time 15 -- --max_steps 5 (its log says what it took)")
+    raise HpctrainError(what, details=(*known, *_TRACKED), fix="hpctrain submit --time 15 -- --max_steps 5")
 
 
 #: What works out the language model of one that wraps it.
-_TEXT_ALONE = "jq .text_config FOLDER/config.json > text.json; hpctrain fit --model text.json (without the images' part)"
-_TRACKED = "with torch, python -m hpctrain.training.fit_exact FOLDER counts causal language models, and classifiers with --loss classes"
+_TEXT_ALONE = "jq .text_config FOLDER/config.json > text.json && hpctrain fit --model text.json"
+_TRACKED = (
+    "with torch, this counts causal language models; classifiers with --loss classes:",
+    "  python -m hpctrain.training.fit_exact FOLDER",
+    "else a short job is tried, whose log says what it took",
+)
 
 
 class _Reader:
@@ -260,6 +264,11 @@ class _Reader:
     def problem(self, what: str) -> None:
         """Remember what is wrong."""
         self._problems.append(what)
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether sizes are missing or wrong: then nothing is to be said of how they go together."""
+        return bool(self._problems)
 
     def size(self, name: str, *, default: int | None = None, other: str | None = None) -> int:
         """Return a size, or `default`; 1 where neither is there, which `check` reports. `other`: a further name of it."""

@@ -1,8 +1,4 @@
-"""All log files of a job, searched for what the rules know: gigabytes in seconds, in two processes where there are two cores.
-
-The words are found by an Aho-Corasick automaton of Rust (ahocorasick_rs); where that is not installed, by one search for each word, which
-finds the same and takes a hundred times as long.
-"""
+"""All log files of a job, searched for what the rules know: gigabytes in seconds, in two processes where there are two cores."""
 
 from __future__ import annotations
 
@@ -12,16 +8,16 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from hpctrain.explain.hit import Scanned
 from hpctrain.explain.rule import Rule
 from hpctrain.explain.scan_table import Table
-from hpctrain.logs import read
+from hpctrain.logs import read, scan_words
 from hpctrain.logs.model import LogFile
-from hpctrain.logs.scan_file import FileScan, Finder, Findings
+from hpctrain.logs.scan_file import FileScan, Findings
+from hpctrain.logs.scan_words import Finder
 
 #: Below it, a second process costs more than it gains.
 _WORTH_A_PROCESS = 48 << 20
@@ -82,35 +78,7 @@ def find_words(table: Table, *, compiled: bool = True) -> Finder:
         table: of the words.
         compiled: False: the slower search, though the other is there.
     """
-    words = table.texts
-    if not words:
-        return lambda _: []
-    automaton_of = _automaton() if compiled else None
-    if automaton_of is None:
-        return lambda low: _one_by_one(words, low)
-    automaton = automaton_of(words)
-
-    # All of them, overlapping ones too: one rule's word may be a part of another's.
-    return partial(automaton.find_matches_as_indexes, overlapping=True)
-
-
-def _automaton() -> Any:
-    """Return the class of Rust, or None."""
-    try:
-        from ahocorasick_rs import BytesAhoCorasick
-    except ImportError:
-        return None
-    return BytesAhoCorasick
-
-
-def _one_by_one(words: Sequence[bytes], low: bytes) -> list[tuple[int, int, int]]:
-    found = []
-    for index, word in enumerate(words):
-        at = low.find(word)
-        while at >= 0:
-            found.append((index, at, at + len(word)))
-            at = low.find(word, at + 1)
-    return sorted(found, key=lambda each: each[2])
+    return scan_words.finder(table.texts, compiled=compiled)
 
 
 def _scan_one(file: LogFile, table: Table, finder: Finder) -> Findings:

@@ -7,7 +7,6 @@ finds of one rank, the first and the last place and the count are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,26 +15,30 @@ from hpctrain.explain.model import Evidence
 from hpctrain.explain.scan_table import Signature, Table, Word
 from hpctrain.logs import scan_trouble, text, when
 from hpctrain.logs.model import LogFile
-from hpctrain.logs.scan_steps import Steps
+from hpctrain.logs.scan_line import Here
+from hpctrain.logs.scan_shapes import Shapes, holds
+from hpctrain.logs.scan_steps import Place, Steps
 from hpctrain.logs.scan_trouble import Open
+from hpctrain.logs.scan_words import Finder
 
-#: (index of the word, start, end) of every word in lower-case bytes, in the order of the ends.
-Finder = Callable[[bytes], list[tuple[int, int, int]]]
-
-#: What is cleaned and looked at around a word of a long line.
-_BEFORE, _BEHIND = 2000, 3000
 _SHOWN = 300
 #: `near` reaches so many lines.
 _NEAR = 40
 _NEAR_BYTES = 32768
 _MOST_WAITING = 1000
+#: Bytes from one look for steps to the next one: lines with error words may be all that there is.
+_LEAST = 512
 #: So many lines below its first line, an error may say the name that the first one lacks.
 _BELOW = 8
 #: A rule that matches this often in one file is counted by a part of its lines from there on.
 _OFTEN, _SAMPLED = 5000, 64
 _MOST_KEYS = 4096
+#: More words than one in so many bytes: lines repeat, and their shapes are looked at.
+_DENSE = 512
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _DATE = re.compile(rb"20(\d\d)-[01]\d-[0-3]\d[T ]")
+#: Without it, there is no time. It may be coloured, or hold NULs, no more: those are gone.
+_CLOCK = re.compile(rb":[0-5][0-9]:[0-6][0-9]")
 _MEMORY = re.compile(rb"\[memory\] [^\n]{0,40}? host=([\w.-]+) rank=(\d+)/")
 _FIRST = re.compile(
     r"time\s*:\s*(?P<time>\S+).*?host\s*:\s*(?P<host>\S+).*?rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL
@@ -53,7 +56,7 @@ class _Kept:
     first: Hit
     last: Hit
     count: int
-    steps: tuple[int, int, int]
+    steps: Place
 
 
 @dataclass(slots=True)
@@ -66,41 +69,6 @@ class Findings:
     unless: set[str] = field(default_factory=set)
     status: int | None = None
     size: int = 0
-
-
-class _Here:
-    """The line that is looked at.
-
-    Attributes:
-        number: of the line, once `count` was called.
-        begin, end: of it, or of the part of it that is looked at, in the piece; `around`: that part in lower case.
-        done: words that were looked at in it.
-    """
-
-    __slots__ = ("_cleaned", "_counted", "_low", "around", "begin", "done", "end", "number", "piece")
-
-    def __init__(self, piece: bytes, low: bytes, number: int) -> None:
-        self.piece, self._low, self.number = piece, low, number
-        self.begin, self.end, self.around, self._counted = 0, -1, b"", 0
-        self.done: set[int] = set()
-        self._cleaned: str | None = None
-
-    def move(self, at: int) -> None:
-        """Go to the line around a place."""
-        self.begin, self.end = _bounds(self.piece, at)
-        self.around, self._cleaned, self.done = self._low[self.begin : self.end], None, set()
-
-    @property
-    def line(self) -> str:
-        """The line, cleaned."""
-        if self._cleaned is None:
-            self._cleaned = text.clean(self.piece[self.begin : self.end])
-        return self._cleaned
-
-    def count(self) -> None:
-        """Find out the line's number."""
-        self.number += self.piece.count(b"\n", self._counted, self.begin)
-        self._counted = self.begin
 
 
 class FileScan:
@@ -117,6 +85,7 @@ class FileScan:
         self.file = file
         self._table, self._find, self._year = table, finder, year
         self._year_seen = False
+        self._shapes, self._dense = Shapes(table, ranked=file.rank is not None), False
         self._line = 1
         self._size = 0
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
@@ -131,6 +100,8 @@ class FileScan:
         self._last_at: float | None = None
         self._status: int | None = None
         self._troubles: list[Open] = []
+        self._asked: tuple[list[Open], int, int] = ([], -1, -1)
+        self._room = True
         self._first: list[FirstFailed] = []
         self._unless: set[str] = set()
         self._tail = b""
@@ -154,16 +125,21 @@ class FileScan:
         if self._waiting:
             self._look_on(piece)
         low = piece.lower()
-        found = self._find(low)
+        stands: dict[int, int] = {}
+        if not self._dense:
+            found = self._find(low)
+            self._dense = len(found) * _DENSE > len(piece)
+        if self._dense:
+            found, stands = self._shapes.find(low)
         if found:
-            self._search(piece, low, found)
+            self._search(piece, low, found, stands)
         self._steps.up_to(piece, len(piece))
         self._line += piece.count(b"\n")
         self._tail = piece[-_NEAR_BYTES:] if len(piece) >= _NEAR_BYTES else (self._tail + piece)[-_NEAR_BYTES:]
 
-    def _search(self, piece: bytes, low: bytes, found: list[tuple[int, int, int]]) -> None:
+    def _search(self, piece: bytes, low: bytes, found: list[tuple[int, int, int]], stands: dict[int, int]) -> None:
         words, dead = self._table.words, self._dead
-        here = _Here(piece, low, self._line)
+        here = Here(piece, low, self._line, stands)
         size = len(low)
         for index, at, until in found:
             if index in dead:
@@ -171,12 +147,14 @@ class FileScan:
             word = words[index]
             if word.ends and until < size and low[until] in _WORD:
                 continue
+            if word.errors and at - self._steps.at < _LEAST and not self._has_room():
+                continue
             if at >= here.end:
                 here.move(at)
             elif index in here.done:
                 continue
             here.done.add(index)
-            if not self._is_left_out(word):
+            if here.stands or not self._is_left_out(word):
                 self._examine(word, here)
                 if not self._unless.isdisjoint(word.silences) and all(self._is_silenced(each) for each in word.signatures):
                     dead.add(index)
@@ -188,11 +166,13 @@ class FileScan:
         self._skipped += 1
         return self._skipped % _SAMPLED != 0
 
-    def _examine(self, word: Word, here: _Here) -> None:
+    def _examine(self, word: Word, here: Here) -> None:
         for signature, others in zip(word.signatures, word.others, strict=True):
-            if others and not all(_one_of(clause, here.around) for clause in others):
+            if others and not holds(others, here.around):
                 continue
-            if not self._is_wanted(signature):
+            if here.stands is not None and here.stands <= 0 and not signature.tells_digits:
+                continue
+            if not self._is_wanted(signature, here):
                 continue
             match = signature.match(here.line)
             if match is None and signature.pattern[0] == "^":
@@ -203,21 +183,28 @@ class FileScan:
     def _is_silenced(self, signature: Signature) -> bool:
         return signature.role == "unless" and self._unless.issuperset(signature.silenced)
 
-    def _is_wanted(self, signature: Signature) -> bool:
+    def _is_wanted(self, signature: Signature, here: Here) -> bool:
         if signature.role == "unless":
             return not self._is_silenced(signature)
-        return signature.role != "error" or self._wants_trouble()
+        if signature.role != "error":
+            return True
+        self._steps.up_to(here.piece, here.end, least=_LEAST)  # those before may have been got over
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether another error is wanted; asked of each line with an error's word, and so remembered."""
+        asked = self._troubles, self._part, self._steps.count + self._steps.others
+        if asked[0] is not self._asked[0] or asked != self._asked:
+            self._asked, self._room = asked, scan_trouble.has_room(self._troubles, self._part, self._steps)
+        return self._room
 
     def _is_often(self, signatures: list[Signature]) -> bool:
         """Whether every rule that a word may stand for has been found so often that a part of the lines will do."""
         return all(each.rule is not None and self._matched.get(each.rule.id, 0) > _OFTEN for each in signatures)
 
-    def _wants_trouble(self) -> bool:
-        return scan_trouble.has_room(self._troubles, self._part, self._steps)
-
     # -- one line ------------------------------------------------------------------------------------------------------
 
-    def _matches(self, signature: Signature, match: re.Match[str], here: _Here) -> None:
+    def _matches(self, signature: Signature, match: re.Match[str], here: Here) -> None:
         here.count()
         self._steps.up_to(here.piece, here.end)  # the line itself is no step behind it
         rule = signature.rule
@@ -236,7 +223,7 @@ class FileScan:
                 self._trouble(here)
             case "line" if rule is not None:
                 self._matched[rule.id] = self._matched.get(rule.id, 0) + 1
-                hit = self._hit(rule.id, match, here)
+                hit = self._hit(rule.id, match, here, _stands_for(here.stands, signature))
                 if not rule.near:
                     self._keep(hit)
                 elif len(self._waiting) < _MOST_WAITING:
@@ -267,7 +254,7 @@ class FileScan:
         cleaned += [text.label(line).rest for line in cleaned]
         return any(re.search(pattern, line) for pattern in near for line in cleaned)
 
-    def _hit(self, rule: str, match: re.Match[str], here: _Here) -> Hit:
+    def _hit(self, rule: str, match: re.Match[str], here: Here, stands: int | None) -> Hit:
         label = text.label(here.line)
         groups = {name: value for name, value in match.groupdict().items() if value is not None}
         at = self._time(here)
@@ -276,7 +263,7 @@ class FileScan:
         if rank is None and groups.get("rank", "").isdigit():
             rank = int(groups["rank"])
         node = self.file.node or label.node or groups.get("node") or (self._hosts.get(rank) if rank is not None else None)
-        weight = _SAMPLED if self._matched.get(rule, 0) > _OFTEN + 1 else 1
+        weight = stands or (_SAMPLED if self._matched.get(rule, 0) > _OFTEN + 1 and not here.stands else 1)
         shown = Evidence(file=self.file.name, line=here.number, text=text.around(here.line, match.start(), _SHOWN))
         return Hit(
             rule=rule, evidence=shown, order=(self.file.order, here.number), at=at, rank=rank, node=node, attempt=self.file.attempt,
@@ -297,7 +284,7 @@ class FileScan:
         elif len(self._kept) < _MOST_KEYS:
             self._kept[key] = _Kept(hit, hit, hit.count, self._steps.place)
 
-    def _trouble(self, here: _Here) -> None:
+    def _trouble(self, here: Here) -> None:
         label = text.label(here.line)
         rank = self.file.rank if self.file.rank is not None else label.rank
         node = self.file.node or label.node or (self._hosts.get(rank) if rank is not None else None)
@@ -316,7 +303,7 @@ class FileScan:
 
     # -- time, steps and starts of the job -----------------------------------------------------------------------------
 
-    def _time(self, here: _Here) -> float | None:
+    def _time(self, here: Here) -> float | None:
         """Return the time of a line, or of one of the lines before it."""
         line, piece, begin = here.line, here.piece, here.begin
         at = when.of(text.label(line).rest, year=self._year)
@@ -324,7 +311,7 @@ class FileScan:
             at = when.of(line, year=self._year)
         if at is None:
             before = (self._tail if begin < 4096 else b"") + piece[max(0, begin - 4096) : begin]
-            for raw in reversed(before.split(b"\n")[-60:]):
+            for raw in reversed(before.split(b"\n")[-60:] if _CLOCK.search(before) else []):
                 if b":" in raw and (at := when.of(text.label(text.clean(raw)).rest, year=self._year)) is not None:
                     break
         if at is not None:
@@ -365,31 +352,24 @@ class FileScan:
             self._part += 1
         hits = []
         for kept in self._kept.values():
-            steps, done = self._steps.since(kept.steps)
-            behind: dict[str, Any] = {"steps_after": steps, "done_after": done, "lines_after": max(0, self._line - 1 - kept.last.order[1])}
+            steps, done, size = self._steps.since(kept.steps)
+            lines = max(0, self._line - 1 - kept.last.order[1])
+            behind: dict[str, Any] = {"steps_after": steps, "done_after": done, "lines_after": lines, "bytes_after": size}
             hits.append(replace(kept.first, count=kept.count, parts=self._part, **behind))
             if kept.last is not kept.first:
                 hits.append(replace(kept.last, count=0, parts=self._part, **behind))
         for trouble in self._troubles:
             trouble.parts = self._part
-            trouble.steps_after, trouble.done_after = self._steps.since(trouble.steps)
+            trouble.steps_after, trouble.done_after, trouble.bytes_after = self._steps.since(trouble.steps)
         first = [replace(each, parts=self._part) for each in self._first]
         return Findings(hits, self._troubles, first, self._unless, self._status, self._size)
 
 
-def _bounds(piece: bytes, at: int) -> tuple[int, int]:
-    """Return where the line around a place begins and ends; of a long one, a part of it that no carriage return ends."""
-    low, high = max(0, at - _BEFORE), at + _BEHIND
-    begin = max(piece.rfind(b"\n", low, at), piece.rfind(b"\r", low, at)) + 1 or low
-    end = piece.find(b"\n", at, high)
-    back = piece.find(b"\r", at, high if end < 0 else end)
-    if back >= 0:
-        end = back
-    return begin, (end if end >= 0 else min(high, len(piece)))
-
-
-def _one_of(words: tuple[bytes, ...], line: bytes) -> bool:
-    return any(word in line for word in words)
+def _stands_for(stands: int | None, signature: Signature) -> int | None:
+    """Return for how many lines a match stands; None: that is to be worked out."""
+    if stands is None or stands == 0:
+        return None
+    return 1 if stands > 0 and signature.tells_digits else abs(stands)
 
 
 def _apart(one: float | None, other: float | None) -> float:

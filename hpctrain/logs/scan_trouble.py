@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpctrain.explain.hit import DEADLY, Done, Trouble
 from hpctrain.logs import text
 from hpctrain.logs.model import LogFile
-from hpctrain.logs.scan_steps import Steps
+from hpctrain.logs.scan_steps import Place, Steps
 
 #: Of one start of the job, in one file.
 MOST = 4
@@ -32,6 +32,8 @@ _FRAME = re.compile(r"  +File \"")
 _DIGITS = re.compile(r"(\d+)")
 #: Who wrote a line, in what a collector put in front of it.
 _RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,6})\b")
+#: What stands in front of a number that tells a process from others.
+_PROCESS = re.compile(r"(?i)(?:rank|worker|task|proc(?:ess)?|pid|node|host|gpu|replica|pod|actor)s?\W{0,3}$")
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
 )
@@ -57,12 +59,13 @@ class Open:
     node: str | None
     at: float | None
     part: int
-    steps: tuple[int, int, int]
+    steps: Place
     before: bytes
     text: bytes
     parts: int = 0
     steps_after: int = 0
     done_after: Done = None
+    bytes_after: int = 0
 
     def add(self, piece: bytes) -> None:
         """Take the piece behind those that were read."""
@@ -90,6 +93,7 @@ class Open:
             file=self.file.name, line=self.line, lines=tuple(_cut(shown)), error=error, traceback=is_traceback,
             order=(self.file.order, self.line), at=self.at, rank=rank, node=self.node, attempt=self.file.attempt,
             part=self.part, parts=self.parts, steps_after=self.steps_after, done_after=self.done_after,
+            bytes_after=self.bytes_after,
         )  # fmt: skip
 
 
@@ -159,7 +163,8 @@ def _kept(parts: list[str]) -> list[str]:
     kept = list(parts)
     for at in range(1, len(parts), 2):
         of_a_time = parts[at - 1][-1:] in tuple(":.,-/T+") or parts[at + 1][:1] in tuple(":.,-/T")
-        kept[at] = r"\d+" if of_a_time or parts[at - 1][-1:].isspace() or not parts[at - 1] else parts[at]
+        of_any = of_a_time or parts[at - 1][-1:].isspace() or not parts[at - 1]
+        kept[at] = r"\d+" if of_any and not _PROCESS.search(parts[at - 1]) else parts[at]
     return kept
 
 

@@ -44,7 +44,7 @@ class Efficiency:
     Attributes:
         gpus, nodes, cpus: of the newest job of the run; counts: the different numbers of GPUs that its jobs had, the oldest first.
         held_s: seconds in which it had its nodes, all starts together; gpu_s, node_s: times the GPUs, or nodes, that each start had.
-        asked_s: the time limits of these starts, added up; asked_gpu_s: times the GPUs of each.
+        asked_s: the time limits of these starts, of those within one job once, added up; asked_gpu_s: times the GPUs of each.
         waited_s: seconds in which it had none: in the queue, and between two starts.
         parts: of `held_s`.
         utilisation: of the GPUs while it trained, 0 to 1.
@@ -131,14 +131,15 @@ def of(
         return Had(gpus=_gpus_between(history, first, until, gpus), nodes=nodes, limit_s=limit)
 
     spans = held.spans(history.starts, accounts, now, otherwise=otherwise)
-    limits = [span.had.limit_s for span in spans if span.had.limit_s is not None]
-    asked = sum(limits) if limits and len(limits) == len(spans) else None
+    jobs = {span.start.name: span.had for span in spans}.values()  # what a launcher starts again within a job has its limit, too
+    limits = [had.limit_s for had in jobs if had.limit_s is not None]
+    asked = sum(limits) if limits and len(limits) == len(jobs) else None
     gpu_peak, gpu_total = gpu_memory(history)
     found = Efficiency(
         gpus=gpus, nodes=nodes, cpus=last.cpus if last else None, held_s=sum(span.seconds for span in spans),
         counts=tuple(dict.fromkeys(span.had.gpus for span in spans if span.had.gpus)), gpu_s=_weighted(spans, "gpus"),
         node_s=_weighted(spans, "nodes"), asked_s=asked,
-        asked_gpu_s=None if asked is None else sum((span.had.gpus or 0) * (span.had.limit_s or 0) for span in spans),
+        asked_gpu_s=None if asked is None else sum((had.gpus or 0) * (had.limit_s or 0) for had in jobs),
         waited_s=held.waited_s(spans, accounts),
         parts=_parts(spans, silent=completed or (config or {}).get("script") is not None, going=now is not None),
         utilisation=_utilisation(history), cores_busy=_cores_busy(accounts),

@@ -6,6 +6,7 @@ end of its own; its record does, and what it held after its last row is counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,12 +48,14 @@ class Span:
 def with_ends(starts: Sequence[Start], accounts: Sequence[Account]) -> tuple[Start, ...]:
     """Return the starts; those that were killed, and say no end, with the end that their record says."""
     records = [each for account in accounts for each in (*account.earlier, account)]
+    of = _records(starts, records)
     found = []
     for number, start in enumerate(starts):
-        record = _record(start, start.first_at, records)
-        if start.ended is None and start.until is not None and record is not None and record.ended is not None:
-            following = next((each.first_at for each in starts[number + 1 :] if each.first_at is not None), None)
-            until = _ended(start.until, record, following)
+        record = of[number]
+        if start.ended is None and start.until is not None and record is not None:
+            after = next((index for index, each in enumerate(starts) if index > number and each.first_at is not None), None)
+            following = None if after is None else starts[after].first_at
+            until = _ended(start.until, record, following, same=after is not None and of[after] is record)
             found.append(replace(start, ended=until) if until > start.until else start)
         else:
             found.append(start)
@@ -74,9 +77,9 @@ def spans(
     seen = [(start, first, until) for start in with_ends(starts, accounts)
             if (first := start.first_at) is not None and (until := start.until) is not None]  # fmt: skip
     if not seen:
-        return [_span(_unseen(each), each.started, each.ended, each, otherwise)
-                for each in records if each.started is not None and each.ended is not None]  # fmt: skip
-    of = [_record(start, first, records) for start, first, _ in seen]
+        return [_span(_unseen(each, number), each.started, each.ended, each, otherwise)
+                for number, each in enumerate(records) if each.started is not None and each.ended is not None]  # fmt: skip
+    of = _records([start for start, _, _ in seen], records)
     found = []
     for number, ((start, first, until), record) in enumerate(zip(seen, of, strict=True)):
         alone = record is not None and sum(each is record for each in of) == 1
@@ -114,20 +117,53 @@ def _span(start: Start, first: float, until: float, record: Account | None, othe
     return Span(start=start, first=first, until=until, had=had)
 
 
+def _records(starts: Sequence[Start], records: Sequence[Account]) -> list[Account | None]:
+    """Return the record of each start.
+
+    Starts of one attempt have one, and so have all of a job of which there is only one. Of a requeued job that may be its newest alone, and
+    then it says nothing of the starts before the one that it began with.
+    """
+    begun: dict[str, float | None] = {}
+    for start in starts:
+        begun.setdefault(start.name, start.first_at)
+    found = [_record(start, begun[start.name], records) for start in starts]
+    for record in records:
+        of = [number for number, each in enumerate(found) if each is record]
+        first = min(of, key=lambda number: _apart(record, starts[number].first_at), default=0)
+        for number in of:
+            found[number] = record if number >= first else None
+    return found
+
+
+def _apart(record: Account, first: float | None) -> float:
+    return math.inf if record.started is None or first is None else abs(record.started - first)
+
+
 def _record(start: Start, first: float | None, records: Sequence[Account]) -> Account | None:
     """Return the record of a start: of those of its job the one that was there at its time, for a requeued job has one for each start."""
     mine = [each for each in records if start.job is not None and start.job in (each.job_id, each.slurm_job_id)]
     if len(mine) < 2 or first is None:
         return next(iter(mine), None)
-    return min(mine, key=lambda each: float("inf") if each.started is None else abs(each.started - first))
+    return min(mine, key=lambda each: _apart(each, first))
 
 
-def _ended(until: float, record: Account, following: float | None) -> float:
-    """Return when a start ended that says nothing of it; the scheduler's clock is another one, and what is far off is not believed."""
+def _ended(until: float, record: Account, following: float | None, *, same: bool) -> float:
+    """Return when a start ended that says nothing of it; the scheduler's clock is another one, and what is far off is not believed.
+
+    Args:
+        until: the last that it said.
+        record: of it.
+        following: when the next start began.
+        same: whether that was in the same job, which had its nodes all the while.
+    """
     ended = record.ended
-    if ended is None or not until <= ended <= until + max(_DAY_S, record.time_limit_s or 0):
+    if ended is None:
+        return max(until, following) if same and following is not None else until
+    if not until <= ended <= until + max(_DAY_S, record.time_limit_s or 0):
         return until
-    return ended if following is None or ended <= following else max(until, following) if ended <= following + _CLOCKS_S else until
+    if following is None or ended <= following:
+        return ended
+    return max(until, following) if same or ended <= following + _CLOCKS_S else until
 
 
 def waited_s(found: Sequence[Span], accounts: Sequence[Account]) -> float | None:
@@ -141,9 +177,9 @@ def waited_s(found: Sequence[Span], accounts: Sequence[Account]) -> float | None
     return between + (max(0.0, found[0].first - submitted) if submitted is not None else 0.0)
 
 
-def _unseen(account: Account) -> Start:
+def _unseen(account: Account, number: int) -> Start:
     """Return a start of which only the scheduler knows."""
     return Start(
-        name=account.job_id, started=account.started, ended=account.ended, first_step=None, last_step=None, outcome=None,
+        name=f"{account.job_id}.{number}", started=account.started, ended=account.ended, first_step=None, last_step=None, outcome=None,
         reason=account.reason, job=account.job_id,
     )  # fmt: skip

@@ -112,7 +112,7 @@ def _recorded(start: Start, accounts: Sequence[Account]) -> str | None:
     if record is None:
         return None
     records = (*record.earlier, record)
-    restart = start.name.rpartition(".")[2]
+    restart = (*start.name.split("."), "")[1]  # JOB.RESTART, or JOB.RESTART.AT (runs/layout.py)
     if not restart.isdecimal() or int(restart) >= len(records):
         return None
     said = records[int(restart)]

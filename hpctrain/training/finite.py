@@ -54,7 +54,8 @@ class FiniteMixin:
     def _look_at_norm(self, step: int, value: Any) -> tuple[int, float] | None:
         """Note the gradient norm of a step (or its loss, where there is none), and return what is known not to be finite by now."""
         skipped = self.accelerator.optimizer_step_was_skipped
-        if self.survival.stop_on_nan and not (skipped and self.args.fp16):  # fp16 lowers its scale after such a step, and goes on
+        fp16 = self.args.fp16 or self.accelerator.mixed_precision == "fp16"  # a launcher's config may ask for it, too
+        if self.survival.stop_on_nan and not (skipped and fp16):  # fp16 lowers its scale after such a step, and goes on
             # DeepSpeed leaves out every step whose gradients are not finite, in any precision; its norm may be that of a step before.
             self._watch.keep(step, math.nan if skipped else value)
         return self._watch.bad(wait=False)

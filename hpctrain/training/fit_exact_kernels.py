@@ -136,7 +136,8 @@ def on_cuda() -> Iterator[None]:
         return layer_norm(tensor, shape, weight, bias, eps)
 
     def power_in_float32(tensor: Any, exponent: Any) -> Any:
-        return power(tensor.float() if torch.is_autocast_enabled("cpu") else tensor, exponent)
+        cast = torch.is_autocast_enabled("cpu") and torch.is_tensor(tensor) and tensor.is_floating_point()  # a base may be a number
+        return power(tensor.float() if cast else tensor, exponent)
 
     with (
         mock.patch.object(chunked_logprob, "_forward_tile", _nothing),
@@ -145,7 +146,7 @@ def on_cuda() -> Iterator[None]:
         mock.patch.object(utils, "_use_triton", return_value=True),
         mock.patch.object(torch.nn.functional, "layer_norm", in_float32),
         mock.patch.object(torch.nn.functional, "dropout", _dropout),
-        mock.patch.object(torch.nn.functional, "grouped_mm", grouped),
+        mock.patch.object(torch.nn.functional, "grouped_mm", grouped, create=True),  # torch has it since 2.10
         mock.patch.object(torch, "pow", power_in_float32),
         _AllTokens(),
     ):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctrain.clusters.load import is_dir, is_file, open_regular, read_regular
 from hpctrain.errors import UsageError
+from hpctrain.jobs import shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,7 +71,8 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
     fix = f"ls {name}"
     if is_dir(folder / FSDP_PARTS) and not is_file(folder / "config.json"):
         what = f"'{name}' is a checkpoint that FSDP has divided: its weights are in parts that no model is read from"
-        whole = f"accelerate merge-weights {name}/{FSDP_PARTS} NEW_FOLDER, and copy config.json and the tokenizer's files there"
+        parts = shell.quote(f"{name}/{FSDP_PARTS}")
+        whole = f"accelerate merge-weights {parts} NEW_FOLDER, and copy config.json and the tokenizer's files there"
         return [Problem(what, f"RUN/model has whole weights; of this step: {whole}")]
     if not is_file(folder / "config.json"):
         return [Problem(f"the model folder '{name}' has no config.json", fix)]

@@ -116,6 +116,17 @@ def test_a_config_may_be_named(project: Desk) -> None:
     assert "--config other.yaml" in finding["fix"]
 
 
+def test_what_comes_next_is_of_the_job_that_was_checked(project: Desk) -> None:
+    project.write("my job.yaml", JOB)
+    for words in (("my job.yaml",), ("--config", "my job.yaml")):
+        assert project.run("check", "--no-slurm", *words).err == "next: hpctrain submit --config 'my job.yaml'\n"
+    assert project.run("check", "--no-slurm", "--nodes", "2", "--", "--x", "1").err == "next: hpctrain submit --nodes 2 -- --x 1\n"
+    project.write("gone.yaml", JOB.replace("train.py", "gone.py"))
+    assert project.run("check", "--no-slurm", "gone.yaml").err.endswith("then: hpctrain check --config gone.yaml\n")
+    project.write("study.yaml", JOB + "tune: {study: line, space: {x: {low: 0, high: 8}}, trials: 2}\n")
+    assert project.run("check", "--no-slurm", "study.yaml").err == "next: hpctrain tune --config study.yaml\n"
+
+
 def test_nothing_is_written(project: Desk) -> None:
     before = project.snapshot()
     project.run("check", "--no-slurm", "--cluster", "jean_zay")

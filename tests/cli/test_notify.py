@@ -98,6 +98,7 @@ def test_nobody_is_named(tmp_path: Path) -> None:
     done = hpctrain(tmp_path, "notify")
     assert done.returncode == 2
     assert "there is no command and no webhook to tell; Slurm mails by itself" in done.stderr
+    assert done.stderr.splitlines()[-1] == "fix: add to config.yaml: notify: {webhook: ~/.hpctrain_webhook}"
 
 
 @pytest.mark.usefixtures("no_slurm")

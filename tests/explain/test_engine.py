@@ -29,6 +29,9 @@ RULES = rule.load({"a.yaml": r"""
    record: {state: [PREEMPTED]}, all: true}
 - {id: stuck, stage: comm, area: communication, kind: symptom, certainty: likely, lines: [a], cause: "It was stuck.", remedy: r, source: s}
 - {id: killed, stage: end, area: end, kind: consequence, certainty: likely, lines: [a], cause: "Killed.", remedy: r, source: s}
+- {id: segfault, stage: run, area: hardware, kind: symptom, certainty: likely, lines: [a], cause: "It crashed.", remedy: r, source: s}
+- {id: torchelastic-child-failed, stage: end, area: communication, kind: consequence, certainty: likely, lines: [ChildFailedError],
+   cause: "A process failed.", remedy: r, source: s}
 - {id: pending, stage: pending, area: queue, kind: cause, certainty: certain, cause: "It waits.", remedy: r, source: s,
    record: {state: [PENDING], reason: '^QOSMax'}}
 """})  # fmt: skip
@@ -137,6 +140,21 @@ def test_an_error_that_nobody_caught_ended_its_process_though_held_back_output_c
     assert ids(said(hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=caught, steps_after=10),))) == []
 
 
+@pytest.mark.parametrize("more", [{"steps_after": 25}, {"steps_after": 1, "done_after": "complete"}])
+def test_what_a_process_had_held_back_may_come_behind_its_last_error(more: dict[str, Any]) -> None:
+    frames = ("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "    main()", "OutOfMemoryError: no")
+    failed = Case(account=account("FAILED", exit_code=1))
+
+    def found(size: int, case: Case = failed) -> list[tuple[str, str]]:
+        shown = trouble(1, lines=frames, bytes_after=size, **more)
+        explained = said(hit("oom", 4, 5.0, bytes_after=size, **more), case=case, troubles=(shown,))
+        return [(each.id, each.certainty) for each in explained.diagnoses]
+
+    assert found(8000) == [("oom", "likely")]
+    assert found(8_000_000) == [], "so much is not held back"
+    assert found(8000, Case()) == [], "nobody says that it failed"
+
+
 def test_an_error_that_somebody_caught_was_got_over_by_one_step() -> None:
     def frames(function: str) -> tuple[str, ...]:
         return ("Traceback (most recent call last):", f'  File "a.py", line 9, in {function}', "    import triton", "ImportError: no")
@@ -197,6 +215,26 @@ def test_clocks_that_differ_are_set_right_by_the_samples() -> None:
 def trouble(line: int, **more: Any) -> Trouble:
     given = {"file": "job.log", "lines": ("Traceback (most recent call last):", "KeyError: 1"), "error": "KeyError: 1", "traceback": True}
     return Trouble(**{**given, "line": line, "order": (0, line), **more})
+
+
+def test_what_a_launcher_says_behind_a_traceback_does_not_hide_it() -> None:
+    failed = Case(account=account("FAILED", exit_code=1))
+    soft = trouble(1, at=1.0, lines=("lib: error: no triton",), error="lib: error: no triton", traceback=False)
+    own = trouble(200, at=5.0)
+    launchers = trouble(215, at=6.0, lines=("Traceback (most recent call last):", "x.ChildFailedError:"), error="x.ChildFailedError:")
+    ends = (hit("torchelastic-child-failed", 210, 6.0), hit("torchelastic-child-failed", 217, 6.0))
+    for troubles, line in (((soft, own, launchers), 200), ((soft, launchers), 1)):
+        found = said(*ends, case=failed, troubles=troubles)
+        assert found.unexplained is not None
+        assert found.unexplained.line == line
+
+
+def test_a_crash_is_of_the_rank_that_torch_saw_crash_first() -> None:
+    def rank(rule_id: str, code: int) -> int | None:
+        return said(hit(rule_id, 1, 5.0), first_failed=(FirstFailed(rank=3, node="n2", at=5.0, exit_code=code),)).diagnoses[0].rank
+
+    assert (rank("segfault", -11), rank("segfault", -9), rank("segfault", 1)) == (3, 3, None)
+    assert rank("stuck", -11) is None, "who gave up first is not who was missing"
 
 
 def test_where_no_rule_fits_the_earliest_error_of_the_first_rank_is_shown() -> None:

@@ -65,6 +65,7 @@ def test_a_key_that_is_given_twice_is_found() -> None:
         ("masks: [killed]", "masks: [nothing]", "masks 'nothing', which is no rule"),
         ("lines: [': Killed']", "lines: ['(']", "is no regex"),
         ("lines: [': Killed']", "lines: ['.*']", "matches an empty line"),
+        ("lines: [': Killed']", "lines: ['(?i)^killed by']", "is not tried behind a rank's label"),
         ("lines: [': Killed']", "lines: ['\\d+ \\d+']", "no word of 3 letters"),
         ("lines: [': Killed']", "lines: ['loss']", "healthy logs are full of"),
         ("{path} was", "{file} was", "'file' in the cause is no group"),

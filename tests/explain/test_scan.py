@@ -265,6 +265,12 @@ def test_a_traceback_is_found_behind_what_a_collector_puts_in_front_of_each_line
     assert trouble.lines == tuple(FRAMES.splitlines())
 
 
+def test_a_traceback_behind_what_a_collector_puts_in_front_holds_no_frames_of_another_process(tmp_path: Path) -> None:
+    lines = [f"12:00:0{n} worker {rank} | {line}" for n, line in enumerate(FRAMES.splitlines()) for rank in (3, 5)]
+    (trouble, *_) = look(tmp_path, "\n".join(lines).encode()).troubles
+    assert trouble.lines == tuple(FRAMES.splitlines())
+
+
 @pytest.mark.parametrize(("name", "packed"), [("job.log", True), ("job.log.gz", True), ("job.log.gz", False)])
 def test_a_packed_file_is_known_by_what_is_in_it(name: str, packed: bool, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -275,6 +281,19 @@ def test_a_packed_file_is_known_by_what_is_in_it(name: str, packed: bool, tmp_pa
 def test_a_traceback_that_a_logger_wrote_was_caught(tmp_path: Path) -> None:
     (trouble, *_) = look(tmp_path, f"2026-11-20 21:10:00 ERROR {FRAMES}".encode()).troubles
     assert not trouble.traceback
+
+
+def test_errors_without_a_step_between_them_give_their_places_once_the_training_goes_on(tmp_path: Path) -> None:
+    soft = FRAMES.replace("<module>", "g") + "one more line\n" * 60
+    steps = "".join(f"{{'loss': {n}.5}}\n" for n in range(25))
+    found = look(tmp_path, (soft * 4 + steps + FRAMES.replace("no", "the last") + "held back\n").encode()).troubles
+    assert (found[-1].error, found[-1].steps_after, len(found)) == ("mylib.Bad: the last", 0, 4)
+    assert 0 < found[-1].bytes_after < 200 < found[0].bytes_after
+
+
+def test_what_a_script_counts_does_not_keep_the_steps_of_a_rank_from_being_counted(tmp_path: Path) -> None:
+    steps = "".join(f"0: step {n} loss: 2.{n}\n1: step {n} loss: 2.{n}\n" for n in range(1, 10))
+    assert look(tmp_path, OOM + f"fold 1 of 3\n{steps}".encode()).hits[0].steps_after == 9
 
 
 def test_the_last_error_is_kept_however_many_were_got_over_before_it(tmp_path: Path) -> None:
@@ -351,6 +370,7 @@ def test_a_traceback_behind_a_line_with_an_error_word_is_an_error_of_its_own(tmp
         ("attempt {} of 10 of the download", 0), ("rank {} of 10 is here", 0),
         ("Loading checkpoint shards: {}/12 [00:03<00:00,  1.2it/s]", 0),
         ("{{'loss': 0.0, 'learning_rate': 1e-{}}}", 0), ("exit of task {} of 10", 0),
+        ("n7:301:377 [0] NCCL INFO Channel 0{}/16 :    0   1   2   3", 0), ("wandb:          train/loss {}.25", 0),
     ],
 )  # fmt: skip
 def test_counts_that_rise_are_steps_and_tries_processes_and_loading_are_none(line: str, steps: int, tmp_path: Path) -> None:

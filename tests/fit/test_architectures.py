@@ -1,4 +1,4 @@
-"""Architectures whose layers are not Llama's: the formula within 5 % of torch's MemTracker, where the peak is in a layer."""
+"""Architectures whose layers are not Llama's: the formula within 2 % of torch's MemTracker, where the peak is in a layer."""
 
 import dataclasses
 

@@ -180,7 +180,7 @@ def test_an_unknown_architecture_is_an_error_with_a_way_out(config, what):
     if "model_type" not in config:
         assert "published with the model" in caught.value.fix
     else:
-        assert caught.value.fix.startswith("hpctrain submit --time 15 -- --max_steps 5")
+        assert caught.value.fix == "hpctrain submit --time 15 -- --max_steps 5"
         assert "hpctrain.training.fit_exact" in caught.value.render()
 
 
@@ -212,13 +212,20 @@ def test_what_cannot_be_is_said_in_one_line(wrong, what):
     assert max(map(len, caught.value.render().splitlines())) < 140
 
 
+def test_of_a_size_that_is_missing_nothing_else_is_said():
+    with pytest.raises(HpctrainError) as caught:
+        read_shape({**{key: value for key, value in MOE.items() if key != "num_attention_heads"}, "num_experts": 8})
+    assert "num_attention_heads is missing" in caught.value.render()
+    assert "multiple" not in caught.value.render()
+
+
 def test_the_language_model_of_one_that_wraps_it_can_be_worked_out_alone():
     config = {"model_type": "llava", "text_config": {"model_type": "llama"}, "vision_config": {}}
     with pytest.raises(HpctrainError) as caught:
         read_shape(config)
     said = caught.value.render()
     assert "its language model (llama) is known; what the images' part and their tokens take is not" in said
-    assert said.splitlines()[-1].startswith("fix: jq .text_config FOLDER/config.json > text.json; hpctrain fit --model text.json")
+    assert said.splitlines()[-1] == "fix: jq .text_config FOLDER/config.json > text.json && hpctrain fit --model text.json"
 
 
 def test_a_flag_may_be_a_word():

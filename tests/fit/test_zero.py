@@ -1,10 +1,14 @@
 """ZeRO: the formula beside what real trainings with DeepSpeed held.
 
-The figures were measured on 2026-11-22 on a machine with 2 cores and no GPU, with DeepSpeed 0.19.8, torch 2.13.0+cpu, transformers 5.23.0
-and accelerate 1.15.0's config: Llama with 29.5 million parameters, one row of 8 tokens, AdamW (fused), two or four processes of gloo; bytes
-of all tensors that lived on rank 0, by torch's dispatcher and weak references to each storage, in the third step. The copy that gloo makes
-of what it reduces is left out. "few": DeepSpeed's buckets made small, so that the model is large beside them, as models on GPUs are.
+The figures are what tests/bench/zero_memory.py printed on 2026-11-22 on a machine with 2 cores and no GPU, with DeepSpeed 0.19.8, torch
+2.13.0+cpu, transformers 5.23.0 and accelerate 1.15.0's config: Llama with 29.5 million parameters, one row of 8 tokens, AdamW (fused), two
+or four processes of gloo; bytes of all tensors that lived on rank 0, by torch's dispatcher and weak references to each storage, in the
+third step. The copy that gloo makes of what it reduces is left out. "few": DeepSpeed's buckets made small, so that the model is large
+beside them, as models on GPUs are.
 """
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +75,17 @@ def test_the_peak_is_within_5_percent_of_a_real_training(name, buckets):
     found = predicted(Layout(**{"micro_batch": 1, "length": 8, "gpus_per_node": 2, "loss": "logits", **how}))
     assert max(found) == pytest.approx(max(measured), rel=0.05)
     assert found == [pytest.approx(each, rel=0.055) for each in measured]
+
+
+def test_the_page_says_what_was_measured_and_what_the_formula_gives(buckets):
+    page = (Path(__file__).parents[2] / "docs" / "fit-accuracy.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ZeRO-(.*?) \| (\S+) \| (\S+) \| (\S+)% \|$", page, re.MULTILINE)
+    assert len(rows) >= 11
+    for words, *shown in rows:
+        how, few, measured = MEASURED[f"stage {words}"]
+        buckets(FEW if few else memory_zero.Settings())
+        found = max(predicted(Layout(**{"micro_batch": 1, "length": 8, "gpus_per_node": 2, "loss": "logits", **how})))
+        assert shown == [f"{max(measured) / 1e6:,.1f}", f"{found / 1e6:,.1f}", f"{100 * (found / max(measured) - 1):+.2f}"], words
 
 
 def test_what_stays_is_what_stayed():

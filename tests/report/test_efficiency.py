@@ -185,6 +185,25 @@ def test_what_every_killed_start_held_is_counted_and_not_the_last_ones_alone() -
     assert both.held_s == 5600
 
 
+def test_a_job_of_which_only_the_newest_record_is_there() -> None:
+    # Requeued for five hours; without sacct --duplicates nothing says when the first start ended, and the wait is no time with nodes.
+    again = account(started=AT + 18_000, ended=AT + 19_800, state="TIMEOUT")
+    found = efficiency.of([again], History(starts=(killed(0, AT), killed(1, AT + 18_000))))
+    assert found.held_s == 600 + 1800
+    assert found.waited_s == 1800 + 17_400
+    # Started again within one job, by its launcher: it had its nodes all the while, however long the second start took.
+    twice = (killed(0, AT), replace(killed(0, AT + 2000), last_at=AT + 12_000))
+    found = efficiency.of([account(ended=AT + 12_600)], History(starts=twice))
+    assert (found.held_s, found.asked_s, found.asked_gpu_hours) == (12_600, 7200, 16.0)
+    # Where no start has left anything, the records are all there is: each is one, with a limit of its own.
+    alone = efficiency.of([replace(again, earlier=(account(state="PREEMPTED", ended=AT + 900),))], History())
+    assert (alone.held_s, alone.asked_s) == (900 + 1800, 2 * 7200)
+    # What its launcher starts again is counted so while it runs, too, and where the job was requeued behind that.
+    assert efficiency.of([account(ended=None)], History(starts=twice), now=AT + 12_500).held_s == 12_500
+    requeued = account(started=AT + 13_000, ended=AT + 14_000, earlier=(account(state="PREEMPTED", ended=AT + 12_600),))
+    assert efficiency.of([requeued], History(starts=(*twice, killed(1, AT + 13_000)))).held_s == 12_600 + 1000
+
+
 def test_gpu_hours_are_those_that_are_billed() -> None:
     # Slurm gave the nodes 40 s before the script's first line, and took them back 20 s behind its last one.
     past = History(starts=(start(0, AT),), last_step=100, max_steps=100)
@@ -260,4 +279,6 @@ def test_what_the_scheduler_says_of_an_end_stands_beside_what_the_script_believe
     lost = account(state="NODE_FAIL", ended=AT + 3600)
     believed = replace(start(0, AT), outcome="completed", reason=None)
     assert [row[-1] for row in page_rows.starts(History(starts=(believed,)), [lost])] == ["completed NODE_FAIL"]
+    second = replace(believed, name=f"{believed.name}.1790000000")  # a job id that Slurm gave out before
+    assert [row[-1] for row in page_rows.starts(History(starts=(second,)), [lost])] == ["completed NODE_FAIL"]
     assert [row[-1] for row in page_rows.starts(History(starts=(believed,)), [account()])] == ["completed"]

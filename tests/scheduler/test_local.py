@@ -294,6 +294,13 @@ def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(monkeypatc
     assert sorted(output(record.job_id).splitlines()) == ["0 4,5,6,7 true", "1 4,5,6,7 true"]
 
 
+def test_threads_of_nodes_that_share_cores_do_not_wait_in_busy_loops_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "passive\n"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "active\n"
+
+
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_the_everyday_path_on_a_machine_without_slurm(hpctrain: str) -> None:

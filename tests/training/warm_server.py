@@ -8,6 +8,7 @@ writes a line as soon as it listens, and ends when its standard input does. The 
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import importlib
 import json
@@ -79,6 +80,14 @@ def received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
         return json.loads(file.read(int.from_bytes(size, "big"))), streams.tolist()
 
 
+def kill(child: int) -> None:
+    """Kill a child that was not waited for yet, and what it has started: a launcher's processes, a data loader's workers."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:  # it has no group of its own yet
+        os.kill(child, signal.SIGKILL)
+
+
 class Server:
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
@@ -103,12 +112,16 @@ class Server:
                 elif key.fileobj is self.listener:
                     self.fork()
                 elif key.data in self.children:  # nothing comes from a client but its end
-                    os.kill(key.data, signal.SIGKILL)
+                    kill(key.data)
                     self.selector.unregister(key.fileobj)
 
     def fork(self) -> None:
         client, _ = self.listener.accept()
-        asked, streams = received(client)
+        try:
+            asked, streams = received(client)
+        except (OSError, ValueError, IndexError):  # killed before it had said what it wants
+            client.close()
+            return
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
@@ -117,7 +130,8 @@ class Server:
             os.close(each)
         self.children[child] = client
         self.selector.register(client, selectors.EVENT_READ, child)
-        client.sendall(b"%d\n" % child)
+        with contextlib.suppress(OSError):  # killed meanwhile: its end is read next
+            client.sendall(b"%d\n" % child)
 
     def bury(self) -> None:
         for child in list(self.children):
@@ -133,7 +147,7 @@ class Server:
 
     def stop(self) -> None:
         for child in self.children:
-            os.kill(child, signal.SIGKILL)
+            kill(child)
 
 
 def main() -> None:

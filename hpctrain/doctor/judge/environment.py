@@ -69,14 +69,14 @@ def packages(facts: EnvironmentFacts, case: Case) -> Verdict:
                 fix=_install(facts, case),
             )
         )  # fmt: skip
-    found += [_disagree(line, facts.here, installed, inside) for line in _unmet(facts, case)]
+    found += [_disagree(line, facts, installed, inside) for line in _unmet(facts, case)]
     if (there := installed.get("hpctrain")) is not None and there != facts.here:
         found.append(
             Finding(
                 id="doctor-hpctrain-differs", level="warning",
                 what=f"hpctrain is {facts.here} here and {there} in {facts.name}", evidence=f"importlib.metadata of {inside.executable}",
                 reason="a script of one version may ask what the training of the other does not know",
-                fix=f"{inside.executable} -m pip install {_same(case, facts)}",
+                fix=f"{_pip(facts, inside)} {_same(case, facts)}",
             )
         )  # fmt: skip
     shown = ", ".join(f"{name} {version}" for name, version in inside.packages if name != "hpctrain")
@@ -86,8 +86,9 @@ def packages(facts: EnvironmentFacts, case: Case) -> Verdict:
 
 def torch_build(facts: EnvironmentFacts, case: Case) -> Verdict:
     """Say whether torch was built for the GPUs that the job will meet."""
-    build = facts.inside.torch if facts.inside is not None else None
-    if build is None:
+    inside = facts.inside
+    build = inside.torch if inside is not None else None
+    if inside is None or build is None:
         return Verdict(probe="torch", sentence="no torch to look at", unknown=True)
     name = {"cuda": f"CUDA {build.cuda}", "rocm": f"ROCm {build.hip}", "cpu": "the CPU only"}[build.vendor]
     sentence = f"torch {build.version} is built for {name}"
@@ -100,12 +101,11 @@ def torch_build(facts: EnvironmentFacts, case: Case) -> Verdict:
     if case.cluster is not None and wanted:
         evidence += f"; {case.cluster.evidence('nodes', case.shape_name or '', 'vendor')}"
     index = "https://download.pytorch.org/whl/"
-    executable = facts.inside.executable if facts.inside is not None else "python"
     finding = Finding(
         id="doctor-torch-build", level="error" if wanted else "warning", what=f"{sentence}, and {target}",
         evidence=evidence,
         reason="no process of the job would see a GPU",
-        fix=f"{executable} -m pip install torch --index-url {index}{'rocm6.4' if wanted == 'rocm' else 'cu126'}, or the site's own module",
+        fix=f"{_pip(facts, inside)} torch --index-url {index}{'rocm6.4' if wanted == 'rocm' else 'cu126'}, or the site's own module",
     )  # fmt: skip
     return Verdict(probe="torch", sentence=sentence, findings=(finding,))
 
@@ -130,8 +130,14 @@ def inputs(facts: EnvironmentFacts, case: Case) -> Verdict:
 
 
 def _install(facts: EnvironmentFacts, case: Case) -> str:
-    python = facts.inside.executable if facts.inside is not None and facts.kind != "caller" else "python3"
-    return f"{shell.quote(python)} -m pip install {shell.quote(case.requirement)}"
+    pip = _pip(facts, facts.inside) if facts.inside is not None and facts.kind != "caller" else "python3 -m pip install"
+    return f"{pip} {shell.quote(case.requirement)}"
+
+
+def _pip(facts: EnvironmentFacts, inside: InsideFacts) -> str:
+    """Return what installs into an environment; uv's own have no pip."""
+    python = shell.quote(inside.executable)
+    return f"uv pip install --python {python}" if facts.kind == "uv" else f"{python} -m pip install"
 
 
 def _same(case: Case, facts: EnvironmentFacts) -> str:
@@ -272,14 +278,14 @@ def _unmet(facts: EnvironmentFacts, case: Case) -> list[tuple[str, str]]:
     return unmet
 
 
-def _disagree(unmet: tuple[str, str], here: str, installed: dict[str, str], inside: InsideFacts) -> Finding:
+def _disagree(unmet: tuple[str, str], facts: EnvironmentFacts, installed: dict[str, str], inside: InsideFacts) -> Finding:
     who, line = unmet
     name = versions.demand(line)[0]
-    version = installed.get(who.partition("[")[0], here)
+    version = installed.get(who.partition("[")[0], facts.here)
     return Finding(
         id="doctor-versions-disagree", level="error", what=f"{name} is {installed[name]}, and {who} {version} needs {line}",
         evidence=f"importlib.metadata of {inside.executable}", reason="the import fails, or a call does, some minutes into the job",
-        fix=f"{inside.executable} -m pip install {shell.quote(line)}",
+        fix=f"{_pip(facts, inside)} {shell.quote(line)}",
     )  # fmt: skip
 
 

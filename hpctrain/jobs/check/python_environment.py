@@ -36,6 +36,16 @@ def _make(case: Case, python: PythonFacts) -> str:
     }[python.kind]
 
 
+def _install(python: PythonFacts) -> str:
+    """Return what is typed in front of what is to be installed into an environment; uv's own have no pip."""
+    if python.prefix is None:
+        return "pip install"
+    programs = f"{python.prefix.path}/bin"
+    if python.kind == "uv":
+        return f"uv pip install --python {shell.quote(f'{programs}/python')}"
+    return f"{shell.quote(f'{programs}/pip')} install"
+
+
 def _missing(case: Case) -> Iterator[Finding]:
     python = case.around.python
     if python is None or (python.prefix is not None and python.prefix.exists and python.activates):
@@ -77,13 +87,12 @@ def _packages(case: Case) -> Iterator[Finding]:
         return
     wanted = shell.quote(case.around.requirement) if case.spec.script is None else " ".join(lacking)
     wanted += " deepspeed" if "deepspeed" in lacking and case.spec.script is None else ""
-    pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
     # Modules of the site may bring packages of their own through PYTHONPATH; what a script of the user's imports is not known.
     sure = not case.spec.modules and case.spec.script is None
     yield case.finding(
         "environment-lacks", "error" if sure else "warning", f"{python.said} lacks {', '.join(lacking)}",
         evidence=f"{_said(case, python)}; its site-packages", reason="the training ends at once with ModuleNotFoundError",
-        fix=f"{pip} install {wanted}",
+        fix=f"{_install(python)} {wanted}",
     )  # fmt: skip
 
 
@@ -136,23 +145,21 @@ def _torch(case: Case) -> Iterator[Finding]:
     if python.torch == fact.value:
         return
     index = "https://download.pytorch.org/whl/" + ("cu126" if fact.value == "cuda" else "rocm6.4")
-    pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
     yield case.finding(
         "torch-build", fact.severity, f"the torch of {python.said} is built for {python.torch}, and the GPUs need {fact.value}",
         evidence=f"{_said(case, python)}, torch/version.py; {fact.source}",
         reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
-        fix=f"{pip} install --force-reinstall torch --index-url {index}",
+        fix=f"{_install(python)} --force-reinstall torch --index-url {index}",
     )  # fmt: skip
 
 
 def _torch_of_cpu(case: Case, python: PythonFacts) -> Finding:
     """Whatever GPUs the nodes have, it sees none of them."""
-    pip = shell.quote(f"{python.prefix.path}/bin/pip") if python.prefix is not None else "pip"
     return case.finding(
         "torch-build", "warning", f"the torch of {python.said} is built for the CPU only, and the job asks for GPUs",
         evidence=f"{_said(case, python)}, torch/version.py",
         reason="torch sees no GPU on the nodes: No CUDA GPUs are available; the GPUs of AMD need rocm6.4 in place of cu126",
-        fix=f"{pip} install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
+        fix=f"{_install(python)} --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
     )  # fmt: skip
 
 

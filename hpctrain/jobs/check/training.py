@@ -94,11 +94,13 @@ def _adapter(case: Case) -> Iterator[Finding]:
     arguments, study = Arguments(case.spec), case.spec.study
     if not arguments.ours or arguments.incomplete or case.spec.template is not None or arguments.get("use_peft", "evaluate_only"):
         return
-    searched = tuple(key.replace("-", "_") for key in study.keys) if study is not None else ()
+    searched = {key.replace("-", "_"): key for key in study.keys} if study is not None else {}
+    if "use_peft" in searched or any(path[0] == "sweep" for path in case.origins):  # the points of a sweep may ask for one
+        return
     for name in _ADAPTER:
-        if name in searched and "use_peft" not in searched:
-            evidence = case.said("tune", "space", name, value="searched")
-        elif (value := arguments.get(name)) is not None and "use_peft" not in searched:
+        if name in searched:
+            evidence = case.said("tune", "space", searched[name], value="searched")
+        elif (value := arguments.get(name)) is not None:
             evidence = case.said("training", name, value=value)
         else:
             continue

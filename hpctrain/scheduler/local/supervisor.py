@@ -81,9 +81,11 @@ class Supervisor:
             script = self.job.script
             shebang = script.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")[0]
             variables = planning.environment(plan, start_s=started_s, restarts=self.restarts)
+            # The nodes share this machine's cores: threads that wait for each other in busy loops, as OpenMP's do, would keep them from it.
+            shared = {"OMP_WAIT_POLICY": "passive"}
             return subprocess.Popen(
-                [*shlex.split(shebang.removeprefix("#!")), str(script), *plan.arguments], cwd=plan.chdir, env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=error, start_new_session=True,
+                [*shlex.split(shebang.removeprefix("#!")), str(script), *plan.arguments], cwd=plan.chdir,
+                env={**shared, **os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=output, stderr=error, start_new_session=True,
             )  # fmt: skip
 
     def _hold(self, batch: subprocess.Popen[bytes], started: float) -> dict[str, Any]:

@@ -23,7 +23,10 @@ def test_without_a_profile_the_gpu_is_named(project: Desk) -> None:
     randi = document(project, "--cluster", "randi")["gpu"]["source"]
     assert "profile randi" in randi
     assert "'NVIDIA A100' may have more memory" in randi
-    assert said.lines[-1].startswith("fix: hpctrain fit --gpu h100")
+    assert said.lines[-1] == "fix: hpctrain fit --gpu h100"
+    again = project.refused("fit", "--model", "model", "--nodes", "2", "--", "--max_length", "512").lines[-1]
+    assert again == "fix: hpctrain fit --gpu h100 --model model --nodes 2 -- --max_length 512"
+    assert document(project, *again.split()[3:])["gpu"]["name"] == "NVIDIA H100 SXM"
     found = document(project, "--gpu", "h200")
     assert found["gpu"]["name"] == "NVIDIA H200"
     assert document(project, "--gpu-memory", "80G")["asked"]["tokens_per_s"] is None
@@ -60,6 +63,7 @@ def test_a_gpu_that_is_not_known_needs_its_memory(project: Desk) -> None:
     said = project.refused("fit", "--gpu", "h900")
     assert "no GPU is known by the name 'h900'" in said.err
     assert "NVIDIA H100 SXM" in " ".join(said.err.split())
+    assert said.lines[-1] == "fix: hpctrain fit --gpu h900 --gpu-memory 80G"
     assert document(project, "--gpu", "h900", "--gpu-memory", "200G")["gpu"]["bytes"] == 200 * 1024**3
     assert "is less than a GiB" in project.refused("fit", "--gpu-memory", "80").err
     assert "memory size" in project.refused("fit", "--gpu-memory", "much").err

@@ -18,7 +18,8 @@ def test_a_model_that_is_not_there(project: Desk) -> None:
     shutil.rmtree(project.directory / "model")
     said = project.refused("fit")
     assert "there is no config.json in model" in said.err
-    assert "hf download" in said.lines[-1]
+    assert said.lines[-1].startswith("fix: where there is a network: hf download ")
+    assert said.lines[-1].endswith(" config.json --local-dir model")
     project.write("model/config.json", "[1]")
     assert "is no JSON object" in project.refused("fit").err
     project.write("model/config.json", '{"model_type": "llama"}')
@@ -150,6 +151,12 @@ def test_where_nothing_fits_it_is_said_what_would(project: Desk) -> None:
     assert "- QLoRA" in flat
     refused = project.refused("fit", "--gpu", "t4", "--gpus", "1", "--apply", "--", "--per_device_train_batch_size", "1", code=1)
     assert "nothing fits" in refused.err
+
+
+def test_deepspeed_in_one_process_is_said_to_take_more(project: Desk) -> None:
+    said = "DeepSpeed in one process is not followed: its bucket (1 GB) and its copies of the gradients come on top"
+    assert said in document(project, "--sharding", "zero2", "--gpus", "1")["notes"]
+    assert said not in document(project, "--sharding", "zero2")["notes"]
 
 
 def test_steps_without_end_are_no_number_of_steps(project: Desk) -> None:

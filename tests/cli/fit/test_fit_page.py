@@ -32,8 +32,10 @@ def test_the_page_says_what_is_held_and_what_fits(project: Desk) -> None:
     assert "of 400.0 GiB" in flat
     assert len(re.findall(r"^>", said.out, re.MULTILINE)) >= 1
     assert max(len(line) for line in said.out.splitlines()) <= 80
-    assert "hpctrain fit --apply" in said.err
+    assert said.err.splitlines()[-1] == "next: hpctrain fit --apply"
     assert "\x1b" not in said.out
+    again = project.run("fit", "--gpu", "h100", "--gpu-memory", "90G", "--nodes", "2").err.splitlines()[-1]
+    assert again == "next: hpctrain fit --apply --gpu h100 --gpu-memory 90G --nodes 2"
 
 
 SYNC = "  accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}\n"

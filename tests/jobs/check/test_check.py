@@ -110,6 +110,8 @@ def test_an_adapter_that_a_study_searches_and_nobody_asked_for() -> None:
     assert Scene(spec=spec).ids() == ["adapter-not-asked"]
     spec["arguments"] += ("--use_peft", "true")
     assert Scene(spec=spec).ids() == []
+    points = {("sweep", "grid"): "config.yaml:9:3"}  # which may say use_peft
+    assert Scene(spec={"arguments": (*ARGUMENTS, "--lora_r", "16")}, origins=points).ids() == []
 
 
 def test_a_template_of_ones_own_may_give_the_arguments_to_anything() -> None:
