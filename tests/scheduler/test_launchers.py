@@ -84,7 +84,7 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_passed_over(hpctrain: str) -> None:
-    Path("train.py").write_text("import os\nos.write(1, f'port {os.environ[\"MASTER_PORT\"]} {os.environ[\"MASTER_ADDR\"]}\\n'.encode())\n")
+    Path("train.py").write_text('import os\nos.write(1, f\'port {os.environ["MASTER_PORT"]} {os.environ["MASTER_ADDR"]}\\n\'.encode())\n')
     port = 20000 + job_directory.first_job_id() % 9000
     with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
         assert run(hpctrain, "render", "--nodes", "2", "--launcher", "srun", "--script", "train.py").returncode == 0
