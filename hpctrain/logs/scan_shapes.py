@@ -30,6 +30,8 @@ _MOST = 16384
 _HEAD = b"traceback (most recent call last)"
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
 
+_DIGITS = tuple(b"0123456789")
+
 Found = list[tuple[int, int, int]]
 Clauses = tuple[tuple[bytes, ...], ...]
 
@@ -128,8 +130,8 @@ class Shapes:
                 one.seen, one.skipped, one.piece = one.seen + 1, 0, piece
             else:
                 one.skipped += 1
-                if one.exact and (count := one.sampled()) is not None:
-                    chosen[at] = at, one, count
+                if one.exact:
+                    chosen[at] = at, one, 0
                 continue
             if one.error:
                 errors.append(at)
@@ -146,8 +148,14 @@ class Shapes:
         words = self._table.words
         found: Found = []
         stands: dict[int, int] = {}
-        for at, one, count in chosen:
+        for at, one, stands_for in chosen:
+            count = stands_for
             begin = begins[at]
+            if count == 0:
+                if not any(low.startswith(words[index].text, begin + start) for index, start, _ in one.exact):
+                    continue
+                if (count := one.sampled()) is None:
+                    continue
             for index, start, end in one.words if count is None or count > 0 else one.exact:
                 if low.startswith(words[index].text, begin + start):
                     found.append((index, begin + start, begin + end))
@@ -185,7 +193,10 @@ class Shapes:
         kept: Found = []
         exact: Found = []
         each = error = False
+        done: set[int] = set()
         for place in found:
+            if place[0] in done:  # a line is looked at once for each word
+                continue
             word = words[place[0]]
             if word.ends and place[2] < len(shape) and shape[place[2]] in _WORD:
                 continue
@@ -193,6 +204,8 @@ class Shapes:
             if not signatures:
                 continue
             kept.append(place)
+            if len(shape) <= _LONG and not any(digit in word.text for digit in _DIGITS):
+                done.add(place[0])
             if any(one.tells_digits for one in signatures):
                 exact.append(place)
             each = each or any(map(self._is_of_each, signatures))

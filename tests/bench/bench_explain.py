@@ -4,6 +4,9 @@ The files are made here: progress, [speed] and [memory] lines, warnings, and in 
 of the whole command, its start included, the best of the runs, and the memory of all its processes together, looked at every 20 ms.
 Beside it, on the same files: `grep -aiF -f` with the words of all rules, which finds candidates and explains nothing; and Python's re, each
 regex of each rule on each line of 2 MB, from which the time for all of it is worked out.
+
+Then 128 MB of each kind of content of tests/logs/contents.py, with one failure in the end: MB in a second, without the start of the
+command; MB in a second of CPU time; memory; and MB in a second of CPU time of the same `grep`. All in one run, on one machine.
 """
 
 from __future__ import annotations
@@ -24,11 +27,16 @@ import psutil
 from hpctrain.explain import rule
 from hpctrain.explain.scan_table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "logs"))
+import contents
+
 FILES = 64
 SIZE = 1_000_000_000
 PART = 2_000_000
 TIMES = 3
 TARGET_S, TARGET_MB = 5.0, 300.0
+#: Of each kind: in so many files, as many bytes each, of which the first part is made and the rest repeats it.
+KIND_FILES, KIND_EACH, KIND_MADE = 16, 8_000_000, 1_000_000
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 WARNING = (
     "/opt/env/lib/python3.11/site-packages/torch/utils/checkpoint.py:85: UserWarning: None of the inputs have requires_grad=True. "
@@ -115,6 +123,41 @@ def by_re(file: Path) -> float:
     return time.perf_counter() - start
 
 
+def make_kind(folder: Path, kind: str) -> int:
+    """Write logs of one kind of content, of which one ends with a failure; return their bytes."""
+    folder.mkdir()
+    bodies = [contents.content(kind, KIND_MADE, rank) for rank in range(4)]
+    for rank in range(KIND_FILES):
+        body = bodies[rank % 4]
+        with (folder / f"rank-{rank}.log").open("wb") as file:
+            while file.tell() < KIND_EACH:
+                file.write(body[: KIND_EACH - file.tell()])
+            file.write(b"\n" + (contents.FAILURE.encode() if rank == KIND_FILES - 2 else b""))
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def kinds(top: Path, words: Path) -> None:
+    """Print the figures of each kind of content."""
+    empty = top / "empty"
+    empty.mkdir()
+    (empty / "rank-0.log").write_text(contents.FAILURE)
+    start = min(measure([HPCTRAIN, "explain", str(empty)])[:2] for _ in range(TIMES))
+    print(f"\n{'explain: content':<28} {'MB/s':>6} {'MB/s of CPU':>12} {'memory MB':>10} {'grep MB/s':>10}")
+    for kind in contents.KINDS:
+        folder = top / f"of-{kind}"
+        size = make_kind(folder, kind) / 1e6
+        wall, cpu, most, said = measure([HPCTRAIN, "explain", str(folder)])
+        if "of memory" not in said and "nan" not in said and "store" not in said:
+            sys.exit(f"the explanation of {kind} is wrong:\n{said}")
+        grep = measure(["grep", "-aciF", "-f", str(words), *map(str, folder.iterdir())])[1] if shutil.which("grep") else float("nan")
+        print(
+            f"explain: {kind:<19} {size / max(0.001, wall - start[0]):6.0f} {size / max(0.001, cpu - start[1]):12.0f} {most:10.0f} "
+            f"{size / grep:10.0f}",
+            flush=True,
+        )
+        shutil.rmtree(folder)
+
+
 def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
@@ -140,6 +183,8 @@ def main() -> None:
             f"explain: Python's re on {PART / 1e6:.0f} MB, each regex on each line: {took:.1f} s; "
             f"for all of it {took * size / PART / 60:.0f} min (worked out)"
         )
+        shutil.rmtree(folder)
+        kinds(Path(name), words)
 
 
 if __name__ == "__main__":
