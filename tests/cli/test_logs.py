@@ -93,7 +93,9 @@ def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
 @pytest.mark.slow
 def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(here: Here) -> None:
     """Whoever reads the log by program finds the lines that the script wrote: nothing in front, and none cut."""
-    here.write("train.py", 'import json\nprint(json.dumps({"loss": 1.5, "text": "ä" * 3000}, ensure_ascii=False))\n')
+    # print() writes the line and its end apart, and the other rank may come between.
+    line = 'json.dumps({"loss": 1.5, "text": "ä" * 3000}, ensure_ascii=False)'
+    here.write("train.py", f'import json, sys\nsys.stdout.write({line} + "\\n")\n')
     assert here.type("render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1").returncode == 0
     done = here.type("submit", "--local", "--wait", "--run-id", "plain")
     assert done.returncode == 0, done.stderr

@@ -44,7 +44,9 @@ def warm() -> Iterator[dict[str, str]]:
         python, place = Path(folder) / "python", f"{folder}/socket"
         python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S {shlex.quote(warm_start.__file__)} "$@"\n')
         python.chmod(0o755)
-        with subprocess.Popen([*server, place], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [*server, place], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield {warm_start.SOCKET: place, warm_start.EARLY: warm_start.early(environment), "PYTHON_EXEC": str(python)}

@@ -34,15 +34,23 @@ def early(environment: Mapping[str, str]) -> str:
     return json.dumps({name: environment[name] for name in sorted(environment) if name.startswith(_EARLY) and not name.startswith(_LATE)})
 
 
+def be_python() -> NoReturn:
+    """Start anew, instead of a process of one's own."""
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
+
+
 def main() -> NoReturn:
     words = sys.argv[2:] if sys.argv[1] == "-u" else sys.argv[1:]
     place = os.environ.get(SOCKET)
     if place is None or os.environ[EARLY] != early(os.environ):
-        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606  # instead of a process of its own
-    ignored = [int(each) for each in _HANDED_ON if signal.getsignal(each) == signal.SIG_IGN]
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
+        be_python()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.connect(place)
+        try:
+            server.connect(place)
+        except OSError:  # the server has been killed: it costs time, and nothing else
+            be_python()
+        ignored = [int(each) for each in _HANDED_ON if signal.getsignal(each) == signal.SIG_IGN]
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
         asked = {"words": words, "environment": dict(os.environ), "directory": str(Path.cwd()), "ignored": ignored}
         text = json.dumps(asked).encode()
         server.sendmsg([len(text).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
