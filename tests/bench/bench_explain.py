@@ -43,7 +43,7 @@ WARNING = (
     "Gradients will be None\n  warnings.warn(\n"
 )
 FAILURE = """[rank{rank}]: Traceback (most recent call last):
-[rank{rank}]:   File "/work/train.py", line 41, in <module>
+[rank{rank}]:   File "/home/ada/train.py", line 41, in <module>
 [rank{rank}]:     loss.backward()
 [rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which \
 1.12 GiB is free. Including non-PyTorch memory, this process has 38.26 GiB memory in use. Of the allocated memory 36.30 GiB is allocated \

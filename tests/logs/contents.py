@@ -9,14 +9,14 @@ from itertools import count
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 #: The end of one rank.
 FAILURE = """Traceback (most recent call last):
-  File "/work/train.py", line 41, in <module>
+  File "/home/ada/train.py", line 41, in <module>
     loss.backward()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is free. \
 Including non-PyTorch memory, this process has 38.26 GiB memory in use. Of the allocated memory 36.30 GiB is allocated by PyTorch, and \
 102.21 MiB is reserved by PyTorch but unallocated.
 """
 RETRY = f"""Traceback (most recent call last):
-  File "/work/data.py", line 88, in fetch
+  File "/home/ada/data.py", line 88, in fetch
     return self.session.get(url, timeout=5)
   File "{PACKAGES}/requests/sessions.py", line 602, in get
     return self.request("GET", url, **kwargs)
