@@ -60,7 +60,7 @@ def test_fsdp_trains_saves_and_goes_on_as_one_process_does(
     saved = load_file(run / "model" / "model.safetensors")
     weights = {name: value for name, value in alone.model.state_dict().items() if name in saved}
     assert len(weights) == len(saved) > 10
-    assert all(value.sub(saved[name]).abs().max() < 1e-3 for name, value in weights.items())  # of 4 steps of 1e-2
+    assert all(value.sub(saved[name]).abs().max() < 1e-4 for name, value in weights.items())  # of 4 steps of 1e-2
 
     assert (run / "checkpoints" / "checkpoint-2" / "pytorch_model_fsdp_0").is_dir()
     shutil.rmtree(run / "checkpoints" / "checkpoint-4")
