@@ -95,7 +95,7 @@ def _check(layout: Layout) -> None:
     if problems:
         details = tuple(problems) if len(problems) > 1 else ()
         what = problems[0] if len(problems) == 1 else f"{len(problems)} parts of this layout cannot be run"
-        raise UsageError(what, details=details, fix="hpctrain fit (without --exact: the formula knows all of them)")
+        raise UsageError(what, details=details, fix="without --exact, the formula knows all of them: hpctrain fit")
 
 
 def _content(source: str | Path) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def _model(config: Any, layout: Layout) -> Any:
     except Exception as error:  # transformers lists all that it knows there, in one line of some thousand characters
         what = f"transformers makes no {kind.__name__.removeprefix('AutoModelFor')} of model_type {config.model_type!r}"
         raise HpctrainError(
-            what, details=(str(error)[:200],), fix="hpctrain submit --time 15 -- --max_steps 5 (a short run measures it)"
+            what, details=(str(error)[:200],), fix="a short run measures it: hpctrain submit --time 15 -- --max_steps 5"
         ) from error
     if layout.loss != "classes":
         add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))

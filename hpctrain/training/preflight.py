@@ -65,9 +65,9 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         return [Problem("--model_name_or_path is missing", "--model_name_or_path FOLDER")]
     folder = Path(name)
     if not is_dir(folder):
-        what = f"there is no model folder '{name}'; models are read from local folders only, nothing is downloaded"
+        what = f"there is no model folder '{name}'; models are read from local folders only, nothing is downloaded here"
         source = name if name.count("/") == 1 and not name.startswith((".", "/", "~")) else "OWNER/MODEL"
-        return [Problem(what, f"hf download {source} --local-dir {name} (where there is a network)")]
+        return [Problem(what, f"hf download {shell.quote(source)} --local-dir {shell.quote(name)}")]
     fix = f"ls {name}"
     if is_dir(folder / FSDP_PARTS) and not is_file(folder / "config.json"):
         what = f"'{name}' is a checkpoint that FSDP has divided: its weights are in parts that no model is read from"
