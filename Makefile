@@ -11,7 +11,7 @@ ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 2)))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chaos other-slurm lint format bench lab-up lab-down clean
+.PHONY: help demo test test-extended test-all test-fast chaos other-slurm lint format bench docs gpu-kit lab-up lab-down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -19,12 +19,12 @@ help: ## What there is to make
 # torch first, by its plain pin: where pip finds a CPU build of that version, the range in pyproject.toml is then satisfied and nothing
 # pulls CUDA packages. Where the plain pin is a CUDA build, and there is no NVIDIA GPU, PyTorch's own index has the CPU build.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+torch_index = index=; if [ ! -e /dev/nvidia0 ] && [ "$$(uname)" = Linux ] \
+    && $(1) --dry-run --no-deps --report - torch | grep -qi '"nvidia-\|"cuda-'; then index="--extra-index-url $(TORCH_CPU_INDEX)"; fi
 $(VENV)/full: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing torch, transformers, trl and the test tools into $(VENV) (a minute or two, 1.5 GB)"
-	@index=; if [ ! -e /dev/nvidia0 ] && [ "$$(uname)" = Linux ] \
-	    && $(PIP) install --constraint constraints.txt --dry-run --no-deps --report - torch | grep -qi '"nvidia-\|"cuda-'; then \
-	    index="--extra-index-url $(TORCH_CPU_INDEX)"; fi; \
+	@$(call torch_index,$(PIP) install --constraint constraints.txt); \
 	$(PIP) install --constraint constraints.txt $$index torch
 	$(PIP) install --constraint constraints.txt --editable '.[train,trackers,quantized,dev]'
 	@touch $@
@@ -37,11 +37,32 @@ $(VENV)/light: constraints.txt pyproject.toml
 demo: $(VENV)/full ## Train a small model here, two played nodes, with the script that a cluster would run
 	@examples/demo.sh $(BIN)/hpctrain demo
 
-test: $(VENV)/full ## Everything that can run here, a real two-node Slurm included where it can be started
-	@tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/full ## The main job and every command, on a real two-node Slurm where it can be started
+	@$(PYTEST) -m 'not extended'
+
+test-extended: $(VENV)/full ## What test leaves out: outages and other faults, other sites, long trainings
+	@$(PYTEST) -m extended
+
+test-all: $(VENV)/full ## Both at once: what waits for Slurm runs beside what computes
+	@$(PYTEST)
 
 test-fast: $(VENV)/light ## The inner loop: no Slurm, no torch, under a minute
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slurm and not torch and not slow' -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=fast \
+	    -m 'not slurm and not torch and not slow and not extended' -q
+
+# pyproject.toml bounds the libraries to the releases that were tested; here is what comes after them. Not in test-all: it fails when
+# somebody else releases something.
+NEWEST := .venv-newest
+NEWEST_PIP = $(NEWEST)/bin/python -m pip --disable-pip-version-check --quiet
+test-newest: ## The training's tests on the newest releases of torch, transformers, TRL and their like (by hand, ten minutes)
+	$(PYTHON) -m venv $(NEWEST)
+	@$(call torch_index,$(NEWEST_PIP) install); \
+	$(NEWEST_PIP) install --upgrade $$index torch transformers trl accelerate datasets peft optuna nvidia-ml-py
+	$(NEWEST_PIP) install --upgrade --editable '.[dev]'
+	$(NEWEST_PIP) list | grep -iE '^(torch|transformers|trl|accelerate|datasets|peft|optuna) '
+	$(NEWEST)/bin/python -m pytest -n $(WORKERS) -m 'not extended and not slurm' tests/training
 
 MINUTES ?= 40
 chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=40 at most)
@@ -56,7 +77,9 @@ lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck tests/golden/*/script*.sbatch tests/*.sh examples/*.sh .ci/run
+	$(BIN)/shellcheck templates/job.sh tests/*.sh examples/*.sh .ci/run
+	@# The scripts source the library and quote on purpose what each node expands.
+	$(BIN)/shellcheck --exclude SC1090,SC1091,SC2016,SC2034,SC2088,SC2154 tests/golden/*/script*.sbatch
 
 format: $(VENV)/light ## Format the code
 	$(BIN)/ruff check --fix .
@@ -74,6 +97,12 @@ bench: $(VENV)/full ## Measure start-up, checks, samples, explaining 1 GB, repor
 	$(BIN)/python tests/bench/bench_prepare.py
 	$(BIN)/python bench/train.py --knobs --tokens 15000
 
+docs: $(VENV)/full ## Build the documentation site into site/
+	$(BIN)/python docs/build_site.py
+
+gpu-kit: $(VENV)/full ## Gather what bench/gpu needs on a GPU machine without a network, into .gpu-kit
+	$(BIN)/python bench/gpu/kit.py --into .gpu-kit
+
 lab-up: ## Start the two-node Slurm on this machine (root; installs Debian's packages)
 	@tests/lab/lab up
 
@@ -81,4 +110,4 @@ lab-down: ## Stop it
 	@tests/lab/lab down
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

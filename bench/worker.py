@@ -1,7 +1,10 @@
-"""One variant of the training benchmark, in a process of its own; bench/train.py starts it. The last line of stdout is its result as JSON.
+"""One variant of the training benchmark, in a process of its own; bench/train.py starts it.
 
-`trl`: SFTTrainer as TRL's documentation shows it, with the raw chats. `hpctrain`: the training of a job script, with the prepared dataset.
-Both take further options as NAME=VALUE. Useful tokens are those of the text: padding is none.
+The last line of stdout is its result as JSON.
+
+`trl`: SFTTrainer as TRL's documentation shows it, with the raw chats. `hpctrain`: the training of a
+job script, with the prepared dataset. Both take further options as NAME=VALUE. Useful tokens are
+those of the text: padding is none.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class Meter:
 
         def counted(model: Any, inputs: dict[str, Any], *args: Any, **named: Any) -> Any:
             mask = inputs.get("attention_mask")
-            meter.useful = meter.useful + (mask.sum() if mask is not None else inputs["input_ids"].numel())
+            meter.useful = meter.useful + (
+                mask.sum() if mask is not None else inputs["input_ids"].numel()
+            )
             meter.slots += inputs["input_ids"].numel()
             meter.micro += 1
             return step(model, inputs, *args, **named)
@@ -54,12 +59,18 @@ class Meter:
         return trainer
 
     def step_ended(self) -> None:
-        """Begin the count after the warm-up; look every few steps whether the budget is spent, for looking makes a GPU wait."""
+        """Begin the count after the warm-up; look every few steps whether the budget is spent, for
+        looking makes a GPU wait.
+        """
         self.steps += 1
         if self.steps == self.warmup:
             _wait()
             self.useful, self.slots, self.micro, self.began = 0, 0, 0, time.perf_counter()
-        elif self.steps > self.warmup and (self.steps - self.warmup) % _CHECK_EVERY == 0 and int(self.useful) >= self.budget:
+        elif (
+            self.steps > self.warmup
+            and (self.steps - self.warmup) % _CHECK_EVERY == 0
+            and int(self.useful) >= self.budget
+        ):
             _wait()
             self._end(time.perf_counter() - self.began)
 
@@ -80,7 +91,9 @@ class Meter:
 
 
 def _leave() -> NoReturn:
-    """End within a training that would go on, with what is done at every end: os._exit alone leaves semaphores and temporary folders."""
+    """End within a training that would go on, with what is done at every end: os._exit alone leaves
+    semaphores and temporary folders.
+    """
     atexit._run_exitfuncs()
     os._exit(0)
 
@@ -98,7 +111,11 @@ def _memory() -> dict[str, int]:
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if not torch.cuda.is_available():
         return {"peak_bytes": host}
-    return {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved(), "host_bytes": host}
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "host_bytes": host,
+    }
 
 
 def trl(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) -> None:
@@ -107,28 +124,58 @@ def trl(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) ->
     from datasets import load_dataset
     from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 
-    lora = {name: options.pop(name) for name in list(options) if name in ("use_peft", "lora_r", "lora_target_modules")}
+    lora = {
+        name: options.pop(name)
+        for name in list(options)
+        if name in ("use_peft", "lora_r", "lora_target_modules")
+    }
     cpu = {} if torch.cuda.is_available() else {"use_cpu": True, "bf16": False}
-    config = SFTConfig(**{"output_dir": arguments.out, "max_steps": 10**6, "save_strategy": "no", "disable_tqdm": True, **cpu, **options})
-    data = load_dataset("json", data_files=arguments.data, split="train", cache_dir=f"{arguments.out}/cache")
+    config = SFTConfig(
+        **{
+            "output_dir": arguments.out,
+            "max_steps": 10**6,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            **cpu,
+            **options,
+        }
+    )
+    data = load_dataset(
+        "json", data_files=arguments.data, split="train", cache_dir=f"{arguments.out}/cache"
+    )
     peft = get_peft_config(ModelConfig(**lora)) if lora else None
-    meter.attach(SFTTrainer(model=arguments.model, args=config, train_dataset=data, peft_config=peft)).train()
+    meter.attach(
+        SFTTrainer(model=arguments.model, args=config, train_dataset=data, peft_config=peft)
+    ).train()
 
 
 def hpctrain(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) -> None:
     """Train as a job script does."""
     import torch
 
-    from hpctrain.training import rails, sft
+    from hpctrain.training import loop, sft
     from hpctrain.training.options import read_options
 
     if not torch.cuda.is_available():
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    given = {"model_name_or_path": arguments.model, "dataset_name": arguments.data, "output_dir": arguments.out, "save_strategy": "no",
-             "max_steps": 10**6, **options}  # fmt: skip
-    words = [word for name, value in given.items() for word in (f"--{name}", value if isinstance(value, str) else json.dumps(value))]
+    given = {
+        "model_name_or_path": arguments.model,
+        "dataset_name": arguments.data,
+        "output_dir": arguments.out,
+        "save_strategy": "no",
+        "max_steps": 10**6,
+        **options,
+    }
+    words = [word for name, value in given.items() for word in (f"--{name}", *words_of(value))]
     task = replace(sft.TASK, trainer=lambda *given: meter.attach(sft.TASK.trainer(*given)))
-    rails.train(read_options(words, task))
+    loop.train(read_options(words, task))
+
+
+def words_of(value: Any) -> list[str]:
+    """Return an option's value as it is typed: a list as several words."""
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return [value if isinstance(value, str) else json.dumps(value)]
 
 
 def matmul(seconds: float = 3.0) -> None:
@@ -137,7 +184,15 @@ def matmul(seconds: float = 3.0) -> None:
 
     cuda = torch.cuda.is_available()
     size = 8192 if cuda else 1024
-    a, b = (torch.randn(size, size, device="cuda" if cuda else "cpu", dtype=torch.bfloat16 if cuda else torch.float32) for _ in range(2))
+    a, b = (
+        torch.randn(
+            size,
+            size,
+            device="cuda" if cuda else "cpu",
+            dtype=torch.bfloat16 if cuda else torch.float32,
+        )
+        for _ in range(2)
+    )
     for _ in range(3):
         a @ b
     _wait()
@@ -162,11 +217,16 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=JSON")
     arguments = parser.parse_args(words)
-    options = {name: json.loads(value) for name, _, value in (word.partition("=") for word in arguments.option)}
+    options = {
+        name: json.loads(value)
+        for name, _, value in (word.partition("=") for word in arguments.option)
+    }
     if arguments.variant == "matmul":
         matmul()
         return
-    {"trl": trl, "hpctrain": hpctrain}[arguments.variant](arguments, options, Meter(arguments.tokens, arguments.warmup))
+    {"trl": trl, "hpctrain": hpctrain}[arguments.variant](
+        arguments, options, Meter(arguments.tokens, arguments.warmup)
+    )
     sys.exit("the data ended before the budget was spent")
 
 

@@ -10,7 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-KEPT = re.compile(r"^\$ |^sft.sbatch|nodes x|submitted|rendezvous|event=(first_step|evaluate)|step=(5|20|40|60)/60 loss|finished|COMPLETED")
+KEPT = re.compile(
+    r"^\$ |^sft.sbatch|nodes"
+    r" x|submitted|rendezvous|event=(first_step|evaluate)|step=(5|20|40|60)/60"
+    r" loss|finished|COMPLETED"
+)
 SHOWN = 24
 
 console = Console(record=True, width=178, file=Path("/dev/null").open("w"), force_terminal=True)  # noqa: SIM115

@@ -1,7 +1,7 @@
-"""The errors that hpctrain shows to a person; a leaf that imports nothing of the package.
+"""The errors that users see; imports nothing from the package.
 
-Only `cli` prints them. Every other room raises them and says, in the fields, what the last line of the message needs:
-something that can be typed.
+Only `cli` prints them. Every other package raises them, with a command or a hint for the last line
+of the message.
 
     HpctrainError          1  the operation failed
     ├── UsageError         2  an option, a config file or a template is wrong
@@ -10,45 +10,46 @@ something that can be typed.
 
 from __future__ import annotations
 
-import re
-
-#: What a terminal takes as an order (ECMA-48: C0 and C1 but tab and newline) or what turns the direction of writing.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from hpctrain.terminal import visible
 
 
 class HpctrainError(Exception):
-    """The operation failed, for a reason that a person can act on.
+    """The operation failed, for a reason that the user can act on.
 
     Args:
         what: the problem, with the value; one line, lower case, no full stop.
-        details: further lines, in this order: where (file:line:col or the argv that was run), the program's own words, the reason.
-        fix: what to type next.
+        details: further lines, in this order: where (file:line:col or the argv that was run), the
+            program's output verbatim, the reason.
+        fix: one command that can be pasted and works.
+        hint: a sentence, if no single command is right.
     """
 
     exit_code = 1
 
-    def __init__(self, what: str, *, details: tuple[str, ...] = (), fix: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        details: tuple[str, ...] = (),
+        fix: str | None = None,
+        hint: str | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.details = details
         self.fix = fix
+        self.hint = hint
 
     def render(self) -> str:
-        r"""Return the whole message, `error:` first and `fix:` last; control characters are shown, as \x1b, and not sent."""
+        r"""Return the complete message, `error:` first, `fix:` or `hint:` last; control characters
+        are escaped, as \x1b.
+        """
         lines = [f"error: {self.what}", *self.details]
         if self.fix is not None:
             lines.append(f"fix: {self.fix}")
+        if self.hint is not None:
+            lines.append(f"hint: {self.hint}")
         return visible("\n".join(lines))
-
-
-def visible(text: str) -> str:
-    r"""Return a text with its control characters, but for ends of lines, written out: \x1b."""
-    return _CONTROL.sub(_shown, text)
-
-
-def _shown(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class UsageError(HpctrainError):

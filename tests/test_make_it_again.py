@@ -1,7 +1,5 @@
 """A script's header: the command in it makes the same bytes again, and its seal notices an edit."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -17,7 +15,16 @@ pytestmark = pytest.mark.slow
     "words",
     [
         (),
-        ("--nodes", "2", "--gpus", "4", "--partition", "boost_usr_prod", "--account", "EUHPC_A06_067"),
+        (
+            "--nodes",
+            "2",
+            "--gpus",
+            "4",
+            "--partition",
+            "boost_usr_prod",
+            "--account",
+            "EUHPC_A06_067",
+        ),
         (
             "--launcher",
             "torchrun",
@@ -34,11 +41,24 @@ pytestmark = pytest.mark.slow
         ("--config", "other.yaml", "--to", "a b.sbatch", "--", "--to", "x"),
     ],
 )
-def test_the_command_in_the_header_makes_the_same_bytes(words: tuple[str, ...], hpctrain: str, tmp_path: Path) -> None:
+def test_the_command_in_the_header_makes_the_same_bytes(
+    words: tuple[str, ...], hpctrain: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text("resources: {mem: 4G}\ntraining: {max_steps: 5}\n")
     (tmp_path / "other.yaml").write_text("job_name: other\nresources: {time: 1:30:00}\n")
-    environment = {**os.environ, "HPCTRAIN_QOS": "from_environment", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    first = subprocess.run([hpctrain, "render", *words], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+    environment = {
+        **os.environ,
+        "HPCTRAIN_QOS": "from_environment",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    first = subprocess.run(
+        [hpctrain, "render", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     script = tmp_path / first.stdout.rstrip("\n")
     before = script.read_bytes()
     again = re.search(rb"^# make it again: (.+)$", before, re.MULTILINE)
@@ -46,11 +66,15 @@ def test_the_command_in_the_header_makes_the_same_bytes(words: tuple[str, ...], 
     script.unlink()
     # From elsewhere, and without the variable: the command carries both.
     del environment["HPCTRAIN_QOS"]
-    subprocess.run(["bash", "-c", again[1]], cwd="/", env=environment, check=True, capture_output=True)
+    subprocess.run(
+        ["bash", "-c", again[1]], cwd="/", env=environment, check=True, capture_output=True
+    )
     assert script.read_bytes() == before
 
 
-def test_submit_refuses_a_script_that_config_yaml_has_left_behind(hpctrain: str, tmp_path: Path) -> None:
+def test_submit_refuses_a_script_that_config_yaml_has_left_behind(
+    hpctrain: str, tmp_path: Path
+) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
 
@@ -61,11 +85,27 @@ def test_submit_refuses_a_script_that_config_yaml_has_left_behind(hpctrain: str,
     done = run("submit", "--local", "--dry-run")
     assert done.returncode == 2
     assert "sft.sbatch is older than what it was made from" in done.stderr
-    assert (
-        done.stderr.splitlines()[-1] == "fix: hpctrain submit --local --nodes 2, or the script as it is: hpctrain submit --local sft.sbatch"
-    )
+    assert done.stderr.splitlines()[-2:] == [
+        "fix: hpctrain submit --local --dry-run --nodes 2",
+        "hint: or submit the script as it is: hpctrain submit --local --dry-run sft.sbatch",
+    ]
     assert run("submit", "--local", "--dry-run", "sft.sbatch").returncode == 0
     assert run("submit", "--local", "--dry-run", "--nodes", "2").returncode == 0
+
+
+def test_a_script_redirected_from_stdout_is_submitted_and_renewed(
+    hpctrain: str, tmp_path: Path
+) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
+
+    (tmp_path / "sft.sbatch").write_text(run("render", "--to", "-").stdout)
+    assert run("submit", "--local", "--dry-run").returncode == 0
+    (tmp_path / "config.yaml").write_text("resources: {mem: 8G}\n")
+    done = run("submit", "--local", "--dry-run")
+    assert "fix: hpctrain render && hpctrain submit --local --dry-run" in done.stderr.splitlines()
+    assert run("render").returncode == 0
+    assert run("submit", "--local", "--dry-run").returncode == 0
 
 
 def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) -> None:
@@ -74,33 +114,119 @@ def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) 
 
     def fix(done: subprocess.CompletedProcess[str]) -> str:
         assert done.returncode == 2, done.stdout + done.stderr
-        return done.stderr.splitlines()[-1]
+        return next(line for line in done.stderr.splitlines() if line.startswith("fix: "))
 
-    assert run("render", "--job-name", "exp1", "--nodes", "4", "--gpus", "4", "--", "--x", "1").returncode == 0
+    assert (
+        run(
+            "render", "--job-name", "exp1", "--nodes", "4", "--gpus", "4", "--", "--x", "1"
+        ).returncode
+        == 0
+    )
     # Another name than the default: the one script that is here is meant, not a new default job.
-    assert fix(run("submit", "--local", "--dry-run")).startswith("fix: hpctrain submit --local exp1.sbatch, or hpctrain render")
+    assert fix(run("submit", "--local", "--dry-run")) == (
+        "fix: hpctrain submit --local --dry-run exp1.sbatch"
+    )
     assert not (tmp_path / "sft.sbatch").exists()
-    # Options that would silently drop what the script was rendered with.
     before = (tmp_path / "exp1.sbatch").read_bytes()
-    said = fix(run("submit", "--local", "--dry-run", "--job-name", "exp1", "--time", "2:00:00"))
-    again = "hpctrain submit --local --nodes 4 --gpus 4 --time 2:00:00 --job-name exp1 -- --x 1"
-    assert said == f"fix: {again}, or --force to leave out the rest"
-    assert run(*again.split()[1:3], "--dry-run", *again.split()[3:]).returncode == 0
     # Trials write nothing.
-    assert run("submit", "--local", "--test-only", "--force", "--job-name", "exp1", "--mem", "1G").returncode == 0
+    assert (
+        run(
+            "submit", "--local", "--test-only", "--force", "--job-name", "exp1", "--mem", "1G"
+        ).returncode
+        == 0
+    )
     assert (tmp_path / "exp1.sbatch").read_bytes() == before
     (tmp_path / "exp1.sbatch").write_bytes(before + b"# mine\n")
-    edited = run("submit", "--local", "--dry-run", "--job-name", "exp1", "--nodes", "4", "--gpus", "4", "--", "--x", "1")
-    assert "was edited after hpctrain wrote it" in edited.stderr
+    edited = run(
+        "submit",
+        "--local",
+        "--dry-run",
+        "--job-name",
+        "exp1",
+        "--nodes",
+        "4",
+        "--gpus",
+        "4",
+        "--",
+        "--x",
+        "1",
+    )
+    assert fix(edited).startswith(
+        "fix: hpctrain submit --local --dry-run --force --nodes 4 --gpus 4 --job-name exp1 -- --x 1"
+    )
     assert fix(run("submit", "exp2")).startswith("fix: hpctrain submit exp1.sbatch")
 
 
+@pytest.mark.slow
+def test_what_is_typed_now_counts_and_not_what_was_rendered_yesterday(
+    hpctrain: str, tmp_path: Path
+) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
+
+    def notes(*words: str) -> list[str]:
+        done = run("submit", "--local", "--wait", *words)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stderr.splitlines() if line.startswith("note: sft.sbatch")]
+
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "config.yaml").write_text("script: train.py\nlauncher: srun\n")
+    script = tmp_path / "sft.sbatch"
+    assert run("render", "--nodes", "2", "--time", "0:30:00", "--", "--x", "1").returncode == 0
+    [note] = notes("--account", "X")
+    assert note.endswith("without its earlier options: --nodes 2 --time 0:30:00 -- --x 1")
+    assert "--account=X " in script.read_text()
+    assert "--nodes=1 " in script.read_text()
+    # The same again, and with more: nothing is dropped.
+    assert notes("--account", "X") == []
+    assert notes("--account", "X", "--time", "0:20:00") == []
+    (tmp_path / "own.yaml").write_text(
+        "script: train.py\nlauncher: srun\nresources: {time: 0:20:00, account: X}\n"
+    )
+    [note] = notes("--config", "own.yaml")
+    assert note.endswith("--account X --time 0:20:00")
+    # Without a config of its own, the request is complete where there is a config.yaml, and else it
+    # is not.
+    [note] = notes("--account", "Y")
+    assert note.endswith("--config own.yaml")
+    assert run("render", "--config", "own.yaml").returncode == 0
+    (tmp_path / "config.yaml").unlink()
+    before = script.read_bytes()
+    done = run("submit", "--local", "--account", "Z")
+    assert (done.returncode, script.read_bytes()) == (2, before)
+    fix = done.stderr.splitlines()[-1]
+    assert fix.startswith("fix: hpctrain submit --local --account Z --config own.yaml")
+    # What somebody has edited is not replaced.
+    script.write_bytes(before + b"# mine\n")
+    done = run("submit", "--local", "--config", "own.yaml", "--account", "Z")
+    assert (done.returncode, script.read_bytes()) == (2, before + b"# mine\n")
+    assert done.stderr.splitlines()[-2] == (
+        "fix: hpctrain submit --local --force --account Z --config own.yaml"
+    )
+
+
 def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("environment: {venv: ~/envs/a b}\ntraining: {model_name_or_path: ~/models/x, text: a~b}\n")
-    environment = {**os.environ, "HOME": str(tmp_path / "home"), "HPCTRAIN_GPUS_PER_NODE": "2", "HPCTRAIN_ACOUNT": "x"}
-    done = subprocess.run([hpctrain, "render", "--to", "-"], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+    (tmp_path / "config.yaml").write_text(
+        "environment: {venv: ~/envs/a b}\ntraining: {model_name_or_path: ~/models/x, text: a~b}\n"
+    )
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path / "home"),
+        "HPCTRAIN_GPUS_PER_NODE": "2",
+        "HPCTRAIN_ACOUNT": "x",
+    }
+    done = subprocess.run(
+        [hpctrain, "render", "--to", "-"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     assert f"source '{tmp_path}/home/envs/a b/bin/activate'" in done.stdout
     assert f"--model_name_or_path {tmp_path}/home/models/x\n" in done.stdout
     assert "--text 'a~b'" in done.stdout or "--text a~b" in done.stdout
-    assert "--num_processes 2\n" in done.stdout
-    assert "HPCTRAIN_ACOUNT is set and has no meaning; did you mean HPCTRAIN_ACCOUNT?" in done.stderr
+    assert "--num_processes 2 " in done.stdout
+    assert (
+        "HPCTRAIN_ACOUNT is set and has no meaning; did you mean HPCTRAIN_ACCOUNT?" in done.stderr
+    )

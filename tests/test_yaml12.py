@@ -1,7 +1,5 @@
 """YAML as people mean it, and every way in which it is not YAML."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -9,20 +7,37 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain import yaml12
 from hpctrain.errors import UsageError
+from hpctrain.util import yaml12
 
 
 def refused(text: str) -> str:
     with pytest.raises(UsageError) as caught:
         yaml12.load(text, "c.yaml")
     message = caught.value.render()
-    assert message.splitlines()[-1] == "fix: edit c.yaml, then run the command again"
+    assert message.splitlines()[-1] == "hint: edit c.yaml, then run the command again"
     return message
 
 
 @pytest.mark.parametrize(
-    "word", ["0123", "no", "off", "y", "1:30:00", "4e-5", "1_000", "0x1F", "2026-11-20", "1e3", "=", "!", "<<", "٣", "0o17"]
+    "word",
+    [
+        "0123",
+        "no",
+        "off",
+        "y",
+        "1:30:00",
+        "4e-5",
+        "1_000",
+        "0x1F",
+        "2026-11-20",
+        "1e3",
+        "=",
+        "!",
+        "<<",
+        "٣",
+        "0o17",
+    ],
 )
 def test_a_scalar_stays_what_was_written(word: str) -> None:
     document = yaml12.load(f"key: {word} # comment" if word != "!" else "key: '!'", "c.yaml")
@@ -32,15 +47,32 @@ def test_a_scalar_stays_what_was_written(word: str) -> None:
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml12._Loader], ids=["python", "libyaml"])
 def test_quotes_tell_text_from_words(loader: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml12, "_Loader", loader)
-    data = yaml12.load("""a: 4\nb: "4"\nc: '4'\nd: |\n  4\ne: ~\nf: null\ng:\nh: ''\n""", "c.yaml").data
+    data = yaml12.load(
+        """a: 4\nb: "4"\nc: '4'\nd: |\n  4\ne: ~\nf: null\ng:\nh: ''\n""", "c.yaml"
+    ).data
     assert {key for key, value in data.items() if isinstance(value, yaml12.Plain)} == {"a"}
-    assert data == {"a": "4", "b": "4", "c": "4", "d": "4\n", "e": None, "f": None, "g": None, "h": ""}
+    assert data == {
+        "a": "4",
+        "b": "4",
+        "c": "4",
+        "d": "4\n",
+        "e": None,
+        "f": None,
+        "g": None,
+        "h": "",
+    }
 
 
-@given(st.dictionaries(st.text(max_size=8), st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.text(st.characters(exclude_categories=["Cs"])), max_size=5
+    )
+)
 def test_any_text_comes_back_from_quotes(data: dict[str, str]) -> None:
     printable = {
-        key: value for key, value in data.items() if not any(yaml12._NOT_YAML.search(text) or "\u0085" in text for text in (key, value))
+        key: value
+        for key, value in data.items()
+        if not any(yaml12._NOT_YAML.search(text) or "\u0085" in text for text in (key, value))
     }
     written = yaml.safe_dump(printable, allow_unicode=True, default_style='"')
     assert yaml12.load(written, "c.yaml").data == printable
@@ -77,10 +109,16 @@ def test_all_duplicate_keys_at_once() -> None:
     [
         ("- a\n", "must hold keys and values at its top"),
         ("hello\n", "must hold keys and values at its top"),
-        ("a: 1\n---\nb: 2\n", "c.yaml:2:1: expected a single document in the stream, but found another document"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "c.yaml:2:1: expected a single document in the stream, but found another document",
+        ),
         (
             "a:\n\tb: 2\n",
-            "c.yaml:2:1: while scanning for the next token, found character that cannot start any token; indent with blanks, not tabs",
+            (
+                "c.yaml:2:1: while scanning for the next token, found character that cannot start"
+                " any token; indent with spaces, not tabs"
+            ),
         ),
         ("ok: 1\na: b\x00c\n", r"c.yaml:2:5: the character '\x00' is not allowed in YAML"),
         ("a: \x07\n", r"c.yaml:1:4: the character '\x07' is not allowed in YAML"),
@@ -96,24 +134,38 @@ def test_what_is_no_config(text: str, words: str) -> None:
 
 
 def test_tags_run_nothing() -> None:
-    assert yaml12.load("a: !!python/object/apply:os.system ['touch CANARY']\n", "c.yaml").data == {"a": ["touch CANARY"]}
+    assert yaml12.load("a: !!python/object/apply:os.system ['touch CANARY']\n", "c.yaml").data == {
+        "a": ["touch CANARY"]
+    }
 
 
 def test_an_alias_is_what_it_stands_for() -> None:
-    assert yaml12.load("a: &x {k: 1}\nb: *x\nc: [*x, *x]\n", "c.yaml").data["c"] == [{"k": "1"}, {"k": "1"}]
+    assert yaml12.load("a: &x {k: 1}\nb: *x\nc: [*x, *x]\n", "c.yaml").data["c"] == [
+        {"k": "1"},
+        {"k": "1"},
+    ]
 
 
 def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]" for last, key in zip("abcdefgh", "bcdefghi", strict=True)]
+    lines += [
+        f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]"
+        for last, key in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
     started = time.process_time()  # whatever else the machine does
-    assert "more than 100000 values" in refused("\n".join(lines))
+    assert "more than 200000 values" in refused("\n".join(lines))
     assert time.process_time() - started < 5
 
 
 # 100 000 levels overflow the stack of the C library, which no Python error could tell of.
 @pytest.mark.parametrize(
-    "text", ["a: " + "[" * 100_000, "a: " + "[" * 150 + "]" * 150, "a:\n" + "- " * 100_000 + "x", "? " * 100_000 + "x"]
+    "text",
+    [
+        "a: " + "[" * 100_000,
+        "a: " + "[" * 150 + "]" * 150,
+        "a:\n" + "- " * 100_000 + "x",
+        "? " * 100_000 + "x",
+    ],
 )
 def test_a_file_that_is_nested_too_deeply(text: str) -> None:
     assert "more than 100 levels" in refused(text)
@@ -130,7 +182,9 @@ def test_other_editors() -> None:
 
 def test_what_becomes_json() -> None:
     data = yaml12.load(
-        '{i: 12, n: -3, f: 4e-5, g: 1., t: true, F: False, s: "12", z: 0123, no: no, l: [1, "1"], u: null, big: ' + "9" * 5000 + "}", "c"
+        '{i: 12, n: -3, f: 4e-5, g: 1., t: true, F: False, s: "12", z: 0123, no: no, l: [1, "1"],'
+        " u: null, big: " + "9" * 5000 + "}",
+        "c",
     ).data
     value = yaml12.to_json_value(data)
     assert value.pop("big") == "9" * 5000  # Python would refuse to read it as a number
@@ -152,15 +206,29 @@ def test_what_becomes_json() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("resources:\n  nodes: 2\n time: 1\n", "3:2", "it is indented by 1 and the keys above by 2 or 0"),
-        ("resources:\n  nodes: 2\n    # a note\n\n    time: 1\n", "5:5", "it is indented by 4 and the keys above by 2 or 0"),
-        ("job_name: x\n  resources:\n", "2:12", "it is indented by 2 and the keys above by 0"),
-        ("resources:\n\tnodes: 2\n", "2:1", "indent with blanks, not tabs"),
+        (
+            "resources:\n  nodes: 2\n time: 1\n",
+            "3:2",
+            "keys of one section must have the same indentation",
+        ),
+        (
+            "resources:\n  nodes: 2\n    # a note\n\n    time: 1\n",
+            "5:5",
+            "keys of one section must have the same indentation",
+        ),
+        (
+            "job_name: x\n  resources:\n",
+            "2:12",
+            None,
+        ),
+        ("resources:\n\tnodes: 2\n", "2:1", "indent with spaces, not tabs"),
         ("a: [1\nb: 2\n", "2:2", None),
         ("a:\n  b: 'x\n", "3:1", None),
     ],
 )
-def test_indentation_is_named_where_it_is_the_cause(text: str, place: str, words: str | None) -> None:
+def test_indentation_is_named_where_it_is_the_cause(
+    text: str, place: str, words: str | None
+) -> None:
     with pytest.raises(UsageError) as raised:
         yaml12.load(text, "c.yaml")
     (said,) = raised.value.details

@@ -1,8 +1,11 @@
-"""Make timelines to try: visits as events, and whether someone comes back within a month. Nothing in them is of a real person.
+"""Make timelines to try: visits as events, and whether someone comes back within a month.
+
+Nothing in them is of a real person.
 
     python make_timelines.py visits.jsonl [ROWS] [SEED]
 
-Who had a high test and was given no drug for it comes back nine times in ten; all others once in ten.
+Who had a high test and was given no drug for it comes back nine times in ten; all others once in
+ten.
 """
 
 import json
@@ -10,7 +13,9 @@ import random
 import sys
 from pathlib import Path
 
-COMMON = [f"visit:{kind}" for kind in ("home", "clinic", "phone")] + [f"code:{number}" for number in range(40)]
+COMMON = [f"visit:{kind}" for kind in ("home", "clinic", "phone")] + [
+    f"code:{number}" for number in range(40)
+]
 
 
 def patient(draw: random.Random) -> tuple[list[str], str]:

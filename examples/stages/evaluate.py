@@ -1,7 +1,8 @@
-"""The last of the stages in config.yaml: compares the models that the stages before have trained, on data that they did not learn.
+"""The last of the stages in config.yaml: compares the models that the stages before have trained,
+on data that they did not learn.
 
-The directory of each earlier stage's run is in the environment, HPCTRAIN_STAGE_NAME; the final weights are in its `model/`. What is
-found goes into the directory of this stage's own run.
+The directory of each earlier stage's run is in the environment, HPCTRAIN_STAGE_NAME; the final
+weights are in its `model/`. What is found goes into the directory of this stage's own run.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--dataset", required=True)  # tokenised: input_ids, and labels where -100 means "not learned"
+parser.add_argument(
+    "--dataset", required=True
+)  # tokenized: input_ids, and labels where -100 means "not learned"
 parser.add_argument("--samples", type=int, default=64)
 arguments = parser.parse_args()
 
@@ -26,7 +29,13 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 losses = {}
 for variable in ("HPCTRAIN_STAGE_WARMUP", "HPCTRAIN_STAGE_REFINE"):
-    model = AutoModelForCausalLM.from_pretrained(Path(os.environ[variable]) / "model", dtype=torch.float32).to(device).eval()
+    model = (
+        AutoModelForCausalLM.from_pretrained(
+            Path(os.environ[variable]) / "model", dtype=torch.float32
+        )
+        .to(device)
+        .eval()
+    )
     total, count = 0.0, 0
     for row in rows:
         tokens = torch.tensor([row["input_ids"]], device=device)
@@ -39,4 +48,6 @@ for variable in ("HPCTRAIN_STAGE_WARMUP", "HPCTRAIN_STAGE_REFINE"):
     losses[variable.removeprefix("HPCTRAIN_STAGE_").lower()] = total / count
 
 print(json.dumps({"loss": losses}))
-(Path(os.environ["HPCTRAIN_RUN_DIR"]) / "evaluation.json").write_text(json.dumps({"loss": losses, "samples": len(rows)}) + "\n")
+(Path(os.environ["HPCTRAIN_RUN_DIR"]) / "evaluation.json").write_text(
+    json.dumps({"loss": losses, "samples": len(rows)}) + "\n"
+)

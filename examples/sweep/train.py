@@ -1,8 +1,10 @@
-"""A training script with nothing but Python, to sweep: it fits a line to points with noise, by gradient descent.
+"""A training script with nothing but Python, to sweep: it fits a line to points with noise, by
+gradient descent.
 
     python train.py --learning_rate 0.1 --steps 50 --seed 1 --bias true
 
-It knows nothing of hpctrain; arguments come as `--key value`. In a job, the result is written into the directory of the run.
+It knows nothing of hpctrain; arguments come as `--key value`. In a job, the result is written into
+the directory of the run.
 """
 
 import argparse
@@ -18,7 +20,9 @@ def main() -> None:
     parser.add_argument("--learning_rate", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bias", type=lambda word: word == "true", default=True, metavar="true|false")
+    parser.add_argument(
+        "--bias", type=lambda word: word == "true", default=True, metavar="true|false"
+    )
     arguments = parser.parse_args()
 
     chance = random.Random(arguments.seed)  # noqa: S311 - noise, and no secret

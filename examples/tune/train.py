@@ -1,4 +1,6 @@
-"""A training of one's own that tells a study what it finds: a line through points, by gradient descent, with nothing but Python."""
+"""A training of one's own that tells a study what it finds: a line through points, by gradient
+descent, with nothing but Python.
+"""
 
 import argparse
 import random

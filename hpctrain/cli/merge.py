@@ -1,97 +1,113 @@
-"""`hpctrain merge`: a LoRA adapter and its base model become one folder that can be served."""
+"""`hpctrain checkpoints merge`: merge a LoRA adapter into its base model."""
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import click
 
-from hpctrain.cli.runs_filter import runs_dir_option
-from hpctrain.cli.runs_table import size
+from hpctrain.cli.options import complete_runs, json_option, runs_dir_option
+from hpctrain.cli.output import print_json, say
 from hpctrain.errors import UsageError
-from hpctrain.jobs import shell
-from hpctrain.runs import checkpoints, files
+from hpctrain.runs import checkpoints
+from hpctrain.util import files, installed, shell, text
 
 
-@click.command()
-@click.argument("word", metavar="RUN|FOLDER")
-@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="The folder to make. Default: merged, in the run's directory.")
+@click.command("merge")
+@click.argument("word", metavar="RUN|DIR", shell_complete=complete_runs)
 @click.option(
-    "--base", type=click.Path(path_type=Path), metavar="FOLDER", help="The base model, where the adapter's own word is out of date."
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Output directory. Default: merged, in the run's directory.",
 )
 @click.option(
-    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the merged weights. Default: the base model's own."
+    "--base",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Base model. Default: the one that the adapter names.",
 )
-@click.option("--max-shard-size", default="5GB", show_default=True, metavar="SIZE", help="Of one file of weights.")
-@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to merge: cpu, cuda, cuda:1.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="dtype of the merged weights. Default: the base model's.",
+)
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="DEVICE",
+    help="Device: cpu, cuda or cuda:1.",
+)
 @runs_dir_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 def command(  # noqa: PLR0917 - click names them
-    word: str, to: Path | None, base: Path | None, dtype: str | None, max_shard_size: str, device: str, runs_dir: Path, as_json: bool
+    word: str,
+    to: Path | None,
+    base: Path | None,
+    dtype: str | None,
+    device: str,
+    runs_dir: Path,
+    as_json: bool,
 ) -> None:
-    """Merge a LoRA adapter into its base model, and verify it by loading.
+    """Merge a LoRA adapter into its base model.
 
-    RUN is a run's id: its final model, else its newest checkpoint; RUN/checkpoint-40 is one checkpoint; FOLDER any folder with an
-    adapter. The new folder gives the logits of base and adapter, or it is not made. stdout is its path.
+    RUN is a run's id: its final model, else its newest checkpoint; RUN/checkpoint-40 is one
+    checkpoint; DIR any directory with an adapter. The result is reloaded and its logits are compared
+    with those of base and adapter. stdout is its path.
     """
-    _check_words(max_shard_size, device)
-    folder = checkpoints.weights_of(word, runs=runs_dir, tag=None)
-    target = to if to is not None else _target(folder)
-    # Light imports: torch is loaded by what they call.
-    from hpctrain.training import merge, merge_adapter
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        what = f"--device must be cpu, cuda or cuda:N, not {device!r}"
+        raise UsageError(what, hint="use --device cpu")
+    adapter = checkpoints.weights_of(word, runs=runs_dir, tag=None)
+    import hpctrain.training  # noqa: F401 - before peft: it keeps bitsandbytes quiet
 
-    merge_adapter.require_libraries()
-    _check_device(device)
+    installed.require("train", "peft", "torch", "transformers")
+    from hpctrain.training import merge
+
+    if device != "cpu" and (found := merge.devices()) <= int(device.partition(":")[2] or 0):
+        what = f"there is no {device} here; {text.count(found, 'GPU')} visible"
+        raise UsageError(what, hint="use --device cpu")
     request = merge.Request(
-        adapter=folder, to=target, base=base, dtype=dtype, max_shard_size=max_shard_size, device=device,
-        say=lambda line: click.echo(line, err=True),
-    )  # fmt: skip
+        adapter=adapter,
+        to=to if to is not None else _target(adapter),
+        base=base,
+        dtype=dtype,
+        device=device,
+        say=say,
+    )
     made = merge.merge(request)
     if as_json:
-        click.echo(json.dumps({
-            "schema": 1, "folder": str(made.folder), "adapter": str(folder), "base": str(made.base), "dtype": made.dtype,
-            "parameters": made.parameters, "bytes": made.bytes, "off": made.off, "effect": made.effect, "bound": made.bound,
-            "memory_bytes": made.needs.memory, "notes": list(made.notes),
-        }))  # fmt: skip
+        print_json(
+            folder=str(made.folder),
+            adapter=str(adapter),
+            base=str(made.base),
+            dtype=made.dtype,
+            parameters=made.parameters,
+            bytes=made.bytes,
+            off=made.off,
+            effect=made.effect,
+            bound=made.bound,
+            memory_bytes=made.memory,
+            notes=list(made.notes),
+        )
         return
     for note in made.notes:
-        click.echo(f"notice: {note}", err=True)
-    click.echo(f"{size(made.bytes)} in {made.dtype}; loaded anew, logits are off by {made.off:.2g}", err=True)
-    click.echo(f"(the adapter changes them by {made.effect:.2g}; allowed was {made.bound:.2g})", err=True)
+        say(f"notice: {note}")
+    say(f"{text.size(made.bytes)} in {made.dtype}; reloaded, logits differ by {made.off:.2g}")
+    say(f"(the adapter changes them by {made.effect:.2g}; the bound is {made.bound:.2g})")
     click.echo(str(made.folder))
-    click.echo(f"next: --model_name_or_path {shell.quote(made.folder)}, or serve it", err=True)
+    say(f"next: --model_name_or_path {shell.quote(made.folder)}, or serve it")
 
 
-def _check_words(max_shard_size: str, device: str) -> None:
-    import re
-
-    if not re.fullmatch(r"[1-9][0-9]*(KB|MB|GB|KiB|MiB|GiB)", max_shard_size):
-        raise UsageError(f"--max-shard-size must be a size such as 5GB or 500MB, not {max_shard_size!r}", fix="--max-shard-size 5GB")
-    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-        raise UsageError(f"--device must be cpu, cuda or cuda:N, not {device!r}", fix="--device cpu")
-
-
-def _check_device(device: str) -> None:
-    if device == "cpu":
-        return
-    from hpctrain.training import merge_adapter
-
-    if (found := merge_adapter.devices()) <= int(device.partition(":")[2] or 0):
-        raise UsageError(f"there is no {device} here; {found or 'no'} GPU{'s are' * (found != 1) or ' is'} visible", fix="--device cpu")
-
-
-def _target(folder: Path) -> Path:
-    """Return where the merged model goes by default: into its run's directory, or beside the folder."""
-    inside = folder.absolute().parent
-    name = folder.name if folder.name != checkpoints.MODEL else ""
+def _target(adapter: Path) -> Path:
+    """Return the default output directory: in the run's directory, or next to the adapter."""
+    inside = adapter.absolute().parent
+    name = adapter.name if adapter.name != checkpoints.MODEL else ""
     if inside.name == checkpoints.CHECKPOINTS and (inside.parent / "run.json").is_file():
-        return _short(inside.parent / f"merged-{name.removeprefix('checkpoint-')}", folder)
+        run = inside.parent if adapter.is_absolute() else adapter.parent.parent
+        return run / f"merged-{name.removeprefix('checkpoint-')}"
     if not name and files.read_json(inside / "run.json") is not None:
-        return folder.with_name("merged")
-    return folder.with_name(f"{folder.absolute().name}-merged")
-
-
-def _short(target: Path, folder: Path) -> Path:
-    """Return `target` as `folder` was named: relative where that was."""
-    return target if folder.is_absolute() else folder.parent.parent / target.name
+        return adapter.with_name("merged")
+    return adapter.with_name(f"{adapter.absolute().name}-merged")

@@ -1,4 +1,6 @@
-"""Facts of one cluster: shipped profiles (*.yaml, data), a user's or a site's own, and what the live scheduler says on top.
+"""Facts about one cluster: built-in profiles (*.yaml, data), those of a user or a site, and what
+the live scheduler reports on top.
 
-Knows nothing of jobs: `config` turns a profile into the weakest layer of a job config, `jobs.check` compares a job with it.
+Independent of jobs: `config` turns a profile into the lowest layer of a job config, `checks.job`
+compares a job with it.
 """

@@ -1,1 +1,1 @@
-"""What a person writes: the YAML of a job config, the layers it is made of, and where each value came from."""
+"""Job configs: the YAML format, the layers that are merged, and the origin of each value."""

@@ -1,11 +1,32 @@
-"""The keys of a job config: each once, with its option, its environment variable and an example.
+"""The keys of a job config: each once, with its option, its environment variable and an example;
+and the permitted values of those that have some, shared by the schema, the job spec and the options.
 
-Command line, environment, config file and the command in a script's header are all derived from this table.
+Command line, environment, config file and the command in a script's header are all derived from
+this table.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+# -- permitted values -------------------------------------------------------------------------------
+
+Launcher = Literal["accelerate", "torchrun", "srun"]
+GpuDirective = Literal["gres", "gpus-per-node", "gpus", "none"]
+Sharding = Literal["ddp", "fsdp", "zero2", "zero3"]
+Restart = Literal["requeue", "chain", "off"]
+Task = Literal["sft", "classify"]
+ContainerEngine = Literal["apptainer", "singularity", "pyxis", "ce"]
+GpuLibraries = Literal["nv", "rocm", "none"]
+DataStage = Literal["off", "local"]
+#: How a sweep passes its parameters to the script.
+PointForm = Literal["arguments", "environment", "file"]
+#: Outcomes of a run that can be notified.
+Outcome = Literal["completed", "failed", "stopped"]
+RestartMode = Literal["auto", Restart]
+
+# -- keys -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +34,9 @@ class Field:
     """One scalar key.
 
     Attributes:
-        path: where it stands in config.yaml.
-        option: its long option; further spellings follow in `aliases`.
-        example: a value that works, for the `fix:` line.
+        path: its path in config.yaml.
+        option: its long option; other spellings are in `aliases`.
+        example: a valid value, for the `fix:` line.
         help: one line for --help.
     """
 
@@ -28,106 +49,242 @@ class Field:
 
     @property
     def name(self) -> str:
-        """The key itself, such as `gpus_per_node`."""
+        """The last part of the path, such as `gpus_per_node`."""
         return self.path[-1]
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables, the strongest last: `HPCTRAIN_GPUS_PER_NODE`, `HPCTRAIN_GPUS`."""
-        words = [word.removeprefix("--") for word in (*self.aliases, self.option) if word.startswith("--")]
+        """The environment variables, the highest precedence last: `HPCTRAIN_GPUS_PER_NODE`,
+        `HPCTRAIN_GPUS`.
+        """
+        words = [
+            word.removeprefix("--")
+            for word in (*self.aliases, self.option)
+            if word.startswith("--")
+        ]
         return tuple("HPCTRAIN_" + word.replace("-", "_").upper() for word in words)
 
 
-def _resource(name: str, option: str, example: str, help_: str, metavar: str = "TEXT", *aliases: str) -> Field:
+def _one_of(kind: Any) -> str:
+    """Return the metavar of an option with fixed values: `{off,local}`."""
+    return f"{{{','.join(get_args(kind))}}}"
+
+
+def _resource(
+    name: str, option: str, example: str, help_: str, metavar: str = "TEXT", *aliases: str
+) -> Field:
     return Field(("resources", name), option, example, help_, metavar, aliases)
 
 
 FIELDS: tuple[Field, ...] = (
-    _resource("nodes", "--nodes", "2", "Nodes of the job.", "N", "-N"),
+    _resource("nodes", "--nodes", "2", "Number of nodes.", "N", "-N"),
     _resource(
         "gpus_per_node",
         "--gpus",
         "4",
-        "GPUs of each node, and training processes of each node.",
+        "GPUs per node; one process is started per GPU. 0: one process on the CPU.",
         "N",
         "--gpus-per-node",
     ),
-    _resource("partition", "--partition", "boost_usr_prod", "Slurm partition.", "NAME", "-p"),
-    _resource("account", "--account", "my_project", "Slurm account that is charged.", "NAME", "-A"),
-    _resource("qos", "--qos", "normal", "Slurm QOS.", "NAME", "-q"),
-    _resource("time", "--time", "01:00:00", "Time limit, in Slurm's forms: MM, HH:MM:SS, D-HH:MM:SS.", "TIME", "-t"),
-    _resource("mem", "--mem", "64G", "Memory of each node; 0 is all of it.", "SIZE"),
-    _resource("mem_per_cpu", "--mem-per-cpu", "4G", "Memory for each core; not together with --mem.", "SIZE"),
+    _resource("partition", "--partition", "boost_usr_prod", "Partition.", "NAME", "-p"),
+    _resource("account", "--account", "my_project", "Account to charge.", "NAME", "-A"),
+    _resource("qos", "--qos", "normal", "QOS.", "NAME", "-q"),
+    _resource(
+        "time",
+        "--time",
+        "01:00:00",
+        "Time limit: MM, HH:MM:SS or D-HH:MM:SS.",
+        "TIME",
+        "-t",
+    ),
+    _resource("mem", "--mem", "64G", "Memory per node, e.g. 64G; 0 requests all of it.", "SIZE"),
+    _resource(
+        "mem_per_gpu",
+        "--mem-per-gpu",
+        "60G",
+        "Memory per GPU; mutually exclusive with --mem.",
+        "SIZE",
+    ),
+    _resource(
+        "mem_per_cpu",
+        "--mem-per-cpu",
+        "4G",
+        "Memory per core; mutually exclusive with --mem.",
+        "SIZE",
+    ),
     _resource(
         "cpus_per_task",
         "--cpus-per-task",
         "32",
-        "Cores of each task (of the launcher: of the whole node). Default: 8 for each GPU.",
+        "Cores per task (of a launcher: per node). Default: 8 per GPU.",
         "N",
         "-c",
     ),
-    _resource("cpus_per_gpu", "--cpus-per-gpu", "8", "Cores for each GPU; not together with --cpus-per-task.", "N"),
-    _resource("constraint", "--constraint", "a100", "Node features that the job needs.", "LIST", "-C"),
-    _resource("reservation", "--reservation", "course", "Slurm reservation.", "NAME"),
-    _resource("gpu_type", "--gpu-type", "a100", "GPU type, where the site wants it in the request.", "NAME"),
-    _resource("gpu_directive", "--gpu-directive", "gres", "How GPUs are asked for: gres, gpus-per-node, gpus or none.", "WORD"),
-    Field(("cluster",), "--cluster", "leonardo", "Cluster profile, one of: hpctrain clusters.", "NAME"),
-    Field(("job_name",), "--job-name", "sft", "Name of the job, its script and its logs.", "NAME", ("-J",)),
-    Field(("launcher",), "--launcher", "accelerate", "accelerate, torchrun or srun.", "WORD"),
-    Field(("sharding",), "--sharding", "fsdp", "ddp (whole model on each GPU), fsdp (version 2), zero2 or zero3 (DeepSpeed).", "WORD"),
-    Field(("task",), "--task", "classify", "What the shipped training does: sft (fine-tuning) or classify (sequences).", "WORD"),
+    _resource(
+        "cpus_per_gpu",
+        "--cpus-per-gpu",
+        "8",
+        "Cores per GPU; mutually exclusive with --cpus-per-task.",
+        "N",
+    ),
+    _resource("constraint", "--constraint", "a100", "Required node features.", "LIST", "-C"),
+    _resource("reservation", "--reservation", "course", "Reservation.", "NAME"),
+    _resource(
+        "gpu_type",
+        "--gpu-type",
+        "a100",
+        "GPU type, if the site requires one (e.g. a100).",
+        "NAME",
+    ),
+    _resource(
+        "gpu_directive",
+        "--gpu-directive",
+        "gres",
+        "Directive that requests the GPUs.",
+        _one_of(GpuDirective),
+    ),
+    Field(("check", "ignore"), "--ignore", "torch-build", "Check findings to ignore.", "ID,..."),
+    Field(
+        ("cluster",),
+        "--cluster",
+        "leonardo",
+        "Cluster profile; list them with `hpctrain clusters`.",
+        "NAME",
+    ),
+    Field(
+        ("job_name",),
+        "--job-name",
+        "sft",
+        "Name of the job, its script and its logs.",
+        "NAME",
+        ("-J",),
+    ),
+    Field(
+        ("launcher",),
+        "--launcher",
+        "accelerate",
+        "What starts the processes. Default: accelerate.",
+        _one_of(Launcher),
+    ),
+    Field(
+        ("sharding",),
+        "--sharding",
+        "fsdp",
+        "ddp: the whole model on each GPU; fsdp: FSDP2; zero2, zero3: DeepSpeed.",
+        _one_of(Sharding),
+    ),
+    Field(
+        ("task",),
+        "--task",
+        "classify",
+        "Built-in training: fine-tuning or sequence classification. Default: sft.",
+        _one_of(Task),
+    ),
     Field(
         ("script",),
         "--script",
         "train.py",
-        "Your own training script; without it, that of hpctrain for the task runs.",
+        "Training script. Default: the built-in script for --task.",
         "FILE",
     ),
     Field(
         ("template",),
         "--template",
         "multi_node.sbatch.j2",
-        "A template of your own, or the name of one in templates/.",
+        "Custom template, or the name of one in templates/.",
         "FILE",
     ),
-    Field(("chdir",), "--chdir", "/path/to/project", "Directory in which the job runs. Default: this one.", "DIR", ("-D",)),
-    Field(("accelerate_config",), "--accelerate-config", "multi_gpu.yaml", "Config file of accelerate.", "FILE"),
+    Field(
+        ("chdir",),
+        "--chdir",
+        "/path/to/project",
+        "Working directory of the job. Default: this one.",
+        "DIR",
+        ("-D",),
+    ),
+    Field(
+        ("accelerate_config",),
+        "--accelerate-config",
+        "multi_gpu.yaml",
+        "accelerate config file.",
+        "FILE",
+    ),
     Field(
         ("offline",),
         "--offline",
         "true",
-        "true sets the offline switches of Hugging Face and W&B; false leaves the network on.",
-        "BOOL",
+        "Set the offline variables of Hugging Face and W&B.",
+        "{true,false}",
     ),
-    Field(("sweep",), "--sweep", "points.json", "A sweep in JSON or YAML, in place of the config's.", "FILE"),
-    Field(("array",), "--array", "0-9%4", "Indices of a job array, in Slurm's form; of a sweep, the points to run.", "LIST", ("-a",)),
+    Field(
+        ("sweep",),
+        "--sweep",
+        "points.json",
+        "Sweep in JSON or YAML, instead of the config's.",
+        "FILE",
+    ),
+    Field(
+        ("array",),
+        "--array",
+        "0-9%4",
+        "Indices of a job array, e.g. 0-9%4; of a sweep, the combinations to run.",
+        "LIST",
+        ("-a",),
+    ),
     Field(
         ("restart", "mode"),
         "--restart",
         "requeue",
-        "After a stop before the end: requeue, chain (jobs submitted at once), off, or auto.",
-        "WORD",
+        "How an unfinished job continues; chain: in follow-up jobs.",
+        _one_of(RestartMode),
     ),
-    Field(("restart", "max"), "--max-restarts", "10", "How often at most.", "N"),
+    Field(("restart", "max"), "--max-restarts", "10", "Maximum number of restarts.", "N"),
+    Field(
+        ("data", "stage"),
+        "--data-stage",
+        "local",
+        "local: copy the dataset to each node before the training.",
+        _one_of(DataStage),
+    ),
     Field(("environment", "conda"), "--conda", "base", "conda environment to activate.", "NAME"),
-    Field(("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"),
+    Field(
+        ("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"
+    ),
     Field(("environment", "uv"), "--uv", ".", "Project whose uv environment to activate.", "DIR"),
-    Field(("environment", "pixi"), "--pixi", ".", "Project whose pixi environment to activate.", "DIR"),
+    Field(
+        ("environment", "pixi"), "--pixi", ".", "Project whose pixi environment to activate.", "DIR"
+    ),
     Field(
         ("environment", "container", "image"),
         "--container",
         "image.sif",
-        "Container image to train in.",
+        "Container image.",
         "FILE",
     ),
-    Field(("environment", "container", "engine"), "--container-engine", "apptainer", "apptainer, singularity, pyxis or ce.", "WORD"),
-    Field(("environment", "profile"), "--env-profile", "large-scale", "Named set of environment variables to set and unset.", "NAME"),
+    Field(
+        ("environment", "container", "engine"),
+        "--container-engine",
+        "apptainer",
+        "Container engine. Default: apptainer.",
+        _one_of(ContainerEngine),
+    ),
+    Field(
+        ("environment", "profile"),
+        "--env-profile",
+        "large-scale",
+        "Environment profile, e.g. debug or large-scale.",
+        "NAME",
+    ),
 )
 
+#: The only key that is not part of the job.
+IGNORE = ("check", "ignore")
 BY_PATH = {field.path: field for field in FIELDS}
-#: Keys that people also write, and the key that they mean.
-ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {("resources", "gpus"): ("resources", "gpus_per_node")}
-#: What other tools call it, for "did you mean"; unlike aliases, these are not taken.
+#: Alternative spellings that are accepted, and their key.
+ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("resources", "gpus"): ("resources", "gpus_per_node")
+}
+#: Names in other tools, for "did you mean"; unlike aliases, these are not accepted.
 SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("resources", "cpus"): ("resources", "cpus_per_task"),
     ("resources", "cores"): ("resources", "cpus_per_task"),
@@ -140,9 +297,57 @@ SYNONYMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("strategy",): ("sharding",),
     ("site",): ("cluster",),
 }
-#: Keys of which a job may have only one, and why; they stand in the same section.
+#: Mutually exclusive keys of the same section, and why.
 RIVALS: dict[frozenset[tuple[str, ...]], str] = {
-    frozenset({("resources", "mem"), ("resources", "mem_per_cpu")}): "Slurm refuses a job with both",
-    frozenset({("resources", "cpus_per_task"), ("resources", "cpus_per_gpu")}): "one says what the other is made of",
-    frozenset({("environment", name) for name in ("conda", "venv", "uv", "pixi")}): "the second would hide the first",
+    frozenset(
+        {("resources", "mem"), ("resources", "mem_per_cpu"), ("resources", "mem_per_gpu")}
+    ): "a job has one memory request",
+    frozenset(
+        {("resources", "cpus_per_task"), ("resources", "cpus_per_gpu")}
+    ): "one determines the other",
+    frozenset(
+        {("environment", name) for name in ("conda", "venv", "uv", "pixi")}
+    ): "the second would hide the first",
+}
+#: Directives that hpctrain writes itself, and what to use instead.
+MODELLED = {
+    "job-name": "--job-name",
+    "nodes": "--nodes",
+    "partition": "--partition",
+    "account": "--account",
+    "qos": "--qos",
+    "time": "--time",
+    "mem": "--mem",
+    "mem-per-cpu": "--mem-per-cpu",
+    "cpus-per-task": "--cpus-per-task",
+    "constraint": "--constraint",
+    "reservation": "--reservation",
+    "chdir": "--chdir",
+    "gpus": "--gpus",
+    "gpus-per-node": "--gpus",
+    "gpus-per-task": "--gpus",
+    "gpus-per-socket": "--gpus",
+    "ntasks": "--nodes and --gpus",
+    "ntasks-per-node": "--nodes and --gpus",
+    "ntasks-per-gpu": "--gpus",
+    "mem-per-gpu": "--mem",
+    "output": "--job-name (logs/output_NAME.log follows it)",
+    "error": "--job-name (logs/error_NAME.log follows it)",
+    "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
+    "array": "--array",
+    "requeue": "--restart requeue",
+    "no-requeue": "--restart off",
+    # Older names that sbatch still accepts.
+    "tasks": "--nodes and --gpus",
+    "tasks-per-node": "--nodes and --gpus",
+    "workdir": "--chdir",
+}
+#: Options with which sbatch does not submit the script, and the command to use instead.
+NOT_A_JOB = {
+    "help": "sbatch --help",
+    "usage": "sbatch --usage",
+    "version": "sbatch --version",
+    "test-only": "hpctrain submit --test-only",
+    "wait": "hpctrain submit --wait",
+    "wrap": "--script",
 }

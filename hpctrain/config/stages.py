@@ -1,107 +1,104 @@
-"""`stages:` of config.yaml: an ordered list, each stage with a name and with what it changes of the rest of the config.
+"""`stages:` of config.yaml: an ordered list, each stage with a name and its changes to the rest of
+the config; their dependencies, and their order of submission.
 
-A stage is one more layer of the config, the strongest: `layer` makes it, with the places of the file it was written in.
+All are submitted at once, as Slurm's dependencies require: Slurm forgets a job minutes after its
+end, and a failed dependency stays failed even if the job is requeued (slurm.conf(5), MinJobAge;
+sbatch(1), --dependency).
+
+A stage is the highest layer of the config, created by `layer`, with the places in the file.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, cast
+import graphlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
-
+from hpctrain.clusters.fieldtypes import Text, matching
 from hpctrain.config import layers
-from hpctrain.config.layers import KeyPath, Layer
+from hpctrain.config.layers import Layer
 from hpctrain.errors import UsageError
-from hpctrain.fieldtypes import Section, Text, choice, kind, matching, problem
-from hpctrain.jobs import stages
-from hpctrain.jobs.stages import Asked, Stage
 from hpctrain.runs import layout
-from hpctrain.yaml12 import Plain, problems_in
+from hpctrain.util.schema import MISSING, NO_KEYS, Problem, Section, kind_of, unknown_key
+from hpctrain.util.yaml12 import Plain, problems_in
 
-_T = TypeVar("_T")
-#: What a stage says of itself; all else is of the job.
-OWN = ("name", "from", "start", "after", "needs")
-#: Keys of a whole launch, which no single stage can have.
+#: Keys of a complete launch, which a single stage cannot have.
 _WHOLE = ("stages", "sweep", "array")
 _STARTS = ("init_from", "resume_from_checkpoint")
-StageName = Annotated[Text, matching(layout.NAME, "letters, digits and . _ -, and start with a letter or digit")]
-
-
-def _names(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise problem(f"must be a list of stages, such as [{value if isinstance(value, str) else 'train'}]")
-
-
-_Names = Annotated[tuple[StageName, ...], BeforeValidator(_names)]
-
-
-class StageKeys(Section):
-    """What a stage says of itself."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    name: StageName
-    from_: StageName | None = Field(default=None, alias="from")
-    start: Annotated[Text, choice("weights", "state", "none")] | None = None
-    after: Annotated[Text, choice("ok", "any")] = "ok"
-    needs: _Names = ()
 
 
 def _list_of_stages(value: Any) -> Any:
-    if value is not None and not isinstance(value, list):
-        raise problem(f"must be a list of stages, each beginning with `- name: …`, not {kind(value)}")
-    if value == []:  # one plain job is hardly what somebody means who writes stages
-        raise problem("must hold at least one stage, beginning with `- name: …`; without stages, leave the key out")
+    if not isinstance(value, list):
+        raise Problem(
+            f"must be a list of stages, each starting with `- name: …`, not {kind_of(value)}"
+        )
+    if value == []:  # hardly intended as one plain job
+        raise Problem(
+            "must hold at least one stage, starting with `- name: …`; without stages, leave the"
+            " key out"
+        )
     return value
 
 
-StagesField = Annotated[list[Any] | None, BeforeValidator(_list_of_stages)]
-"""Of the schema: `stages: StagesField = None`. `read` looks at what is in it, and knows the places."""
+StagesField = Annotated[list[Any] | None, _list_of_stages]
+"""In the schema: `stages: StagesField = None`.
+
+`read` checks the content, and has the places for messages.
+"""
 
 
 def read(found: Sequence[Layer], *, again: str = "hpctrain render") -> list[Stage]:
-    """Return the stages that the strongest of these layers with `stages:` asks for, in the order of submission; none without.
+    """Return the stages of the highest layer with `stages:`, in the order of submission; empty
+    without one.
 
     Raises:
-        UsageError: every problem of all stages at once, each with its place; what they change of the job is looked at by `resolve_each`.
+        UsageError: every problem of all stages at once, each with its place; their changes to the
+            job are checked where their layers are resolved.
     """
     holder = _holder(found)
     if holder is None:
         return []
-    items = holder.data["stages"]
-    if not isinstance(items, list):
-        raise _usage_error(holder, [f"{_place(holder)}: stages must be a list of stages, not {kind(items)}"], again)
     lines = [
-        f"{_place(holder)}: stages and {key} exclude each other: a launch is of one of them"
+        f"{_place(holder)}: stages and {key} are mutually exclusive: a launch is of one of them"
         for key in ("sweep", "array")
         if layers.written(found, (key,)) is not None
     ]
-    asked: list[Asked | None] = []
-    for index, item in enumerate(items):
-        asked.append(_asked(index, item, found, holder, lines))
-    planned, problems = stages.plan([one for one in asked if one is not None])
-    if None in asked:  # who depends on whom is seen when every stage has a name
-        problems = []
-    lines += [f"{_place(holder, index, key)}: {key} {message}" for index, key, message in problems]
+    items = enumerate(holder.data["stages"])
+    read = [_asked(index, item, found, holder, lines) for index, item in items]
+    asked = [one for one in read if one is not None]
+    planned, problems = plan(asked)
+    if len(asked) == len(read):  # dependencies can be checked only if every stage has a name
+        lines += [
+            f"{_place(holder, index, key)}: {key} {message}" for index, key, message in problems
+        ]
     if lines:
-        raise _usage_error(holder, lines, again)
+        raise UsageError(
+            problems_in(len(lines), holder.title),
+            details=tuple(lines),
+            hint=f"edit {holder.title}, then run: {again}",
+        )
     return planned
 
 
 def layer(stage: Stage, found: Sequence[Layer]) -> Layer:
-    """Return the layer of a stage, to be laid over `found`, the layers that `read` has seen.
+    """Return the layer of a stage, with the highest precedence over `found`, the layers that `read`
+    was given.
 
-    Besides what was written, it holds what follows from it: a job name of the stage's own, what the training starts from, and, for a
-    script that only this stage runs, none of the arguments that are meant for another one.
+    It also contains derived values: a separate job name, what the training starts from, and, if the
+    stage has its own script, null for arguments of other scripts.
     """
     holder = _holder(found)
     if holder is None:
         raise ValueError("no layer has stages")
     prefix = ("stages", str(stage.index))
-    origins = {path[2:]: where for path, where in holder.origins.items() if path[:2] == prefix and len(path) > 2 and path[2] not in OWN}
+    origins = {
+        path[2:]: where
+        for path, where in holder.origins.items()
+        if path[:2] == prefix and len(path) > 2 and path[2] not in OWN
+    }
     data = {key: value for key, value in stage.overrides.items() if key not in OWN}
     if data.get("job_name") is None:
         base = str(layers.written(found, ("job_name",)) or "sft")
@@ -118,8 +115,9 @@ def layer(stage: Stage, found: Sequence[Layer]) -> Layer:
 
 
 def _training(stage: Stage, found: Sequence[Layer]) -> dict[str, Any]:
-    """Return what a stage says to its training though nobody has written it; None takes an argument of the other layers away."""
-    base = _keys(written for one in found if (written := one.data.get("training")) is not None)
+    """Return a stage's derived training arguments; None removes an argument of the other layers."""
+    sections = [one.data.get("training") for one in found]
+    base = [key for section in sections if isinstance(section, Mapping) for key in section]
     script = stage.overrides.get("script")
     if script is not None and script != layers.written(found, ("script",)):
         return dict.fromkeys(base)
@@ -129,83 +127,302 @@ def _training(stage: Stage, found: Sequence[Layer]) -> dict[str, Any]:
     return {key: f"stage:{stage.parent}", **({other: None} if other in base else {})}
 
 
-def _keys(sections: Any) -> list[str]:
-    return list(dict.fromkeys(key for section in sections if isinstance(section, Mapping) for key in section))
-
-
-def resolve_each(planned: Sequence[Stage], found: Sequence[Layer], resolve: Callable[[list[Layer]], _T]) -> list[tuple[Stage, _T]]:
-    """Return each stage with what `resolve` makes of its layers, the strongest first.
-
-    Raises:
-        UsageError: the problems of all stages at once.
-    """
-    done: list[tuple[Stage, _T]] = []
-    errors: list[tuple[Stage, UsageError]] = []
-    for stage in planned:
-        try:
-            done.append((stage, resolve([layer(stage, found), *found])))
-        except UsageError as error:
-            errors.append((stage, error))
-    if not errors:
-        return done
-    if len(errors) == 1:
-        raise errors[0][1]
-    lines = [line for stage, error in errors for line in (error.details or (f"stage {stage.name}: {error.what}",))]
-    lines = list(dict.fromkeys(lines))  # what is wrong with all of them is said once
-    holder = _holder(found)
-    title = holder.title if holder is not None else "the config"
-    raise UsageError(problems_in(len(lines), title), details=tuple(lines), fix=errors[0][1].fix)
-
-
 def _holder(found: Sequence[Layer]) -> Layer | None:
     return next((one for one in found if one.data.get("stages")), None)
 
 
-def _asked(index: int, item: Any, found: Sequence[Layer], holder: Layer, lines: list[str]) -> Asked | None:
-    """Return a stage as it was written; None where it cannot be understood, which `lines` tell."""
+def _asked(
+    index: int, item: Any, found: Sequence[Layer], holder: Layer, lines: list[str]
+) -> StageRequest | None:
+    """Return a stage as written; None if it is invalid, with the problems in `lines`."""
     if not isinstance(item, dict):
-        lines.append(f"{_place(holder, index)}: stage {index + 1} must hold keys and values, such as `name: train`, not {kind(item)}")
+        lines.append(
+            f"{_place(holder, index)}: stage {index + 1} must hold keys and values, such as `name:"
+            f" train`, not {kind_of(item)}"
+        )
         return None
-    lines += [f"{_place(holder, index, key)}: {message}" for key in item if (message := _unknown(key)) is not None]
+    lines += [
+        f"{_place(holder, index, key)}: {message}"
+        for key in item
+        if (message := _unknown(key)) is not None
+    ]
     try:
-        keys = StageKeys.model_validate({key: value for key, value in item.items() if key in OWN})
-    except ValidationError as error:
-        for details in error.errors():
-            key = str(details["loc"][0]) if details["loc"] else "name"
-            message = "is missing: each stage has one" if details["type"] == "missing" else details["msg"]
-            lines.append(f"{_place(holder, index, *map(str, details['loc']))}: {key} {message}")
+        asked = StageRequest.read({key: value for key, value in item.items() if key in OWN})
+    except Problem as problem:
+        for path, message in problem.found:
+            needed = ": each stage has one" if message == MISSING else ""
+            lines.append(f"{_place(holder, index, *path)}: {path[0]} {message}{needed}")
         return None
     training = item.get("training")
-    return Asked(
-        name=str(keys.name), parent=keys.from_, start=cast("Any", keys.start), after=cast("Any", keys.after), needs=keys.needs,
+    return asked.replace(
         overrides={key: value for key, value in item.items() if key not in OWN},
         ours=(item.get("script") or layers.written(found, ("script",))) is None,
-        starts_itself=isinstance(training, Mapping) and any(training.get(key) is not None for key in _STARTS),
-    )  # fmt: skip
+        starts_itself=isinstance(training, Mapping)
+        and any(training.get(key) is not None for key in _STARTS),
+    )
 
 
 def _unknown(key: str) -> str | None:
-    """Return what is wrong with a key of a stage."""
+    """Return the problem of a stage's key, if any."""
     from hpctrain.config.schema import Config
 
     if key in _WHOLE:
         return f"{key} must not be in a stage: it is of the whole config"
-    known = [*OWN, *(name for name in Config.model_fields if name not in _WHOLE)]
-    if key in known:
-        return None
-    close = next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.6)), None)
-    return f"unknown key {key!r} in a stage; " + (
-        f"did you mean {close!r}?" if close is not None else f"known are {', '.join(sorted(known))}"
-    )
+    known = sorted([*OWN, *(name for name in Config.fields() if name not in _WHOLE)])
+    return None if key in known else unknown_key(("a stage", key), {("a stage",): known})
 
 
 def _place(holder: Layer, index: int | None = None, *keys: str) -> str:
     """Return where a stage, or a key of it, was written."""
-    path: KeyPath = ("stages", *((str(index),) if index is not None else ()), *keys)
-    while path and path not in holder.origins:
-        path = path[:-1]
-    return holder.origins.get(path, holder.title)
+    path = ("stages", *((str(index),) if index is not None else ()), *keys)
+    return layers.place(holder, path)
 
 
-def _usage_error(holder: Layer, lines: Sequence[str], again: str) -> UsageError:
-    return UsageError(problems_in(len(lines), holder.title), details=tuple(lines), fix=f"edit {holder.title}, then run: {again}")
+# -- dependencies and order -------------------------------------------------------------------------
+
+Start = Literal["weights", "state", "none"]
+Kind = Literal["afterok", "afterany"]
+StageProblem = tuple[int, str, str]
+"""The index of a stage in the file, from 0, the key with the problem, and a sentence that completes
+"KEY …".
+"""
+
+NOTHING = "none"
+#: The 120 characters of a run id, less 64 for the job name, 19 for date, time and random suffix,
+#: and the `_`.
+LONGEST_NAME = 36
+
+
+StageName = Annotated[
+    Text, matching(layout.NAME, "letters, digits and . _ -, and start with a letter or digit")
+]
+#: Keys of the stage itself; all others are of its job.
+OWN = ("name", "from", "start", "after", "needs")
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, list):
+        return value
+    raise Problem(
+        f"must be a list of stages, such as [{value if isinstance(value, str) else 'train'}]"
+    )
+
+
+class StageRequest(Section):
+    """A stage as written.
+
+    Attributes:
+        from_: None is the previous stage, NOTHING is no stage.
+        start: None is the default: weights, if there is a parent and the training is hpctrain's
+            own.
+        after: whether its parents must have succeeded, or only have ended.
+        needs: further stages that come before it.
+        overrides: its changes to the config, nested like config.yaml.
+        ours: whether hpctrain's own training runs, which supports starting from a parent.
+        starts_itself: whether the training's arguments already set what to start from.
+    """
+
+    name: StageName
+    from_: StageName | None = None
+    start: Start | None = None
+    after: Literal["ok", "any"] = "ok"
+    needs: Annotated[tuple[StageName, ...], _names] = ()
+    overrides: Mapping[str, Any] = NO_KEYS
+    ours: bool = True
+    starts_itself: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage in its launch.
+
+    Attributes:
+        index: in the file, from 0.
+        overrides: its changes to the config.
+        parent: the stage that it starts from; None if there is none.
+        start: what it takes from the parent: only the weights, the complete state of the training,
+            or nothing.
+        dependencies: its direct predecessors, and Slurm's dependency type; the parent first.
+    """
+
+    name: str
+    index: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    start: Start = "none"
+    dependencies: tuple[tuple[str, Kind], ...] = ()
+
+
+def variable(name: str) -> str:
+    """Return the environment variable with the run directory of stage `name`:
+    `HPCTRAIN_STAGE_PRETRAIN`.
+    """
+    return "HPCTRAIN_STAGE_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def plan(asked: Sequence[StageRequest]) -> tuple[list[Stage], list[StageProblem]]:
+    """Sort stages by their dependencies, else by their order in the file; and return all problems.
+
+    If there are problems, the stages must not be used.
+    """
+    problems = _name_problems(asked)
+    stages = [_stage(index, asked, problems) for index in range(len(asked))]
+    if problems:
+        return stages, problems
+    sorter = graphlib.TopologicalSorter(
+        {stage.name: [name for name, _ in stage.dependencies] for stage in stages}
+    )
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        circle = list(reversed(error.args[1]))
+        first = next(stage.index for stage in stages if stage.name in circle)
+        at = circle.index(asked[first].name)
+        circle = [*circle[at:-1], *circle[:at], asked[first].name]
+        key = "from" if asked[first].from_ else "needs" if asked[first].needs else "name"
+        return stages, [(first, key, f"makes a circle: {' waits for '.join(circle)}")]
+    ordered: list[Stage] = []
+    by_name = {stage.name: stage for stage in stages}
+    ready: list[str] = []
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=lambda name: by_name[name].index)
+        ordered.append(by_name[ready[0]])
+        sorter.done(ready.pop(0))
+    return ordered, []
+
+
+def _name_problems(asked: Sequence[StageRequest]) -> list[StageProblem]:
+    problems: list[StageProblem] = []
+    known: dict[str, str] = {}
+    for index, one in enumerate(asked):
+        if one.name == NOTHING:
+            problems.append((index, "name", f"must not be {NOTHING!r}, which is not a stage"))
+        elif len(one.name) > LONGEST_NAME:
+            problems.append(
+                (index, "name", f"must have at most {LONGEST_NAME} characters, not {len(one.name)}")
+            )
+        other = known.setdefault(variable(one.name), one.name)
+        if other == one.name and any(before.name == one.name for before in asked[:index]):
+            problems.append(
+                (index, "name", f"must be another one: {one.name!r} is the name of a stage already")
+            )
+        elif other != one.name:
+            problems.append(
+                (
+                    index,
+                    "name",
+                    f"must be another one: {variable(one.name)} would stand for {other!r} too",
+                )
+            )
+    return problems
+
+
+def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProblem]) -> Stage:
+    one = asked[index]
+    before = asked[index - 1].name if index else None
+    parent = before if one.from_ is None else None if one.from_ == NOTHING else one.from_
+    names = [other.name for other in asked]
+    for key, name in [("from", parent), *(("needs", name) for name in one.needs)]:
+        if name is not None and name not in names:
+            problems.append(
+                (
+                    index,
+                    key,
+                    _no_stage(name, [other for other in names if other not in (one.name, NOTHING)]),
+                )
+            )
+        elif name == one.name:
+            problems.append((index, key, "must be another stage, not this one itself"))
+    start = one.start or (
+        "weights" if parent is not None and one.ours and not one.starts_itself else "none"
+    )
+    if one.start not in (None, "none"):
+        if parent is None:
+            problems.append(
+                (
+                    index,
+                    "start",
+                    f"must be left out, not {one.start!r}: there is no stage to start from",
+                )
+            )
+        elif not one.ours:
+            meant = f"your own script finds that stage's directory in ${variable(parent)}"
+            problems.append((index, "start", f"must be left out, not {one.start!r}: {meant}"))
+        elif one.starts_itself:
+            problems.append(
+                (
+                    index,
+                    "start",
+                    (
+                        f"must be left out, not {one.start!r}: the training's arguments say what to"
+                        " start from"
+                    ),
+                )
+            )
+    kind: Kind = "afterany" if one.after == "any" else "afterok"
+    waits = dict.fromkeys(name for name in (parent, *one.needs) if name is not None)
+    return Stage(
+        name=one.name,
+        index=index,
+        overrides=one.overrides,
+        parent=parent,
+        start=start,
+        dependencies=tuple((name, kind) for name in waits),
+    )
+
+
+def _no_stage(name: str, names: list[str]) -> str:
+    for close in difflib.get_close_matches(name, names, n=1, cutoff=0.6):
+        return f"must be the name of a stage, not {name!r}; did you mean {close!r}?"
+    if not names:
+        return f"must be left out, not {name!r}: there is no other stage"
+    return f"must be the name of a stage, not {name!r}; the others are {', '.join(names)}"
+
+
+def earlier(stages: Iterable[Stage], name: str) -> list[str]:
+    """Return all direct and indirect predecessors of `name`, in the order of `stages`; its script
+    gets their directories.
+    """
+    known = {stage.name: stage for stage in stages}
+    found: set[str] = set()
+    open_ = [name]
+    while open_:
+        new = [
+            parent
+            for parent, _ in known[open_.pop()].dependencies
+            if parent in known and parent not in found
+        ]
+        found |= set(new)
+        open_ += new
+    return [stage for stage in known if stage in found]
+
+
+def remaining(
+    stages: Sequence[Stage], states: Mapping[str, str | None]
+) -> tuple[list[Stage], list[str]]:
+    """Return the stages to submit again, and those of them whose pending job must be cancelled
+    first, as its dependency can no longer be satisfied.
+
+    Submitted again are failed, stopped and missing stages, and pending ones that depend on them;
+    not completed stages, running ones, and those in an unknown state. Their dependencies on
+    completed stages are removed; those on stages outside the list refer to pending or running jobs.
+
+    Args:
+        stages: of the launch, as `plan` orders them.
+        states: stage name → state of its run: pending, running, completed, failed, stopped,
+            unknown; None if there is no run.
+    """
+    again: dict[str, Stage] = {}
+    cancel: list[str] = []
+    for stage in stages:
+        state = states.get(stage.name)
+        waits_in_vain = state == "pending" and any(name in again for name, _ in stage.dependencies)
+        if state in ("failed", "stopped", None) or waits_in_vain:
+            cancel += [stage.name] if waits_in_vain else []
+            open_ = tuple(
+                (name, kind)
+                for name, kind in stage.dependencies
+                if name in again or states.get(name) != "completed"
+            )
+            again[stage.name] = replace(stage, dependencies=open_)
+    return list(again.values()), cancel

@@ -1,368 +1,107 @@
-"""`sweep:` of config.yaml, and files of sweeps: what people write → `jobs.sweep.Sweep`, with every problem at once.
-
-Points never go through pydantic, because there may be ten thousand of them; what comes out is checked all the same.
+"""`sweep:` of config.yaml, and sweep files: parsed to a `Sweep`, with all problems reported at once;
+expanded into points (parameter combinations), which are grouped by script, and their table.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
+from hpctrain.clusters.fieldtypes import Text, matching, variable_problem, whole
+from hpctrain.config import layers
+from hpctrain.config.arguments import argument_words, is_secret, word
+from hpctrain.config.fields import FIELDS, PointForm
+from hpctrain.config.layers import Layer, put
+from hpctrain.config.spec import short_digest
+from hpctrain.errors import UsageError
+from hpctrain.slurm.notations.array import compress, parse
+from hpctrain.util import shell, text, yaml12
+from hpctrain.util.schema import NO_KEYS, KeyPath, Problem, Section, as_text, kind_of, short
+from hpctrain.util.yaml12 import Plain, problems_in, to_json_value
 
-from hpctrain.config.sweep_random import read_random
-from hpctrain.fieldtypes import as_text, kind, short
-from hpctrain.jobs.sweep import Random, Sweep
-from hpctrain.jobs.sweep.model import Axes, Values, argument_name, canonical, canonical_point, spoken
-from hpctrain.jobs.sweep.words import is_secret
-
-Path = tuple[str | int, ...]
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?<!\.)\Z")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
-#: What no command line and no file of UTF-8 can carry. Bytes that are no UTF-8 come as U+DC80 to U+DCFF (PEP 383).
+#: Characters that are not valid in a command line or in UTF-8. Bytes that are not UTF-8 become
+#: U+DC80 to U+DCFF (PEP 383).
 _NO_WORD = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-#: Shorter than any secret (hpctrain.jobs.secret_forms), and most of what varies.
-_SHORT_NUMBER = re.compile(r"[-+0-9.eE]{1,14}\Z")
-_AXES = ("grid", "zip", "list", "random")
-_KEYS = (*_AXES, "include", "exclude", "throttle", "pass", "booleans", "option")
-#: What all jobs of a sweep have in common: how they hang together, the site that they are for, and the directory that holds the table.
-_NOT_SWEPT = ("sweep", "stages", "array", "cluster", "chdir")
+#: Keys that all jobs of a sweep share: those of the launch, the site, and the directory of the
+#: table.
+_NOT_SWEPT = frozenset({"sweep", "stages", "array", "cluster", "chdir"})
+#: A character beyond U+FFFF in JSON (RFC 8259, 7), which YAML does not support.
+_PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+#: Path → problem.
+Wrong = dict[KeyPath, str]
+#: Keys and values in the order they were written. A value is `Plain`, `str`, None, or a list or
+#: mapping of these.
+Values = tuple[tuple[str, Any], ...]
+#: Keys, each with the values that it takes in turn.
+Axes = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
-class Problem(NamedTuple):
-    """What is wrong, and where: `message` completes "grid.learning_rate …", and `path` leads into what was written."""
-
-    path: Path
-    message: str
-
-    def sentence(self) -> str:
-        """Return the message with the key that it is about."""
-        return self.message if self.message.startswith("unknown key") else f"{_spoken(self.path) or 'the sweep'} {self.message}"
-
-
-class SweepProblemsError(ValueError):
-    """Everything that is wrong with a sweep."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(problem.sentence() for problem in problems))
-        self.problems = problems
-
-
-def read(value: Any) -> Sweep:
-    """Return the sweep that `value` describes: keys and values, or a list of points.
-
-    Args:
-        value: as `hpctrain.yaml12` or `hpctrain.config.sweep_file` give it.
-
-    Raises:
-        SweepProblemsError: everything that is wrong with it.
+def argument_name(key: str) -> str:
+    """Return the training argument of `key`: sweeps use `training.script` for an argument `script`,
+    as `script` is a key of config.yaml.
     """
-    reader = _Reader()
-    sweep = reader.sweep({"list": value} if isinstance(value, list) else value)
-    if reader.problems or sweep is None:
-        # Of a bare list, nobody wrote the word list.
-        bare = isinstance(value, list)
-        raise SweepProblemsError([Problem(path[1:] if bare and path[:1] == ("list",) else path, text) for path, text in reader.problems])
-    return sweep
+    return key.removeprefix("training.")
 
 
-def _field(value: Any) -> Sweep | str | None:
-    if value is None or isinstance(value, Sweep):
-        return value
-    if isinstance(value, str):
-        as_text(value)
-        return str(value)
-    try:
-        return read(value)
-    except SweepProblemsError as error:
-        # As in fieldtypes.problems: key → message; and where in the section each key is.
-        keys: dict[str, str] = {}
-        for path, message in error.problems:
-            name = _called(path)
-            keys[name] = f"{keys[name]}; and {message}" if name in keys else message
-        paths = {_called(path): tuple(str(part) for part in path) for path, _ in error.problems if path}
-        context = {"message": str(error), "keys": keys, "paths": paths}
-        raise PydanticCustomError("hpctrain", "{message}", context) from error
-
-
-def _called(path: Path) -> str:
-    """Return how messages about a whole config call a place in its sweep."""
-    spoken_path = _spoken(path)
-    return f"sweep: {spoken_path}" if spoken_path.startswith("item ") else spoken_path or "sweep"
-
-
-#: The type of `Config.sweep`: a checked sweep, or the name of the file that holds it (`hpctrain.config.sweep_file.load`).
-SweepField = Annotated[Any, BeforeValidator(_field)]
-
-
-def _spoken(path: Path) -> str:
-    """Return how messages call a place: `grid.learning_rate`, `list: item 3: seed`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"{': ' if text else ''}item {part + 1}"
-        else:
-            text += f"{': ' if 'item' in text else '.' if text else ''}{part}"
-    return text
-
-
+@cache
 def _config_keys() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the sections of config.yaml, and the keys at its top."""
-    from hpctrain.config.fields import FIELDS
+    """Return the sections of config.yaml, and its top-level keys."""
     from hpctrain.config.schema import Config
 
-    sections = {name for name, entry in Config.model_fields.items() if entry.default_factory is not None}
+    sections = {
+        name
+        for name in Config.fields()
+        if isinstance(getattr(Config, name), Section) or getattr(Config, name) is NO_KEYS
+    }
     single = {entry.path[0] for entry in FIELDS if len(entry.path) == 1}
-    return frozenset(sections - set(_NOT_SWEPT)), frozenset(single - set(_NOT_SWEPT))
+    return frozenset(sections - _NOT_SWEPT), frozenset(single - _NOT_SWEPT)
 
 
-class _Reader:
-    """Reads one sweep, and keeps what is wrong with it."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.sections, self.single = _config_keys()
-        self._keys: dict[str, str | None] = {}
-        self._values: dict[tuple[str, str], str | None] = {}
-
-    def wrong(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(path, message))
-
-    def sweep(self, written: Any) -> Sweep | None:
-        if not isinstance(written, dict):
-            self.wrong((), f"must hold keys and values, or be a list of points, not {kind(written)}")
-            return None
-        data = {key: value for key, value in written.items() if value is not None}
-        self._unknown(data)
-        random = self._random(data.get("random"))
-        sweep = Sweep(
-            grid=self._axes("grid", data), zipped=self._zip(data), listed=self._points("list", data), random=random,
-            include=self._points("include", data), exclude=self._points("exclude", data),
-            throttle=self._throttle(data.get("throttle")),
-            passed=cast("Any", self._word(data, "pass", ("arguments", "environment", "file"))),
-            booleans=cast("Any", self._word(data, "booleans", ("values", "flags"))), option=self._option(data),
-        )  # fmt: skip
-        self._together(sweep, data)
-        config_keys = frozenset(key for key in sweep.keys if self._is_config(key))
-        self._environment(sweep, config_keys)
-        return replace(sweep, config_keys=config_keys)
-
-    def _unknown(self, data: Mapping[str, Any]) -> None:
-        import difflib
-
-        for key in data:
-            if key in _KEYS:
-                continue
-            close = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.6)
-            hint = f"did you mean {close[0]!r}?" if close else "what varies stands under grid, zip, list or random"
-            self.wrong((key,), f"unknown key {key!r} in sweep; {hint}")
-
-    def _key(self, written: str, path: Path) -> str | None:
-        """Return the key that `written` stands for: `training.seed` is the argument `seed`, unless config.yaml has a key of that name."""
-        if written not in self._keys:
-            message = self._key_problem(written)
-            if message is not None:
-                self.wrong(path, message)
-            bare = argument_name(written)
-            self._keys[written] = None if message is not None else bare if not self._is_config(bare) else written
-        return self._keys[written]
-
-    def _key_problem(self, written: str) -> str | None:
-        head = written.partition(".")[0]
-        if not _KEY.match(written) or not _KEY.match(argument_name(written)) or written.endswith("."):
-            return "is no key such as learning_rate or resources.nodes"
-        if head in _NOT_SWEPT:
-            return f"cannot vary; an argument of the script that is called so is written training.{written}"
-        if written in self.sections:
-            return f"is a section of config.yaml: write {written}.KEY, or, for an argument of the script, training.{written}"
-        return None
-
-    def _is_config(self, key: str) -> bool:
-        head, dot, _ = key.partition(".")
-        return key in self.single or (bool(dot) and head != "training" and head in self.sections)
-
-    def _value(self, key: str, value: Any, path: Path) -> None:
-        """Check one value; each text of a key once, because a sweep repeats itself."""
-        if isinstance(value, str):
-            if _SHORT_NUMBER.match(value):
-                return
-            known = (key, value)
-            if known not in self._values:
-                self._values[known] = self._value_problem(key, value)
-            message = self._values[known]
-        else:
-            message = self._value_problem(key, value)
-        if message is not None:
-            self.wrong(path, message)
-
-    def _value_problem(self, key: str, value: Any) -> str | None:
-        if any(_NO_WORD.search(text) for text in _texts(value)):
-            return "holds a NUL character or half of a surrogate pair, which no command line can carry"
-        if is_secret(argument_name(key), value):
-            return (
-                "looks like a secret, and would stand in the table of the sweep; put it into a file, chmod 600, and name that under "
-                "environment.secrets"
-            )
-        return None
-
-    def _axes(self, name: str, data: Mapping[str, Any]) -> Axes:
-        written = data.get(name, {})
-        if not isinstance(written, dict):
-            self.wrong((name,), "must hold keys, each with a list of values, such as learning_rate: [1e-5, 3e-5]")
-            return ()
-        found: dict[str, tuple[Any, ...]] = {}
-        for key, values in written.items():
-            path = (name, key)
-            meant = self._key(key, path)
-            if not isinstance(values, list) or not values:
-                self.wrong(path, f"must be a list of values, such as [1e-5, 3e-5], not {kind(values) if values != [] else 'an empty one'}")
-                continue
-            for number, value in enumerate(values):
-                self._value(key, value, (*path, number))
-            if name == "grid":
-                self._refuse_twice(values, path)
-            if meant in found:
-                self.wrong(path, "is there twice, once with training. in front")
-            elif meant is not None:
-                found[meant] = tuple(values)
-        return tuple(found.items())
-
-    def _refuse_twice(self, values: list[Any], path: Path) -> None:
-        first: dict[str | None, int] = {}
-        for number, value in enumerate(values):
-            known = first.setdefault(canonical(value), number)
-            if known != number:
-                self.wrong((*path, number), f"is the same value as item {known + 1}: {short(spoken(((str(path[-1]), value),)))}")
-
-    def _zip(self, data: Mapping[str, Any]) -> Axes:
-        axes = self._axes("zip", data)
-        lengths = {key: len(values) for key, values in axes}
-        if len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-            self.wrong(("zip",), f"must have lists of one length: {counts}")
-            return ()
-        rows: dict[Any, int] = {}
-        for number in range(next(iter(lengths.values()), 0)):
-            row = tuple((key, values[number]) for key, values in axes)
-            known = rows.setdefault(canonical_point(row), number)
-            if known != number:
-                self.wrong(("zip",), f"has the same values at item {known + 1} and item {number + 1}: {short(spoken(row))}")
-        return axes
-
-    def _points(self, name: str, data: Mapping[str, Any]) -> tuple[Values, ...]:
-        written = data.get(name, [])
-        if not isinstance(written, list) or (name in data and not written):
-            example = '[{"learning_rate": 1e-5, "seed": 1}]'
-            self.wrong((name,), f"must be a list of points, such as {example}, not {kind(written) if written != [] else 'an empty one'}")
-            return ()
-        found: list[Values] = []
-        first: dict[Any, int] = {}
-        for number, item in enumerate(written):
-            values = self._point(item, (name, number))
-            if values is None:
-                continue
-            known = first.setdefault(canonical_point(values), number)
-            if known != number:
-                self.wrong((name, number), f"is the same point as item {known + 1}: {short(spoken(values))}")
-            if name == "exclude" and not values:
-                self.wrong((name, number), "must hold a key: without one, it would drop every point")
-            found.append(values)
-        return tuple(found)
-
-    def _point(self, item: Any, path: Path) -> Values | None:
-        if not isinstance(item, dict):
-            self.wrong(path, f"must hold keys and values, such as learning_rate: 1e-5, not {kind(item)}")
-            return None
-        found: dict[str, Any] = {}
-        for key, value in item.items():
-            meant = self._key(key, (*path, key))
-            self._value(key, value, (*path, key))
-            if meant in found:
-                self.wrong((*path, key), "is there twice, once with training. in front")
-            elif meant is not None:
-                found[meant] = value
-        return tuple(found.items())
-
-    def _random(self, written: Any) -> Random | None:
-        if written is None:
-            return None
-        return read_random(written, key=self._key, value=self._value, wrong=self.wrong)
-
-    def _throttle(self, value: Any) -> int | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,9}", value) or int(value) == 0:
-            self.wrong(("throttle",), f"must be how many tasks may run at a time, such as 4, not {short(spoken((('', value),))[1:])}")
-            return None
-        return int(value)
-
-    def _word(self, data: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
-        value = data.get(key, allowed[0])
-        if not isinstance(value, str) or value not in allowed:
-            self.wrong((key,), f"must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {short(spoken((('', value),))[1:])}")
-            return allowed[0]
-        return str(value)
-
-    def _option(self, data: Mapping[str, Any]) -> str | None:
-        value = data.get("option")
-        if value is None:
-            return None
-        if not isinstance(value, str) or not _OPTION.match(value):
-            self.wrong(("option",), "must be the name of an option of the script, without dashes, such as config")
-            return None
-        if data.get("pass") != "file":
-            self.wrong(("option",), "goes with pass: file; it takes the name of the point's file")
-        return str(value)
-
-    def _together(self, sweep: Sweep, data: Mapping[str, Any]) -> None:
-        """Look at what the parts say of one another."""
-        if not any(name in data for name in (*_AXES, "include")):
-            self.wrong((), "has no points: it needs grid, zip, list, random or include")
-        if sweep.booleans == "flags" and sweep.passed != "arguments":
-            self.wrong(("booleans",), f"is about arguments of the command line, and the sweep has pass: {sweep.passed}")
-        seen: dict[str, str] = {}
-        for axis, keys in _keys_of_axes(sweep):
-            for key in keys:
-                if key in seen:
-                    self.wrong((axis,) if axis == "list" else (axis, key), f"has {key}, which {seen[key]} varies already")
-                seen.setdefault(key, axis)
-        for number, values in enumerate(sweep.exclude):
-            for key, _ in values:
-                if key not in seen:
-                    self.wrong(("exclude", number, key), "is a key that no point has")
-        config = sorted({key for key in sweep.keys if self._is_config(key)})
-        for key in config:
-            inside = next((other for other in config if other.startswith(f"{key}.")), None)
-            if inside is not None:
-                self.wrong((), f"varies {key} and {inside}, and the one holds the other")
-
-    def _environment(self, sweep: Sweep, config_keys: frozenset[str]) -> None:
-        """With `pass: environment`, arguments are variables, and the job has some of its own."""
-        if sweep.passed != "environment":
-            return
-        from pydantic import TypeAdapter, ValidationError
-
-        from hpctrain.config.environment import VariableNames
-
-        adapter: TypeAdapter[tuple[str, ...]] = TypeAdapter(VariableNames)
-        for key in sweep.keys:
-            if key in config_keys:
-                continue
-            try:
-                adapter.validate_python([argument_name(key)])
-            except ValidationError as error:
-                self.wrong((), f"has pass: environment, and {key} {error.errors()[0]['msg']}")
+def _is_config(key: str) -> bool:
+    sections, single = _config_keys()
+    head, dot, _ = key.partition(".")
+    return key in single or (bool(dot) and head != "training" and head in sections)
 
 
-def _keys_of_axes(sweep: Sweep) -> Iterator[tuple[Literal["grid", "zip", "list", "random"], list[str]]]:
-    yield "grid", [key for key, _ in sweep.grid]
-    yield "zip", [key for key, _ in sweep.zipped]
-    yield "list", list(dict.fromkeys(key for values in sweep.listed for key, _ in values))
-    if sweep.random is not None:
-        yield "random", [key for key, _ in sweep.random.values]
+def _meant(written: str) -> str:
+    """Return the key of `written`: `training.seed` is the argument `seed`, unless config.yaml has a
+    key of that name.
+    """
+    bare = argument_name(written)
+    return written if _is_config(bare) else bare
+
+
+@cache
+def _key_problem(written: str) -> str | None:
+    if not _KEY.match(argument_name(written)):
+        return "is not a key such as learning_rate or resources.nodes"
+    if written.partition(".")[0] in _NOT_SWEPT:
+        return f"cannot vary; an argument of that name is written training.{written}"
+    if written in _config_keys()[0]:
+        return f"is a section: write {written}.KEY, or, for an argument, training.{written}"
+    return None
+
+
+def _value_problem(key: str, value: Any) -> str | None:
+    if any(_NO_WORD.search(text) for text in _texts(value)):
+        return "holds a NUL character or half of a surrogate pair, which no command line can carry"
+    if is_secret(argument_name(key), value):
+        return (
+            "looks like a secret, and would be readable in the table of the sweep; put it into a file,"
+            " chmod 600, and name that under environment.secrets"
+        )
+    return None
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -375,3 +114,581 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
+
+
+def _checked(written: Mapping[str, Any], wrong: Wrong, at: KeyPath = ()) -> dict[str, Any]:
+    """Return `written` by its resolved keys; problems are added to `wrong`."""
+    found: dict[str, Any] = {}
+    for key, value in written.items():
+        meant = _meant(key)
+        message = _key_problem(key) or _value_problem(key, value)
+        if message is None and meant in found:
+            message = "is there twice, once with training. in front"
+        if message is not None:
+            wrong[(*at, key)] = message
+        found[meant] = value
+    return found
+
+
+def _axes(written: Any) -> Axes:
+    if not isinstance(written, dict):
+        raise Problem("must hold keys, each with a list of values, such as seed: [1, 2]")
+    wrong: Wrong = {}
+    axes = _checked(written, wrong)
+    for key, values in written.items():
+        if not isinstance(values, list) or not values:
+            wrong[key,] = f"must be a list of values, such as [1e-5, 3e-5], not {_written(values)}"
+    if wrong:
+        raise Problem(below=wrong.items())
+    return tuple((key, tuple(values)) for key, values in axes.items())
+
+
+def _zip(written: Any) -> Axes:
+    axes = _axes(written)
+    lengths = {key: len(values) for key, values in axes}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise Problem(f"must have lists of one length: {counts}")
+    return axes
+
+
+def _points(written: Any) -> tuple[Values, ...]:
+    if not isinstance(written, list) or not written:
+        example = '[{"learning_rate": 1e-5, "seed": 1}]'
+        raise Problem(f"must be a list of combinations, such as {example}, not {_written(written)}")
+    wrong: Wrong = {}
+    found: list[Values] = []
+    for number, item in enumerate(written):
+        at = (str(number),)
+        if isinstance(item, dict):
+            found.append(tuple(_checked(item, wrong, at).items()))
+        else:
+            wrong[at] = f"must hold keys and values, such as seed: 1, not {_written(item)}"
+    if wrong:
+        raise Problem(below=wrong.items())
+    return tuple(found)
+
+
+def _written(value: Any) -> str:
+    return "an empty one" if value in ([], {}) else short(kind_of(value))
+
+
+class Sweep(Section):
+    """The varied parameters, and how they are passed to the script.
+
+    Attributes:
+        grid: every combination of these.
+        zip_: combined by position: the first values, the second ones, and so on; all of one length.
+        list_: complete points.
+        include: points that are added at the end.
+        exclude: removes points that match all values of an entry.
+        throttle: maximum number of running tasks of an array; None: no limit.
+        pass_: how arguments are passed to the script: `--key value`, environment variables, or a
+            JSON file.
+        booleans: in arguments: `--flag true` and `--flag false` (values), or `--flag` and nothing
+            (flags).
+        option: for `file`: the option for the file's name, without dashes.
+    """
+
+    grid: Annotated[Axes, _axes] = ()
+    zip_: Annotated[Axes, _zip] = ()
+    list_: Annotated[tuple[Values, ...], _points] = ()
+    include: Annotated[tuple[Values, ...], _points] = ()
+    exclude: Annotated[tuple[Values, ...], _points] = ()
+    throttle: Annotated[int, whole(1, 10**9 - 1)] | None = None
+    pass_: PointForm = "arguments"
+    booleans: Literal["values", "flags"] = "values"
+    option: Annotated[Text, matching(_OPTION, "an option's name without dashes")] | None = None
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """The keys that each part varies."""
+        return {
+            "grid": [key for key, _ in self.grid],
+            "zip": [key for key, _ in self.zip_],
+            "list": list(dict.fromkeys(key for values in self.list_ for key, _ in values)),
+        }
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All varied keys, in the order of the points' own keys."""
+        keys = [key for names in self.axes.values() for key in names]
+        keys += [key for values in self.include for key, _ in values]
+        return tuple(dict.fromkeys(keys))
+
+    @property
+    def config_keys(self) -> frozenset[str]:
+        """The varied keys that are keys of config.yaml; all others are arguments of the script."""
+        return frozenset(key for key in self.keys if _is_config(key))
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield contradictions between the parts."""
+        wrong: Wrong = {}
+        if not any((self.grid, self.zip_, self.list_, self.include)):
+            wrong[()] = "has no combinations: it needs grid, zip, list or include"
+        if self.booleans == "flags" and self.pass_ != "arguments":
+            wrong["booleans",] = f"is about arguments, and the sweep has pass: {self.pass_}"
+        if self.option is not None and self.pass_ != "file":
+            wrong["option",] = (
+                "goes with pass: file; its value is the argument that gets the name of the combination's file"
+            )
+        seen: dict[str, str] = {}
+        for axis, keys in self.axes.items():
+            for key in keys:
+                if seen.setdefault(key, axis) != axis:
+                    wrong[(axis,) if axis == "list" else (axis, key)] = (
+                        f"has {key}, which {seen[key]} varies already"
+                    )
+        for number, values in enumerate(self.exclude):
+            if not values:
+                wrong["exclude", str(number)] = "must hold a key: it would remove every combination"
+            for key, _ in values:
+                if key not in seen:
+                    wrong["exclude", str(number), key] = "is a key that no combination has"
+        yield from (wrong | self._against_config()).items()
+
+    def _against_config(self) -> Wrong:
+        wrong: Wrong = {}
+        config = self.config_keys
+        for key in config:
+            for inside in config:
+                if inside.startswith(f"{key}."):
+                    wrong[()] = f"varies {key} and {inside}, and the one holds the other"
+        if self.pass_ == "environment":
+            for key in self.keys:
+                message = variable_problem(argument_name(key)) if key not in config else None
+                if message is not None:
+                    wrong[()] = f"has pass: environment, and {key} {message}"
+        return wrong
+
+
+def _sweep_or_file(value: Any) -> Any:
+    if isinstance(value, str):
+        return as_text(value)
+    return {"list": value} if isinstance(value, list) else value
+
+
+#: The type of `Config.sweep`: a checked sweep, or the name of a sweep file (`load_sweep`).
+SweepField = Annotated[Sweep | str | None, _sweep_or_file]
+
+
+def load_sweep(path: Path, title: str, *, again: str) -> Sweep:
+    """Load the sweep file at `path`, YAML or JSON.
+
+    `title` is its name in messages, `again` the command that errors suggest.
+
+    Raises:
+        UsageError: it cannot be read, or all of its problems.
+    """
+    text = yaml12.read_text(path, title, missing="name a file that exists with --sweep")
+    return sweep_of_text(text, title, again=again)
+
+
+def sweep_of_text(text: str, title: str, *, again: str) -> Sweep:
+    """Return the sweep in `text`; `title` is the file's name.
+
+    Raises:
+        UsageError: all of its problems.
+    """
+    hint = f"edit {title}, then run: {again}"
+    plain = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
+    value, places = yaml12.compose(plain, title)
+    if value is None:
+        raise UsageError(f"{title} is empty", hint=hint)
+    prefix: KeyPath = ()
+    if isinstance(value, list):
+        value, prefix = {"list": value}, ("list",)
+    try:
+        return Sweep.read(value)
+    except Problem as error:
+        found = error.found
+    origins = {(*prefix, *map(str, path)): str(place) for path, place in places.items()}
+    layer = Layer("file", title, {}, origins)
+    lines = layers.lines([(layer, path or ("sweep",), message) for path, message in found])
+    raise UsageError(problems_in(len(lines), title), details=tuple(lines), hint=hint)
+
+
+# -- points ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One point: its index in the complete sweep, counted from 0, and its values."""
+
+    index: int
+    values: Values
+
+
+def canonical(value: Any) -> str | None:
+    """Return a normalized text, equal for equivalent values: `1e-5` and `0.00001`, quoted or not; 1
+    and 1.0 differ.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        read = to_json_value(Plain(value))
+        return read if isinstance(read, str) else repr(read)
+    return json.dumps(to_json_value(value), sort_keys=True)
+
+
+def canonical_point(values: Values) -> frozenset[tuple[str, str | None]]:
+    """Return a value that is equal for equivalent points, regardless of the order of their keys."""
+    return frozenset((key, canonical(value)) for key, value in values)
+
+
+def shown(value: Any) -> str:
+    """Format a value for tables and messages: as written, lists and mappings as JSON."""
+    if value is None:
+        return "null"
+    return (
+        str(value)
+        if isinstance(value, str)
+        else json.dumps(to_json_value(value), ensure_ascii=False)
+    )
+
+
+def spoken(values: Values) -> str:
+    """Return `learning_rate=1e-5 seed=3`, for messages."""
+    return " ".join(f"{key}={shown(value)}" for key, value in values) or "(no values)"
+
+
+#: Upper limit to catch mistakes: the product of a few lists grows fast.
+MAX_POINTS = 100_000
+#: Maximum number of duplicate points in a message.
+_SHOWN = 20
+
+
+def expand(sweep: Sweep) -> list[SweepPoint]:
+    """Return the points of `sweep`.
+
+    Raises:
+        UsageError: too many points, none, a duplicate, or an `exclude` that matches nothing.
+    """
+    axes = list(_axis_values(sweep))
+    count = len(sweep.include) + (math.prod(map(len, axes)) if axes else 0)
+    if count > MAX_POINTS:
+        raise UsageError(
+            f"the sweep has {count} combinations, and the limit is {MAX_POINTS}",
+            hint="shorten the lists under grid, or write the combinations that you need under list",
+        )
+    rows = itertools.product(*axes) if axes else ()
+    crossed = [tuple(itertools.chain.from_iterable(parts)) for parts in rows]
+    all_rows = [*_without(crossed, sweep.exclude), *sweep.include]
+    points = [SweepPoint(index, values) for index, values in enumerate(all_rows)]
+    _refuse_twice(points)
+    if not points:
+        raise UsageError(
+            "the sweep has no combinations: exclude removes all of them",
+            hint="shorten exclude",
+        )
+    return points
+
+
+def _axis_values(sweep: Sweep) -> Iterator[list[Values]]:
+    for key, values in sweep.grid:
+        yield [((key, value),) for value in values]
+    if sweep.zip_:
+        names = [key for key, _ in sweep.zip_]
+        yield [
+            tuple(zip(names, row, strict=True))
+            for row in zip(*(values for _, values in sweep.zip_), strict=True)
+        ]
+    if sweep.list_:
+        yield list(sweep.list_)
+
+
+def _without(points: list[Values], exclude: tuple[Values, ...]) -> list[Values]:
+    if not exclude:
+        return points
+    rules = [canonical_point(values) for values in exclude]
+    keys = {key for values in exclude for key, _ in values}
+    used: set[int] = set()
+    kept = []
+    for point in points:
+        relevant = canonical_point(tuple((key, value) for key, value in point if key in keys))
+        matching = {number for number, rule in enumerate(rules) if rule <= relevant}
+        used |= matching
+        if not matching:
+            kept.append(point)
+    idle = [
+        f"exclude: item {number + 1}: {spoken(exclude[number])}"
+        for number in range(len(rules))
+        if number not in used
+    ]
+    if idle:
+        raise UsageError(
+            f"{len(idle)} of {len(rules)} items of exclude match{'es' if len(idle) == 1 else ''} no"
+            " combination",
+            details=tuple(idle),
+            hint=(
+                "write the values as the combinations have them (hpctrain submit --dry-run shows"
+                " them), or remove the item"
+            ),
+        )
+    return kept
+
+
+def _refuse_twice(points: Sequence[SweepPoint]) -> None:
+    first: dict[frozenset[tuple[str, str | None]], int] = {}
+    twice = []
+    for point in points:
+        known = first.setdefault(canonical_point(point.values), point.index)
+        if known != point.index:
+            twice.append(
+                f"combination {point.index} is the same as combination {known}: {spoken(point.values)}"
+            )
+    if twice:
+        raise UsageError(
+            f"the sweep has {text.count(len(twice), 'combination')} twice",
+            details=tuple(twice[:_SHOWN]),
+            hint="keep one of each",
+        )
+
+
+#: Each group is its own script and submission.
+MAX_GROUPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Points that share a script.
+
+    Attributes:
+        overrides: the keys of config.yaml that these points set, such as `("resources.nodes",
+            "2")`.
+        points: in order; indices refer to the complete sweep.
+    """
+
+    overrides: Values
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of its points."""
+        return [point.index for point in self.points]
+
+    def data(self) -> dict[str, Any]:
+        """Return the overrides nested like config.yaml."""
+        nested: dict[str, Any] = {}
+        for key, value in self.overrides:
+            put(nested, tuple(key.split(".")), value)
+        return nested
+
+
+def groups(sweep: Sweep, points: Sequence[SweepPoint]) -> list[Group]:
+    """Group `points` by their overrides, in the order of their first points.
+
+    Raises:
+        UsageError: more than `MAX_GROUPS`.
+    """
+    config_keys = sweep.config_keys
+    if not config_keys:
+        return [Group((), tuple(points))] if points else []
+    found: dict[frozenset[tuple[str, str | None]], tuple[Values, list[SweepPoint]]] = {}
+    for point in points:
+        overrides = tuple(
+            (key, value) for key, value in point.values if key in config_keys and value is not None
+        )
+        found.setdefault(canonical_point(overrides), (overrides, []))[1].append(point)
+    if len(found) > MAX_GROUPS:
+        raise UsageError(
+            f"the sweep would need {len(found)} scripts, and {MAX_GROUPS} is the most",
+            details=(
+                (f"each set of values for {', '.join(sorted(config_keys))} needs its own script"),
+            ),
+            hint=(
+                "vary arguments of the training instead of keys of config.yaml; variables can vary,"
+                " with: pass: environment"
+            ),
+        )
+    return [Group(overrides, tuple(members)) for overrides, members in found.values()]
+
+
+def title(group: Group) -> str:
+    """Return `resources.nodes=2`, for tables and messages."""
+    return spoken(group.overrides) if group.overrides else ""
+
+
+#: Slurm's default (man slurm.conf: MaxArraySize).
+DEFAULT_MAX_ARRAY_SIZE = 1001
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPart:
+    """One array job.
+
+    Attributes:
+        offset: added to SLURM_ARRAY_TASK_ID.
+        spec: the value of `--array`, such as `0,3,7-9%4`.
+        count: number of tasks.
+    """
+
+    offset: int
+    spec: str
+    count: int
+
+
+def arrays(
+    indices: Sequence[int], max_array_size: int, throttle: int | None = None
+) -> list[ArrayPart]:
+    """Return the smallest number of arrays that run the points `indices`; the first has offset 0 if
+    possible.
+
+    Args:
+        indices: of points, in any order.
+        max_array_size: MaxArraySize of the site.
+        throttle: maximum number of running tasks, for each array.
+    """
+    parts: list[ArrayPart] = []
+    waiting = sorted(set(indices))
+    while waiting:
+        offset = 0 if waiting[0] < max_array_size else waiting[0]
+        count = bisect_left(waiting, offset + max_array_size)
+        spec = compress((index - offset for index in waiting[:count]), limit=throttle)
+        parts.append(ArrayPart(offset, spec, count))
+        waiting = waiting[count:]
+    return parts
+
+
+def selected(text: str, count: int) -> tuple[list[int], int | None]:
+    """Return the points that `--array 0,3,7-9%2` selects out of `count`, sorted, and the throttle,
+    if any.
+
+    Raises:
+        UsageError: invalid syntax, or a point that does not exist.
+    """
+    try:
+        found = parse(text)
+    except ValueError as error:
+        message = str(error)
+        raise UsageError(
+            f"--array: {message[:1].lower()}{message[1:]}",
+            hint=f"use --array 0-{count - 1}, or a list such as --array 0,3,7-9%2",
+        ) from error
+    missing = [index for index in found.indices if index >= count]
+    if missing:
+        there = (
+            f"the combinations are 0 to {count - 1}" if count > 1 else "there is only combination 0"
+        )
+        raise UsageError(
+            f"--array {text}: there is no combination {compress(missing)}; {there}",
+            fix="hpctrain submit --dry-run",
+        )
+    return list(found.indices), found.limit
+
+
+#: Argument of `export` for a point without variables: a bare `export` would print all of them to
+#: the log.
+_NOTHING = "HPCTRAIN_POINT"
+#: A number in JSON (RFC 8259), which is written unchanged: 1e-5 stays 1e-5.
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PointTable:
+    """The table as text, and its digest for the file name: equal sweeps share a file, and a queued
+    job keeps its own.
+    """
+
+    text: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"points-{self.digest}.tsv"
+
+
+def swept_arguments(sweep: Sweep) -> frozenset[str]:
+    """Return the training arguments that are in the table, and not in the script; empty unless
+    `pass: arguments`.
+    """
+    if sweep.pass_ != "arguments":
+        return frozenset()
+    config_keys = sweep.config_keys
+    return frozenset(argument_name(key) for key in sweep.keys if key not in config_keys)
+
+
+def table(
+    sweep: Sweep,
+    points: Sequence[SweepPoint],
+    *,
+    training: Mapping[str, Any] = MappingProxyType({}),
+    home: str | None = None,
+) -> PointTable:
+    """Return the table of ALL points of a sweep, including those that are not run.
+
+    Args:
+        sweep: that the points are from.
+        points: from 0, without gaps.
+        training: the config's own arguments: the default for points without a value for a swept
+            argument.
+        home: replaces a leading `~` in words and JSON, as in config.yaml; the shell does not,
+            because words are quoted.
+
+    Raises:
+        UsageError: a value cannot be on a command line.
+    """
+    config_keys = sweep.config_keys
+    names = {key: argument_name(key) for key in sweep.keys if key not in config_keys}
+    swept = swept_arguments(sweep)
+    fallback = {name: value for name, value in training.items() if name in swept}
+    lines = []
+    for point in points:
+        values = [(key, _at_home(value, sweep, home)) for key, value in point.values]
+        given = {names[key]: value for key, value in values if key in names}
+        for name, value in fallback.items():
+            given.setdefault(name, _at_home(value, sweep, home))
+        try:
+            lines.append(f"{json_text(dict(values))}\t{_words(sweep, given)}\n")
+        except ValueError as error:
+            raise UsageError(
+                f"combination {point.index}: {error}", hint="change its values in the sweep"
+            ) from error
+    text = "".join(lines)
+    return PointTable(text, short_digest(text))
+
+
+def _words(sweep: Sweep, values: Mapping[str, Any]) -> str:
+    """Return the values of a point as words for the shell."""
+    words: list[str] = []
+    if sweep.pass_ == "file":
+        return ""
+    if sweep.pass_ == "environment":
+        words = [
+            f"{name}={shell.quote(word(value))}"
+            for name, value in values.items()
+            if value is not None
+        ]
+        return " ".join(words) or _NOTHING
+    for name, value in values.items():
+        flag = isinstance(value, Plain) and value.lower() in ("true", "false")
+        if sweep.booleans == "flags" and flag:
+            words += [f"--{name}"] if value.lower() == "true" else []
+        else:
+            words += map(shell.quote, argument_words([(name, value)]))
+    return " ".join(words)
+
+
+def _at_home(value: Any, sweep: Sweep, home: str | None) -> Any:
+    """Replace a leading `~` by the home directory in each word or value."""
+    if isinstance(value, list) and sweep.pass_ != "environment":  # there, a list is one word
+        return [_at_home(item, sweep, home) if isinstance(item, str) else item for item in value]
+    if home is not None and isinstance(value, str) and (value == "~" or value.startswith("~/")):
+        return home + value[1:]
+    return value
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON in ASCII, on one line."""
+    if isinstance(value, Plain) and _JSON_NUMBER.match(value):
+        return str(value)
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(key)}: {json_text(item)}" for key, item in value.items())
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ", ".join(json_text(item) for item in value) + "]"
+    return json.dumps(to_json_value(value))

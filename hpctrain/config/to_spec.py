@@ -1,154 +1,224 @@
-"""Config → job spec."""
+"""Convert a config to a job spec."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hpctrain.config import variables
+from hpctrain.config.arguments import Arguments, argument_words
+from hpctrain.config.fields import Restart
+from hpctrain.config.spec import (
+    CLUSTER,
+    Container,
+    EnvironmentKeys,
+    JobSpec,
+    LaunchSection,
+    Notify,
+    ResourceKeys,
+    Secret,
+    Study,
+    SweepTable,
+    TrainingKeys,
+)
+from hpctrain.config.stages import Stage, earlier
+from hpctrain.config.study import STUDIES, Definition
+from hpctrain.config.sweep import ArrayPart, swept_arguments
 from hpctrain.config.tune import definition
 from hpctrain.errors import UsageError
-from hpctrain.jobs.secret_forms import looks_secret
-from hpctrain.jobs.spec import Container, GpuDirective, JobSpec, Launcher, Notify, Restart, Secret, Sharding, Study, SweepTable, Task
-from hpctrain.jobs.stages import Stage, earlier
-from hpctrain.jobs.sweep import ArrayPart, Sweep, swept_arguments
-from hpctrain.jobs.sweep.words import argument_words
-from hpctrain.jobs.tune import STUDIES, Definition
 from hpctrain.runs import layout
+from hpctrain.util.schema import Section
+from hpctrain.util.secrets import looks_secret
 
 if TYPE_CHECKING:
-    from hpctrain.config.environment import Environment
-    from hpctrain.config.schema import Config
+    from hpctrain.config.schema import Config, EnvironmentSection
+    from hpctrain.config.sweep import Sweep
+
+#: Without it, processes that find no GPU train independently of each other.
+_ON_CPU = (("ACCELERATE_USE_CPU", "true"),)
 
 
-def to_spec(config: Config, *, directory: str, home: str | None = None, arguments: Sequence[str] = ()) -> JobSpec:
+def to_spec(
+    config: Config, *, directory: str, home: str | None = None, arguments: Sequence[str] = ()
+) -> JobSpec:
     """Return the job of `config`.
 
     Args:
         config: validated.
-        directory: absolute; where the job runs; `chdir` counts from here.
-        home: takes the place of a leading `~` in what config files and options say: the script quotes values, so no shell does it.
-        arguments: what came after `--`; they follow the config's own `training` arguments, so they win where a script takes the last.
+        directory: absolute working directory of the job; `chdir` is relative to it.
+        home: replaces a leading `~` in values; the shell does not, because the script quotes them.
+        arguments: given after `--`; they follow the config's own `training` arguments, so they
+            override them if the script uses the last one.
     """
     resources, environment = config.resources, config.environment
-    sets, unset = variables.resolved(environment)
-    spec = JobSpec(
+    sets, unset = environment_variables(environment)
+    sections: list[tuple[Section, type[Section]]] = [
+        (resources, ResourceKeys),
+        (environment, EnvironmentKeys),
+        (config.launch, LaunchSection),
+        (config, TrainingKeys),
+    ]
+    shared = {name: getattr(section, name) for section, keys in sections for name in keys.fields()}
+    shared |= {
+        name: _at_home(shared[name], home)
+        for name in ("venv", "uv", "pixi", "accelerate_config", "script", "template")
+    }
+    spec = JobSpec(**shared).replace(
         job_name=config.job_name,
         chdir=posixpath.normpath(posixpath.join(directory, _at_home(config.chdir, home) or "")),
-        launcher=cast("Launcher", config.launcher),
-        nodes=resources.nodes,
-        gpus_per_node=resources.gpus_per_node,
-        gpu_type=resources.gpu_type,
-        gpu_directive=cast("GpuDirective", resources.gpu_directive),
-        partition=resources.partition,
-        account=resources.account,
-        qos=resources.qos,
         time_s=resources.time,
-        mem_bytes=resources.mem,
+        # As --mem, which all sites accept: some reject --mem-per-gpu.
+        mem_bytes=(resources.mem_per_gpu or 0) * (resources.gpus_per_node or 1) or resources.mem,
         mem_per_cpu_bytes=resources.mem_per_cpu,
-        cpus_per_task=resources.cpus_per_task,
-        constraint=resources.constraint,
-        reservation=resources.reservation,
         sbatch=(*config.sbatch.items(), *_mails(config)),
-        module_start=None if environment.module_start == "none" else cast("Any", environment.module_start),
-        module_use=tuple(_at_home(path, home) or "" for path in environment.module_use),
+        module_start=None if environment.module_start == "none" else environment.module_start,
+        module_use=tuple(_at_home(path, home) for path in environment.module_use),
         modules=tuple(dict.fromkeys((*environment.modules_first, *environment.modules))),
-        conda=environment.conda,
-        venv=_at_home(environment.venv, home),
-        uv=_at_home(environment.uv, home),
-        pixi=_at_home(environment.pixi, home),
         container=_container(environment, home),
-        env=tuple((name, _at_home(value, home) or "") for name, value in sets.items()),
+        env=(
+            *_ON_CPU[: 0 if resources.gpus_per_node else None],
+            *((name, _at_home(value, home)) for name, value in sets.items()),
+        ),
         unset=unset,
         secrets=tuple(
-            Secret(name=name, file=None if file == "environment" else _at_home(file, home)) for name, file in environment.secrets.items()
+            Secret(name=name, file=None if file == "environment" else _at_home(file, home))
+            for name, file in environment.secrets.items()
         ),
         before=tuple(_sourced(file, home) for file in environment.before),
+        before_each_node=tuple(_sourced(file, home) for file in environment.before_each_node),
         after=tuple(_sourced(file, home) for file in environment.after),
-        offline=config.offline,
-        accelerate_config=_at_home(config.accelerate_config, home) or "",
-        script=_at_home(config.script, home),
-        task=cast("Task", config.task),
-        template=_at_home(config.template, home),
-        cluster=config.cluster,
-        shebang=config.launch.shebang,
-        sharding=cast("Sharding", config.sharding),
-        cpus_per_gpu=resources.cpus_per_gpu,
-        gpus_on_srun=config.launch.gpus_on_srun,
         master_addr_suffix=config.launch.master_addr_suffix or "",
-        cpu_bind=config.launch.cpu_bind,
         restart=_restart(config),
         max_restarts=config.restart.max,
         notify=_notify(config, home),
-        array=config.array if config.sweep is None else None,  # of a sweep, it counts points
-        arguments=_without_secrets((*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)),
+        array=config.array if config.sweep is None else None,  # of a sweep, it selects points
+        arguments=_without_secrets(
+            (*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)
+        ),
     )
-    return spec if config.tune is None else of_study(spec, definition(config), parallel=config.tune.parallel)
+    spec = _with_data(spec, config, home)
+    return (
+        spec
+        if config.tune is None
+        else of_study(spec, definition(config), parallel=config.tune.parallel)
+    )
+
+
+def _with_data(spec: JobSpec, config: Config, home: str | None) -> JobSpec:
+    """Add the dataset to the job.
+
+    Raises:
+        UsageError: the dataset is to be copied, and has no path.
+    """
+    local = config.data.stage == "local"
+    path = _at_home(config.data.path, home)
+    if path is None and local and spec.script is None:
+        path = Arguments(spec).get("dataset_name")
+    if path is None and local:
+        raise UsageError(
+            "data.stage: local needs the path of the dataset",
+            hint="set it in config.yaml: data: {stage: local, path: DATASET}",
+        )
+    return spec.replace(
+        data=path,
+        data_stage=config.data.stage,
+        data_directory=_at_home(config.data.directory, home),
+    )
 
 
 def of_study(spec: JobSpec, study: Definition, *, parallel: int) -> JobSpec:
-    """Return the job whose array tasks are the trials of a study; `--array` takes some of the tasks.
+    """Make the trials of a study the array tasks of a job; `--array` selects some of them.
 
     Args:
         spec: of the job.
-        study: its definition, as the tasks will find it.
-        parallel: trials that run at a time, where the array does not say it.
+        study: its definition, as the tasks will read it.
+        parallel: maximum number of running trials, unless the array sets it.
     """
     indices = spec.array or f"0-{study.trials - 1}"
     array = indices if "%" in indices else f"{indices}%{parallel}"
     file = f"{layout.RUNS}/{STUDIES}/{study.file}"
-    return replace(spec, array=array, study=Study(name=study.study, file=file, keys=tuple(study.space)))
+    return spec.replace(
+        array=array, study=Study(name=study.study, file=file, keys=tuple(study.space))
+    )
 
 
 def _fixed(config: Config) -> list[tuple[str, Any]]:
-    """Return the arguments that are the same in all trials of a study, where there is one."""
-    return [(key, value) for key, value in config.training.items() if config.tune is None or key not in config.tune.space]
+    """Return the arguments that a study, if there is one, does not vary."""
+    return [
+        (key, value)
+        for key, value in config.training.items()
+        if config.tune is None or key not in config.tune.space
+    ]
 
 
 def of_part(
-    config: Config, sweep: Sweep, part: ArrayPart, table: str, *, directory: str, home: str | None = None, arguments: Sequence[str] = ()
+    config: Config,
+    sweep: Sweep,
+    part: ArrayPart,
+    table: str,
+    *,
+    directory: str,
+    home: str | None = None,
+    arguments: Sequence[str] = (),
 ) -> JobSpec:
     """Return the job of one array of a sweep.
 
     Args:
         config: of the points of the array.
-        sweep: what the points hold, and how it reaches the script.
+        sweep: that the points are from.
         part: the array.
         table: file name of the points.
-        directory: as for `to_spec`, as are `home` and `arguments`.
-        home: see there.
-        arguments: see there.
+        directory: as in `to_spec`.
+        home: as in `to_spec`.
+        arguments: as in `to_spec`.
     """
     left_out = swept_arguments(sweep)
     training = {name: value for name, value in config.training.items() if name not in left_out}
-    spec = to_spec(config.model_copy(update={"training": training}), directory=directory, home=home, arguments=arguments)
+    spec = to_spec(
+        config.replace(training=training),
+        directory=directory,
+        home=home,
+        arguments=arguments,
+    )
     file = f"{layout.RUNS}/{layout.SWEEPS}/{table}"
-    return replace(spec, array=part.spec, sweep=SweepTable(file=file, offset=part.offset, how=sweep.passed, option=sweep.option))
+    return spec.replace(
+        array=part.spec,
+        sweep=SweepTable(file=file, offset=part.offset, how=sweep.pass_, option=sweep.option),
+    )
 
 
 def of_stage(spec: JobSpec, stage: Stage, planned: Sequence[Stage]) -> JobSpec:
-    """Return the job of a stage in its place among all stages."""
-    chained = tuple(parent for parent, kind in stage.dependencies if kind == "afterok") if spec.restart == "chain" else ()
-    return replace(spec, stage=stage.name, parents=tuple(earlier(planned, stage.name)), must_have_completed=chained)
+    """Add the stage and its predecessors to a job."""
+    chained = (
+        tuple(parent for parent, kind in stage.dependencies if kind == "afterok")
+        if spec.restart == "chain"
+        else ()
+    )
+    return spec.replace(
+        stage=stage.name,
+        parents=tuple(earlier(planned, stage.name)),
+        must_have_completed=chained,
+    )
 
 
 def _restart(config: Config) -> Restart:
-    """Return how the job goes on; by default, a script of one's own is not started again: it may begin at its beginning."""
+    """Return how the job continues; a custom script is not restarted by default, as it might start
+    from scratch.
+    """
     if config.restart.mode == "auto":
         return "requeue" if config.script is None else "off"
-    return cast("Restart", config.restart.mode)
+    return config.restart.mode
 
 
-#: Outcome → Slurm's words for it (sbatch(1), --mail-type; tried with 22.05). END: it completed, or was cancelled. FAIL: any other end, the
-#: time limit too, which TIME_LIMIT would mail a second time; a training that stopped by itself has an exit code, which is FAIL. Not
-#: REQUEUE: that is no end.
+#: Outcome → Slurm's mail types (sbatch(1), --mail-type; tried with 22.05). END: it completed, or
+#: was cancelled. FAIL: any other end, including the time limit, for which TIME_LIMIT would send a
+#: second mail; a training that stopped itself has an exit code, which is FAIL. Not REQUEUE, which
+#: is not an end.
 _MAILS = {"completed": ("END",), "failed": ("FAIL", "INVALID_DEPEND"), "stopped": ("END", "FAIL")}
 
 
 def _mails(config: Config) -> list[tuple[str, str]]:
-    """Return the directives by which Slurm mails; what `sbatch:` says of mails stays."""
+    """Return Slurm's mail directives; those in `sbatch:` take precedence."""
     asked = config.notify
     if asked is None or asked.mail is None:
         return []
@@ -161,11 +231,13 @@ def _notify(config: Config, home: str | None) -> Notify | None:
     asked = config.notify
     if asked is None or (asked.command is None and asked.webhook is None):
         return None
-    return Notify(on=asked.on, command=_at_home(asked.command, home), webhook=_at_home(asked.webhook, home))
+    return Notify(
+        on=asked.on, command=_at_home(asked.command, home), webhook=_at_home(asked.webhook, home)
+    )
 
 
 def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the training's arguments, which stand in the script.
+    """Return the training's arguments, which are written to the script.
 
     Raises:
         UsageError: one of them is a secret.
@@ -176,27 +248,31 @@ def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:
         if equals and looks_secret(name.removeprefix("--"), value):
             variable = name.removeprefix("--").upper()
             raise UsageError(
-                f"{name or 'an argument'} of the training looks like a secret, and would stand in the script",
-                fix=f"put it into a file, chmod 600, and name that in config.yaml: environment.secrets.{variable}: FILE",
+                f"{name or 'an argument'} of the training looks like a secret, and would be readable in"
+                " the script",
+                hint=(
+                    "put it into a file, chmod 600, and name that in config.yaml:"
+                    f" environment.secrets.{variable}: FILE"
+                ),
             )
         before = word if word.startswith("--") else ""
     return words
 
 
-def _container(environment: Environment, home: str | None) -> Container | None:
+def _container(environment: EnvironmentSection, home: str | None) -> Container | None:
     asked = environment.container
     if asked is None or asked.image is None:
         return None
     return Container(
-        engine=cast("Any", asked.engine),
+        engine=asked.engine,
         image=_at_home(asked.image, home) or "",
         binds=tuple(_at_home(bind, home) or "" for bind in asked.binds),
-        gpu=cast("Any", asked.gpu_libraries),
+        gpu=asked.gpu_libraries,
     )
 
 
 def _sourced(file: str, home: str | None) -> str:
-    """Return the path of a hook as `source` takes it: a name without a slash would be looked for on PATH."""
+    """Return the path of a hook for `source`, which searches PATH for a name without a slash."""
     path = _at_home(file, home) or ""
     return path if "/" in path else f"./{path}"
 
@@ -205,3 +281,104 @@ def _at_home(text: str | None, home: str | None) -> str | None:
     if text is None or home is None or not (text == "~" or text.startswith("~/")):
         return text
     return home + text[1:]
+
+
+#: Built-in profiles.
+SHIPPED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    # Leftovers from debugging or from another machine: these serialize kernels, disable fast paths
+    # or select the wrong network. The flight recorder (TORCH_FR_BUFFER_SIZE) needs the default
+    # error handling, 3 (pytorch/pytorch#121055). Names: NVIDIA's NCCL user guide (environment
+    # variables), torch.distributed (ProcessGroupNCCL.hpp), CUDA programming guide.
+    "large-scale": (
+        {
+            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "1800",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+            "NCCL_DEBUG": "WARN",
+        },
+        (
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_LAUNCH_BLOCKING",
+            "NCCL_SOCKET_IFNAME",
+            "NCCL_P2P_DISABLE",
+            "NCCL_SHM_DISABLE",
+            "NCCL_IB_DISABLE",
+            "NCCL_P2P_LEVEL",
+            "NCCL_ALGO",
+            "NCCL_PROTO",
+            "NCCL_BLOCKING_WAIT",
+            "NCCL_ASYNC_ERROR_HANDLING",
+            "NCCL_DEBUG_SUBSYS",
+            "TORCH_NCCL_BLOCKING_WAIT",
+            "TORCH_DISTRIBUTED_DEBUG",
+            "TORCH_SHOW_CPP_STACKTRACES",
+        ),
+    ),
+    "debug": (
+        {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
+            "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+            "TORCH_CPP_LOG_LEVEL": "INFO",
+            "TORCH_SHOW_CPP_STACKTRACES": "1",
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        },
+        (),
+    ),
+}
+
+
+def environment_variables(
+    environment: EnvironmentSection,
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that a job sets, and those that it unsets; no name is in both.
+
+    Raises:
+        UsageError: an unknown profile, or one that extends itself.
+    """
+    sets: dict[str, str] = {}
+    unset: list[str] = []
+    layers = [
+        _layer(environment, name)
+        for name in (CLUSTER, *_chain(environment))
+        if name != CLUSTER or CLUSTER in environment.profiles
+    ]
+    for values, names in [*layers, (environment.env, environment.unset)]:
+        for name in names:
+            sets.pop(name, None)
+        unset = [name for name in dict.fromkeys((*unset, *names)) if name not in values]
+        sets |= values
+    kept = environment.secrets  # profiles do not override secrets
+    return {name: value for name, value in sets.items() if name not in kept}, tuple(
+        name for name in unset if name not in kept
+    )
+
+
+def _layer(environment: EnvironmentSection, name: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    own = environment.profiles.get(name)
+    return (own.env, own.unset) if own is not None else SHIPPED[name]
+
+
+def _chain(environment: EnvironmentSection) -> list[str]:
+    """Return the selected profile and its bases, the base first."""
+    chain: list[str] = []
+    name = environment.profile
+    while name is not None:
+        own = environment.profiles.get(name)
+        known = sorted({*SHIPPED, *environment.profiles} - {CLUSTER})
+        if own is None and name not in SHIPPED:
+            raise UsageError(
+                f"there is no environment profile {name!r}",
+                details=(f"known are {', '.join(known)}",),
+                hint=f"use --env-profile {known[0]}",
+            )
+        if name in chain:
+            raise UsageError(
+                f"environment profile {name!r} extends itself, by way of {' and '.join(chain)}",
+                hint="edit environment.profiles in config.yaml",
+            )
+        chain.append(name)
+        name = own.extends if own is not None else None
+    return [*reversed(chain)]

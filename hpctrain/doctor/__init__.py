@@ -1,18 +1,19 @@
-"""Is this machine fit for training, and are the nodes? Probes gather frozen facts; judges, which are pure, turn facts into findings.
+"""Checks whether the login node, the job's environment and the compute nodes are fit for training.
 
-`probes` may look at files and start programs (through `scheduler.process`), each within a time limit. `judge` gets facts as arguments
-and knows no clock, environment, file or process. Nothing here imports torch: what torch has to say is said by a process of the job's
-own environment (`training.offline_check`, `training.node_check`).
+Probes (`login`, `environment`, `node`) gather frozen facts, each within a time limit. The
+evaluation (`login_evaluation`, `node_evaluation`) is pure and turns facts into findings. Nothing
+here imports torch: a process in the job's environment does (`training.preflight.offline_check`,
+`training.preflight.node_check`).
 """
 
 from __future__ import annotations
 
-#: Every finding of `hpctrain doctor` (doctor-…) and `hpctrain doctor --job` (node-…); docs/findings/ID.md says more.
+#: Every finding of `hpctrain doctor` (doctor-…) and `hpctrain doctor --job` (node-…); see
+#: docs/findings.md.
 IDS = (
     "doctor-environment-missing",
     "doctor-environment-broken",
     "doctor-environment-architecture",
-    "doctor-environment-node-local",
     "doctor-python-old",
     "doctor-package-missing",
     "doctor-versions-disagree",
@@ -21,7 +22,6 @@ IDS = (
     "doctor-launcher-missing",
     "doctor-module-command",
     "doctor-module-unknown",
-    "doctor-model-or-data",
     "doctor-disk-full",
     "doctor-inodes",
     "doctor-quota",
@@ -38,8 +38,6 @@ IDS = (
     "node-all-reduce-slow",
     "node-interface",
     "node-cores-few",
-    "node-cores-shared",
-    "node-threads",
     "node-shm-small",
     "node-tmp-small",
     "node-memory-limit",
@@ -47,7 +45,4 @@ IDS = (
     "node-dataset-slow",
     "node-checkpoint-unwritable",
     "node-checkpoint-slow",
-    "node-clock-skew",
-    "node-limits",
-    "node-versions-differ",
 )

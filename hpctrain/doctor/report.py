@@ -1,16 +1,24 @@
-"""What the ranks of a preflight job have said: frozen facts from the lines in its log. Pure. Unknown is None.
+"""The preflight job's report: the lines that its ranks print, and their content as frozen facts.
+Pure.
 
-Sizes are bytes, speeds bytes per second, durations seconds.
+A line is a mark followed by one JSON object, short enough for one atomic write: the ranks of a job
+share a pipe, and writes of up to 4096 bytes (PIPE_BUF) are not interleaved.
+
+Unknown is None. Sizes are bytes, speeds bytes per second, durations seconds.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hpctrain.doctor import lines
+from hpctrain.slurm.notations import array
+from hpctrain.util import stored
+from hpctrain.util.text import is_number
 
 T = TypeVar("T")
 
@@ -20,15 +28,13 @@ class RankFacts:
     """One process.
 
     Attributes:
-        gpus_asked: of each node, by the job; `job_nodes`: the nodes that Slurm gave it;
-            `mem_asked`: it asked for memory, so its limit is no default of the site.
+        gpus_asked: GPUs per node that the job requested; `job_nodes`: nodes that Slurm allocated;
+            `mem_asked`: the job requested memory, so its limit is not the site's default.
         cpus: the logical CPUs that it may run on, as ranges (`0-3,8`).
-        cpus_per_task: what Slurm says its task has.
-        task: the number of its task (SLURM_PROCID).
-        omp: OMP_NUM_THREADS; `threads`: what torch makes of it.
-        memlock, nofile: soft limits; None is none.
-        visible: GPUs that torch can use; None where torch was not reached.
-        done: it came to its end.
+        cpus_per_task: its task's CPUs according to Slurm.
+        task: its task number (SLURM_PROCID).
+        visible: GPUs available to torch; None if torch was not reached.
+        done: it finished.
     """
 
     rank: int
@@ -41,40 +47,28 @@ class RankFacts:
     cpus: str | None = None
     cpus_per_task: int | None = None
     task: int | None = None
-    omp: int | None = None
-    memlock: int | None = None
-    nofile: int | None = None
     version: str | None = None
     cuda: str | None = None
     hip: str | None = None
-    nccl: str | None = None
-    python: str | None = None
     visible: int | None = None
     on_cpu: bool | None = None
-    threads: int | None = None
     done: bool = False
 
     @property
     def cpu_set(self) -> frozenset[int]:
         """The logical CPUs as numbers."""
-        found: set[int] = set()
-        for part in (self.cpus or "").split(","):
-            first, _, last = part.partition("-")
-            if first.isdecimal():
-                found.update(range(int(first), int(last or first) + 1))
-        return frozenset(found)
+        return frozenset(array.known(self.cpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """One GPU's health, as its driver says it, before the job has touched it."""
+    """One GPU's health, as its driver reports it, before the job uses it."""
 
     host: str
     index: int | None = None
     name: str | None = None
     uuid: str | None = None
     used: int | None = None
-    total: int | None = None
     ecc_volatile: int | None = None
     ecc_aggregate: int | None = None
     rows_pending: bool | None = None
@@ -86,17 +80,16 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A place for temporary files."""
+    """A directory for temporary files; `free` is None if it does not exist."""
 
     path: str
-    total: int | None = None
     free: int | None = None
     type: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Reading or writing; `dropped`: the node's page cache had been told to forget the files; `error` in place of a measurement."""
+    """A read or write measurement, or its `error`; `dropped`: the page cache was dropped first."""
 
     path: str
     bytes: int | None = None
@@ -112,7 +105,14 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFacts:
-    """Over what the all-reduce of all ranks went, as one rank says it."""
+    """The network of the all-reduce over all ranks, as one rank reports it.
+
+    Attributes:
+        transport: `IB`, `Socket`, or the plugin's name, such as `AWS Libfabric (cxi)`; None if NCCL
+            opened none (one node).
+        devices: for data: InfiniBand devices, or interfaces of sockets.
+        bootstrap: the interface over which the ranks connect.
+    """
 
     host: str
     transport: str | None = None
@@ -125,17 +125,15 @@ class NodeFacts:
     """One node.
 
     Attributes:
+        interfaces: its network interfaces; empty if unknown.
         gpus: those that NVML lists for the job; `gpus_given`: SLURM_GPUS_ON_NODE.
-        cores: logical CPUs of the whole node.
+        cores: logical CPUs of the entire node.
         memory_limit: of the job's cgroup.
-        ahead_s: how much its clock is ahead of the first node's, with `ahead_error_s` at most.
-        played: it is this machine, playing a node.
+        played: whether the local machine simulates the node.
     """
 
     host: str
     hostname: str | None = None
-    kernel: str | None = None
-    machine: str | None = None
     cores: int | None = None
     memory: int | None = None
     memory_limit: int | None = None
@@ -143,18 +141,19 @@ class NodeFacts:
     gpus: int | None = None
     gpus_given: int | None = None
     infiniband: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
     played: bool = False
     shm: Room | None = None
     tmp: Room | None = None
     read: Transfer | None = None
     write: Transfer | None = None
-    ahead_s: float | None = None
-    ahead_error_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """One all-reduce: of all ranks (`all`) or of one node's; `bandwidth` is NCCL's bus bandwidth."""
+class AllReduceSpeed:
+    """One all-reduce, over all ranks (`all`) or those of a node; `bandwidth` is NCCL's bus
+    bandwidth.
+    """
 
     group: str
     ranks: int
@@ -166,8 +165,8 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Where a rank stopped, and what it said."""
+class RankFailure:
+    """The stage at which a rank failed, and its message."""
 
     rank: int
     host: str
@@ -177,66 +176,132 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All of it, in order of rank and of appearance."""
+    """The complete report, in order of rank and of appearance."""
 
     ranks: tuple[RankFacts, ...] = ()
     nodes: tuple[NodeFacts, ...] = ()
     gpus: tuple[GpuFacts, ...] = ()
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[AllReduceSpeed, ...] = ()
     networks: tuple[NetworkFacts, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
 
     def ranks_of(self, host: str) -> tuple[RankFacts, ...]:
         """Return the ranks of a node."""
         return tuple(rank for rank in self.ranks if rank.host == host)
 
-    def speed_of(self, group: str) -> Speed | None:
-        """Return the best all-reduce of a group, whatever its size."""
-        return max((speed for speed in self.speeds if speed.group == group), key=lambda speed: speed.bandwidth, default=None)
+    def speed_of(self, group: str) -> AllReduceSpeed | None:
+        """Return the fastest all-reduce of a group, regardless of size."""
+        return max(
+            (speed for speed in self.speeds if speed.group == group),
+            key=lambda speed: speed.bandwidth,
+            default=None,
+        )
 
 
-def read(log: str) -> Report:
-    """Return what stands in a job's log."""
-    rows = lines.read(log)
-    ranks: dict[int, dict[str, Any]] = {}
-    nodes: dict[str, dict[str, Any]] = {}
-    for row in rows:
+def read_report(log: str) -> Report:
+    """Return the facts in a job's log."""
+    ranks: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    nodes: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    others: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in read_lines(log):
         kind, host = row["kind"], str(row.get("host"))
         if kind in ("rank", "torch", "done"):
-            merged = ranks.setdefault(int(row["rank"]), {})
-            merged |= {**row, "done": kind == "done" or merged.get("done", False)}
+            ranks[int(row["rank"])] |= row
+            ranks[int(row["rank"])] |= {"done": True} if kind == "done" else {}
         elif kind == "node":
-            nodes.setdefault(host, {}).update(row)
+            nodes[host] |= row
         elif kind in ("read", "write"):
-            nodes.setdefault(host, {"host": host})[kind] = row
-        elif kind == "clock":
-            nodes.setdefault(host, {"host": host}).update(ahead_s=row["ahead_s"], ahead_error_s=row["error_s"])
+            nodes[host] |= {"host": host, kind: row}
+        else:
+            others[kind].append(row)
     return Report(
-        ranks=tuple(_make(RankFacts, ranks[rank]) for rank in sorted(ranks)),
-        nodes=tuple(_node(nodes[host]) for host in sorted(nodes, key=_in_order)),
-        gpus=_all(GpuFacts, rows, "gpu"),
-        speeds=_all(Speed, rows, "all_reduce"),
-        networks=_all(NetworkFacts, rows, "network"),
-        failures=_all(Failure, rows, "failed"),
+        ranks=_all(RankFacts, (ranks[rank] for rank in sorted(ranks))),
+        nodes=_all(NodeFacts, (nodes[host] for host in sorted(nodes, key=_in_order))),
+        gpus=_all(GpuFacts, others["gpu"]),
+        speeds=_all(AllReduceSpeed, others["all_reduce"]),
+        networks=_all(NetworkFacts, others["network"]),
+        failures=_all(RankFailure, others["failed"]),
     )
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:
-    """Return the key that puts node2 before node10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+    # node2 before node10
+    return [(int(part), "") if is_number(part) else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _node(row: Mapping[str, Any]) -> NodeFacts:
-    inner = {"shm": Room, "tmp": Room, "read": Transfer, "write": Transfer}
-    made: dict[str, Any] = {key: _make(kind, row[key]) for key, kind in inner.items() if isinstance(row.get(key), dict)}
-    return _make(NodeFacts, {**row, **made})
+def _all(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> tuple[T, ...]:
+    """Return a dataclass for each row; a row of another version that does not fit has none."""
+    return tuple(facts for row in rows if (facts := stored.made(kind, row)) is not None)
 
 
-def _all(kind: type[T], rows: Iterable[Mapping[str, Any]], name: str) -> tuple[T, ...]:
-    return tuple(_make(kind, row) for row in rows if row["kind"] == name)
+# -- lines -----------------------------------------------------------------------------------------
 
 
-def _make(kind: type[T], row: Mapping[str, Any]) -> T:
-    """Return the dataclass of a row; keys that it does not know, from another version, are left out."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items() if key in known})
+MARK = "[doctor] "
+_LONGEST = 4000
+
+
+def line(kind: str, **values: object) -> str:
+    """Return one line without its newline; long texts are truncated to keep it short enough."""
+    text = ""
+    for cut in (_LONGEST, 1000, 100, 10):
+        short = {
+            key: value[:cut] if isinstance(value, str) else value for key, value in values.items()
+        }
+        text = MARK + json.dumps({"kind": kind, **short}, separators=(",", ":"))
+        if len(text) <= _LONGEST:
+            break
+    return text
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    """Return the content of the marked lines of a log, in order; a launcher may add a prefix, such
+    as `[default0]:`.
+    """
+    found = []
+    for each in text.splitlines():
+        _, mark, rest = each.partition(MARK)
+        if not mark:
+            continue
+        try:
+            value = json.loads(rest)
+        except ValueError:  # broken, or truncated at the job's end
+            continue
+        if isinstance(value, dict) and isinstance(value.get("kind"), str):
+            found.append(value)
+    return found
+
+
+# -- NCCL's messages -------------------------------------------------------------------------------
+
+
+# Wording of NCCL 2.18 to 2.27 with NCCL_DEBUG=INFO (src/transport/net_ib.cc, net_socket.cc,
+# bootstrap.cc; the OFI plugin's of aws-ofi-nccl):
+#     NCCL INFO Bootstrap: Using hsn0:10.0.0.1<0>            (before 2.20: Bootstrap : Using …)
+#     NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.2.3.4<0>
+#     NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.0.1.1<0>
+#     NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)
+#     NCCL INFO Using network AWS Libfabric
+_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?P<name>[^:\s]+):")
+_IB = re.compile(r"NET/IB ?: Using (?P<devices>.*?)(?:; OOB (?P<oob>[^:\s]+):.*)?$", re.MULTILINE)
+_SOCKET = re.compile(r"NET/Socket ?: Using (?P<devices>.*)$", re.MULTILINE)
+_OFI = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s,]+)")
+_NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
+_DEVICE = re.compile(r"\[\d+\]([^:\s\[]+)")
+
+
+def nccl_network(text: str, host: str) -> NetworkFacts:
+    """Return the network in one process's log; missing values are None."""
+    bootstrap, ib, sockets = _BOOTSTRAP.search(text), _IB.search(text), _SOCKET.search(text)
+    ofi, network = _OFI.search(text), _NETWORK.search(text)
+    kinds = {"OFI": ofi, "IB": ib, "Socket": sockets}
+    name = network["name"] if network else next((kind for kind in kinds if kinds[kind]), None)
+    found = kinds[name] if name in ("IB", "Socket") else None
+    if ofi and found is None:
+        name = f"{name} ({ofi['name']})"
+    return NetworkFacts(
+        host=host,
+        transport=name,
+        devices=tuple(_DEVICE.findall(found["devices"])) if found else (),
+        bootstrap=bootstrap["name"] if bootstrap else ib["oob"] if ib else None,
+    )

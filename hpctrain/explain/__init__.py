@@ -1,4 +1,5 @@
-"""Why a job failed: failure rules (data) and the engine that applies them. PURE: text and records in, a diagnosis out.
+"""Why a job failed: failure rules (data) and the engine that applies them.
 
-No clock, environment, files, processes or printing: hpctrain.logs reads, hpctrain.cli.explain brings the facts and prints.
+PURE: text and records in, a diagnosis out. No clock, environment or file is read, and nothing is
+printed: hpctrain.jobs.explanation collects the facts.
 """

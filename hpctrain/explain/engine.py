@@ -1,210 +1,656 @@
-"""Why the job failed: rules, hits and the record in, the earliest cause out, its consequences told apart. PURE."""
+"""Find the earliest cause of a failure from matches and the job's record, and separate it from its
+consequences. PURE.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import IntEnum
+from typing import TypeVar
 
-from hpctrain.explain import engine_evidence, engine_order, engine_requeues, engine_running, engine_survived, text
-from hpctrain.explain.case import Case
-from hpctrain.explain.engine_evidence import Fired
-from hpctrain.explain.engine_order import TOLERANCE_S
-from hpctrain.explain.engine_survived import Over
-from hpctrain.explain.hit import DEADLY, FirstFailed, Hit, Trouble
-from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Evidence, Explanation, Fix
-from hpctrain.explain.rule import KNOWN_NAMES, Rule
-from hpctrain.scheduler.parse import states
+from hpctrain.explain import facts, fixes, in_script, matching, text
+from hpctrain.explain.matching import Recovery, RuleMatch
+from hpctrain.explain.model import (
+    DEADLY,
+    Consequence,
+    Diagnosis,
+    ErrorBlock,
+    ErrorExcerpt,
+    Evidence,
+    Explanation,
+    FirstFailed,
+    Fix,
+    JobContext,
+    Match,
+    Occurrence,
+    RequeueFact,
+)
+from hpctrain.explain.rules import KNOWN_NAMES, FailureRule
+from hpctrain.explain.values import clock, current, last_attempt
+from hpctrain.slurm.notations import states
 
-#: So much earlier, and what is only likely may have nothing to do with what is certain.
+#: Clock skew in seconds that does not matter. Lines of different files that are closer than this
+#: count as simultaneous.
+TOLERANCE_S = 2.0
+#: A start of a job comes at least this long after the end of the previous one.
+_SLACK_S = 30.0
+
+OccurrenceT = TypeVar("OccurrenceT", bound=Occurrence)
+
+
+def in_one_clock(seen: Iterable[OccurrenceT], clocks: Mapping[str, float]) -> list[OccurrenceT]:
+    """Convert all times to one clock; `clocks` maps a node to the seconds that its clock is
+    ahead.
+    """
+    return [
+        replace(each, at=each.at - clocks.get(each.node or "", 0.0))
+        if each.at is not None
+        else each
+        for each in seen
+    ]
+
+
+def split(
+    seen: Iterable[OccurrenceT], case: JobContext, ends: Mapping[int, int]
+) -> tuple[list[OccurrenceT], list[OccurrenceT]]:
+    """Return the occurrences of the last start of the job, and those of earlier starts.
+
+    `ends` is the result of `other_jobs`.
+    """
+    now: list[OccurrenceT] = []
+    before: list[OccurrenceT] = []
+    for each in seen:
+        is_earlier = _is_earlier(each, case) or each.order[1] <= ends.get(each.order[0], -1)
+        (before if is_earlier else now).append(each)
+    return now, before
+
+
+#: Rules for arguments that a program rejected.
+_REJECTED = ("script-arguments", "option-empty")
+
+
+def other_jobs(
+    hits: Sequence[Match], troubles: Sequence[ErrorExcerpt] = (), said: Collection[str] = ()
+) -> dict[int, int]:
+    """Return file index → the last line that another job or run wrote to that file.
+
+    Several jobs may append to one file. Slurm marks the end of each; and a program that rejected
+    its arguments writes nothing more: steps, much text or an uncaught error after it are another
+    run's. `said`: rules for launcher messages.
+    """
+    notices = sorted(
+        (each for each in hits if matching.is_notice(each) and "job" in each.groups),
+        key=lambda each: each.order,
+    )
+    last = {each.order[0]: each.groups["job"] for each in notices}
+    found = {
+        each.order[0]: each.order[1]
+        for each in notices
+        if each.groups["job"] != last[each.order[0]]
+    }
+    for hit in hits:
+        if hit.rule in _REJECTED and _was_followed(hit, hits, troubles, said):
+            found[hit.order[0]] = max(hit.order[1], found.get(hit.order[0], 0))
+    return found
+
+
+def _was_followed(
+    hit: Match, hits: Sequence[Match], troubles: Sequence[ErrorExcerpt], said: Collection[str]
+) -> bool:
+    """Whether a program that rejected its arguments was followed by another run in its file."""
+    if hit.steps_after >= matching.SURVIVED or hit.lines_after > matching.MUCH:
+        return True
+
+    def is_later(one: Occurrence, lines: int = 0) -> bool:
+        begin = (hit.order[0], hit.order[1] + lines)
+        return begin < one.order < (hit.order[0] + 1, 0) and one.rank == hit.rank
+
+    # Only the first errors are kept as excerpts.
+    return any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits) or any(
+        is_later(one)
+        and matching.is_uncaught(one)
+        and not any(other.rule in said and matching.stands_in(other, one) for other in hits)
+        for one in troubles
+    )
+
+
+def _is_earlier(each: Occurrence, case: JobContext) -> bool:
+    last = case.attempts[-1] if case.attempts else None
+    if (
+        last is not None
+        and each.attempt is not None
+        and any(each.attempt == known.name for known in case.attempts)
+    ):
+        return each.attempt != last.name
+    if (
+        last is not None
+        and len(case.attempts) > 1
+        and last.started is not None
+        and each.at is not None
+    ):
+        return each.at < last.started - _SLACK_S
+    return each.part < each.parts
+
+
+def filled(hits: Sequence[Match]) -> list[Match]:
+    """Sort hits in the order they were written; one without a time gets the time of the next one in
+    its file.
+    """
+    by_file: dict[tuple[str, int], list[Match]] = {}
+    for hit in hits:
+        by_file.setdefault((hit.evidence.file, hit.order[0]), []).append(hit)
+    found: list[Match] = []
+    for own in by_file.values():
+        later: float | None = None
+        for hit in sorted(own, key=lambda each: each.order, reverse=True):
+            later = hit.at if hit.at is not None else later
+            found.append(hit if hit.at is not None else replace(hit, at=later))
+    return sorted(found, key=place)
+
+
+def is_behind(hit: Match, trouble: ErrorExcerpt) -> bool:
+    """Whether a line was written after an error: by time, or by line number if either has no
+    time.
+    """
+    if hit.at is None or trouble.at is None:
+        return hit.order[0] == trouble.order[0] and hit.order[1] > trouble.order[1]
+    return hit.at - trouble.at > TOLERANCE_S
+
+
+def place(hit: Match | ErrorExcerpt) -> tuple[float, int, int]:
+    """Return the sort key of a hit; one without a time sorts first."""
+    return (hit.at if hit.at is not None else float("-inf"), *hit.order)
+
+
+def with_requeues(case: JobContext, hits: Sequence[Match]) -> JobContext:
+    """Add the requeues that the logs show to the case; one alone is normal and is ignored.
+
+    Args:
+        case: unchanged if it already has attempts, which are more reliable.
+        hits: of all starts.
+    """
+    own = sorted((hit for hit in hits if hit.rule == "job-requeue"), key=place)
+    times = sum(hit.count for hit in own)
+    if case.attempts or times < 2:
+        return case
+    first, last = own[0], own[-1]
+    seen = RequeueFact(
+        times=times,
+        evidence=(first.evidence, last.evidence),
+        at=first.at,
+        steps=first.steps_after,
+        job=first.groups.get("job"),
+        span_s=last.at - first.at if last.at is not None and first.at is not None else None,
+    )
+    return replace(case, requeues=seen)
+
+
+#: Rules for lines that a launcher writes when a process has ended.
+_EXITED = frozenset({"srun-exited", "exit-killed", "torchelastic-child-failed"})
+#: The errors of a process that was told to end.
+_ENDED = re.compile(r"SignalException|KeyboardInterrupt|SystemExit|SIGTERM|SIGINT|Terminated")
+#: srun's message that a signal ended a task; another rule reports the signal.
+_SRUN = re.compile(r"srun: error: \S+: tasks? [\d,\[\]-]+: ")
+#: Seconds without a step, after a process has exited, that are not a hang: once there were steps,
+#: before the first step, and while the log still grows (the step clock may be slow). `_ALONE_S`:
+#: after a traceback alone, as an evaluation may print nothing for that long.
+_LEAST_S, _START_S, _GROWS_S, _ALONE_S, _TIMES = 60.0, 1200.0, 900.0, 1800.0, 3.0
+#: With this many steps after an error, no other process waits for the one it ended. With more lines
+#: than this after a launcher's message, some process continues.
+_GOES_ON, _LINES = 3, 2
+
+
+def has_lost_a_rank(
+    case: JobContext,
+    hits: Sequence[Match],
+    troubles: Sequence[ErrorExcerpt],
+    first_failed: Sequence[FirstFailed],
+) -> bool:
+    """Whether a process of a running job died with an error, and no step followed.
+
+    All arguments but the case are of the newest start.
+    """
+    if case.account is None or case.account.state != "RUNNING" or case.now is None:
+        return False
+    exited = [
+        hit
+        for hit in hits
+        if (hit.rule in _EXITED or _SRUN.match(hit.evidence.text)) and hit.steps_after < _GOES_ON
+    ]
+    died = any(
+        (each.traceback or DEADLY.search(each.error)) and each.steps_after < _GOES_ON
+        for each in troubles
+    )
+    last = died and (bool(first_failed) or any(hit.lines_after <= _LINES for hit in exited))
+    if (exited or first_failed) and _stands_still(case, case.now, sure=last):
+        return True
+    quiet = facts.silence(case) if died else None
+    return quiet is not None and quiet.is_long and quiet.seconds > _ALONE_S
+
+
+def _stands_still(case: JobContext, now: float, *, sure: bool) -> bool:
+    """Whether no step came for longer than one takes, or, without step records, the log stopped
+    growing.
+
+    `sure` if the exited process also left a traceback and no output followed it. A tool that fails
+    at the start of a script rarely does that, and data loading prints output.
+    """
+    last, samples = last_attempt(case), current(case)
+    signs = [last.last_logged_at] if last is not None and last.last_logged_at is not None else []
+    signs += [samples[-1].time_ms / 1000] if samples else []
+    grown = [file.grown for file in case.files if file.grown is not None and file.size]
+    usual = facts.usual_pause(case)
+    least = max(_LEAST_S if sure or usual is not None else _START_S, _TIMES * (usual or 0.0))
+    if grown and now - max(grown) <= _LEAST_S:
+        least = max(least, _GROWS_S)
+    newest = max(signs or grown, default=None)
+    return newest is not None and now - newest > least
+
+
+def _cancel(case: JobContext, options: str = "") -> tuple[str, ...]:
+    """Return the commands to type, one per line; `resubmit` reports it if the job has not ended."""
+    job, run = case.account.job_id if case.account is not None else "JOB", case.extra.get("run")
+    return (f"hpctrain cancel {job}", *((f"hpctrain resubmit {run}{options}",) if run else ()))
+
+
+def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None, found: bool) -> Iterator[str]:
+    """Yield notes on the job: that it still runs and how to end it unless a fix covers that; or, if
+    no cause was found, that it was requeued, which may be intended.
+    """
+    if lost and case.account is not None:
+        yield (
+            f"job {case.account.job_id} still runs: one of its processes has ended by this error,"
+            " and the others wait for it, until the time limit if need be"
+        )
+        commands = _cancel(case) if block is not None else ()
+        yield from map(": ".join, zip(("to end it", "then, to continue"), commands, strict=False))
+    elif case.requeues is not None and not found:
+        last = case.requeues.evidence[-1]
+        yield f"the job was requeued {case.requeues.times} times, last in {last.file}:{last.line}"
+
+
+#: A likely cause that is this much earlier may be unrelated to the certain one.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
-#: What srun and Slurm say at the end of a step in which a task has failed, whatever the task said.
+#: Lines between an error and a restatement of the same error.
+_NEARBY = 20
+#: Messages of srun and Slurm at the end of a step in which a task failed, for any reason.
 _OF_STEP = ("kill-on-bad-exit", "srun-exited", "srun-terminated")
-#: What a launcher says of a process that failed: the job did, though nobody knows its exit code.
-_LAUNCHERS = ("srun-exited", "torchelastic-child-failed")
-#: Signals as torch's elastic agent writes them: what ends a process from outside, whose traces are of many kinds, and those of one kind.
+#: Launcher messages about a failed process: the job failed, though its exit code is unknown.
+_LAUNCHERS = ("srun-exited", "kill-on-bad-exit", "torchelastic-child-failed")
+#: Signals as torch's elastic agent writes them: SIGKILL, which leaves traces of many kinds, and
+#: those with a rule of their own.
 _KILLED, _OF_SIGNAL = -9, {-11: "segfault", -7: "bus-error", -6: "aborted"}
 
 
 def explain(
-    case: Case, hits: Iterable[Hit], rules: Sequence[Rule], *, troubles: Iterable[Trouble] = (), first_failed: Iterable[FirstFailed] = (),
+    case: JobContext,
+    hits: Iterable[Match],
+    rules: Sequence[FailureRule],
+    *,
+    troubles: Iterable[ErrorExcerpt] = (),
+    first_failed: Iterable[FirstFailed] = (),
     status: int | None = None,
-) -> Explanation:  # fmt: skip
-    """Return why the job failed; nothing where it did not.
+) -> Explanation:
+    """Explain why the job failed; the explanation has no diagnosis if it did not.
 
     Args:
-        case: what is known of the job besides its logs.
-        hits: of all of its logs (hpctrain.logs.scan).
-        rules: the whole table.
-        troubles: errors that the logs show, whether a rule knows them or not.
-        first_failed: what torch's elastic agents saw.
-        status: the exit code that the job script wrote, where there is no record.
+        case: everything known about the job except its logs.
+        hits: from all of its logs (hpctrain.logs.scan).
+        rules: the complete table.
+        troubles: errors in the logs, including those that match no rule.
+        first_failed: the first failed process as reported by torch's elastic agents.
+        status: the exit code that the job script wrote, if there is no record.
     """
-    ended = engine_evidence.described(case.account) if case.account is not None else None
+    ended = matching.described(case.account) if case.account is not None else None
     if ended_well(case, status):
         return Explanation(ended=ended, history=_history(case, ()))
-    clocks = case.extra.get("clocks") or engine_order.skews(case.samples)
-    hits = engine_order.straight(hits, clocks)
-    case = engine_requeues.with_requeues(case, hits)
-    now, before = engine_order.split(hits, case)
-    shown, _ = engine_order.split(engine_order.straight(troubles, clocks), case)
-    seen_first, _ = engine_order.split(engine_order.straight(first_failed, clocks), case)
-    lost = engine_running.has_lost_a_rank(case, now, shown, seen_first)
-    judge = _Judge(case, engine_order.filled(now), rules, sorted(shown, key=engine_order.place), seen_first, lost=lost)
+    clocks = case.extra.get("clocks") or {}
+    hits = in_one_clock(hits, clocks)
+    case = with_requeues(case, hits)
+    troubles = list(troubles)
+    ends = other_jobs(hits, troubles, {each.id for each in rules if each.kind == "consequence"})
+    now, before = split(hits, case, ends)
+    shown, _ = split(in_one_clock(troubles, clocks), case, ends)
+    seen_first, _ = split(in_one_clock(first_failed, clocks), case, ends)
+    lost = has_lost_a_rank(case, now, shown, seen_first)
+    judge = _DiagnosisRanker(
+        case,
+        filled(now),
+        rules,
+        sorted(shown, key=place),
+        seen_first,
+        lost=lost,
+    )
     known = has_failed(case, status)
     diagnoses, consequences = judge.judged(known=known)
-    failed = known or bool(diagnoses)
     block = None
     if not diagnoses and (lost or not _is_active(case)):
         block = judge.earliest_trouble(known=known or judge.says_so())
+    found = bool(diagnoses or block)
     return Explanation(
-        diagnoses=diagnoses, consequences=consequences if diagnoses or block else (), unexplained=block,
-        history=_history(case, before), failed=failed or block is not None, ended=ended,
-        notes=_notes(case, block, lost=lost, said=bool(diagnoses or block)),
-    )  # fmt: skip
+        diagnoses=diagnoses,
+        consequences=consequences if found else (),
+        unexplained=block,
+        history=_history(case, before),
+        failed=known or found or judge.says_so(),
+        ended=ended,
+        notes=tuple(_notes(case, lost=lost, block=block, found=found)),
+    )
 
 
-def _notes(case: Case, block: ErrorBlock | None, *, lost: bool, said: bool) -> tuple[str, ...]:
-    if not said:
-        return engine_requeues.notes(case)
-    return engine_running.notes(case, block) if lost else ()
-
-
-def ended_well(case: Case, status: int | None = None) -> bool:
-    """Whether the job did what it was to do, as its record, its own outcome, or, where there is neither, its script's last line says."""
+def ended_well(case: JobContext, status: int | None = None) -> bool:
+    """Whether the job succeeded, according to its record, its own outcome, or, without either, the
+    last line of its script.
+    """
     last = case.attempts[-1] if case.attempts else None
     if case.account is not None and case.account.state != states.UNKNOWN:
         if case.account.state != "COMPLETED" or (last is not None and last.outcome == "failed"):
             return False
-        # A script whose last command succeeds is COMPLETED, whatever became of its training.
-        return not any(step.state in ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL") for step in case.account.steps)
+        # A script whose last command succeeds is COMPLETED, even if its training failed.
+        return not any(
+            step.state in ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL") for step in case.account.steps
+        )
     if last is not None and last.outcome is not None:
         return last.outcome == "completed" and last.status in (0, None)
     return status == 0
 
 
-def has_failed(case: Case, status: int | None = None) -> bool:
-    """Whether it is known that the job failed."""
+def has_failed(case: JobContext, status: int | None = None) -> bool:
+    """Whether the job is known to have failed."""
     if ended_well(case, status):
         return False
     last = case.attempts[-1] if case.attempts else None
     if case.account is not None and case.account.state != states.UNKNOWN:
         return states.is_final(case.account.state)
-    return status not in (None, 0) or (last is not None and (last.outcome == "failed" or last.status not in (None, 0)))
+    return status not in (None, 0) or (
+        last is not None and (last.outcome == "failed" or last.status not in (None, 0))
+    )
 
 
-def _is_active(case: Case) -> bool:
+def _is_active(case: JobContext) -> bool:
     return case.account is not None and case.account.state in states.ACTIVE | states.WAITING
 
 
-class _Judge:
-    """Weighs what fires. The hits are those of the start that is explained, in the order in which they were written."""
+class Standing(IntEnum):
+    """How well a rule explains the end; the earliest of the best-ranked is the cause.
+
+    A cause ranks before a set-up message that the job survived, then a symptom (which an unknown
+    cause may have), then anything that the training may have recovered from.
+    """
+
+    CAUSE = 0
+    PASSED = 1
+    SYMPTOM = 2
+    PERHAPS = 3
+    PERHAPS_SYMPTOM = 4
+    NOT = 5
+
+
+class _DiagnosisRanker:
+    """Ranks the rules that fired. Their lines, the record and facts are evidence for them;
+    `_standing` collects the evidence against.
+
+    The hits are those of the explained start, in the order they were written.
+    """
 
     def __init__(
-        self, case: Case, hits: Sequence[Hit], rules: Sequence[Rule], troubles: Sequence[Trouble], first_failed: Sequence[FirstFailed],
-        *, lost: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        case: JobContext,
+        hits: Sequence[Match],
+        rules: Sequence[FailureRule],
+        troubles: Sequence[ErrorExcerpt],
+        first_failed: Sequence[FirstFailed],
+        *,
+        lost: bool = False,
+    ) -> None:
         self.case, self.rules, self.troubles, self.lost = case, rules, troubles, lost
-        self.first = min(first_failed, key=lambda each: each.at if each.at is not None else float("inf"), default=None)
-        self.hits = () if _is_active(case) and not lost else tuple(hits)
-        self.by_file: dict[str, list[Hit]] = {}
-        for hit in self.hits:
+        self.is_running = case.account is not None and case.account.state in states.ACTIVE
+        self.first = min(
+            first_failed,
+            key=lambda each: each.at if each.at is not None else float("inf"),
+            default=None,
+        )
+        hits = () if _is_active(case) and not lost else hits
+        self.by_file: dict[str, list[Match]] = {}
+        for hit in hits:
             self.by_file.setdefault(hit.evidence.file, []).append(hit)
-        self.fired = engine_evidence.fired(rules, self.hits, case, troubles)
+        self.fired = matching.rules_that_match(rules, hits, case, troubles)
+        self.unknown = self._unknown_tracebacks()
+        self.reactions = {each.rule.id for each in self.fired if self._is_reaction(each)}
 
     def judged(self, *, known: bool) -> tuple[tuple[Diagnosis, ...], tuple[Consequence, ...]]:
-        """Return the diagnoses, and what followed from them.
+        """Return the diagnoses and their consequences.
 
         Args:
-            known: whether it is known that the job failed.
+            known: whether the job is known to have failed.
         """
         masked = self._masked()
-        able = [each for each in self.fired if self._may_be(each)]
-        chosen: list[Fired] = []
-        for pool in ([each for each in able if each.over is Over.NO and each.rule.id not in masked], self._last_resort(able, known=known)):
-            for kind in ("cause", "symptom"):
-                chosen = chosen or self._earliest([each for each in pool if each.rule.kind == kind])
+        failed = known or self.lost or self.says_so()
+        standing = {
+            each.rule.id: self._standing(each, masked, failed=failed) for each in self.fired
+        }
+        best = min(standing.values(), default=Standing.NOT)
+        open_to = Standing.PERHAPS_SYMPTOM if failed and not self.unknown else Standing.SYMPTOM
+        chosen: list[RuleMatch] = []
+        if best <= open_to and not (best is Standing.PASSED and self.unknown):
+            chosen = self._earliest([each for each in self.fired if standing[each.rule.id] is best])
+        chosen = [
+            replace(each, contested=each.contested or self._is_doubtful(each, known=known))
+            for each in self._with_rival(chosen, standing)
+        ]
         masked |= {name for each in chosen for name in each.rule.masks}
         ids = {each.rule.id for each in chosen}
         begin = min((each.place for each in chosen), default=None)
-        rest = [each for each in self.fired if each.rule.id not in ids and each.hits]
-        followed = [each for each in rest if each.rule.kind == "consequence" or each.rule.id in masked or (begin and each.place >= begin)]
-        return tuple(self._diagnosis(each) for each in chosen), tuple(self._consequence(each) for each in followed)
+        named = {hit.order for each in chosen for hit in each.hits}
+        followed = [
+            each
+            for each in self.fired
+            if each.hits
+            and each.rule.id not in ids
+            # Another name of the same line.
+            and (
+                each.rule.kind == "consequence" or any(hit.order not in named for hit in each.hits)
+            )
+            and (
+                each.rule.kind == "consequence"
+                or each.rule.id in masked
+                or (begin and each.place >= begin)
+            )
+        ]
+        return tuple(map(self._diagnosis, chosen)), tuple(map(self._consequence, followed))
 
     def _masked(self) -> set[str]:
-        """Return the rules whose hits are consequences of others; of two that mask each other, the later one's."""
+        """Return the rules whose hits are consequences of others; if two mask each other, the later
+        one.
+        """
         masked: set[str] = set()
         for each in sorted(self.fired, key=lambda one: one.place):
-            if each.rule.id not in masked and each.over is Over.NO:
+            if each.rule.id not in masked | self.reactions and each.over is Recovery.NO:
                 masked |= set(each.rule.masks)
         return masked
 
-    def _last_resort(self, able: Sequence[Fired], *, known: bool) -> list[Fired]:
-        """Return what the training perhaps got over, where it failed, and nothing says by what. What steps came behind has started well."""
-        if not (known or self.lost or self.says_so()) or self._unknown_tracebacks():
-            return []
-        return [each for each in able if each.over is Over.PERHAPS and each.rule.stage in ("comm", "run", "end")]
+    def _standing(self, each: RuleMatch, masked: set[str], *, failed: bool) -> Standing:
+        """Rank a rule by the evidence against it."""
+        rule, account = each.rule, self.case.account
+        perhaps, certain = each.over is Recovery.PERHAPS, each.certainty == "certain"
+        completed = account is not None and account.state == "COMPLETED"
+        against = (
+            rule.kind == "consequence" or (rule.id in masked and not perhaps),
+            each.over is Recovery.SURELY,
+            # Output followed, and nothing shows that the job failed.
+            each.went_on and not (failed or self._has_consequence(each)),
+            # If steps followed, the start succeeded.
+            perhaps and rule.stage not in ("comm", "run", "end"),
+            # For a running or completed job, only certain causes count.
+            not certain and (completed or (self.is_running and not self.lost)),
+            # The hang is a consequence of the dead rank.
+            self.lost and not each.hits and (not certain or rule.fact == "hang"),
+            rule.id in self.reactions,
+            self._is_late(each),
+            self._is_indirect(each),
+            # With bare logs it is unknown whether the job has ended or failed: a merely likely fact
+            # is not enough.
+            not (each.hits or each.record or certain or account or self.case.attempts),
+        )
+        if any(against):
+            return Standing.NOT
+        is_cause = rule.kind == "cause"
+        if perhaps:
+            return Standing.PERHAPS if is_cause else Standing.PERHAPS_SYMPTOM
+        if not is_cause:
+            return Standing.SYMPTOM
+        return Standing.PASSED if each.passing and self._continued(each) else Standing.CAUSE
 
-    def _may_be(self, each: Fired) -> bool:
-        """Whether this can be why the job failed."""
-        account = self.case.account
-        if self.lost and not each.hits:  # that it hangs is what the dead rank did
-            return each.certainty == "certain" and each.rule.fact != "hang"
-        if account is not None and account.state in states.ACTIVE and not self.lost:
-            return each.certainty == "certain"
-        if account is not None and account.state == "COMPLETED" and each.certainty != "certain":
-            return False
-        if each.over is Over.SURELY or self._is_late(each) or self._is_hearsay(each):
-            return False
-        # Of bare logs nobody knows whether the job has ended, or failed: a fact that is only likely is not enough to say so.
-        return bool(each.hits) or each.record is not None or each.certainty == "certain" or account is not None or bool(self.case.attempts)
+    def _has_consequence(self, each: RuleMatch) -> bool:
+        return any(
+            other.rule.id in each.rule.masks and other.over is Recovery.NO for other in self.fired
+        )
 
-    def _is_late(self, each: Fired) -> bool:
-        """Whether it is a lone line of another rank, behind an error that no rule knows."""
-        if not each.hits or each.record or each.found or (each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")):
+    def _continued(self, each: RuleMatch) -> bool:
+        """Whether the job continued after a non-fatal message: a later failure is not its
+        consequence.
+        """
+        return any(
+            other.place > each.place
+            and other.rule.kind == "cause"
+            and other.over is Recovery.NO
+            and other.rule.id not in (*each.rule.masks, each.rule.id)
+            and not other.passing
+            for other in self.fired
+        ) or any(place(one) > place(each.hits[0]) for one in self.unknown)
+
+    def _is_reaction(self, each: RuleMatch) -> bool:
+        """Whether a user cancelled the job after one of its processes had died: the others wait for
+        it, or the node does not end.
+        """
+        return each.rule.id == "cancelled-by-user" and any(
+            (matching.is_uncaught(one) or one.error.startswith("terminate called"))
+            and not _ENDED.search(one.error)
+            and one.steps_after < _GOES_ON
+            and all(is_behind(hit, one) for hit in each.hits[:1])
+            for one in self.troubles
+            if each.hits
+        )
+
+    def _is_late(self, each: RuleMatch) -> bool:
+        """Whether this is a line from another rank after an error that matches no rule."""
+        if not each.hits or each.record or each.found:
+            return False
+        if each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end"):
             return False
         hit = each.hits[0]
-        for trouble in self._unknown_tracebacks():
-            apart = None not in (trouble.rank, hit.rank) and trouble.rank != hit.rank
-            if apart and engine_order.is_behind(hit, trouble):
-                return True
-        return False
+        return any(
+            None not in (one.rank, hit.rank) and one.rank != hit.rank and is_behind(hit, one)
+            for one in self.unknown
+        )
 
-    def _unknown_tracebacks(self, but: Sequence[str] = ()) -> list[Trouble]:
-        """Return the tracebacks that the training did not get over, and in which no line of a rule stands, but of those named."""
-        shown = [each for each in self.troubles if each.traceback and not self._is_over(each)]
-        known = engine_survived.stands_in
-        return [each for each in shown if not any(known(hit, each) for hit in self.by_file.get(each.file, ()) if hit.rule not in but)]
+    def _is_indirect(self, each: RuleMatch) -> bool:
+        """Whether a symptom rests on a fact alone while a rank died with an error that matches no
+        rule.
 
-    @staticmethod
-    def _is_over(each: Trouble) -> bool:
-        return engine_survived.of_trouble(each) is Over.SURELY
-
-    def _is_hearsay(self, each: Fired) -> bool:
-        """Whether a symptom is a fact of the record alone, and a rank had ended by itself, with an error that no rule knows.
-
-        Where Slurm ends a step because one of its tasks has failed, the record is that of a step which somebody has ended.
+        If Slurm ended the step because one of its tasks failed, the record describes the ended
+        step, not the cause.
         """
         if each.rule.kind != "symptom" or each.hits or each.record or not each.found:
             return False
         return bool(self._unknown_tracebacks(_OF_STEP))
 
-    def _earliest(self, fired: Sequence[Fired]) -> list[Fired]:
-        """Return the one that came first; with one that is certain behind it, where the first is only likely, and long ago."""
+    def _unknown_tracebacks(self, but: Sequence[str] = ()) -> list[ErrorExcerpt]:
+        """Return tracebacks that the training did not recover from and that no rule matches, except
+        the rules in `but`.
+        """
+        return [
+            each
+            for each in self.troubles
+            if each.traceback
+            and matching.of_trouble(each) is not Recovery.SURELY
+            and not any(
+                hit.rule not in but and matching.stands_in(hit, each)
+                for hit in self.by_file.get(each.file, ())
+            )
+        ]
+
+    def _with_rival(
+        self, chosen: list[RuleMatch], standing: Mapping[str, Standing]
+    ) -> list[RuleMatch]:
+        """Add the last other cause that the same process wrote well after the chosen one.
+
+        If both could have ended the job and neither follows from the other, both are only likely.
+        """
+        if not chosen or any(each.record or each.found or not each.hits for each in chosen):
+            return chosen
+        own, first = chosen[0].rule, chosen[0].hits[0]
+        rivals = [
+            each
+            for each in self.fired
+            if standing.get(each.rule.id) is Standing.CAUSE
+            and each.rule.id != own.id
+            and each.hits
+            and each.hits[-1].evidence.file == first.evidence.file
+            and each.hits[-1].rank == first.rank
+            and each.hits[-1].order[1] > first.order[1] + _NEARBY
+        ]
+        if own.stage in ("start", "env"):
+            # The set-up failed twice in a row: the first message may be the cause of the second.
+            rivals = rivals or [
+                each
+                for each in self.fired
+                if standing.get(each.rule.id) is Standing.PASSED
+                and each.hits[-1].evidence.file == first.evidence.file
+                and 0 < first.order[1] - each.hits[-1].order[1] <= _NEARBY
+            ]
+        if not rivals:
+            return chosen
+        last = max(rivals, key=lambda each: each.hits[-1].order)
+        both = chosen if last in chosen else sorted((*chosen, last), key=lambda each: each.place)
+        return [replace(each, contested=True) for each in both]
+
+    def _is_doubtful(self, each: RuleMatch, *, known: bool) -> bool:
+        """Whether a line without a matching record or fact may not have ended the job: the shell
+        continued, or steps or an unknown error follow in the same file.
+        """
+        if not each.hits or each.record or each.found or matching.is_notice(each.hits[-1]):
+            return False
+        last = each.hits[-1]
+        ended = any(
+            matching.is_uncaught(one) and matching.stands_in(last, one) for one in self.troubles
+        )
+        later = any(
+            one.file == last.evidence.file
+            and one.rank == last.rank
+            and one.order[1] > last.order[1]
+            and not self._is_known(one)
+            for one in self.unknown
+        )
+        passing = each.rule.passing or last.logged
+        return later or (passing and not known) or (last.steps_after > 0 and not ended)
+
+    def _earliest(self, fired: Sequence[RuleMatch]) -> list[RuleMatch]:
+        """Return the earliest cause; if that is only likely and long before a certain one, both,
+        the certain one first.
+        """
         if not fired:
             return []
         ordered = sorted(fired, key=lambda each: each.place)
         first = ordered[0]
-        # Written at once, as far as clocks can tell: what is certain before what is likely, and the rank that failed first.
+        # Simultaneous, within clock precision: certain before likely, then the rank that failed
+        # first.
         rivals = [each for each in ordered if self._at_once(first, each)]
-        first = min(rivals, key=lambda each: (each.certainty != "certain", not self._is_first_rank(each)))
+        first = min(
+            rivals, key=lambda each: (each.certainty != "certain", not self._is_first_rank(each))
+        )
         if first.certainty == "likely":
             certain = next((each for each in ordered if each.certainty == "certain"), None)
-            if certain is not None and (certain.at is None or first.at is None or certain.at - first.at > _FAR_S):
+            if certain is not None and (
+                certain.at is None or first.at is None or certain.at - first.at > _FAR_S
+            ):
                 return [certain, first]
         return [first]
 
-    def _at_once(self, first: Fired, each: Fired) -> bool:
+    def _at_once(self, first: RuleMatch, each: RuleMatch) -> bool:
         if each is first:
             return True
         if not (first.hits and each.hits):
@@ -214,173 +660,276 @@ class _Judge:
             return one.order == other.order
         return one.at is None or other.at is None or abs(one.at - other.at) <= TOLERANCE_S
 
-    def _is_first_rank(self, each: Fired) -> bool:
+    def _is_first_rank(self, each: RuleMatch) -> bool:
         return self.first is not None and bool(each.hits) and each.hits[0].rank == self.first.rank
 
-    # -- what is said --------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------
 
-    def _diagnosis(self, each: Fired) -> Diagnosis:
+    def _diagnosis(self, each: RuleMatch) -> Diagnosis:
         rank, node = self._where(each)
-        groups = {**engine_evidence.known(self.case), "count": str(sum(hit.count for hit in each.hits))}
-        for own in (each.hits[0].groups if each.hits else {}, each.found.groups if each.found else {}):
+        groups = {
+            **matching.known(self.case),
+            "count": str(sum(hit.count for hit in each.hits)),
+        }
+        for own in (
+            each.hits[0].groups if each.hits else {},
+            each.found.groups if each.found else {},
+        ):
             groups.update(own)
-        groups |= {name: str(value) for name, value in (("rank", rank), ("node", node)) if value is not None and name not in groups}
+        groups |= {
+            name: str(value)
+            for name, value in (("rank", rank), ("node", node))
+            if value is not None and name not in groups
+        }
         names = {*KNOWN_NAMES, *groups, *_groups_of(each.rule)}
-        at = each.at
         last = self.case.attempts[-1].name if self.case.attempts else None
-        remedy = text.lines(each.rule.remedy, groups, names)
-        fix = self._fix(each.rule, groups) or Fix(text=text.filled_in(remedy, self._places(each, groups, node)))
+        remedy = text.filled_lines(self._remedy(each.rule), groups, names)
+        fix = self._fix(each.rule, groups) or Fix(
+            text=text.filled_in(remedy, self._places(each, groups, node))
+        )
+        fix = replace(fix, text=text.with_options(fix.text, self._options()))
         return Diagnosis(
-            id=each.rule.id, stage=each.rule.stage, certainty="likely" if self.lost and each.hits else each.certainty,
+            id=each.rule.id,
+            stage=each.rule.stage,
+            certainty="likely" if self.is_running else each.certainty,
             cause=text.sentences(each.rule.cause, groups, names),
-            fix=engine_running.with_cancel(fix, self.case) if self.lost else fix,
+            fix=self._with_cancel(fix) if self.lost else fix,
             evidence=_evidence(each),
-            rank=rank, node=node, since=None if at is None else text.clock(at, self.case.zone_s),
+            rank=rank,
+            node=node,
+            since=None if each.at is None else clock(each.at, self.case.zone_s),
             attempt=(each.hits[0].attempt if each.hits else None) or last,
-        )  # fmt: skip
+        )
 
-    def _places(self, each: Fired, groups: Mapping[str, str], node: str | None) -> dict[str, str]:
-        """Return what a remedy's RUN, JOBID, NODE, PATH and LOG stand for, where that is known."""
+    def _with_cancel(self, fix: Fix) -> Fix:
+        """Append the commands that cancel the job: nothing else frees the nodes."""
+        commands = _cancel(self.case, " --apply-fix" if fix.changes else "")
+        return replace(fix, text="\n".join((fix.text.rstrip(), *commands)))
+
+    def _remedy(self, rule: FailureRule) -> str:
+        """Return the remedy; it uses hpctrain commands only if hpctrain submitted the job."""
+        if self.case.config is not None or self.case.attempts or self.case.extra.get("run"):
+            return rule.remedy
+        return rule.script or in_script.remedy(rule.remedy)
+
+    def _places(
+        self, each: RuleMatch, groups: Mapping[str, str], node: str | None
+    ) -> dict[str, str]:
+        """Return the known values of a remedy's placeholders RUN, JOBID, NODE, PATH, HOST and
+        LOG.
+        """
         account = self.case.account
         job = account.job_id if account is not None else groups.get("job")
-        known = {"RUN": self.case.extra.get("run"), "JOBID": job, "NODE": node}
-        return {
-            name: str(value)
-            for name, value in {**known, "PATH": groups.get("path"), "LOG": each.hits[0].evidence.file if each.hits else None}.items()
-            if value
+        known = {
+            "RUN": self.case.extra.get("run"),
+            "JOBID": job,
+            "NODE": node,
+            "PATH": groups.get("path") or groups.get("directory"),
+            "HOST": groups.get("host"),
+            "LOG": each.hits[0].evidence.file if each.hits else None,
         }
+        return {name: str(value) for name, value in known.items() if value}
 
-    def _fix(self, rule: Rule, groups: Mapping[str, str]) -> Fix | None:
+    def _options(self) -> dict[str, str]:
+        """Return the Slurm options that every job of this user needs, taken from this job."""
+        account = self.case.account
+        if account is None or account.scheduler != "slurm":
+            return {}
+        known = {
+            "account": account.account,
+            "partition": account.partition,
+            "qos": account.qos,
+            "time": "5",
+        }
+        return {name: value for name, value in known.items() if value}
+
+    def _fix(self, rule: FailureRule, groups: Mapping[str, str]) -> Fix | None:
         if rule.fix is None:
             return None
-        from hpctrain.explain import fixes
-
         make = fixes.FIXES.get(rule.fix)
         return None if make is None else make(self.case, groups)
 
-    def _where(self, each: Fired) -> tuple[int | None, str | None]:
-        """Return rank and node: of the first line, its copy in the rank's own file, the fact, what failed first, or a later line."""
-        rank, node = None, None
+    def _where(self, each: RuleMatch) -> tuple[int | None, str | None]:
+        """Return rank and node: from the first line, its copy in the rank's own file, the fact, the
+        process that failed first, or a later line of the same start.
+        """
+        known: list[tuple[int | None, str | None]] = []
         if each.hits:
-            first = each.hits[0]
+            first, text_of_first = each.hits[0], each.hits[0].evidence.text
+            texts = [(hit, hit.evidence.text) for hit in each.hits]
             same = [
                 hit
-                for hit in each.hits
-                if hit.evidence.text.endswith(first.evidence.text) or first.evidence.text.endswith(hit.evidence.text)
+                for hit, own in texts
+                if own.endswith(text_of_first) or text_of_first.endswith(own)
             ]
-            rank = next((hit.rank for hit in (first, *same) if hit.rank is not None), None)
-            node = next((hit.node for hit in (first, *same) if hit.node is not None and hit.rank in (None, rank)), None)
-        if rank is None and each.found is not None:
-            rank, node = each.found.rank, node or each.found.node
-        if rank is None and self.first is not None and self._is_of_the_first(each.rule):
-            rank, node = self.first.rank, node or (self.first.node if self.first.node != "localhost" else None)
-        if rank is None and each.hits:
-            rank, node = _of_any(each.hits, node)
-        if node is None and rank is not None:
-            node = next((sample.host for sample in self.case.samples if sample.rank == rank), None)
-        if node is None and self.case.account is not None:
-            node = self.case.account.failed_node
-            if node is None and self.case.account.n_nodes == 1:
-                node = self.case.account.nodes
-        return rank, node
+            known += [(hit.rank, hit.node) for hit in (first, *same)]
+        if each.found is not None:
+            known.append((each.found.rank, each.found.node))
+        if self.first is not None and self._is_of_the_first(each.rule):
+            known.append((self.first.rank, self.first.node))
+        if all(rank is None for rank, _ in known):
+            # Prefer the node that a line names to the node that wrote it.
+            own = [hit for hit in each.hits if hit.part == each.hits[0].part]
+            known = [
+                *((hit.rank, hit.groups.get("node")) for hit in own),
+                *known,
+                *((hit.rank, hit.node) for hit in own),
+            ]
+        rank = next((rank for rank, _ in known if rank is not None), None)
+        nodes: list[str | None] = [
+            node for of, node in known if node not in (None, "localhost") and of in (None, rank)
+        ]
+        nodes += [sample.host for sample in self.case.samples if sample.rank == rank]
+        account = self.case.account
+        if account is not None:
+            nodes += [account.failed_node or (account.nodes if account.n_nodes == 1 else None)]
+        return rank, next((node for node in nodes if node), None)
 
-    def _is_of_the_first(self, rule: Rule) -> bool:
-        """Whether what a rule says is of one process: then it is the one that torch saw fail first."""
+    def _is_of_the_first(self, rule: FailureRule) -> bool:
+        """Whether a rule is about a single process: then it is the one that torch saw fail
+        first.
+        """
         if rule.kind == "symptom":
             code = self.first.exit_code if self.first is not None else None
             return code == _KILLED or (code is not None and _OF_SIGNAL.get(code) == rule.id)
         return rule.stage in ("run", "comm") and rule.area not in ("time", "end")
 
-    def _consequence(self, each: Fired) -> Consequence:
+    def _consequence(self, each: RuleMatch) -> Consequence:
         ranks = tuple(sorted({hit.rank for hit in each.hits if hit.rank is not None}))
-        groups = {**engine_evidence.known(self.case), **each.hits[0].groups}
+        groups = {**matching.known(self.case), **each.hits[0].groups}
         what = text.sentences(each.rule.cause, groups, {*KNOWN_NAMES, *_groups_of(each.rule)})
         count = sum(hit.count for hit in each.hits)
-        return Consequence(id=each.rule.id, what=what, count=count, evidence=each.hits[0].evidence, ranks=ranks)
+        return Consequence(
+            id=each.rule.id, what=what, count=count, evidence=each.hits[0].evidence, ranks=ranks
+        )
 
     def says_so(self) -> bool:
-        """Whether a launcher says at the end that a process failed."""
-        return any(each.rule.id in _LAUNCHERS and bool(each.hits) and each.over is Over.NO for each in self.fired)
+        """Whether a launcher reports at the end that a process failed."""
+        return any(
+            each.rule.id in _LAUNCHERS and bool(each.hits) and each.over is Recovery.NO
+            for each in self.fired
+        )
 
     def earliest_trouble(self, *, known: bool) -> ErrorBlock | None:
         """Return the earliest error of the rank that failed first.
 
         Args:
-            known: whether it is known that the job failed; where it is not, only what ends a program counts.
+            known: whether the job is known to have failed; if not, only fatal errors count.
         """
         usable = [
             each
             for each in self.troubles
-            if known or ((each.traceback or DEADLY.search(each.error)) and not engine_survived.of_trouble(each))
+            if known
+            or (
+                (each.traceback or DEADLY.search(each.error) or matching.is_last_word(each))
+                and not matching.of_trouble(each)
+                and not self._was_passed(each)
+                # An exception in a thread ends only that thread.
+                and not any("in _bootstrap_inner" in line for line in each.lines[1:2])
+            )
         ]
         if not usable:
             return None
         own = [each for each in usable if not self._is_known(each)]
-        usable = [each for each in own or usable if not self._is_over(each)] or own or usable
-        if self.first is not None and (of_first := [each for each in usable if each.rank is not None and each.rank == self.first.rank]):
+        usable = (
+            [each for each in own or usable if matching.of_trouble(each) is not Recovery.SURELY]
+            or own
+            or usable
+        )
+        if self.first is not None and (
+            of_first := [
+                each for each in usable if each.rank is not None and each.rank == self.first.rank
+            ]
+        ):
             usable = of_first
-        # A traceback says what; the line with an error word that stands before it may be anything. What was got over says the least.
+        # Prefer a traceback: a line with an error word before it may be unrelated, and one that
+        # other processes wrote into may lack its end. Errors that were recovered from come last.
         best = min(
             usable,
             key=lambda each: (
-                engine_survived.of_trouble(each),
+                matching.of_trouble(each),
+                each.traceback and each.error[:1].isspace(),
                 not (each.traceback or DEADLY.search(each.error)),
-                engine_order.place(each),
+                place(each),
             ),
         )
-        since = None if best.at is None else text.clock(best.at, self.case.zone_s)
-        return ErrorBlock(file=best.file, line=best.line, rank=best.rank, node=best.node, since=since, lines=best.lines)
+        return ErrorBlock(
+            file=best.file,
+            line=best.line,
+            rank=best.rank,
+            node=best.node,
+            since=None if best.at is None else clock(best.at, self.case.zone_s),
+            lines=best.lines,
+        )
 
-    def _is_known(self, each: Trouble) -> bool:
-        """Whether lines of a rule stand in an error, or close behind it.
+    def _was_passed(self, each: ErrorExcerpt) -> bool:
+        """Whether an error without a traceback is a message after which the shell went on."""
+        passed = (hit for one in self.fired if one.went_on for hit in one.hits)
+        return not each.traceback and (
+            matching.is_passed_build(each) or any(matching.stands_in(hit, each) for hit in passed)
+        )
 
-        What a launcher says of a process that died stands behind its traceback: a consequence knows a traceback by its own lines only.
+    def _is_known(self, each: ErrorExcerpt) -> bool:
+        """Whether a rule matches inside an error or shortly after it.
+
+        A launcher reports a dead process after its traceback, so a consequence counts only if it
+        matches the traceback itself.
         """
         until = each.line + len(each.lines) + 40
-        near = {hit.rule for hit in self.by_file.get(each.file, ()) if each.line <= hit.order[1] < until}
+        near = {
+            hit.rule for hit in self.by_file.get(each.file, ()) if each.line <= hit.order[1] < until
+        }
         if not each.traceback:
             return bool(near)
         return any(
-            rule.kind != "consequence" or any(re.search(pattern, line) for pattern in rule.lines for line in each.lines)
+            rule.kind != "consequence"
+            or any(re.search(pattern, line) for pattern in rule.lines for line in each.lines)
             for rule in self.rules
             if rule.id in near
         )
 
 
-def _of_any(hits: Sequence[Hit], node: str | None) -> tuple[int | None, str | None]:
-    """Return the rank that a line of the first one's start names first, and its node; `node` where no line names another in its words."""
-    own = [hit for hit in hits if hit.part == hits[0].part]
-    rank = next((hit.rank for hit in own if hit.rank is not None), None)
-    of_rank = [hit for hit in own if hit.rank in (None, rank)]
-    named = next((hit.groups["node"] for hit in of_rank if hit.groups.get("node")), None)
-    return rank, named or node or next((hit.node for hit in of_rank if hit.node is not None), None)
+def _groups_of(rule: FailureRule) -> set[str]:
+    # Names in the cause may come from a group, or from a fact that did not hold.
+    return {
+        *(name for pattern in rule.lines for name in re.findall(r"\(\?P<(\w+)>", pattern)),
+        *text.names(rule.cause),
+    }
 
 
-def _groups_of(rule: Rule) -> set[str]:
-    # What the cause names is a name: of a group, or of a fact that did not hold.
-    return {*(name for pattern in rule.lines for name in re.findall(r"\(\?P<(\w+)>", pattern)), *text.names(rule.cause)}
-
-
-def _evidence(each: Fired) -> tuple[Evidence, ...]:
-    """Return the first lines, of different files where there are several, the record, and what proves the fact."""
-    found = list(dict.fromkeys(hit.evidence for hit in each.hits if hit.count))
+def _evidence(each: RuleMatch) -> tuple[Evidence, ...]:
+    """Return the first lines, from different files if possible, then the record and the fact's
+    evidence.
+    """
+    # The last of repeated lines has count 0; it is the only one if the first is of an earlier run.
+    counted = [hit for hit in each.hits if hit.count] or each.hits
+    found = list(dict.fromkeys(hit.evidence for hit in counted))
     by_file = list({item.file: item for item in reversed(found)}.values())
     first = [item for item in found if item in by_file][:2]
-    return tuple([*first, *([each.record] if each.record else []), *(each.found.evidence if each.found else ())][:_MOST_EVIDENCE])
+    return tuple(
+        [
+            *first,
+            *([each.record] if each.record else []),
+            *(each.found.evidence if each.found else ()),
+        ][:_MOST_EVIDENCE]
+    )
 
 
-def _history(case: Case, before: Sequence[Hit]) -> tuple[str, ...]:
-    """Return one line on each earlier start."""
+def _history(case: JobContext, before: Sequence[Match]) -> tuple[str, ...]:
+    """Return one line for each earlier start."""
     said = []
     for attempt in case.attempts[:-1]:
         ids = sorted({hit.rule for hit in before if hit.attempt == attempt.name})
-        parts = [f"{attempt.name}: {attempt.outcome or 'ended without a word'}"]
+        parts = [f"{attempt.name}: {attempt.outcome or 'ended without a message'}"]
         parts += [f"at step {attempt.last_step}"] if attempt.last_step is not None else []
         why = ", ".join([*([attempt.reason] if attempt.reason else []), *ids])
         said.append(" ".join(parts) + (f" ({why})" if why else ""))
     if not said and before:
-        by_part: dict[int, list[Hit]] = {}
+        by_part: dict[int, list[Match]] = {}
         for hit in before:
             by_part.setdefault(hit.part, []).append(hit)
-        said = [f"start {part + 1}: {', '.join(sorted({hit.rule for hit in own}))}" for part, own in sorted(by_part.items())]
+        said = [
+            f"start {part + 1}: {', '.join(sorted({hit.rule for hit in own}))}"
+            for part, own in sorted(by_part.items())
+        ]
     return tuple(said)

@@ -1,15 +1,28 @@
-"""The sentences of a rule, filled with the names and numbers of a job. PURE."""
+"""Fill a rule's sentences with a job's names and numbers; format an explanation as lines and as
+JSON values. PURE.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from hpctrain.jobs import shell
+from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Explanation
+from hpctrain.slurm.notations import array
+from hpctrain.terminal import sgr
+from hpctrain.util import shell, typed
+from hpctrain.util.secrets import redacted
+from hpctrain.util.text import wrap
 
-_PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH|LOG)(?![\w=/])")
+_PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH|LOG|HOST)(?![\w=/])")
+#: A command on its own line that requests a job from Slurm; excludes steps of a running job and
+#: options for a script.
+_SRUN = re.compile(r"^srun (?!--jobid|--cpu-bind|--mpi)", re.MULTILINE)
 _NAME = re.compile(r"(?<!\$)\{([a-z_][a-z0-9_]*)\}")
-#: Behind the end of a sentence, in front of the next.
+#: The space between two sentences.
 _NEXT = re.compile(r"(?<=[.!?])\s+(?=[A-Z`{(\"'])")
 
 
@@ -18,26 +31,34 @@ def names(text: str) -> list[str]:
     return _NAME.findall(text)
 
 
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, each on one line."""
+    return _NEXT.split(" ".join(text.split()))
+
+
 def sentences(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
-    """Return `text` with its names filled in: a sentence with one that is not known goes, but for the first, which says `unknown`.
+    """Fill the names in `text`; drop sentences with an unknown name, except the first, which gets
+    `unknown`.
 
     Args:
         text: of the rule.
         groups: name → value.
-        known: names that may stand for something; any other `{word}` is text.
+        known: names that may be replaced; any other `{word}` is text.
     """
     kept = []
-    for number, sentence in enumerate(_NEXT.split(" ".join(text.split()))):
+    for number, sentence in enumerate(split_sentences(text)):
         missing = [name for name in _NAME.findall(sentence) if name in known and name not in groups]
         if not missing or number == 0:
             said = _filled(sentence, groups, known)
-            # What is quoted at the end may have a full stop of its own.
-            kept.append(said[:-1] if sentence.endswith("}.") and said[-2:-1] in tuple(".?!") else said)
+            # Text quoted at the end may have its own full stop.
+            kept.append(
+                said[:-1] if sentence.endswith("}.") and said[-2:-1] in tuple(".?!") else said
+            )
     return " ".join(kept)
 
 
-def lines(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
-    """Return `text` with its names filled in, line by line; a line with a name that is not known goes."""
+def filled_lines(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
+    """Fill the names in `text` line by line; drop lines with an unknown name."""
     kept = []
     for line in text.strip().splitlines():
         if all(name in groups for name in _NAME.findall(line) if name in known):
@@ -46,16 +67,206 @@ def lines(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
 
 
 def filled_in(text: str, places: Mapping[str, str]) -> str:
-    """Return a remedy with the words that a person would have to replace, such as RUN, replaced by `places`, quoted for a shell."""
-    return _PLACE.sub(lambda match: shell.quote(places[match[1]]) if match[1] in places else match[0], text)
+    """Replace the placeholders of a remedy, such as RUN, by `places`, quoted for a shell."""
+    return _PLACE.sub(
+        lambda match: shell.quote(places[match[1]]) if match[1] in places else match[0], text
+    )
+
+
+def with_options(text: str, options: Mapping[str, str]) -> str:
+    """Add the job's options to srun commands in a remedy: sites reject one without an account or a
+    time limit.
+    """
+    words = "".join(f"--{name} {shell.quote(value)} " for name, value in options.items())
+    return _SRUN.sub(lambda match: match[0] + words, text)
 
 
 def _filled(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
-    return _NAME.sub(lambda match: groups.get(match[1], f"(unknown {match[1]})") if match[1] in known else match[0], text)
+    return _NAME.sub(
+        lambda match: (
+            groups.get(match[1], f"(unknown {match[1]})") if match[1] in known else match[0]
+        ),
+        text,
+    )
 
 
-def clock(at: float, zone_s: int) -> str:
-    """Return seconds since the epoch as `2026-11-22T04:10:00` of a clock that is `zone_s` before UTC's."""
-    from hpctrain.explain import facts_found
+SCHEMA = 1
+#: Length limit of an error that matches no rule.
+_MOST_SAID = 400
+_MOST_CONSEQUENCES = 6
+#: A shorter line of a remedy was broken on purpose.
+_WRAPPED = 80
+_BOLD, _RED, _YELLOW, _DIM, _END = sgr(1), sgr(31), sgr(33), sgr(2), sgr(0)
 
-    return facts_found.clock(at + zone_s).removesuffix("Z")
+
+def page(explanation: Explanation, *, width: int = 80, colour: bool = False) -> list[str]:
+    """Format the explanation as lines of at most `width` characters, except for longer words."""
+    return list(_Page(width, colour).whole(explanation))
+
+
+def to_json(explanation: Explanation) -> dict[str, Any]:
+    """Return the explanation as JSON values: the keys of docs/explain.md."""
+    unexplained = explanation.unexplained
+    return {
+        "schema": SCHEMA,
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in explanation.diagnoses],
+        "consequences": [
+            {**asdict(each), "evidence": _evidence(each.evidence), "ranks": list(each.ranks)}
+            for each in explanation.consequences
+        ],
+        "unexplained": (
+            None
+            if unexplained is None
+            else {**asdict(unexplained), "lines": [redacted(line) for line in unexplained.lines]}
+        ),
+        "history": list(explanation.history),
+        "notes": list(explanation.notes),
+        "failed": explanation.failed,
+        "ended": explanation.ended,
+    }
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "id": diagnosis.id,
+        "certainty": diagnosis.certainty,
+        "cause": redacted(diagnosis.cause),
+        "fix": redacted(diagnosis.fix.text),
+        "evidence": [_evidence(each) for each in diagnosis.evidence],
+        "rank": diagnosis.rank,
+        "node": diagnosis.node,
+        "since": diagnosis.since,
+        "stage": diagnosis.stage,
+        "attempt": diagnosis.attempt,
+        "docs": f"hpctrain explain {diagnosis.id}",
+        "changes": [
+            {"key": each.key, "old": each.old, "new": each.new} for each in diagnosis.fix.changes
+        ],
+    }
+
+
+def _evidence(evidence: Any) -> dict[str, Any]:
+    return {"file": evidence.file, "line": evidence.line, "text": redacted(evidence.text)}
+
+
+def place(rank: int | None, node: str | None, since: str | None) -> str:
+    """Describe where and when something began; empty if neither is known."""
+    parts = [*([f"rank {rank}"] if rank is not None else []), *([f"on {node}"] if node else [])]
+    return ", ".join(
+        [
+            *([" ".join(parts)] if parts else []),
+            *([f"since {since.replace('T', ' ')}"] if since else []),
+        ]
+    )
+
+
+class _Page:
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width, self.colour = max(40, width), colour
+
+    def whole(self, explanation: Explanation) -> Iterator[str]:
+        for number, diagnosis in enumerate(explanation.diagnoses):
+            if number:
+                yield ""
+            yield from self._diagnosis(diagnosis)
+        if explanation.unexplained is not None:
+            yield from self._unexplained(explanation.unexplained, runs=bool(explanation.notes))
+        elif not explanation.diagnoses and explanation.failed:
+            yield from self._filled("the job failed, and neither its logs nor its record say why")
+        elif not explanation.diagnoses:
+            yield "no failure found"
+        yield from self._consequences(explanation.consequences)
+        for line in explanation.history:
+            yield from self._filled(f"earlier start {line.removeprefix('start ')}")
+        for note in explanation.notes:
+            yield from self._filled(f"note: {note}")
+
+    def _diagnosis(self, diagnosis: Diagnosis) -> Iterator[str]:
+        shade = _RED if diagnosis.certainty == "certain" else _YELLOW
+        yield self._painted(f"{diagnosis.certainty}: {diagnosis.id}", _BOLD + shade)
+        yield from self._filled(redacted(diagnosis.cause))
+        where = place(diagnosis.rank, diagnosis.node, diagnosis.since)
+        if where:
+            yield from self._filled(where, "  ")
+        for evidence in diagnosis.evidence:
+            yield from self._evidence(evidence)
+        first, *rest = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
+        yield from self._filled(first, "  ", before="fix: ")
+        for line in rest:
+            command = typed.is_command(line)
+            yield from (
+                typed.cut(line, self.width, indent=2, hang=4)
+                if command
+                else self._filled(line, "  ", before="  ")
+            )
+
+    def _evidence(self, evidence: Any) -> Iterator[str]:
+        where = evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+        text = redacted(evidence.text).strip()
+        if len(where) + len(text) + 4 <= self.width:
+            yield f"  {self._painted(where, _DIM)}: {text}"
+            return
+        yield f"  {self._painted(where, _DIM)}:"
+        yield from self._filled(text, "    ", before="    ")
+
+    def _unexplained(self, block: ErrorBlock, *, runs: bool) -> Iterator[str]:
+        who = "a process of the job" if runs else "the job"
+        yield from self._filled(f"{who} failed, and no rule says why; its first error:")
+        where = place(block.rank, block.node, block.since)
+        yield f"  {self._painted(f'{block.file}:{block.line}', _DIM)}" + (
+            f" ({where})" if where else ""
+        )
+        for line in block.lines:
+            shown = redacted(line)
+            if len(shown) <= self.width - 4:
+                yield f"    {shown}"
+            elif shown[:1].isspace():
+                yield f"    {shown[: self.width - 5]}…"
+            else:
+                # The exception's message is what matters; a frame's line is not.
+                yield from self._filled(
+                    textwrap.shorten(shown, _MOST_SAID, placeholder=" …"), "    ", before="    "
+                )
+
+    def _consequences(self, consequences: Sequence[Consequence]) -> Iterator[str]:
+        for each in consequences[:_MOST_CONSEQUENCES]:
+            times = f" x{each.count}" if each.count > 1 else ""
+            ranks = (
+                f" (ranks {ranges(each.ranks)})"
+                if len(each.ranks) > 1
+                else f" (rank {each.ranks[0]})"
+                if each.ranks
+                else ""
+            )
+            yield from self._filled(f"also seen, as a consequence: {each.id}{times}{ranks}", "  ")
+        if len(consequences) > _MOST_CONSEQUENCES:
+            yield (
+                f"and {len(consequences) - _MOST_CONSEQUENCES} more consequences; all of them:"
+                " --json"
+            )
+
+    def _filled(self, text: str, indent: str = "", *, before: str = "") -> list[str]:
+        if not text.strip():
+            return [before.rstrip()] if before.strip() else []
+        return wrap(text, self.width, indent=before or indent, hanging=indent)
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"{code}{text}{_END}" if self.colour else text
+
+
+def joined(lines: Sequence[str]) -> list[str]:
+    """Put each sentence of a remedy on one line; commands and the last line keep their own."""
+    found: list[str] = []
+    for number, line in enumerate(lines):
+        before = lines[number - 1] if number else ""
+        goes_on = len(before) >= _WRAPPED and not before.rstrip().endswith((".", ":", "?"))
+        if goes_on and number < len(lines) - 1 and not (typed.begins(before) or typed.begins(line)):
+            found[-1] = f"{found[-1].rstrip()} {line.lstrip()}"
+        else:
+            found.append(line)
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Format numbers as `0-3, 5`."""
+    return array.compress(numbers).replace(",", ", ")

@@ -1,39 +1,41 @@
-"""The GPUs that are known by name: their dense peaks, their memory and how they are linked. Data: gpus.yaml, each row with its source.
+"""The table of known GPUs: dense peaks, memory and links.
 
-Pure: reads nothing but its own table.
+Data: gpus.yaml, with a source for each row. Pure: reads only its own table.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hpctrain import yaml12
 from hpctrain.fit.layout import Layout
-from hpctrain.scheduler.parse import memory_size
+from hpctrain.slurm.notations import units
+from hpctrain.util import yaml12
 
 GIB = 1024**3
 _TABLE = "gpus.yaml"
 _SIZE = re.compile(r"(?<![a-z0-9])([0-9]{2,3}) ?gi?b?(?![a-z0-9])")
-#: What makes the rest of a name say less than it seems: behind GH200 stands the memory of the CPU (`NVIDIA GH200 480GB`).
+#: Names whose size is not the GPU's: GH200 is followed by the CPU's memory (`NVIDIA GH200 480GB`).
 _PART = re.compile(r"(?<![a-z0-9])(?:mig ?)?([1-7])c?g ([0-9]{1,3})gb(?![a-z0-9])")
-"""A part of a GPU that MIG made: `1g.10gb` has one of seven slices of the arithmetic, and 10 GB."""
+"""A MIG instance: `1g.10gb` has one of seven compute slices, and 10 GB."""
 _MISLEADING = re.compile(r"\bgh200\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind of GPU.
+    """One GPU model.
 
     Attributes:
-        memory: bytes that programs can have, the CUDA context included.
-        bf16, fp16, fp32: FLOP/s of dense matrix products at best; None: the GPU has no such arithmetic.
-        bandwidth: of its memory, bytes/s; `link`: to the other GPUs of the node, bytes/s in one direction.
-        evidence: how well the peaks and the bandwidth are attested, a word of hpctrain/clusters/evidence.py.
-        source: where that is written, as far as it was read or is remembered.
+        memory: bytes available to programs, including the CUDA context.
+        bf16, fp16, fp32: peak FLOP/s of dense matrix products; None: not supported.
+        bandwidth: of its memory, bytes/s; `link`: to the other GPUs of the node, bytes/s per
+            direction.
+        evidence: how well peaks and bandwidth are attested, with the terms of
+            hpctrain/clusters/load.py.
+        source: the source of the numbers.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Gpu:
     source: str
 
     def peak(self, layout: Layout) -> float:
-        """Return the FLOP/s that matrix products reach at best in the precision that a layout computes in."""
+        """Return the peak FLOP/s of matrix products in the layout's compute precision."""
         precision = layout.compute or layout.weights
         if precision == "bfloat16":
             return self.bf16 or self.fp32
@@ -55,47 +57,36 @@ class Gpu:
 
 
 def find(name: str, memory: int | None = None) -> Gpu | None:
-    """Return the GPU of a name; None where the table has none.
+    """Return the GPU with this name; None for unknown GPUs and for MIG instances.
 
     Args:
-        name: as torch, nvidia-smi, Slurm's GRES or a cluster profile writes it: `NVIDIA H100 80GB HBM3`, `a100`, `AMD Instinct MI250X`.
-        memory: bytes of it, where they are known: they decide between variants of one name.
+        name: as in torch, nvidia-smi, Slurm's GRES or a cluster profile: `NVIDIA H100 80GB HBM3`,
+            `a100`, `AMD Instinct MI250X`.
+        memory: its bytes, if known; selects between variants with the same name.
     """
     there = variants(name)
-    if not there:
+    if not there or is_part(name):  # the speed of a MIG instance is unknown
         return None
-    if is_part(name):
-        return _part(name, there, memory)
     said = None if _MISLEADING.search(name.lower()) else _SIZE.search(_words(name))
     known = memory if memory is not None else int(said[1]) * GIB if said else None
     return there[0] if known is None else min(there, key=lambda gpu: abs(gpu.memory - known))
 
 
 def is_part(name: str) -> bool:
-    """Whether a name is that of a part of a GPU, as MIG makes them: `nvidia_a100_3g.20gb`, `1g.10gb`, `a100_mig`."""
+    """Whether the name is that of a MIG instance: `nvidia_a100_3g.20gb`, `1g.10gb`, `a100_mig`."""
     return _PART.search(_words(name)) is not None or re.search(r"\bmig\b", _words(name)) is not None
 
 
 def part_memory(name: str) -> int | None:
-    """Return the bytes that programs can have of the part that a name stands for, a twentieth less than it says; None: it says none."""
+    """Return the usable bytes of a MIG instance, 5 % less than in its name; None if the name has no
+    size.
+    """
     found = _PART.search(_words(name))
     return int(found[2]) * GIB * 19 // 20 if found is not None else None
 
 
-def _part(name: str, there: tuple[Gpu, ...], memory: int | None) -> Gpu | None:
-    """Return the part of a GPU; None where the name does not say how large it is."""
-    found, whole = _PART.search(_words(name)), max(there, key=lambda gpu: gpu.memory)
-    if found is None:
-        return None
-    share, size = int(found[1]) / 7, memory or part_memory(name) or whole.memory
-    return replace(
-        whole, name=f"{whole.name}, MIG {found[1]}g.{found[2]}gb", memory=size, bf16=whole.bf16 and whole.bf16 * share,
-        fp16=whole.fp16 * share, fp32=whole.fp32 * share, bandwidth=whole.bandwidth * min(1.0, size / whole.memory),
-    )  # fmt: skip
-
-
 def variants(name: str) -> tuple[Gpu, ...]:
-    """Return the GPUs that a name may stand for, which differ in their memory."""
+    """Return the GPUs with this name, which differ in their memory."""
     first = next((pattern for pattern, _ in _rows() if re.search(pattern, _words(name))), None)
     return tuple(gpu for pattern, gpu in _rows() if pattern == first)
 
@@ -105,7 +96,7 @@ def _words(name: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all that are known, in the order of the table."""
+    """Return all known names, in the order of the table."""
     return tuple(gpu.name for _, gpu in _rows())
 
 
@@ -122,7 +113,7 @@ def _gpu(row: dict[str, Any]) -> Gpu:
 
     return Gpu(
         name=str(row["name"]),
-        memory=memory_size.parse(row["memory"]),
+        memory=units.parse_memory(row["memory"]),
         bf16=tera("bf16"),
         fp16=tera("fp16") or 0.0,
         fp32=tera("fp32") or 0.0,
@@ -134,16 +125,18 @@ def _gpu(row: dict[str, Any]) -> Gpu:
 
 
 def usable(name: str | None, memory: int | None) -> int | None:
-    """Return the bytes that programs can have of a GPU: what is built in, less what the table knows that the driver keeps.
+    """Return the GPU memory available to programs: the physical memory, less the driver's share
+    according to the table.
 
     Args:
         name: of the GPU, or None.
-        memory: what is built in, as a profile or a person says it: `80G` of an H100, of which torch shows 79.1 GiB. None: unknown.
+        memory: physical memory according to a profile or a user: `80G` for an H100, of which torch
+            reports 79.1 GiB. None: unknown.
     """
     gpu = find(name, memory) if name is not None else None
     if gpu is None:
         return memory or (part_memory(name) if name is not None else None)
     if memory is None:
         return gpu.memory
-    near = abs(gpu.memory - memory) < memory // 10  # anything else is a part of one, or another one
+    near = abs(gpu.memory - memory) < memory // 10  # otherwise a MIG instance or another GPU
     return min(memory, gpu.memory) if near else memory

@@ -1,4 +1,6 @@
-"""How a training is laid out over GPUs: what decides its memory and its speed, besides the model."""
+"""The layout of a training over GPUs: everything besides the model that determines memory and
+speed.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ class Lora:
 
     Attributes:
         rank: `lora_r`.
-        targets: names of the linear layers that it is put on, such as `q_proj`; `all-linear` is written out by whoever reads the options.
-        dropout: whether there is any: it keeps one more copy of the inputs.
+        targets: names of the adapted linear layers, such as `q_proj`; `all-linear` must already be
+            expanded.
+        dropout: whether dropout is used, which keeps one more copy of the inputs.
     """
 
     rank: int
@@ -34,24 +37,28 @@ class Layout:
     """One way to train a model.
 
     Attributes:
-        nodes, gpus_per_node: there is one process to a GPU.
-        micro_batch: rows of one process in one forward pass (`per_device_train_batch_size`).
-        length: tokens of a row, padding included; of packed rows, of the whole row.
-        accumulation: micro batches of one step (`gradient_accumulation_steps`).
-        sharding: what is divided among the processes: nothing (ddp), all of it (fsdp, zero3), or optimizer and gradients (zero2).
-        checkpointing: `full` keeps the input of each decoder layer alone, and computes the rest of it again.
-        weights: the dtype in which the weights are held (`--dtype`).
-        compute: the dtype of autocast (`--bf16`); None where the weights' own dtype is computed in.
+        nodes, gpus_per_node: with one process per GPU.
+        micro_batch: rows of one process per forward pass (`per_device_train_batch_size`).
+        length: tokens per row, padding included; for packed rows, of the whole row.
+        accumulation: micro batches per step (`gradient_accumulation_steps`).
+        sharding: what is sharded across the processes: nothing (ddp), everything (fsdp, zero3), or
+            optimizer states and gradients (zero2).
+        checkpointing: `full` keeps only the input of each decoder layer and recomputes the rest.
+        weights: the dtype of the stored weights (`--dtype`).
+        compute: the dtype of autocast (`--bf16`); None: compute in the weights' dtype.
         lora: the adapter, if the base is frozen.
         quantization: of the frozen base (bitsandbytes).
-        attention: the kernel; `eager` alone holds a matrix of length x length for each head.
-        loss: `fused` computes the loss in pieces (TRL's `nll`), `logits` holds the logits of all tokens; `classes`: of a classifier, which
-            has a few for each row.
-        optimizer: as transformers names it: `adamw_torch_fused`, `adamw_8bit`, `sgd`, `adafactor`...
-        padding_free: the rows of a micro batch are laid end to end, so that none is padded.
-        sync_each_batch: gradients are reduced in each pass of a step that accumulates, not in its last one alone
-            (accelerate's `sync_each_batch`); with fsdp no process then keeps the gradients of all weights.
-        evaluation: rows of one process in one forward pass of an evaluation (`per_device_eval_batch_size`); 0: nothing is evaluated.
+        attention: the kernel; only `eager` stores a matrix of length x length per head.
+        loss: `fused` is the chunked loss (TRL's `nll`), `logits` stores the logits of all tokens,
+            `classes` is a classifier's, with a few logits per row.
+        optimizer: its name in transformers: `adamw_torch_fused`, `adamw_8bit`, `sgd`,
+            `adafactor`...
+        padding_free: the rows of a micro batch are concatenated without padding.
+        sync_each_batch: reduce gradients in every pass of an accumulating step instead of only the
+            last (accelerate's `sync_each_batch`); with fsdp, no process then keeps unsharded
+            gradients.
+        evaluation: rows of one process per forward pass of an evaluation
+            (`per_device_eval_batch_size`); 0: no evaluation.
     """
 
     nodes: int = 1
@@ -74,42 +81,34 @@ class Layout:
 
     @property
     def processes(self) -> int:
-        """The total number of processes."""
+        """The world size."""
         return self.nodes * self.gpus_per_node
 
     @property
     def tokens_per_pass(self) -> int:
-        """Tokens of one process in one forward pass."""
+        """Tokens of one process per forward pass."""
         return self.micro_batch * self.length
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of all processes in one optimizer step."""
+        """Tokens of all processes per optimizer step."""
         return self.tokens_per_pass * self.accumulation * self.processes
 
 
-class SplitFacts(Protocol):
-    """What is asked of one split of a prepared dataset (hpctrain.preparation.manifest.Split)."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest row."""
-
-
 class DataFacts(Protocol):
-    """What is asked of a prepared dataset (hpctrain.preparation.manifest.Manifest)."""
+    """The required attributes of a prepared dataset (hpctrain.data.manifest.DatasetManifest)."""
 
     @property
     def packed(self) -> bool:
-        """Whether rows hold several examples."""
+        """Whether rows contain several examples."""
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of a row at most."""
+        """Maximum tokens per row."""
 
     @property
     def labels(self) -> Sequence[str]:
-        """Of classes, their names; else, and of a regression, none."""
+        """Class names; empty for a regression and for other data."""
 
     @property
     def vocabulary(self) -> int:
@@ -117,4 +116,4 @@ class DataFacts(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Any]:
-        """The splits, each a `SplitFacts`."""
+        """The splits; `longest` is the number of tokens in a split's longest row."""

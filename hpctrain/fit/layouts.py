@@ -1,29 +1,30 @@
-"""The layouts that a job could have: which fit, how fast they are, and what would fit where none does.
+"""The possible layouts of a job: which fit, how fast they are, and which smaller training would fit
+if none does.
 
-Pure. The global batch stays what was asked: what more processes or larger micro batches take, less accumulation gives back.
+Pure. The global batch size stays as requested: more processes or larger micro batches reduce
+accumulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hpctrain.fit import memory, parameters, speed
-from hpctrain.fit.correction import NONE, UNKNOWN, Correction, Factor
+from hpctrain.fit import memory, speed
 from hpctrain.fit.gpus import Gpu
 from hpctrain.fit.layout import Checkpointing, Layout, Lora, Sharding
-from hpctrain.fit.shape import ModelShape
+from hpctrain.fit.shape import ModelShape, lora_targets
 
 _MICRO = (1, 2, 4, 8, 16, 32, 64, 128)
-#: Times more nodes than asked that are looked at; where nothing fits, further ones.
+#: Multiples of the requested nodes that are tried; more if nothing fits.
 _TIMES = (1, 2, 4)
 _MOST_NODES = 1024
-#: GPUs of a node where nobody knows: few have more.
+#: GPUs per node if unknown: few nodes have more.
 _NODE = 8
-#: Speeds closer than this are the same: the layout that needs less is shown.
+#: Speeds within this factor count as equal: the layout that needs less memory is shown.
 _SAME = 1.02
-#: The formula is right to five percent.
+#: The formula is accurate to 5 %.
 _SAFE = 0.95
 _SHORTEST = 64
 _LORA = "use_peft: true, lora_target_modules: all-linear"
@@ -31,14 +32,14 @@ _LORA = "use_peft: true, lora_target_modules: all-linear"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What the layouts have room in.
+    """The resources available to a layout.
 
     Attributes:
-        gpu_bytes: what a GPU has for programs.
-        gpu: its kind; None: unknown, and then nothing is said of speed.
-        gpus_per_node: of a node; None: unknown.
-        nodes_max: of a job; None: unknown.
-        whole_nodes: a job gets, and pays, its nodes whole.
+        gpu_bytes: memory of a GPU available to programs.
+        gpu: its model; None: unknown, and so is the speed.
+        gpus_per_node: None: unknown.
+        nodes_max: maximum nodes per job; None: unknown.
+        whole_nodes: jobs get, and are charged for, entire nodes.
     """
 
     gpu_bytes: int
@@ -49,12 +50,12 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """How much there is to do.
+class Workload:
+    """The size of the training.
 
     Attributes:
-        tokens: of the whole training, padding included; None: unknown.
-        context: mean tokens that attention reaches over; None: the row.
+        tokens: in total, padding included; None: unknown.
+        context: mean number of tokens that attention spans; None: the row.
     """
 
     tokens: int | None = None
@@ -62,45 +63,46 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One layout, judged. Its memory is worked out when somebody looks at it.
+class LayoutEstimate:
+    """The estimate for one layout.
 
     Attributes:
         shape: the model.
-        factor: what the user's own runs multiply its memory by.
-        site: what it has room in.
-        tokens_per_s: of all processes, corrected likewise; None where the GPU is unknown.
-        seconds: of the whole training; None where its size is unknown.
-        gpus_paid: GPUs that are charged: of whole nodes, all.
+        factor: measured memory of a known run divided by the formula's, for torch's allocator.
+        site: the available resources.
+        tokens_per_s: of all processes; None if the GPU is unknown.
+        seconds: of the whole training; None if its size is unknown.
+        gpus_paid: charged GPUs; with whole nodes, all of theirs.
     """
 
     shape: ModelShape
     layout: Layout
     site: Site
-    factor: Factor = UNKNOWN
+    factor: float = 1.0
     tokens_per_s: float | None = None
-    speed: speed.Speed | None = None
+    speed: speed.SpeedEstimate | None = None
     seconds: float | None = None
     gpus_paid: int = 1
 
     @cached_property
     def memory(self) -> memory.GpuMemory:
-        """Memory of each GPU, by part, as the formula has it."""
+        """Memory of each GPU, by part, from the formula."""
         return memory.gpu_memory(self.shape, self.layout)
 
     @cached_property
     def total(self) -> int:
-        """Bytes of each GPU, corrected."""
-        return self.factor.of(self.memory)
+        """Bytes of each GPU, corrected by `factor`."""
+        context = self.memory.context
+        return context + round((self.memory.total - context) * self.factor)
 
     @property
     def fits(self) -> bool:
-        """Whether that is no more than a GPU has."""
+        """Whether `total` is within a GPU's memory."""
         return self.total <= self.site.gpu_bytes
 
     @property
     def gpu_hours(self) -> float | None:
-        """Hours times GPUs that are paid."""
+        """Hours times charged GPUs."""
         return None if self.seconds is None else self.seconds / 3600 * self.gpus_paid
 
     @property
@@ -109,73 +111,78 @@ class Row:
         return None if self.seconds is None else self.seconds / 3600 * self.layout.nodes
 
 
-def judged(shape: ModelShape, layout: Layout, site: Site, work: Work, learnt: Correction = NONE) -> Row:
-    """Return what is known of one layout."""
-    estimate = speed.tokens_per_second(shape, layout, site.gpu, context=work.context) if site.gpu is not None else None
-    rate = estimate.tokens_per_s * learnt.of_speed(layout).factor if estimate is not None else None
-    per_node = max(site.gpus_per_node or 0, layout.gpus_per_node) if site.whole_nodes else layout.gpus_per_node
-    return Row(
-        shape=shape, layout=layout, site=site, factor=learnt.of_memory(layout), tokens_per_s=rate, speed=estimate,
-        seconds=work.tokens / rate if work.tokens is not None and rate else None, gpus_paid=layout.nodes * per_node,
-    )  # fmt: skip
+def evaluate(shape: ModelShape, layout: Layout, site: Site, work: Workload) -> LayoutEstimate:
+    """Return the estimate for one layout."""
+    estimate = (
+        speed.tokens_per_second(shape, layout, site.gpu, context=work.context)
+        if site.gpu is not None
+        else None
+    )
+    rate = estimate.tokens_per_s if estimate is not None else None
+    per_node = (
+        max(site.gpus_per_node or 0, layout.gpus_per_node)
+        if site.whole_nodes
+        else layout.gpus_per_node
+    )
+    return LayoutEstimate(
+        shape=shape,
+        layout=layout,
+        site=site,
+        tokens_per_s=rate,
+        speed=estimate,
+        seconds=work.tokens / rate if work.tokens is not None and rate else None,
+        gpus_paid=layout.nodes * per_node,
+    )
 
 
-def table(shape: ModelShape, asked: Layout, site: Site, work: Work, learnt: Correction = NONE, *, every: bool = False) -> tuple[Row, ...]:
-    """Return the layouts that fit, fastest first (without a known GPU: fewest GPUs first).
+def table(
+    shape: ModelShape,
+    asked: Layout,
+    site: Site,
+    work: Workload,
+    *,
+    every: bool = False,
+) -> tuple[LayoutEstimate, ...]:
+    """Return the layouts that fit, fastest first (fewest GPUs first if the GPU is unknown).
 
-    Of those that differ by the micro batch alone, the fastest is shown, and of equally fast ones the one that needs least; and one that
-    computes again only where the same without it does not fit, or hardly. `every` shows all. The asked layout is among them, where it
-    fits.
+    Of layouts that differ only in the micro batch, the fastest is shown, or the smallest of equally
+    fast ones; checkpointing is shown only if the same layout does not fit, or barely fits, without
+    it. `every` shows all. The requested layout is included if it fits.
     """
-
-    def judge(layout: Layout) -> Row:
-        return judged(shape, layout, site, work, learnt)
-
+    judged = (evaluate(shape, layout, site, work) for layout in candidates(asked, site))
+    fitting = [row for row in judged if row.fits]
     if every:
-        rows = [row for layout in candidates(asked, site) if (row := judge(layout)).fits]
-        return tuple(sorted(rows, key=_order))
-    groups: dict[tuple[object, ...], dict[str, list[Layout]]] = {}
-    for layout in candidates(asked, site):
-        key = (layout.nodes, layout.gpus_per_node, layout.sharding)
-        groups.setdefault(key, {}).setdefault(layout.checkpointing, []).append(layout)
-    found = {row.layout: row for group in groups.values() for row in _of_group(group, judge, site)}
-    if asked not in found and (own := judge(asked)).fits:
-        found[asked] = own
+        return tuple(sorted(fitting, key=_order))
+    groups: dict[tuple[int, int, str], dict[str, list[LayoutEstimate]]] = {}
+    for row in sorted(fitting, key=lambda row: row.layout.micro_batch):
+        each = row.layout
+        group = groups.setdefault((each.nodes, each.gpus_per_node, each.sharding), {})
+        group.setdefault(each.checkpointing, []).append(row)
+    found = {row.layout: row for row in fitting if row.layout == asked}
+    for group in groups.values():
+        kept = [_preferred(group["off"])] if "off" in group else []
+        if "full" in group and all(is_tight(row, site) for row in kept):
+            kept.append(_preferred(group["full"]))
+        found |= {row.layout: row for row in kept}
     return tuple(sorted(found.values(), key=_order))
 
 
-def _of_group(group: dict[str, list[Layout]], judge: Callable[[Layout], Row], site: Site) -> Iterator[Row]:
-    off = _best(group.get("off", []), judge)
-    if off is not None:
-        yield off
-    if off is None or is_tight(off, site):
-        full = _best(group.get("full", []), judge)
-        if full is not None:
-            yield full
-
-
-def _best(layouts: list[Layout], judge: Callable[[Layout], Row]) -> Row | None:
-    """Return the best of layouts that differ by their micro batch: memory is looked at no more often than it takes, as it costs most."""
-    there = sorted(layouts, key=lambda layout: layout.micro_batch)
-    while there:
-        preferred = _preferred([judge(layout) for layout in there])
-        if preferred.fits:
-            return preferred
-        there = [layout for layout in there if layout.micro_batch < preferred.layout.micro_batch]
-    return None
-
-
-def _preferred(rows: list[Row]) -> Row:
+def _preferred(rows: list[LayoutEstimate]) -> LayoutEstimate:
     fastest = max(row.tokens_per_s or 0.0 for row in rows)
     return next(row for row in rows if (row.tokens_per_s or 0.0) * _SAME >= fastest)
 
 
-def _order(row: Row) -> tuple[float, int, int, int]:
-    return (-(row.tokens_per_s or 0.0), row.layout.processes, row.layout.checkpointing == "full", row.total)
+def _order(row: LayoutEstimate) -> tuple[float, int, int, int]:
+    return (
+        -(row.tokens_per_s or 0.0),
+        row.layout.processes,
+        row.layout.checkpointing == "full",
+        row.total,
+    )
 
 
 def candidates(asked: Layout, site: Site) -> Iterator[Layout]:
-    """Return the layouts that keep the global batch of the asked one, this one first."""
+    """Yield the layouts with the requested global batch size, the requested one first."""
     yield asked
     for nodes, gpus in _machines(asked, site):
         for layout in _on(asked, nodes, gpus):
@@ -184,8 +191,13 @@ def candidates(asked: Layout, site: Site) -> Iterator[Layout]:
 
 
 def _machines(asked: Layout, site: Site) -> list[tuple[int, int]]:
-    """Return nodes and GPUs of each: parts of one node, then whole nodes, up to some times the asked ones."""
-    node = max(site.gpus_per_node or (asked.gpus_per_node if asked.nodes > 1 else _NODE), asked.gpus_per_node)
+    """Return pairs of nodes and GPUs per node: parts of one node, then whole nodes, up to a
+    multiple of the requested ones.
+    """
+    node = max(
+        site.gpus_per_node or (asked.gpus_per_node if asked.nodes > 1 else _NODE),
+        asked.gpus_per_node,
+    )
     found = {(asked.nodes, asked.gpus_per_node)}
     if asked.nodes == 1:
         found.add((1, node))
@@ -208,162 +220,107 @@ def _on(asked: Layout, nodes: int, gpus: int) -> Iterator[Layout]:
             checkpointings: tuple[Checkpointing, ...] = ("off", "full")
             for checkpointing in checkpointings:
                 yield replace(
-                    asked, nodes=nodes, gpus_per_node=gpus, micro_batch=micro, accumulation=accumulation, sharding=sharding,
+                    asked,
+                    nodes=nodes,
+                    gpus_per_node=gpus,
+                    micro_batch=micro,
+                    accumulation=accumulation,
+                    sharding=sharding,
                     checkpointing=checkpointing,
-                )  # fmt: skip
+                )
 
 
 def _shardings(asked: Layout, processes: int) -> tuple[Sharding, ...]:
-    """Return the shardings worth showing: DeepSpeed's only to who has asked for one of them, as it has to be installed."""
+    """Return the shardings worth showing: DeepSpeed's only if one of them was requested, because it
+    must be installed.
+    """
     if processes == 1:
         return (asked.sharding,)
-    quantised = asked.quantization != "none"  # fsdp wants the weights stored in another way then
-    both: tuple[Sharding, ...] = ("ddp", "zero2", "zero3") if asked.sharding.startswith("zero") else ("ddp", "fsdp")
+    quantised = asked.quantization != "none"  # fsdp needs another storage of quantized weights
+    both: tuple[Sharding, ...] = (
+        ("ddp", "zero2", "zero3") if asked.sharding.startswith("zero") else ("ddp", "fsdp")
+    )
     return (asked.sharding,) if quantised else both
 
 
-def synced(shape: ModelShape, asked: Layout, site: Site, learnt: Correction = NONE, *, best: Row | None) -> Row | None:
-    """Return a layout that fits only where gradients are sent in each pass of a step that accumulates (`sync_each_batch`).
-
-    The asked one, where that is one; else the fastest on no more GPUs than asked, where it is faster than `best` or nothing else fits.
-    """
-
-    def judge(layout: Layout, sync: bool) -> Row:
-        return judged(shape, replace(layout, sync_each_batch=sync), site, Work(), learnt)
-
-    found = []
-    for layout in candidates(asked, site):
-        several = layout.sharding == "fsdp" and 1 < layout.processes <= asked.processes and layout.accumulation > 1
-        if several and not layout.sync_each_batch and not judge(layout, False).fits and (row := judge(layout, True)).fits:
-            if layout == asked:
-                return row
-            found.append(row)
-    fastest = min(found, key=_order, default=None)
-    if fastest is None or best is None:
-        return fastest
-    return fastest if (fastest.tokens_per_s or 0.0) > (best.tokens_per_s or 0.0) * _SAME else None
-
-
-def is_tight(row: Row, site: Site) -> bool:
-    """Whether a layout that fits leaves less to spare than the formula may be wrong by."""
+def is_tight(row: LayoutEstimate, site: Site) -> bool:
+    """Whether a layout that fits has a smaller margin than the formula's error."""
     return row.total > _SAFE * site.gpu_bytes
 
 
-def choice(asked: Layout, rows: tuple[Row, ...], site: Site) -> Row | None:
-    """Return the row to take: the fastest on no more GPUs than asked; where none fits there, the fastest on as few as it takes.
-
-    A layout that is tight counts only where there is no other.
+def choice(asked: Layout, rows: tuple[LayoutEstimate, ...], site: Site) -> LayoutEstimate | None:
+    """Return the recommended layout: the fastest on at most the requested GPUs, else the fastest on
+    the fewest GPUs possible. Tight layouts count only if there are no others.
     """
-    good = tuple(row for row in rows if not is_tight(row, site))
-    for some in (rows, good) if any(row.layout.processes <= asked.processes for row in rows) else (good, rows):
-        most = max(asked.processes, min((row.layout.processes for row in some), default=0))
-        there = [row for row in rows if row.layout.processes <= most]
-        if there:
-            return next((row for row in there if row in good), there[0])
-    return None
-
-
-def nearest(asked: Layout, rows: tuple[Row, ...]) -> Row | None:
-    """Return the row that changes least of what was asked; of equals, the fastest."""
-    return min(rows, key=lambda row: (_distance(asked, row.layout), -(row.tokens_per_s or 0.0)), default=None)
-
-
-def _distance(one: Layout, other: Layout) -> float:
-    def steps(a: int, b: int) -> int:
-        return abs(a.bit_length() - b.bit_length())
-
-    return (
-        (one.checkpointing != other.checkpointing) * 1
-        + steps(one.micro_batch, other.micro_batch) * 1
-        + (one.sharding != other.sharding) * 2
-        + steps(one.processes, other.processes) * 8
-    )
-
-
-def differences(asked: Layout, other: Layout) -> tuple[str, ...]:
-    """Return what changes from one layout to the other, in words: `fsdp in place of ddp`."""
-    found = []
-    if other.nodes != asked.nodes or other.gpus_per_node != asked.gpus_per_node:
-        found.append(f"{other.nodes} x {other.gpus_per_node} GPUs in place of {asked.nodes} x {asked.gpus_per_node}")
-    if other.sharding != asked.sharding:
-        found.append(f"{other.sharding} in place of {asked.sharding}")
-    if other.checkpointing != asked.checkpointing:
-        found.append("activation checkpointing" if other.checkpointing == "full" else "no activation checkpointing")
-    if other.micro_batch != asked.micro_batch:
-        found.append(f"a micro batch of {other.micro_batch} in place of {asked.micro_batch} (accumulation {other.accumulation})")
-    return tuple(found)
+    if not rows:
+        return None
+    good = [row for row in rows if not is_tight(row, site)]
+    most = asked.processes
+    if not any(row.layout.processes <= most for row in rows):
+        most = min(row.layout.processes for row in good or rows)
+    usable = [row for row in rows if row.layout.processes <= most]
+    return next((row for row in usable if row in good), usable[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would fit where nothing does: the words, bytes of each GPU then, whether that is enough, and what to type for it."""
+    """A smaller training that fits: description, bytes of each GPU, and options."""
 
     what: str
     total: int
-    fits: bool
     fix: str
 
 
-def remedies(shape: ModelShape, asked: Layout, site: Site, learnt: Correction = NONE) -> tuple[Remedy, ...]:
-    """Return what would make the training smaller, each for itself, with what each GPU would hold then; where none suffices, two at once.
+def remedies(shape: ModelShape, asked: Layout, site: Site) -> tuple[Remedy, ...]:
+    """Return what fits if no layout of the requested training does: the fewest nodes, LoRA, QLoRA,
+    and the longest sequences (of powers of two).
 
-    Each is taken with the smallest micro batch, checkpointing and (on several GPUs, but for quantised weights) full sharding.
+    Each uses the smallest micro batch, checkpointing and, on several GPUs, full sharding.
     """
-
-    def judge(layout: Layout) -> Row:
-        return judged(shape, layout, replace(site, gpu=None), Work(), learnt)
-
-    tight = replace(asked, micro_batch=1, checkpointing="full", sharding=_tightest(asked))
-    smaller = dict(_smaller(shape, tight))
-    found = [] if tight.quantization != "none" else [_more_nodes(tight, site, judge)]
-    found += _shorter("", "", tight, judge)
-    for words, (layout, fix) in smaller.items():
-        row = judge(layout)
-        found.append(Remedy(words, row.total, row.fits, fix))
-    if not any(remedy.fits for remedy in found):
-        for words, (layout, fix) in smaller.items():
-            found += _shorter(f"{words}, and ", f"{fix}, ", layout, judge)
+    full: Sharding = "zero3" if asked.sharding.startswith("zero") else "fsdp"
+    plain = asked.quantization == "none"
+    sharding = full if plain and asked.processes > 1 else asked.sharding
+    tight = replace(asked, micro_batch=1, checkpointing="full", sharding=sharding)
+    lora = asked.lora or Lora(rank=16, targets=lora_targets(shape, "all-linear"))
+    weights = "bfloat16" if asked.compute == "bfloat16" else asked.weights
+    adapted = replace(tight, lora=lora, weights=weights)
+    gpus = site.gpus_per_node or max(asked.gpus_per_node, _NODE)
+    most = site.nodes_max or _MOST_NODES
+    more_nodes = [
+        (
+            f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPUs, {full}, micro batch 1, checkpointing",
+            f"--nodes {nodes} --gpus {gpus} --sharding {full}",
+            replace(tight, nodes=nodes, gpus_per_node=gpus, sharding=full),
+        )
+        for nodes in _doubled(asked.nodes, most)
+    ]
+    shorter = [
+        (
+            f"sequences of {length} tokens instead of {asked.length}",
+            f"max_length: {length}",
+            replace(tight, length=length),
+        )
+        for length in reversed(_doubled(_SHORTEST, asked.length - 1))
+    ]
+    packed = replace(adapted, sharding="ddp", quantization="4bit")
+    found = []
+    for tried in (
+        more_nodes if plain else [],
+        [("LoRA of rank 16 on all linear layers", _LORA, adapted)] if asked.lora is None else [],
+        [("QLoRA: LoRA on a base of 4 bits", f"{_LORA}, load_in_4bit: true", packed)][:plain],
+        shorter,
+    ):
+        for what, fix, layout in tried:
+            row = evaluate(shape, layout, replace(site, gpu=None), Workload())
+            if row.fits:
+                found.append(Remedy(what, row.total, fix))
+                break
     return tuple(found)
 
 
-def _smaller(shape: ModelShape, tight: Layout) -> Iterator[tuple[str, tuple[Layout, str]]]:
-    """Return layouts of which less is trained, or held, with their words and what to write for them."""
-    if tight.lora is None:
-        lora = Lora(rank=16, targets=parameters.lora_targets(shape, "all-linear"))
-        tight = replace(tight, lora=lora, weights="bfloat16" if tight.compute == "bfloat16" else tight.weights)
-        yield "LoRA of rank 16 on all linear layers", (tight, _LORA)
-    if tight.quantization == "none":
-        yield "QLoRA: LoRA on a base of 4 bits", (replace(tight, sharding="ddp", quantization="4bit"), f"{_LORA}, load_in_4bit: true")
-
-
-def _tightest(asked: Layout) -> Sharding:
-    if asked.processes == 1 or asked.quantization != "none":
-        return asked.sharding
-    return "zero3" if asked.sharding.startswith("zero") else "fsdp"
-
-
-def _more_nodes(tight: Layout, site: Site, judge: Callable[[Layout], Row]) -> Remedy:
-    """Return the fewest nodes on which the training fits when everything is divided among their GPUs, or that no number suffices."""
-    gpus = site.gpus_per_node or max(tight.gpus_per_node, _NODE)
-    sharding: Sharding = "zero3" if tight.sharding.startswith("zero") else "fsdp"
-    nodes = tight.nodes
-    while True:
-        row = judge(replace(tight, nodes=nodes, gpus_per_node=gpus, sharding=sharding))
-        if row.fits or nodes * 2 > _MOST_NODES:
-            break
-        nodes *= 2
-    beyond = site.nodes_max is not None and nodes > site.nodes_max
-    words = f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPUs, {sharding}, micro batch 1, checkpointing"
-    words += f" (a job here has {site.nodes_max} at most)" if beyond else "" if row.fits else " (nodes do not divide the activations)"
-    return Remedy(words, row.total, row.fits and not beyond, f"--nodes {nodes} --gpus {gpus} --sharding {sharding}")
-
-
-def _shorter(words: str, fix: str, tight: Layout, judge: Callable[[Layout], Row]) -> Iterator[Remedy]:
-    """Return the longest row, of powers of two, that fits with everything else as tight as it goes; nothing where none does."""
-    length = 1 << max(0, (tight.length - 1).bit_length() - 1)
-    while length >= _SHORTEST:
-        row = judge(replace(tight, length=length))
-        if row.fits:
-            yield Remedy(f"{words}rows of {length} tokens in place of {tight.length}", row.total, True, f"{fix}max_length: {length}")
-            return
-        length //= 2
+def _doubled(first: int, most: int) -> list[int]:
+    numbers = []
+    while first <= most:
+        numbers.append(first)
+        first *= 2
+    return numbers

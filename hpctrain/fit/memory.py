@@ -1,37 +1,251 @@
-"""What a training needs of each GPU, by part, from the shape of the model and the layout alone.
+"""GPU and host memory of a training, by part, from the model's shape and the layout alone.
 
-What comes and goes is counted by following a forward and a backward pass on a tape (memory_model.py, memory_tape.py); what stays is
-arithmetic (memory_static.py). Pure: no torch, no files. Sizes are bytes. Within 5 % of torch's MemTracker: docs/fit-accuracy.md.
+Temporary memory of the forward and backward pass is in activations.py and sharding.py. Pure: no
+torch, no files. Sizes are bytes. Within 5 % of torch's MemTracker: docs/fit-accuracy.md.
+
+Host memory of a node, to compare with the job's `--mem`:
+
+- 0.44 GiB for each process that has imported torch, transformers and trl (facts of torch 2.13,
+  transformers 5.23, measured on a CPU).
+- 1.6 GiB more once it uses CUDA: 2.0 GiB for a process with torch 2.2 and CUDA 11.8 on an RTX 3090
+  (pytorch issue 113326). `least` excludes it.
+- The model while it is loaded, in the training's dtype: each process loads it, then moves it to its
+  GPU. With fsdp one process per node does (cpu_ram_efficient_loading); with zero3 and quantized
+  weights it is read piece by piece. The page cache of the files does not count, because the kernel
+  reclaims it before it kills a process.
+- 0.3 GiB for each data loader worker, and 0.25 GiB of pinned and shared buffers (NCCL, data loader)
+  for each process: assumed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from hpctrain.fit import memory_static as static
-from hpctrain.fit.memory_fsdp import Fsdp
-from hpctrain.fit.memory_model import WIDTH, Pass, is_masked
-from hpctrain.fit.memory_operations import Sharder
-from hpctrain.fit.memory_tape import Ledger
-from hpctrain.fit.memory_zero import Zero
-from hpctrain.fit.parameters import EXPERTS, trainable
+from hpctrain.fit import activations, sharding
+from hpctrain.fit.activations import WIDTH, Parts
+from hpctrain.fit.layout import Layout
+from hpctrain.fit.shape import EXPERTS, ModelShape, adapted, trainable
 
-if TYPE_CHECKING:
-    from hpctrain.fit.layout import Layout
-    from hpctrain.fit.shape import ModelShape
+MIB = 1 << 20
+#: The CUDA context with torch's kernels, outside max_memory_reserved. An allowance: 0.4 to 0.7 GiB,
+#: depending on GPU and driver.
+CONTEXT = 600 * MIB
+#: NCCL's channel buffers with several processes: for the ring within a node, and for the network
+#: between nodes. An allowance.
+NCCL_NODE, NCCL_NETWORK = 400 * MIB, 300 * MIB
+#: cuBLAS and cuBLASLt take their workspace from torch's allocator (torch docs,
+#: CUBLAS_WORKSPACE_CONFIG: 32 MiB on Hopper).
+CUBLAS = 32 * MIB
+#: Fraction of temporary memory that the caching allocator cannot reuse in time. An allowance: a
+#: run's measured value replaces it.
+FRAGMENTATION = 0.04
+#: bitsandbytes 4 bit: half a byte, and one float32 per block of 64 (TRL's default is without double
+#: quantization, which needs a byte instead and one float32 per 256 blocks); 8 bit: one byte, and
+#: one float32 per row.
+NF4 = 0.5 + 4 / 64
+#: bitsandbytes keeps the states of smaller tensors in float32 (optim/optimizer.py, min_8bit_size).
+SMALL_8BIT = 4096
 
-__all__ = ["GpuMemory", "Part", "gpu_memory", "is_masked", "is_rough"]
+
+def divided(layout: Layout) -> bool:
+    """Whether the weights are sharded across the processes."""
+    return layout.sharding in ("fsdp", "zero3") and layout.processes > 1
+
+
+def stage(layout: Layout) -> int:
+    """Return the ZeRO stage; 0 for other shardings."""
+    return {"zero2": 2, "zero3": 3}.get(layout.sharding, 0)
+
+
+def is_zero(layout: Layout) -> bool:
+    """Whether DeepSpeed shards across several processes."""
+    return stage(layout) > 0 and layout.processes > 1
+
+
+def shares(layout: Layout) -> int:
+    """Return the number of processes that gradients and optimizer states are sharded across."""
+    return layout.processes if layout.sharding != "ddp" else 1
+
+
+def trained_width(layout: Layout) -> int:
+    """Return the bytes of a trained parameter in the optimizer.
+
+    peft stores adapters in float32, TRL those of quantized models in bfloat16; accelerate's FSDP2
+    and DeepSpeed keep float32 copies of the trained parameters whenever bf16 is on.
+    """
+    if layout.sharding != "ddp" and layout.compute is not None:
+        return 4
+    if layout.lora is None:
+        return WIDTH[layout.weights]
+    return 2 if layout.quantization != "none" else 4
+
+
+def weights_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the weights of one process, adapters included."""
+    trained, width = trainable(shape, layout.lora), WIDTH[layout.weights]
+    if layout.lora is None:
+        held = shape.parameters * trained_width(layout)
+    else:
+        held = _base(shape, layout, width) + trained * trained_width(layout)
+    if divided(layout):
+        held //= layout.processes
+    if is_zero(layout):
+        # DeepSpeed keeps all weights in the compute dtype, and a float32 copy of its shard of the
+        # trained ones.
+        width = WIDTH[layout.compute or layout.weights]
+        narrow = (
+            shape.parameters * width
+            if layout.lora is None
+            else _base(shape, layout, width) + trained * width
+        )
+        return (
+            narrow // (layout.processes if stage(layout) == 3 else 1)
+            + trained * 4 // layout.processes
+        )
+    return held
+
+
+def _base(shape: ModelShape, layout: Layout, width: int) -> int:
+    if layout.quantization == "none":
+        return shape.parameters * width
+    linears = shape.layers * (sum(each.inputs * each.outputs for each in shape.projections))
+    rows = shape.layers * sum(each.outputs for each in shape.projections)
+    packed = int(linears * NF4) if layout.quantization == "4bit" else linears + 4 * rows
+    return packed + (shape.parameters - linears) * width
+
+
+def optimizer_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the optimizer states of one process."""
+    trained, name, width = trainable(shape, layout.lora), layout.optimizer, trained_width(layout)
+    states = _states(name)
+    if "paged" in name:
+        # managed memory: not counted by torch, and moved to the host when the GPU is full
+        held = 0.0
+    elif "8bit" in name:
+        whole = (
+            _whole_states(shape, layout) if not is_zero(layout) else 0
+        )  # ZeRO passes one flat tensor
+        held = states * (
+            (trained - whole) * (1 + 4 / 256) + whole * 4
+        )  # one byte, and a float32 per block of 256
+    elif name == "adafactor" and not is_zero(layout):
+        held = 0.0  # a row and a column of each matrix: a thousandth of the weights
+    else:
+        held = trained * states * (4 if "bnb" in name or "32bit" in name else width)
+    return int(held) // shares(layout)
+
+
+def _states(name: str) -> int:
+    """Return how many numbers an optimizer stores per parameter, in the parameter's dtype: two for
+    AdamW and for unknown ones.
+    """
+    if name == "sgd":
+        return 0
+    if "ademamix" in name:
+        return 3
+    return (
+        1 if "lion" in name or name == "adafactor" or name.startswith(("rmsprop", "adagrad")) else 2
+    )
+
+
+def _whole_states(shape: ModelShape, layout: Layout) -> int:
+    """Return the number of trained parameters whose states bitsandbytes' 8-bit optimizers keep in
+    float32.
+
+    These are the embeddings, as Trainer requests (transformers/trainer.py, create_optimizer), and
+    adapter tensors of fewer than 4096 elements (optim/optimizer.py, min_8bit_size).
+    """
+    if layout.lora is None:
+        positions = (shape.max_positions or 0) * shape.hidden * shape.positions
+        return shape.embedding_parameters + positions
+    sizes = [
+        layout.lora.rank * side
+        for each in adapted(shape, layout.lora)
+        for side in (each.inputs, each.outputs)
+    ]
+    return shape.layers * sum(size for size in sizes if size < SMALL_8BIT)
+
+
+def optimizer_work(shape: ModelShape, layout: Layout) -> int:
+    """Return the temporary bytes of the optimizer's step."""
+    trained, width, name = (
+        trainable(shape, layout.lora) // shares(layout),
+        trained_width(layout),
+        layout.optimizer,
+    )
+    zero = 0
+    if is_zero(layout):
+        # Gradients are concatenated again and copied to float32: all at once in stage 2, group by
+        # group in stage 3.
+        trained = min(trained, sharding.SETTINGS.group) if stage(layout) == 3 else trained
+        narrow = WIDTH[layout.compute or layout.weights]
+        zero = trained * narrow + trained * 4 * (narrow != 4)
+    if name == "adafactor":
+        # The update, its square and a float32 copy, one parameter at a time; the largest is the
+        # embeddings.
+        largest = shape.embedding_parameters if layout.lora is None else 0
+        return zero + 3 * 4 * (trained if zero else largest)
+    if name in (
+        "adamw_torch",
+        "rmsprop",
+        "adagrad",
+    ):  # foreach: a temporary of each parameter at once
+        return zero + trained * width
+    return zero
+
+
+def gradient_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of all gradients of one process at the optimizer's step; ZeRO's are in the
+    compute dtype.
+    """
+    if is_zero(layout):
+        return (
+            trainable(shape, layout.lora)
+            * WIDTH[layout.compute or layout.weights]
+            // layout.processes
+        )
+    return trainable(shape, layout.lora) * trained_width(layout) // shares(layout)
+
+
+def buffer_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Return the bytes of the sharding's buffers that exist throughout a step."""
+    if layout.processes == 1:
+        return 0
+    trained = trainable(shape, layout.lora)
+    narrow = WIDTH[layout.compute or layout.weights]
+    if layout.sharding == "ddp":
+        return trained * trained_width(
+            layout
+        )  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
+    if layout.sharding == "fsdp":
+        return 0  # temporary (sharding.py)
+    return (
+        sharding.SETTINGS.bucket * narrow + _undivided(shape, layout) * narrow
+        if layout.sharding == "zero3"
+        else 0
+    )
+
+
+def _undivided(shape: ModelShape, layout: Layout) -> int:
+    """Return the adapter elements that ZeRO stage 3 never shards because the tensors are small;
+    norms are negligible.
+    """
+    rank = layout.lora.rank if layout.lora is not None else 0
+    sizes = [
+        rank * side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)
+    ]
+    return shape.layers * sum(size for size in sizes if size < sharding.SETTINGS.persistent)
+
+
+def nccl_bytes(layout: Layout) -> int:
+    """Return the allowance for NCCL's buffers."""
+    if layout.processes == 1:
+        return 0
+    return NCCL_NODE + NCCL_NETWORK * (layout.nodes > 1)
+
 
 _WORK = ("activations", "casts", "recomputed layer", "loss", "working memory")
-_WHAT = {
-    "activations": "what the forward pass keeps for the backward pass",
-    "casts": "autocast's copies of the weights in the dtype that is computed in",
-    "recomputed layer": "one layer's activations, computed again from its input",
-    "loss": "pieces of the logits and the gradients of the output layer",
-    "working memory": "gradients of activations, and what one operation needs while it runs",
-}
 _MOMENTS = {
     "forward": "the forward pass",
     "backward": "the backward pass",
@@ -41,29 +255,30 @@ _MOMENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the peak: its name, its bytes, and a sentence of what it is."""
+class MemoryPart:
+    """One named part of a memory estimate."""
 
     name: str
     bytes: int
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """The peak of one GPU.
+    """The peak memory of one GPU.
 
     Attributes:
-        parts: what is there at the peak; they add up to `total`.
-        moment: when it is, in words.
-        allocated: what torch's allocator has given out at the peak (`torch.cuda.max_memory_allocated`).
-        reserved: what torch holds of the GPU by then (`max_memory_reserved`): allocated, and what fragmentation costs.
-        context: what lies beside torch's allocator: the CUDA context and NCCL.
-        total: all of it, as nvidia-smi shows it.
-        approximate: the activations are a rough figure (`is_rough`).
+        parts: the parts at the peak; they add up to `total`.
+        moment: when the peak occurs, as text.
+        allocated: bytes that torch's allocator has handed out at the peak
+            (`torch.cuda.max_memory_allocated`).
+        reserved: bytes that torch has reserved by then (`max_memory_reserved`): allocated plus
+            fragmentation.
+        context: bytes outside torch's allocator: the CUDA context and NCCL.
+        total: everything, as in nvidia-smi.
+        approximate: the activations are a rough estimate (`is_rough`).
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     moment: str
     allocated: int
     reserved: int
@@ -73,28 +288,25 @@ class GpuMemory:
 
 
 def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
-    """Return the peak of one GPU.
+    """Return the peak memory of one GPU.
 
-    Rows are taken as full, and every token as trained on: the most that there can be. Several rows that are not laid end to end are taken
-    to be of different lengths, and need a mask with sdpa.
+    An upper bound: rows are assumed to be full, and every token unmasked. Several rows that are not
+    concatenated are assumed to differ in length, and need a mask with sdpa.
     """
-    moment, moving = max(_moments(shape, _alone(layout)).items(), key=lambda each: sum(each[1].values()))
-    moving = dict(moving)
+    moment, peak = max(moments(shape, layout).items(), key=lambda each: each[1].total())
+    moving = {name: max(0, int(size)) for name, size in peak.items()}
     parts = [
-        Part("weights", static.weights(shape, layout), _weights_in_words(layout)),
-        Part("gradients", moving.pop("gradients", 0), "the gradients of what is trained"),
-        Part("optimizer", static.optimizer(shape, layout), f"the states of {layout.optimizer}"),
-        *(Part(name, moving.get(name, 0), _WHAT[name]) for name in _WORK),
-        Part("buffers", moving.pop("buffers", 0) + static.buffers(shape, layout), _BUFFERS[layout.sharding]),
-        Part("cublas", static.CUBLAS, "workspaces of cuBLAS, which it takes from torch"),
+        MemoryPart("weights", weights_bytes(shape, layout)),
+        MemoryPart("gradients", moving.get("gradients", 0)),
+        MemoryPart("optimizer", optimizer_bytes(shape, layout)),
+        *(MemoryPart(name, moving.get(name, 0)) for name in _WORK),
+        MemoryPart("buffers", moving.get("buffers", 0) + buffer_bytes(shape, layout)),
+        MemoryPart("cublas", CUBLAS),
     ]
     allocated = sum(part.bytes for part in parts)
-    loose = int(static.FRAGMENTATION * sum(part.bytes for part in parts if part.name in _WORK))
-    context = static.CONTEXT + static.nccl(layout)
-    parts += [
-        Part("fragmentation", loose, "an allowance for gaps that torch's allocator cannot fill"),
-        Part("context", context, "an allowance for the CUDA context and NCCL, beside torch's allocator"),
-    ]
+    loose = int(FRAGMENTATION * sum(part.bytes for part in parts if part.name in _WORK))
+    context = CONTEXT + nccl_bytes(layout)
+    parts += [MemoryPart("fragmentation", loose), MemoryPart("context", context)]
     return GpuMemory(
         parts=tuple(parts),
         moment=_MOMENTS[moment],
@@ -107,96 +319,103 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
 
 
 def is_rough(shape: ModelShape, layout: Layout) -> bool:
-    """Whether the activations are a rough figure: of some layers without experts, or of adapters on experts, which are not followed."""
-    return shape.approximate or (shape.experts > 0 and layout.lora is not None and not {*layout.lora.targets}.isdisjoint(EXPERTS))
+    """Whether the activations are a rough estimate: adapters on experts are not modeled."""
+    targets = layout.lora.targets if layout.lora is not None else ()
+    return shape.experts > 0 and not {*targets}.isdisjoint(EXPERTS)
 
 
-_BUFFERS = {
-    "ddp": "DDP's buckets: a second copy of the gradients, where there are several processes",
-    "fsdp": "the layers that FSDP has gathered, and what it sends",
-    "zero2": "the bucket of gradients that ZeRO sends, and what it sends them in",
-    "zero3": "the weights that ZeRO has gathered, and the bucket that it sends",
-}
-
-
-def _weights_in_words(layout: Layout) -> str:
-    whose = "this process's share of the weights" if static.divided(layout) else "the weights"
-    held = layout.weights if layout.quantization == "none" else f"{layout.quantization}, embeddings in {layout.weights}"
-    return f"{whose} in {held}" + (", and the adapter" if layout.lora is not None else "")
-
-
-def _alone(layout: Layout) -> Layout:
-    """Return the layout without what changes nothing in what comes and goes, so that it is worked out once for all of them."""
-    several = layout.processes > 1
-    return replace(
-        layout,
-        nodes=1,
-        gpus_per_node=layout.processes if several and layout.sharding != "ddp" else 1,
-        sharding=layout.sharding if several else "ddp",
-        accumulation=min(layout.accumulation, 2),
-        sync_each_batch=layout.sync_each_batch and several and layout.sharding == "fsdp" and layout.accumulation > 1,
-    )
-
-
-@lru_cache(maxsize=512)
-def _moments(shape: ModelShape, layout: Layout) -> dict[str, dict[str, int]]:
-    """Return what comes and goes at the peak of each part of a step: part -> bytes."""
-    ledger = Ledger()
-    one = _pass(shape, layout, ledger)
-    passes = min(layout.accumulation, 2)
-    moments: dict[str, dict[str, int]] = {}
-    for number in range(passes):
-        if one.sharder is not None:
-            one.sharder.reduces = layout.sync_each_batch or number == passes - 1
-        ledger.restart()
-        loss = one.forward()
-        _higher(moments, "forward", ledger)
-        ledger.restart()
-        one.tape.backward(loss)
-        if one.sharder is not None:
-            one.sharder.end_of_backward()
-        _higher(moments, "backward", ledger)
-    moments["optimizer"] = {
-        "gradients": static.gradients(shape, layout),
-        "working memory": static.optimizer_work(shape, layout),
-    }
+def moments(shape: ModelShape, layout: Layout) -> Mapping[str, Parts]:
+    """Return the temporary memory at the peak of each phase of a step."""
+    layout = layout if layout.processes > 1 else replace(layout, sharding="ddp")
+    computed = _as_computed(layout)
+    forward, backward = activations.moments(shape, computed, trained_width(layout))
+    found = {"forward": forward, "backward": backward}
+    found["optimizer"] = Parts(gradients=gradient_bytes(shape, layout))
+    found["optimizer"]["working memory"] = optimizer_work(shape, layout)
     if layout.evaluation:
-        moments["evaluation"] = _evaluation(shape, layout)
-    return moments
-
-
-def _pass(shape: ModelShape, layout: Layout, ledger: Ledger) -> Pass:
-    """Return the passes of one process, with what gathers and sends where something is divided."""
-    sharder: Sharder | None = None
-    width = WIDTH[layout.compute or layout.weights]
-    if layout.processes > 1 and layout.sharding == "fsdp":
-        sharder = Fsdp(ledger, layout.processes, width, WIDTH[layout.weights], static.trained_width(layout))
-    elif layout.processes > 1 and layout.sharding != "ddp":
-        sharder = Zero(ledger, layout.processes, width, static.stage(layout), trainable(shape, layout.lora))
-    return Pass(shape, _as_computed(layout), ledger, sharder)
-
-
-def _higher(moments: dict[str, dict[str, int]], name: str, ledger: Ledger) -> None:
-    """Keep the highest point of several passes."""
-    if name not in moments or ledger.peak > sum(moments[name].values()):
-        moments[name] = ledger.peak_parts
-
-
-def _evaluation(shape: ModelShape, layout: Layout) -> dict[str, int]:
-    """Return what comes and goes at the peak of an evaluation: a forward pass of which nothing is kept."""
-    ledger = Ledger()
-    lora = None if layout.lora is None else replace(layout.lora, dropout=False)
-    one = _pass(shape, replace(layout, micro_batch=layout.evaluation, checkpointing="off", lora=lora), ledger)
-    one.tape.recording = False
-    ledger.restart()
-    loss = one.forward()
-    parts = ledger.peak_parts
-    del loss
-    return parts
+        found["evaluation"] = activations.evaluation(shape, computed, trained_width(layout))
+    return found
 
 
 def _as_computed(layout: Layout) -> Layout:
-    """Return the layout that the forward pass sees: FSDP2 and DeepSpeed hand it weights in the compute dtype."""
+    """Return the layout as the forward pass sees it: FSDP2 and DeepSpeed pass weights in the
+    compute dtype.
+    """
     if layout.processes == 1 or layout.sharding == "ddp" or layout.compute is None:
         return layout
-    return replace(layout, weights=layout.compute, compute=layout.compute if layout.sharding == "fsdp" else None)
+    return replace(
+        layout,
+        weights=layout.compute,
+        compute=layout.compute if layout.sharding == "fsdp" else None,
+    )
+
+
+GIB = 1024**3
+PROCESS = int(0.44 * GIB)
+CUDA = int(1.6 * GIB)
+LAUNCHER = int(0.22 * GIB)
+WORKER = int(0.3 * GIB)
+PINNED = int(0.25 * GIB)
+#: The largest piece of a model that is read piece by piece: one safetensors file.
+PIECE = 5 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The peak host memory of one node, by part."""
+
+    parts: tuple[MemoryPart, ...]
+
+    @property
+    def total(self) -> int:
+        """The best estimate, in bytes."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def certain(self) -> tuple[MemoryPart, ...]:
+        """The parts without CUDA: the processes, and the model while it is loaded."""
+        return tuple(part for part in self.parts if part.name in ("processes", "model"))
+
+    @property
+    def least(self) -> int:
+        """Bytes of the certain parts."""
+        return sum(part.bytes for part in self.certain)
+
+
+def host_memory(
+    parameters: int | None, layout: Layout, *, workers: int = 0, cuda: bool = True
+) -> HostMemory:
+    """Return the host memory of the processes of one node.
+
+    Args:
+        parameters: of the model; None: unknown, and the model is not counted.
+        layout: how it is trained.
+        workers: data loader workers per process (`dataloader_num_workers`).
+        cuda: whether the processes use GPUs.
+    """
+    count = layout.gpus_per_node
+    model = (parameters or 0) * WIDTH[layout.weights]
+    if layout.quantization != "none" or layout.sharding == "zero3":
+        model = min(model, PIECE)
+    if layout.quantization != "none" or layout.sharding not in ("fsdp", "zero3"):
+        model *= count
+    # Workers start after the model has moved to the GPU: only their excess over it counts.
+    running = count * (workers * WORKER + PINNED)
+    sizes = {
+        "processes": count * PROCESS,
+        "CUDA": count * CUDA * cuda,
+        "model": model,
+        "launcher": LAUNCHER,
+        "data loading": max(0, running - model),
+    }
+    return HostMemory(tuple(MemoryPart(name, size) for name, size in sizes.items() if size))
+
+
+def gib(count: int) -> str:
+    """Return bytes as in the tables of `fit`: `39.6 GiB`, `500 MiB`."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
+
+
+def billions(count: int) -> str:
+    """Return a number of parameters as text: `1.24 billion`, `360.0 million`."""
+    return f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"

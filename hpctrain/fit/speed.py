@@ -1,26 +1,93 @@
-"""How fast a layout trains, estimated before anything has run: a roofline, and what recomputation and communication add to it.
+"""The training speed of a layout, estimated before anything has run: a roofline model plus
+recomputation and communication.
 
-Pure. What it assumes, besides what gpus.yaml says of the GPU:
+Pure. Assumptions, besides the GPU's row in gpus.yaml:
 
-- Matrix products reach half of the dense peak (`MATRIX`); reading and writing memory, four fifths of its bandwidth (`MEMORY`).
-- Between the products each decoder layer moves so many bytes as its own operations do when nothing is compiled or fused
-  (`_layer_bytes`), the optimizer reads and writes its state, and autocast copies the weights.
-- A kernel takes 5 microseconds to start (`LAUNCH_S`), so that small models on large GPUs wait for the CPU.
-- Collectives reach 70 % of the links of a node (`LINK`), and of the network between nodes 80 % of 100 Gbit/s for each GPU
-  (`NETWORK`, such as Leonardo's and LUMI's); four fifths of them hide behind the computation, as far as there is any.
+- Matrix products reach half of the dense peak (`MATRIX`), reads and writes four fifths of the
+  memory bandwidth (`MEMORY`).
+- Between the products each decoder layer moves as many bytes as its operations do when nothing
+  is compiled or fused (`_layer_bytes`), the optimizer reads and writes its state, and autocast
+  copies the weights.
+- A kernel takes 5 microseconds to launch (`LAUNCH_S`), so small models on large GPUs wait for the
+  CPU.
+- Collectives reach 70 % of the links within a node (`LINK`), and 80 % of 100 Gbit/s per GPU
+  between nodes (`NETWORK`, such as Leonardo's and LUMI's); up to four fifths of them overlap with
+  computation.
 
-Held against published figures (tests/fit/test_speed.py has them, with sources), it is within 40 % of each, and within 25 % of all but one.
-It knows nothing of a slow file system, of a shared node, or of torch.compile.
+Compared with published figures (in tests/fit/test_speed.py, with sources), it is within 40 % of
+each, and within 25 % of all but one. It does not model slow file systems, shared nodes or
+torch.compile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpctrain.fit import flops, parameters
+from hpctrain.fit.activations import WIDTH
 from hpctrain.fit.gpus import Gpu
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.shape import ModelShape
+from hpctrain.fit.shape import ModelShape, adapted, trainable
+
+
+def _layer_weights(shape: ModelShape) -> float:
+    attention = sum(each.inputs * each.outputs for each in shape.projections)
+    of_token = 3 * shape.hidden * shape.intermediate * shape.experts_per_token
+    return attention + of_token + shape.hidden * shape.experts
+
+
+def _attention(shape: ModelShape, layout: Layout, context: float | None) -> float:
+    """Return the operations of the scores and their product with the values, per token and layer,
+    forward.
+
+    On average a token attends to half of its row: causal kernels skip the other half.
+    """
+    length = layout.length if context is None else context
+    return 2 * 2 * shape.queries * length / 2
+
+
+def _adapter(shape: ModelShape, layout: Layout) -> float:
+    if layout.lora is None:
+        return 0.0
+    return (
+        2.0
+        * layout.lora.rank
+        * sum(each.inputs + each.outputs for each in adapted(shape, layout.lora))
+    )
+
+
+def model_flops_per_token(
+    shape: ModelShape, layout: Layout, *, context: float | None = None
+) -> float:
+    """Return the operations to train on one token, forward and backward, without recomputation.
+
+    The backward pass has two products for each one of the forward pass: for the gradients of the
+    input and of the weight; frozen weights need only the first.
+    """
+    hidden, head = _layer_weights(shape), shape.outputs * shape.hidden
+    products = 2 * (shape.layers * hidden + head)
+    backward = 2 * products if layout.lora is None else products
+    attention = 3 * shape.layers * _attention(shape, layout, context)
+    return products + backward + attention + 3 * shape.layers * _adapter(shape, layout)
+
+
+def hardware_flops_per_token(
+    shape: ModelShape, layout: Layout, *, context: float | None = None
+) -> float:
+    """Return the operations that a GPU executes per token: the model's, and recomputation.
+
+    Recomputed are the decoder layers with checkpointing, the scores in the backward pass of sdpa's
+    and flash's kernels, and the logits of the chunked loss.
+    """
+    again = 0.0
+    if layout.checkpointing == "full":
+        products = 2 * _layer_weights(shape) + _attention(shape, layout, context)
+        again += shape.layers * (products + _adapter(shape, layout))
+    if layout.attention != "eager":
+        again += shape.layers * _attention(shape, layout, context) / 2
+    if layout.loss == "fused":
+        again += 2 * shape.vocab * shape.hidden
+    return model_flops_per_token(shape, layout, context=context) + again
+
 
 MATRIX = 0.5
 MEMORY = 0.8
@@ -28,136 +95,139 @@ LAUNCH_S = 5e-6
 LINK = 0.7
 NETWORK = 0.8 * 12.5e9
 _HIDDEN = 0.8
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-#: Kernels of one decoder layer, forward and backward, in eager mode; of each layer with an adapter on top.
+#: Kernels of one decoder layer, forward and backward, in eager mode; additional ones per adapted
+#: linear layer.
 _KERNELS = 150
 _KERNELS_OF_ADAPTER = 12
-#: What gathering and scattering costs the CPU, in kernels of each layer.
+#: CPU cost of all-gather and reduce-scatter, in kernels per layer.
 _KERNELS_OF_SHARDING = 60
-#: Bytes that the optimizer moves for each byte of a trained weight: reads weight, gradient and state, writes weight and state; and the
-#: norm of the gradients is taken.
+#: Bytes that the optimizer moves per byte of trained weights: reads weight, gradient and state,
+#: writes weight and state; includes the gradient norm.
 _OPTIMIZER = {"adamw": 8.0, "adam": 8.0, "sgd": 4.0, "adafactor": 5.0}
 ASSUMPTION = (
-    f"an estimate: matrix products at {MATRIX:.0%} of the dense peak, memory at {MEMORY:.0%} of its bandwidth, nothing compiled;"
-    " between nodes 100 Gbit/s for each GPU"
+    f"an estimate: matrix products at {MATRIX:.0%} of the dense peak, memory at {MEMORY:.0%} of its"
+    " bandwidth, nothing compiled; between nodes 100 Gbit/s for each GPU"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """The estimate.
+class SpeedEstimate:
+    """A speed estimate.
 
     Attributes:
         tokens_per_s: of all processes together, padding included.
-        step_s: seconds of one optimizer step, and of these:
-        compute_s: forward and backward, `recompute_s` of it because of checkpointing.
-        optimizer_s: the optimizer's own.
-        communication_s: what does not hide behind the computation.
-        utilisation: FLOP/s of the model (no recomputation) over the dense peak, of one GPU: MFU.
-        assumption: what to say along with it.
+        step_s: seconds per optimizer step.
+        utilisation: MFU: the model's FLOP/s (no recomputation) divided by the dense peak.
     """
 
     tokens_per_s: float
     step_s: float
-    compute_s: float
-    recompute_s: float
-    optimizer_s: float
-    communication_s: float
     utilisation: float
-    assumption: str = ASSUMPTION
 
 
-def tokens_per_second(shape: ModelShape, layout: Layout, gpu: Gpu, *, context: float | None = None) -> Speed:
-    """Return how fast a layout trains on a kind of GPU.
+def tokens_per_second(
+    shape: ModelShape, layout: Layout, gpu: Gpu, *, context: float | None = None
+) -> SpeedEstimate:
+    """Return the training speed of a layout.
 
     Args:
         shape: the model.
         layout: how it is trained.
-        gpu: on what.
-        context: mean tokens of the examples in a row, which attention reaches over; None: the whole row.
+        gpu: the GPU model.
+        context: mean tokens of the examples in a row, which attention spans; None: the whole row.
     """
     peak = gpu.peak(layout)
-    model = flops.model_flops_per_token(shape, layout, context=context)
-    hardware = flops.hardware_flops_per_token(shape, layout, context=context)
-    one_pass = _pass_s(shape, layout, gpu, hardware)
-    recompute = layout.accumulation * (one_pass - _pass_s(shape, layout, gpu, model, recomputed=False))
-    compute = layout.accumulation * one_pass
-    optimizer = _optimizer_s(shape, layout, gpu)
+    model = model_flops_per_token(shape, layout, context=context)
+    compute = layout.accumulation * _pass_s(shape, layout, gpu, context)
     communication = _communication_s(shape, layout, gpu)
     exposed = communication - min(_HIDDEN * communication, compute)
-    step = compute + optimizer + exposed
+    step = compute + _optimizer_s(shape, layout, gpu) + exposed
     speed = layout.tokens_per_step / step
-    return Speed(
-        tokens_per_s=speed, step_s=step, compute_s=compute, recompute_s=recompute, optimizer_s=optimizer, communication_s=exposed,
-        utilisation=speed * model / layout.processes / peak,
-    )  # fmt: skip
+    return SpeedEstimate(
+        tokens_per_s=speed, step_s=step, utilisation=speed * model / layout.processes / peak
+    )
 
 
-def _pass_s(shape: ModelShape, layout: Layout, gpu: Gpu, per_token: float, *, recomputed: bool = True) -> float:
-    """Return the seconds of one forward and backward pass of a micro batch."""
-    again = 4 / 3 if recomputed and layout.checkpointing == "full" else 1.0
+def _pass_s(shape: ModelShape, layout: Layout, gpu: Gpu, context: float | None) -> float:
+    again = 4 / 3 if layout.checkpointing == "full" else 1.0
     tokens = layout.tokens_per_pass
+    per_token = hardware_flops_per_token(shape, layout, context=context)
     matrix = tokens * per_token / (gpu.peak(layout) * MATRIX)
     moved = tokens * shape.layers * _layer_bytes(shape, layout) * again + _cast_bytes(shape, layout)
-    kernels = _KERNELS + _KERNELS_OF_ADAPTER * len(parameters.adapted(shape, layout.lora))
-    kernels += _KERNELS_OF_SHARDING if layout.sharding in ("fsdp", "zero3") and layout.processes > 1 else 0
+    kernels = _KERNELS + _KERNELS_OF_ADAPTER * len(adapted(shape, layout.lora))
+    kernels += (
+        _KERNELS_OF_SHARDING if layout.sharding in ("fsdp", "zero3") and layout.processes > 1 else 0
+    )
     return max(matrix + moved / (gpu.bandwidth * MEMORY), shape.layers * kernels * again * LAUNCH_S)
 
 
 def _layer_bytes(shape: ModelShape, layout: Layout) -> float:
-    """Return the bytes that the operations between the products of one layer move for a token, forward and backward.
+    """Return the bytes that one layer moves per token between the matrix products, forward and
+    backward.
 
-    Of transformers' eager code in bfloat16: a norm reads and writes its input about 15 times over, in part as float32; rotary positions do
-    so 6 times with queries and keys; the gate 5 times with the inner activations; a residual 3 times. Backward takes about as much again,
-    and a half.
+    For transformers' eager code in bfloat16: a norm reads and writes its input about 15 times,
+    partly in float32; rotary positions read and write queries and keys 6 times; the gate the inner
+    activations 5 times; a residual 3 times. The backward pass takes about 1.5 times as much.
     """
-    width = _BYTES[layout.compute or layout.weights]
+    width = WIDTH[layout.compute or layout.weights]
     inner = shape.intermediate * max(1, shape.experts_per_token)
     forward = shape.hidden * (shape.norms * 15 + 6) + (shape.queries + shape.keys) * 12 + inner * 5
     if layout.attention == "eager":  # scores, mask, softmax in float32, dropout
         forward += shape.heads * layout.length * 8
-    adapters = sum(each.inputs + each.outputs for each in parameters.adapted(shape, layout.lora)) * 3 if layout.lora is not None else 0
+    adapters = (
+        sum(each.inputs + each.outputs for each in adapted(shape, layout.lora)) * 3
+        if layout.lora is not None
+        else 0
+    )
     return 2.5 * width * (forward + adapters)
 
 
 def _cast_bytes(shape: ModelShape, layout: Layout) -> float:
-    """Return the bytes of copying the weights into the dtype of autocast, or of a quantised base out of its own, in one pass."""
+    """Return the bytes to cast the weights to autocast's dtype, or to dequantize the base, in one
+    pass.
+    """
     if layout.quantization != "none":
         held = 0.5 if layout.quantization == "4bit" else 1.0
-        return 2 * shape.parameters * (held + 2)  # for the forward and again for the backward pass
+        return 2 * shape.parameters * (held + 2)  # in the forward and again in the backward pass
     if layout.compute is None or layout.weights == layout.compute:
         return 0.0
     shared = layout.processes if layout.sharding in ("fsdp", "zero3") else 1
-    return shape.parameters * (_BYTES[layout.weights] + _BYTES[layout.compute]) / shared
+    return shape.parameters * (WIDTH[layout.weights] + WIDTH[layout.compute]) / shared
 
 
 def _optimizer_s(shape: ModelShape, layout: Layout, gpu: Gpu) -> float:
-    trained = parameters.trainable(shape, layout.lora) / (1 if layout.sharding == "ddp" else layout.processes)
-    kind = next((words for name, words in _OPTIMIZER.items() if layout.optimizer.startswith(name)), 8.0)
-    width = 4 if layout.lora is not None else _BYTES[layout.weights]
+    trained = trainable(shape, layout.lora) / (1 if layout.sharding == "ddp" else layout.processes)
+    kind = next(
+        (words for name, words in _OPTIMIZER.items() if layout.optimizer.startswith(name)), 8.0
+    )
+    width = 4 if layout.lora is not None else WIDTH[layout.weights]
     state = 0.25 if "8bit" in layout.optimizer else 1.0
     return trained * width * (4 + (kind - 4) * state) / (gpu.bandwidth * MEMORY)
 
 
 def _communication_s(shape: ModelShape, layout: Layout, gpu: Gpu) -> float:
-    """Return the seconds of all collectives of one step, by ring algorithms; gradients go round once for each step."""
+    """Return the seconds of all collectives of one step, with ring algorithms; gradients are
+    reduced once per step.
+    """
     n = layout.processes
     if n == 1:
         return 0.0
     inside = gpu.link * LINK
     speed = inside if layout.nodes == 1 else min(inside, layout.gpus_per_node * NETWORK)
     share = (n - 1) / n
-    gradients = parameters.trainable(shape, layout.lora) * (4 if layout.lora is not None else _BYTES[layout.weights])
-    weights = float(shape.parameters * _BYTES[layout.compute or layout.weights])
+    gradients = trainable(shape, layout.lora) * (
+        4 if layout.lora is not None else WIDTH[layout.weights]
+    )
+    weights = float(shape.parameters * WIDTH[layout.compute or layout.weights])
     if layout.quantization != "none":
         weights = shape.parameters * (0.5 if layout.quantization == "4bit" else 1.0)
     once = share * gradients
     match layout.sharding:
         case "ddp":
             moved = 2 * once
-        case "zero2":  # gradients are scattered in each pass, weights gathered once
+        case "zero2":  # reduce-scatter in each pass, one all-gather of the weights
             moved = layout.accumulation * once + share * (gradients if layout.lora is None else 0)
-        case _:  # weights are gathered for the forward and for the backward pass
+        case _:  # weights are gathered in the forward and in the backward pass
             sent = layout.accumulation if layout.sync_each_batch else 1
             moved = 2 * layout.accumulation * share * weights + sent * once
     return moved / speed

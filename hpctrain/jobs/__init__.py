@@ -1,4 +1,5 @@
-"""Job spec → directives → script text.
+"""Jobs: rendering their scripts, and submitting, resubmitting, deleting and explaining them.
 
-Pure: no clock, no environment, no files, no processes, no printing. Facts and template texts come in as arguments.
+`render`, `directives` and `templates` are pure: facts and template texts are passed in as
+arguments.
 """

@@ -1,51 +1,96 @@
-"""The `#SBATCH` lines of a job: exactly one GPU dialect, one memory rule, one task layout."""
+"""The `#SBATCH` lines of a job: exactly one GPU syntax, one memory option, one task layout."""
 
 from __future__ import annotations
 
+from hpctrain.config.spec import JobSpec
 from hpctrain.errors import UsageError
-from hpctrain.jobs.spec import JobSpec
-from hpctrain.scheduler.parse import directives as sbatch
-from hpctrain.scheduler.parse import duration, log_pattern, memory_size
+from hpctrain.slurm.notations import directives as sbatch
+from hpctrain.slurm.notations import log_pattern, units
 
-#: Directives that hpctrain writes itself, and what to use in their place.
-MODELLED = {
-    "job-name": "--job-name", "nodes": "--nodes", "partition": "--partition", "account": "--account", "qos": "--qos", "time": "--time",
-    "mem": "--mem", "mem-per-cpu": "--mem-per-cpu", "cpus-per-task": "--cpus-per-task", "constraint": "--constraint",
-    "reservation": "--reservation", "chdir": "--chdir", "gpus": "--gpus", "gpus-per-node": "--gpus", "gpus-per-task": "--gpus",
-    "gpus-per-socket": "--gpus", "ntasks": "--nodes and --gpus", "ntasks-per-node": "--nodes and --gpus", "ntasks-per-gpu": "--gpus",
-    "mem-per-gpu": "--mem", "output": "--job-name (logs/output_NAME.log follows it)",
-    "error": "--job-name (logs/error_NAME.log follows it)",
-    "open-mode": "nothing: logs are always appended to, so that a requeue loses none",
-    "array": "--array", "requeue": "--restart requeue", "no-requeue": "--restart off",
-    # Older names that sbatch still takes.
-    "tasks": "--nodes and --gpus", "tasks-per-node": "--nodes and --gpus", "workdir": "--chdir",
-}  # fmt: skip
-#: Options that make sbatch do something else than take the script, and what to type for that.
-NOT_A_JOB = {
-    "help": "sbatch --help", "usage": "sbatch --usage", "version": "sbatch --version", "test-only": "hpctrain submit --test-only",
-    "wait": "hpctrain submit --wait", "wrap": "--script",
-}  # fmt: skip
+#: For options that hpctrain does not set itself.
+_OTHER = "from config.yaml or the cluster's profile"
+#: Comments are aligned at this column; after longer lines they follow directly.
+_COMMENT_COLUMN = 50
+
+
+def _comments(spec: JobSpec) -> dict[str, str]:
+    """Return the comment for each directive; sbatch ignores a trailing comment."""
+    several = spec.processes_per_task > 1
+    return {
+        "job-name": "its name in squeue and in its logs",
+        "chdir": "the directory in which it runs",
+        "account": "the project that is charged",
+        "partition": "the set of nodes, and their queue",
+        "qos": "its priority and its limits",
+        "reservation": "nodes reserved beforehand",
+        "constraint": "only nodes with these features",
+        "nodes": "how many nodes",
+        "ntasks-per-node": (
+            "one launcher on each node"
+            if spec.launcher != "srun"
+            else "one process for each GPU"
+            if spec.gpus_per_node
+            else "one process on each node"
+        ),
+        "cpus-per-task": (
+            f"cores per node, for {spec.processes_per_task} processes"
+            if several
+            else "cores of the process"
+            if spec.launcher != "srun"
+            else "cores of each process"
+        ),
+        "gres": "per node, not in total",
+        "gpus-per-node": "per node, not in total",
+        "gpus": "in total, over all nodes",
+        "mem": "host memory per node",
+        "mem-per-cpu": "host memory per core",
+        "time": "the time limit; short jobs start sooner",
+        "array": "the tasks; after %, how many run at a time",
+        "output": "%A_%a: the array job and the task" if spec.array else "%j: the job ID",
+        "error": "stderr, apart from stdout",
+        "open-mode": "a requeued job keeps its earlier log",
+        "requeue": "queued again after preemption or a node failure",
+        "no-requeue": (
+            "the next job of the chain continues"
+            if spec.restart == "chain"
+            else "a node failure does not start it from scratch"
+        ),
+    }
 
 
 def lines(spec: JobSpec) -> list[str]:
-    """Return the `#SBATCH` lines of `spec`, in the order in which a reader asks: what, where, how much, how long, what is logged.
+    """Return the `#SBATCH` lines of `spec`, each with a comment, in the order: what, where, how
+    much, how long, logs.
 
     Raises:
-        UsageError: the directory's name holds what a directive cannot carry.
+        UsageError: the directory's name contains characters that a directive cannot hold.
     """
-    if "\\" in spec.chdir or any(ord(character) < 32 or ord(character) == 127 for character in spec.chdir):
-        # Slurm takes a backslash in a log's path as "leave %j alone" and then drops it: the job ends at once, FAILED 0:53, with no log.
+    if "\\" in spec.chdir or any(
+        ord(character) < 32 or ord(character) == 127 for character in spec.chdir
+    ):
+        # Slurm takes a backslash in a log path to mean "do not expand %j" and then drops it: the
+        # job ends at once, FAILED 0:53, without a log.
         raise UsageError(
-            f"a job cannot run in {spec.chdir!r}: a #SBATCH line cannot carry line breaks, other control characters or backslashes",
-            fix="rename the directory, or: hpctrain render --chdir DIRECTORY",
+            f"a job cannot run in {spec.chdir!r}: a #SBATCH line cannot carry line breaks, other"
+            " control characters or backslashes",
+            hint="rename the directory, or use another one: hpctrain render --chdir DIRECTORY",
         )
-    return [_line(name, value) for name, value in values(spec)]
+    comments = _comments(spec)
+    written = []
+    for name, value in values(spec):
+        assigned = "" if value is None else f"={sbatch.quote(value)}"
+        written.append((f"{sbatch.MAGIC} --{name}{assigned}", comments.get(name, _OTHER)))
+    column = max(len(line) for line, _ in written if len(line) <= _COMMENT_COLUMN)
+    return [f"{line:{column}} # {comment}" for line, comment in written]
 
 
 def values(spec: JobSpec) -> list[tuple[str, str | None]]:
-    """Return directive name and value (None for a flag) in order; options of the user's own come last."""
+    """Return directive names and values (None for a flag) in order; custom options come last."""
     extra = dict(spec.sbatch)
-    gres = [item for item in (_gpu_gres(spec), extra.pop("gres", None)) if item]
+    dialect = spec.gpu_directive if spec.gpus_per_node else "none"
+    per_node = _gpu_count(spec, spec.gpus_per_node)
+    gres = [f"gpu:{per_node}"] if dialect == "gres" else []
+    gres += filter(None, [extra.pop("gres", None)])
     logs, number = f"{log_pattern.escape(spec.chdir)}/logs", "%A_%a" if spec.array else "%j"
     rows: list[tuple[str, str | None]] = [
         ("job-name", spec.job_name),
@@ -59,28 +104,25 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
         ("ntasks-per-node", str(spec.tasks_per_node)),
         ("cpus-per-task", str(spec.cores_per_task)),
         ("gres", ",".join(gres) or None),
-        ("gpus-per-node", _gpu_count(spec, spec.gpus_per_node) if spec.gpu_directive == "gpus-per-node" else None),
-        ("gpus", _gpu_count(spec, spec.processes) if spec.gpu_directive == "gpus" else None),
-        ("mem", None if spec.mem_bytes is None else memory_size.format(spec.mem_bytes)),
-        ("mem-per-cpu", None if spec.mem_per_cpu_bytes is None else memory_size.format(spec.mem_per_cpu_bytes)),
-        ("time", None if spec.time_s is None else duration.format(spec.time_s)),
+        ("gpus-per-node", per_node if dialect == "gpus-per-node" else None),
+        ("gpus", _gpu_count(spec, spec.processes) if dialect == "gpus" else None),
+        ("mem", None if spec.mem_bytes is None else units.format_memory(spec.mem_bytes)),
+        (
+            "mem-per-cpu",
+            None if spec.mem_per_cpu_bytes is None else units.format_memory(spec.mem_per_cpu_bytes),
+        ),
+        ("time", None if spec.time_s is None else units.format_time(spec.time_s)),
         ("array", spec.array),
         ("output", f"{logs}/output_{spec.job_name}_{number}.log"),
         ("error", f"{logs}/error_{spec.job_name}_{number}.log"),
         ("open-mode", "append"),
     ]
-    # Some sites leave it off (JobRequeue=0), and then a job cannot be requeued at all. Where the training does not know how to go on, or
-    # may not, a node that fails must not start it from the beginning either.
-    requeue: list[tuple[str, str | None]] = [("requeue" if spec.restart == "requeue" else "no-requeue", None)]
+    # Some sites disable requeueing (JobRequeue=0), and then no job can be requeued. If the training
+    # cannot or must not resume, a node failure must not restart it from scratch either.
+    requeue: list[tuple[str, str | None]] = [
+        ("requeue" if spec.restart == "requeue" else "no-requeue", None)
+    ]
     return [row for row in rows if row[1] is not None] + requeue + list(extra.items())
-
-
-def _line(name: str, value: str | None) -> str:
-    return f"{sbatch.MAGIC} --{name}" if value is None else f"{sbatch.MAGIC} --{name}={sbatch.quote(value)}"
-
-
-def _gpu_gres(spec: JobSpec) -> str | None:
-    return f"gpu:{_gpu_count(spec, spec.gpus_per_node)}" if spec.gpu_directive == "gres" else None
 
 
 def _gpu_count(spec: JobSpec, count: int) -> str:

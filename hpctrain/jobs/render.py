@@ -1,49 +1,31 @@
-"""Job spec + template texts → script text, with a header that says who made it and how to make it again."""
+"""Job spec + template texts → script text, with the command to render it again in the header."""
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from hpctrain.config import stages
+from hpctrain.config.arguments import Arguments
+from hpctrain.config.spec import JobSpec, short_digest
 from hpctrain.errors import UsageError
-from hpctrain.jobs import directives, sharding, shell, stages
-from hpctrain.jobs.spec import JobSpec, short_digest
+from hpctrain.jobs import directives
+from hpctrain.jobs.header import LIBRARY, LIBRARY_DIRECTORY, NO_SEAL
+from hpctrain.util import shell
 
-_MADE = re.compile(
-    r"^# made by hpctrain \S+ from template .+ [0-9a-f]{12}, "
-    r"config [0-9a-f]{12}, text (?P<seal>[0-9a-f]{12})$",
-    re.MULTILINE,
-)
-_AGAIN = re.compile(r"^# make it again: (?P<command>.+)$", re.MULTILINE)
-#: What Jinja calls a referenced template; looking for it in the text is 4 ms cheaper than parsing the template a second time.
+#: The name of a referenced template; matching it in the text is 4 ms faster than parsing the
+#: template a second time.
 _REFERENCE = re.compile(r"""\{%-?\s*(?:import|from|include|extends)\s+["']([^"']+)["']""")
-_NO_SEAL = "0" * 12
-ACCELERATE_TEMPLATE = "accelerate.yaml.j2"
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a script's header says.
-
-    Attributes:
-        untouched: whether the text is still what hpctrain wrote.
-        directory: where the command was given.
-        arguments: of `hpctrain render`, as argv words.
-    """
-
-    untouched: bool
-    directory: str
-    arguments: tuple[str, ...]
 
 
 def template_name(spec: JobSpec) -> str:
-    """Return the name of the shipped template for `spec`."""
+    """Return the name of the built-in template for `spec`."""
     return "single_node.sbatch.j2" if spec.nodes == 1 else "multi_node.sbatch.j2"
 
 
@@ -57,96 +39,72 @@ def render(
     arguments: tuple[str, ...],
     compiled: jinja2.BytecodeCache | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
+    standalone: bool = False,
 ) -> str:
     """Return the sbatch script of `spec`.
 
     Args:
         spec: the job.
-        templates: name to text; `template` and whatever it imports must be among them.
+        templates: name to text; must contain `template` and everything that it imports.
         template: the name of the one to render.
-        version: of hpctrain.
-        directory: where the command is given.
-        arguments: the words behind `hpctrain render` that make this script again.
-        compiled: where Jinja keeps compiled templates; compiling them is a tenth of the time of `hpctrain render`.
-        files: the files behind the names of `templates`, for messages, where they differ.
+        version: the version of hpctrain.
+        directory: the working directory of the command.
+        arguments: the arguments of `hpctrain render` that reproduce this script.
+        compiled: Jinja's cache of compiled templates; compiling them takes a tenth of the time of
+            `hpctrain render`.
+        files: the files that `templates` were read from, for messages, if the names differ.
+        standalone: include the library's functions in the script, which otherwise sources a file.
 
     Raises:
-        UsageError: the template does not parse, uses an undefined variable, or does not start with `#!`.
+        UsageError: the template does not parse, uses an undefined variable, or does not start with
+            `#!`.
     """
-    context = {"job": spec, "directives": _Lines(directives.lines(spec)), "arguments": _Lines(_argument_lines(spec.arguments))}
+    context = {
+        "job": spec,
+        "directives": _Lines(directives.lines(spec)),
+        "arguments": _Lines(shell.join(group) for _, group in shell.option_groups(spec.arguments)),
+        "library": library_path(spec.chdir, templates[LIBRARY], version),
+        "standalone": templates[LIBRARY] if standalone else "",
+    }
     text = _fill(template, templates, context, compiled, files)
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
         raise UsageError(
             f"template {template} does not start with a #! line, so Slurm would refuse the script",
-            details=(f"{files.get(template, template)}:1: {first[:60]!r}",), fix=f"begin {template} with: #!/bin/bash",
-        )  # fmt: skip
-    title = f"# {spec.job_name}: {spec.layout}, started by {spec.launcher}"
-    return _seal([first, title, _made_of(template, templates, version), _again(directory, arguments), rest], spec)
+            details=(f"{files.get(template, template)}:1: {first[:60]!r}",),
+            hint=f"begin {template} with: #!/bin/bash",
+        )
+    again = shell.join(("hpctrain", "render", *arguments))
+    unsealed = (
+        f"{first}\n"
+        f"# {spec.job_name}: {spec.layout}, started by {spec.launcher}\n"
+        f"# made by hpctrain {version} from template {shell.quote(template)}"
+        f" {_template_digest(template, templates)}, config {spec.digest()}, text {NO_SEAL}\n"
+        f"# make it again: cd {shell.quote(directory)} && {again}\n" + rest.rstrip("\n") + "\n"
+    )
+    return unsealed.replace(f", text {NO_SEAL}\n", f", text {short_digest(unsealed)}\n", 1)
 
 
-def render_accelerate_config(
-    spec: JobSpec,
-    templates: Mapping[str, str],
-    *,
-    compiled: jinja2.BytecodeCache | None = None,
-    files: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Return the accelerate config that the script of a job that shards writes for itself."""
-    return _fill(ACCELERATE_TEMPLATE, templates, {"job": spec}, compiled, files)
-
-
-def _made_of(template: str, templates: Mapping[str, str], version: str) -> str:
-    return f"# made by hpctrain {version} from template {shell.quote(template)} {_template_digest(template, templates)}"
-
-
-def _again(directory: str, arguments: tuple[str, ...]) -> str:
-    return f"# make it again: cd {shell.quote(directory)} && {shell.join(('hpctrain', 'render', *arguments))}"
-
-
-def _seal(parts: list[str], spec: JobSpec) -> str:
-    """Return the whole text, with the digest of itself in the line that says what it is made of, the third last of `parts`."""
-    made_of = parts[-3]
-    made = f"{made_of}, config {spec.digest()}, text {_NO_SEAL}"
-    unsealed = "\n".join([*parts[:-3], made, parts[-2], parts[-1].rstrip("\n")]) + "\n"
-    return unsealed.replace(made, made.replace(f"text {_NO_SEAL}", f"text {short_digest(unsealed)}"), 1)
-
-
-def read_header(script: str) -> Made | None:
-    """Return what the header of `script` says, or None where hpctrain did not write it."""
-    made, again = _MADE.search(script), _AGAIN.search(script)
-    if made is None or again is None:
-        return None
-    unsealed = script[: made.start("seal")] + _NO_SEAL + script[made.end("seal") :]
-    try:
-        words = shell.split(again["command"])
-    except ValueError:
-        return None
-    if len(words) < 5 or words[0] != "cd" or words[2:5] != ["&&", "hpctrain", "render"]:
-        return None
-    return Made(made["seal"] == short_digest(unsealed), words[1], tuple(words[5:]))
+def library_path(chdir: str, text: str, version: str) -> str:
+    """Return the library path for jobs that run in `chdir`. The name contains a digest of the
+    content, so that a newer hpctrain never changes what a queued job sources.
+    """
+    return f"{chdir.rstrip('/')}/{LIBRARY_DIRECTORY}/job-{version}-{short_digest(text)}.sh"
 
 
 class _Lines(list[str]):
-    """Lines that a template may loop over, join, or simply print."""
+    """Lines that a template can loop over, join, or print."""
 
     def __str__(self) -> str:
         return "\n".join(self)
 
 
-def _argument_lines(arguments: tuple[str, ...]) -> list[str]:
-    """Return the training arguments as lines of bash, an option and its values on each."""
-    lines: list[list[str]] = []
-    for word in arguments:
-        if lines and not word.startswith("--"):
-            lines[-1].append(word)
-        else:
-            lines.append([word])
-    return [shell.join(line) for line in lines]
-
-
 def _fill(
-    name: str, templates: Mapping[str, str], context: Mapping[str, object], compiled: jinja2.BytecodeCache | None, files: Mapping[str, str]
+    name: str,
+    templates: Mapping[str, str],
+    context: Mapping[str, object],
+    compiled: jinja2.BytecodeCache | None,
+    files: Mapping[str, str],
 ) -> str:
     environment = _environment(tuple(templates.items()), compiled)
     try:
@@ -154,7 +112,11 @@ def _fill(
     except jinja2.TemplateSyntaxError as error:
         where, line, what = error.name or name, f":{error.lineno}", str(error.message)
     except jinja2.TemplateNotFound as error:
-        where, line, what = name, "", f"there is no template {error.name!r}; known are {', '.join(sorted(templates))}"
+        where, line, what = (
+            name,
+            "",
+            f"there is no template {error.name!r}; known are {', '.join(sorted(templates))}",
+        )
     except (
         jinja2.TemplateError,
         TypeError,
@@ -165,9 +127,11 @@ def _fill(
         RecursionError,
         MemoryError,
     ) as error:
-        import traceback
-
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in templates]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename in templates
+        ]
         where, line = (frames[-1].filename, f":{frames[-1].lineno}") if frames else (name, "")
         what = str(error) or type(error).__name__
     place = files.get(where, where)
@@ -175,15 +139,25 @@ def _fill(
         f"template {name} cannot be rendered",
         details=(
             f"{place}{line}: {what}",
-            "a template sees `job` (hpctrain/jobs/spec.py), `directives` (the #SBATCH lines) and `arguments` (of the training)",
+            (
+                "a template sees `job` (hpctrain/config/spec.py), `directives` (the #SBATCH lines),"
+                " `arguments` (of the training), `library` and `standalone` (docs/templates.md)"
+            ),
         ),
-        fix=f"edit {place}, then run the command again",
+        hint=f"edit {place}, then run the command again",
     )
 
 
+def _quoted(value: object) -> str:
+    """Return `value` as one bash word that is safe inside the script's single quotes."""
+    return shell.quote(value).replace("'", "'\\''")
+
+
 @lru_cache(maxsize=4)
-def _environment(templates: tuple[tuple[str, str], ...], compiled: jinja2.BytecodeCache | None) -> jinja2.Environment:
-    """Return what compiles the templates; it keeps what it has compiled, which the scripts of a sweep's points share."""
+def _environment(
+    templates: tuple[tuple[str, str], ...], compiled: jinja2.BytecodeCache | None
+) -> jinja2.Environment:
+    """Return the Jinja environment, which caches the templates that a sweep's scripts share."""
     texts = dict(templates)
 
     def load(name: str) -> tuple[str, str, None] | None:
@@ -196,17 +170,18 @@ def _environment(templates: tuple[tuple[str, str], ...], compiled: jinja2.Byteco
         lstrip_blocks=True,
         keep_trailing_newline=True,
         bytecode_cache=compiled,
-        autoescape=False,  # bash, not HTML: the `sh` filter is what escapes here
+        autoescape=False,  # bash, not HTML: the `sh` filter escapes
     )
     environment.filters["sh"] = shell.quote
-    environment.filters["sharding_variables"] = sharding.variables
-    environment.filters["training_argument"] = sharding.training_argument
+    environment.filters["quoted"] = _quoted
+    environment.filters["sharding_variables"] = variables
+    environment.filters["training_argument"] = training_argument
     environment.filters["stage_variable"] = stages.variable
     return environment
 
 
 def _template_digest(name: str, templates: Mapping[str, str]) -> str:
-    """Return the digest of a template and of everything it imports by name."""
+    """Return the digest of a template and all templates that it imports by name."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -215,3 +190,54 @@ def _template_digest(name: str, templates: Mapping[str, str]) -> str:
             seen.add(current)
             waiting += _REFERENCE.findall(templates[current])
     return short_digest("\0".join(templates[current] for current in sorted(seen)))
+
+
+_FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_OFFLOAD_PARAMS": "false",
+    "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    "FSDP_SYNC_MODULE_STATES": "true",
+    "FSDP_ACTIVATION_CHECKPOINTING": "false",
+}
+
+
+def variables(spec: JobSpec) -> list[tuple[str, str]]:
+    """Return the environment variables that make the processes started by torchrun or srun shard as
+    in `spec`; none for ddp.
+    """
+    if spec.sharding == "ddp":
+        return []
+    if spec.sharding == "fsdp":
+        return list(_FSDP.items())
+    values = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if spec.sharding == "zero3" else "2",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": training_argument(
+            spec, "gradient_accumulation_steps", "auto"
+        ),
+        "ACCELERATE_GRADIENT_CLIPPING": training_argument(spec, "max_grad_norm", "auto"),
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+    }
+    if spec.sharding == "zero3":
+        values |= {
+            "ACCELERATE_DEEPSPEED_ZERO3_INIT": "true",
+            "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "true",
+        }
+    return list(values.items())
+
+
+def training_argument(spec: JobSpec, name: str, default: str) -> str:
+    """Return the number after the last `--name` among the training arguments; `default` if it is
+    not a number.
+    """
+    number = Arguments(spec).get(name) or ""
+    return (
+        number
+        if number.replace(".", "", 1).isascii() and number.replace(".", "", 1).isdecimal()
+        else default
+    )

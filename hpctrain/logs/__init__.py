@@ -1,4 +1,5 @@
-"""The logs of jobs: which files they are, what their lines say once cleaned, and reading them whole, in part, or as they grow.
+"""The logs of jobs: find the files, clean their lines, read them completely, in part, or as they
+grow.
 
-Reads files and nothing else: no scheduler is asked, nothing is printed. What is in a line is never trusted.
+Only reads files: queries no scheduler, prints nothing. Log content is untrusted.
 """

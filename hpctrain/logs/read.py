@@ -1,38 +1,32 @@
-"""Reading log files of any size, in bounded pieces: a file may grow, shrink, be replaced or vanish meanwhile, and that is no error.
+"""Read log files of any size in bounded pieces, completely or as they grow. It is not an error if a
+file does not exist yet, grows, shrinks, is replaced or removed meanwhile.
 
-A line is what ends with a newline, as in every editor. One that is longer than `LONGEST_BYTES` comes as its two ends, with a mark between
-them: memory is bounded whatever is in a file.
+A line ends with a newline; one longer than `LONGEST_BYTES` is split, so memory is bounded. Growing
+files are polled by position: there are no notifications for NFS writes by other nodes.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
-import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
-from hpctrain.logs.model import LogFile
+from hpctrain.util import stored
 
 LONGEST_BYTES = 1 << 20
-_KEPT_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 20
-#: What gzip begins a file with; its name may not say so, or say so wrongly.
+#: The first bytes of a gzip file, regardless of its name.
 _PACKED = b"\x1f\x8b"
 
 
-def problem(file: LogFile | Path) -> str | None:
-    """Return why a file cannot be read, in words; None for one that can be, and for one that is not there."""
-    path = file.path if isinstance(file, LogFile) else file
+def problem(path: Path) -> str | None:
+    """Return why a file cannot be read, as text; None if it can, or if it does not exist."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            return "a folder"
-        if not stat.S_ISREG(mode):
-            return "no regular file"
-        with path.open("rb") as stream:
+        with stored.open_regular(path) as stream:
             stream.read(1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -41,58 +35,59 @@ def problem(file: LogFile | Path) -> str | None:
     return None
 
 
-def pieces(file: LogFile | Path, *, start: int = 0, block: int = _BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield what is in a file now, in pieces that end where a line does; the last one may not.
+def blocks(path: Path, *, start: int = 0, block: int = _BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the current content of a file, decompressed, in blocks that may end within a line.
 
-    What a file gets while it is read is left for the next time. One that is packed by gzip is unpacked. A file that is not there,
-    cannot be read or is no regular file yields nothing: `problem` says why.
-
-    Args:
-        file: to read.
-        start: byte where to begin, of the unpacked file.
-        block: bytes that are read at once; a piece may be `LONGEST_BYTES` longer.
+    Data appended during the read is not included. A file that does not exist, cannot be read or is
+    not a regular file yields nothing: `problem` returns the reason.
     """
-    path = file.path if isinstance(file, LogFile) else file
-    cutter = Cutter()
     try:
         with _opened(path) as stream:
             left = None if _is_packed(stream) else max(0, os.fstat(stream.fileno()).st_size - start)
             stream.seek(start)
-            while left is None or left > 0:
-                got = stream.read(block if left is None else min(block, left))
-                if not got:
-                    break
+            while got := stream.read(block if left is None else min(block, left)):
                 left = None if left is None else left - len(got)
-                if piece := cutter.add(got):
-                    yield piece
-    except (OSError, EOFError, zlib.error):  # gone, or half packed
-        pass
+                yield got
+    except (OSError, EOFError, zlib.error):  # removed, or incompletely compressed
+        return
+
+
+def pieces(path: Path, *, start: int = 0, block: int = _BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield `blocks` that end with a line; the last one may not.
+
+    Args:
+        path: the file.
+        start: first byte, of the decompressed file.
+        block: bytes per read; a piece may be `LONGEST_BYTES` longer.
+    """
+    cutter = Cutter()
+    for got in blocks(path, start=start, block=block):
+        if piece := cutter.add(got):
+            yield piece
     if rest := cutter.rest():
         yield rest
 
 
-def lines(file: LogFile | Path, *, start: int = 0, number: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, line) of what is in a file now, without newlines; `number` is that of the line that begins at byte `start`."""
-    for piece in pieces(file, start=start):
-        found = piece.split(b"\n")
-        if not found[-1]:
-            found.pop()
-        for line in found:
-            yield number, line
-            number += 1
+def lines(path: Path, *, start: int = 0) -> Iterator[bytes]:
+    """Yield the current lines of a file, without newlines."""
+    for piece in pieces(path, start=start):
+        yield from split(piece)
 
 
-def tail(file: LogFile | Path, count: int, *, most_bytes: int = 64 << 20) -> tuple[int, bool]:
-    """Return the byte where the last `count` lines begin, and whether that is the beginning of a line; reads from the end.
+def split(piece: bytes) -> list[bytes]:
+    """Return the lines of a piece."""
+    return piece.removesuffix(b"\n").split(b"\n") if piece else []
 
-    Of a packed file it is 0: there is no reading from its end. Lines that are longer than `most_bytes` together are not all found: then
-    it is the byte that lies so far before the end.
+
+def tail(path: Path, count: int, *, most_bytes: int = 64 << 20) -> int:
+    """Return the byte offset of the last `count` lines, reading from the end.
+
+    0 for a compressed file, which cannot be read from its end. At most `most_bytes` before the end.
     """
-    path = file.path if isinstance(file, LogFile) else file
     try:
         with _opened(path) as stream:
             if _is_packed(stream):
-                return 0, True
+                return 0
             size = stream.seek(0, 2)
             position, wanted = size, count
             while position > 0 and size - position < most_bytes:
@@ -100,108 +95,148 @@ def tail(file: LogFile | Path, count: int, *, most_bytes: int = 64 << 20) -> tup
                 stream.seek(begin)
                 got = stream.read(position - begin)
                 if position == size and got.endswith(b"\n"):
-                    got = got[:-1]  # it ends the last line, and begins none
+                    got = got[:-1]  # it ends the last line, and starts none
                 at = len(got)
                 while wanted and (at := got.rfind(b"\n", 0, at)) >= 0:
                     wanted -= 1
                 if not wanted:
-                    return begin + at + 1, True
+                    return begin + at + 1
                 position = begin
-            return position, position == 0
+            return position
     except OSError:
-        return 0, True
-
-
-def blocks(file: LogFile | Path, *, start: int = 0) -> Iterator[bytes]:
-    """Yield what is in a file now, byte for byte, unpacked, in blocks that end anywhere; as `pieces` otherwise."""
-    path = file.path if isinstance(file, LogFile) else file
-    try:
-        with _opened(path) as stream:
-            stream.seek(start)
-            while got := stream.read(_BLOCK_BYTES):
-                yield got
-    except (OSError, EOFError, zlib.error):
-        return
+        return 0
 
 
 class Cutter:
-    """Makes pieces that end where lines do, out of blocks that end anywhere, and cuts lines that are too long."""
+    """Cuts blocks into pieces that end with a line; overlong lines are split."""
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []  # the line that has not ended
+        self._held: list[bytes] = []  # the incomplete line
         self._size = 0
-        self._head = b""
-        self._dropped = 0
 
     def add(self, got: bytes) -> bytes:
-        """Take the next bytes; return what ends with a line's end, or nothing."""
+        """Add bytes; return the complete lines, if any."""
         end = got.rfind(b"\n") + 1
-        if not end:
-            self._hold(got)
-            return b""
-        self._hold(got[: got.index(b"\n") + 1])
-        first = self.rest()
-        self._hold(got[end:])
-        return first + _short(got[got.index(b"\n") + 1 : end])
+        if not end and self._size + len(got) > LONGEST_BYTES:
+            end = len(got)
+        whole = b"".join((*self._held, got[:end])) if end else b""
+        self._held = [got[end:]] if end else [*self._held, got]
+        self._size = sum(map(len, self._held))
+        return whole
 
     def rest(self) -> bytes:
-        """Return what is held, and forget it."""
+        """Return and clear the incomplete line."""
         line = b"".join(self._held)
-        if self._dropped or len(line) > LONGEST_BYTES:
-            line = _cut(self._head + line, self._dropped)
-        self._held, self._size, self._head, self._dropped = [], 0, b"", 0
+        self._held, self._size = [], 0
         return line
-
-    @property
-    def holds(self) -> bool:
-        """Whether a line has begun and not ended."""
-        return self._size > 0 or self._dropped > 0
-
-    def _hold(self, got: bytes) -> None:
-        if not got:
-            return
-        self._held.append(got)
-        self._size += len(got)
-        if self._size > LONGEST_BYTES + _BLOCK_BYTES:
-            line = b"".join(self._held)
-            if not self._head:
-                self._head, line = line[:_KEPT_BYTES], line[_KEPT_BYTES:]
-            self._dropped += len(line) - _KEPT_BYTES
-            self._held, self._size = [line[-_KEPT_BYTES:]], _KEPT_BYTES
-
-
-def _short(piece: bytes) -> bytes:
-    """Return whole lines, the long ones cut: there are none but in pieces of larger blocks than usual."""
-    if len(piece) <= LONGEST_BYTES:
-        return piece
-    return b"\n".join(line if len(line) <= LONGEST_BYTES else _cut(line, 0) for line in piece.split(b"\n"))
-
-
-def _cut(line: bytes, dropped: int) -> bytes:
-    """Return the two ends of a line. Carriage returns keep halves of progress bars apart, and the mark from both."""
-    more = len(line) - 2 * _KEPT_BYTES + dropped
-    return b"%b\r[... %d bytes left out ...]\r%b" % (line[:_KEPT_BYTES], more, line[-_KEPT_BYTES:])
 
 
 def _is_packed(stream: IO[bytes]) -> bool:
-    return not isinstance(stream, io.FileIO)
+    return isinstance(stream, gzip.GzipFile)
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file that is one: a named pipe would keep the reader waiting.
+    """Open a file, decompressed; raises OSError, also if it is not a regular file."""
+    stream = stored.open_regular(path)
+    if os.pread(stream.fileno(), len(_PACKED), 0) != _PACKED:
+        return stream
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
 
-    Raises:
-        OSError: it is not there, cannot be read, or is no regular file.
+
+# -- growing files ---------------------------------------------------------------------------------
+
+Change = Literal["truncated", "replaced"]
+#: Polls after which an incomplete line is shown: a prompt, a progress bar, the last output of a
+#: process that was killed.
+_PATIENCE = 6
+#: Bytes per poll: one file must not delay the others.
+_MOST_BYTES = 8 << 20
+
+
+class Growing:
+    """One growing file, read from a position on.
+
+    Args:
+        path: the file; it may not exist yet.
+        start: first byte: the start of a line.
+        newest_bytes: if more is new at once, only the end is read.
+        whole_lines: wait for complete lines; else bytes come as they are written.
+        tell: called if the file was replaced or truncated.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(f"{path} is no regular file")
-        if os.pread(handle, len(_PACKED), 0) != _PACKED:
-            return os.fdopen(handle, "rb", buffering=0)
-    except BaseException:
-        os.close(handle)
-        raise
-    import gzip
 
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=os.fdopen(handle, "rb")))
+    def __init__(
+        self,
+        path: Path,
+        *,
+        start: int = 0,
+        newest_bytes: int | None = None,
+        whole_lines: bool = True,
+        tell: Callable[[Change], None] = lambda _: None,
+    ) -> None:
+        self._path = path
+        self._position = start
+        self._identity: tuple[int, int] | None = None
+        self._cutter = Cutter()
+        self._silent_looks = 0
+        self._newest_bytes, self._whole_lines = newest_bytes, whole_lines
+        self._tell = tell
+
+    def look(self) -> bytes:
+        """Return new complete lines; an incomplete line follows after several polls without new
+        data.
+        """
+        try:
+            with open(self._path, "rb", buffering=0, opener=_not_waiting) as stream:
+                got = self._read(stream)
+        except OSError:  # missing, or a stale handle: the next poll opens it again
+            got = b""
+        self._silent_looks = 0 if got else self._silent_looks + 1
+        if self._silent_looks == _PATIENCE:
+            return self._cutter.rest()
+        return self._cutter.add(got) if self._whole_lines else got
+
+    def rest(self) -> bytes:
+        """Return all new data, including an incomplete line: for when writing has ended."""
+        found, before = b"", -1
+        while self._position != before:
+            before = self._position
+            found += self.look()
+        return found + self._cutter.rest()
+
+    def lines(self) -> list[bytes]:
+        """Return the new lines."""
+        return split(self.look())
+
+    def _read(self, stream: io.FileIO) -> bytes:
+        status, before = os.fstat(stream.fileno()), b""
+        now = (status.st_dev, status.st_ino)
+        if self._identity not in (None, now) or status.st_size < self._position:
+            self._tell("replaced" if self._identity != now else "truncated")
+            self._position = 0
+            before = self._cutter.rest()
+            before += b"\n" * bool(before)
+        self._identity = now
+        skipped = status.st_size - self._position - (self._newest_bytes or status.st_size)
+        if skipped > 0:
+            self._cutter.rest()
+            self._position += skipped
+        stream.seek(self._position)
+        got = stream.read(_MOST_BYTES) or b""
+        self._position += len(got)
+        return before + (got.partition(b"\n")[2] if skipped > 0 else got)
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def exists(path: Path) -> bool:
+    """Whether a file exists on the server: listing its directory invalidates an NFS client's
+    negative cache entry.
+    """
+    try:
+        with os.scandir(path.parent) as entries:
+            next(entries, None)
+    except OSError:
+        return False
+    return path.exists()

@@ -1,50 +1,55 @@
-"""All log files of a job, searched for what the rules know: gigabytes in seconds, in two processes where there are two cores."""
+"""Search a job's log files for the rules' signatures: gigabytes in seconds, with bounded memory.
+
+The rules' literals are searched in the raw bytes (Aho-Corasick); only lines with one are cleaned
+and matched with regexes. For each rule and rank, the first and the last match and the count are
+kept.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from functools import lru_cache
-from pathlib import Path
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from operator import itemgetter
 
-from hpctrain.explain.hit import Scanned
-from hpctrain.explain.rule import Rule
-from hpctrain.explain.scan_table import Table
-from hpctrain.logs import read, scan_words
-from hpctrain.logs.model import LogFile
-from hpctrain.logs.scan_file import FileScan, Findings
-from hpctrain.logs.scan_words import Finder
+from ahocorasick_rs import BytesAhoCorasick
 
-#: Below it, a second process costs more than it gains.
-_WORTH_A_PROCESS = 48 << 20
-_MOST_PROCESSES = 8
+from hpctrain.explain.model import ErrorExcerpt, Evidence, FirstFailed, Match, ScanResult
+from hpctrain.explain.rules import (
+    FailureRule,
+    SearchTable,
+    SearchWord,
+    Signature,
+    logged_exception,
+)
+from hpctrain.logs import excerpts, merge, read, text
+from hpctrain.logs.excerpts import Open, Place, Steps
+from hpctrain.logs.files import LogFile
+from hpctrain.util.text import is_number
+
 _BLOCK = 1 << 20
 
 
-def scan(files: Sequence[LogFile], rules: Sequence[Rule], *, processes: int | None = None) -> Scanned:
-    """Return what the rules' signatures find in the files, and the errors that stand in them.
+def scan(files: Sequence[LogFile], rules: Sequence[FailureRule]) -> ScanResult:
+    """Return the matches of the rules' signatures in the files, and the errors in them.
 
     Args:
-        files: a file that is gone, or cannot be read, has nothing to say.
-        rules: the whole table.
-        processes: None: as many as this process may use cores, where there is enough to read.
+        files: missing or unreadable files yield nothing.
+        rules: the complete table.
     """
     table = _table(tuple(rules))
-    if processes is None:
-        enough = sum(_size(file.path) for file in files) >= _WORTH_A_PROCESS
-        processes = min(len(os.sched_getaffinity(0)), len(files), _MOST_PROCESSES) if enough and threading.active_count() == 1 else 1
-    if processes > 1:
-        found = _in_processes(files, table, processes)
-    else:
-        finder = _finder(table)
-        found = [_scan_one(file, table, finder) for file in files]
-    _uncount_copies(files, found)
+    found = [_scan_one(file, table) for file in files]
+    # A line in both a rank's own file and the shared one counts once; the copy provides the rank.
+    shared = {hit.rule for each in found if not each.file.copy for hit in each.hits}
+    for each in found:
+        if each.file.copy:
+            each.hits = [replace(hit, count=0) if hit.rule in shared else hit for hit in each.hits]
     silent = set[str]().union(*(each.unless for each in found))
-    return Scanned(
+    return ScanResult(
         hits=tuple(hit for each in found for hit in each.hits if hit.rule not in silent),
         troubles=tuple(trouble.close() for each in found for trouble in each.troubles),
         first_failed=tuple(first for each in found for first in each.first_failed),
@@ -54,72 +59,575 @@ def scan(files: Sequence[LogFile], rules: Sequence[Rule], *, processes: int | No
 
 
 @lru_cache(maxsize=2)
-def _table(rules: tuple[Rule, ...]) -> Table:
-    return Table(rules)
+def _table(rules: tuple[FailureRule, ...]) -> SearchTable:
+    return SearchTable(rules)
 
 
-@lru_cache(maxsize=2)
-def _finder(table: Table) -> Finder:
-    return find_words(table)
-
-
-def _uncount_copies(files: Sequence[LogFile], found: Sequence[Findings]) -> None:
-    """What a rank's own file and the shared one both hold is counted once; the copy says which rank it is of."""
-    shared = {hit.rule for file, each in zip(files, found, strict=True) if not file.copy for hit in each.hits}
-    for file, each in zip(files, found, strict=True):
-        if file.copy:
-            each.hits = [replace(hit, count=0) if hit.rule in shared else hit for hit in each.hits]
-
-
-def find_words(table: Table, *, compiled: bool = True) -> Finder:
-    """Return what finds the table's words in bytes of lower case.
-
-    Args:
-        table: of the words.
-        compiled: False: the slower search, though the other is there.
-    """
-    return scan_words.finder(table.texts, compiled=compiled)
-
-
-def _scan_one(file: LogFile, table: Table, finder: Finder) -> Findings:
-    scan_of = FileScan(file, table, finder, year=_year(file.path))
-    for piece in read.pieces(file, block=_BLOCK):
-        scan_of.feed(piece)
+def _scan_one(file: LogFile, table: SearchTable) -> FileScan:
+    scan_of = FileScan(file, table, finder(table), year=merge.year_of(file))
+    pieces = itertools.chain(read.pieces(file.path, block=_BLOCK), [b""])
+    for piece, following in itertools.pairwise(pieces):
+        scan_of.feed(piece, following=len(following))
     return scan_of.finish()
 
 
-def _year(path: Path) -> int | None:
-    try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC).year
-    except OSError:
+# -- literals, lines, files ------------------------------------------------------------------------
+
+#: (index of the literal, start, end) of every literal in lower-case bytes, sorted by end.
+Found = list[tuple[int, int, int]]
+Finder = Callable[[bytes], Found]
+
+
+@lru_cache(maxsize=2)
+def finder(table: SearchTable) -> Finder:
+    """Return a function that finds a table's literals in lower-case bytes."""
+    words = table.texts
+    if not words:
+        return lambda _: []
+    # Including overlapping ones: one rule's literal may be a part of another's.
+    return partial(BytesAhoCorasick(words).find_matches_as_indexes, overlapping=True)
+
+
+#: Bytes of a long line that are cleaned and matched around a literal.
+_BEFORE, _BEHIND = 2000, 3000
+
+
+class LineAt:
+    """The current line.
+
+    Attributes:
+        number: of the line, after a call of `count`.
+        begin, end: of the line, or of the matched part of it, in the piece.
+        line: its text, cleaned.
+        done: literals that were already processed in it.
+        weight: number of lines with the same literal that it represents.
+    """
+
+    __slots__ = ("_counted", "begin", "done", "end", "line", "number", "piece", "weight")
+
+    def __init__(self, piece: bytes, number: int) -> None:
+        self.piece, self.number = piece, number
+        self.begin, self.end, self._counted = 0, -1, 0
+        self.line, self.weight = "", 1
+        self.done: set[int] = set()
+
+    def move(self, at: int) -> None:
+        """Move to the line around a position."""
+        self.begin, self.end = _bounds(self.piece, at)
+        self.line, self.done = text.clean(self.piece[self.begin : self.end]), set()
+
+    def count(self) -> None:
+        """Compute the line's number."""
+        self.number += self.piece.count(b"\n", self._counted, self.begin)
+        self._counted = self.begin
+
+
+def _bounds(piece: bytes, at: int) -> tuple[int, int]:
+    """Return the start and end of the line around a position; carriage returns also end it, and a
+    long line is limited.
+    """
+    low, high = max(0, at - _BEFORE), at + _BEHIND
+    begin = max(piece.rfind(b"\n", low, at), piece.rfind(b"\r", low, at)) + 1 or low
+    end = piece.find(b"\n", at, high)
+    back = piece.find(b"\r", at, high if end < 0 else end)
+    if back >= 0:
+        end = back
+    return begin, (end if end >= 0 else min(high, len(piece)))
+
+
+_SHOWN = 300
+#: Maximum distance of `near`, in lines.
+_NEAR = 40
+_NEAR_BYTES = 32768
+_MOST_WAITING = 1000
+#: Bytes between two counts of steps: a log may consist only of lines with error words.
+_LEAST = 512
+#: Details missing in the first line of an error may follow within this many lines.
+_BELOW = 8
+_MOST_KEYS = 4096
+#: Frequent literals of a piece are sampled: only one window in so many is searched, so that the
+#: time depends on a file's size and not on repetitions. A window is as long as an error with its
+#: context. The ends of a file are always searched completely.
+_OFTEN, _WINDOW, _ONE_IN, _END = 256, 4096, 31, 64 << 10
+_ESCAPE = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+)
+_DATE = re.compile(rb"20(\d\d)-[01]\d-[0-3]\d[T ]")
+_MEMORY = re.compile(rb"\[memory\] [^\n]{0,40}? host=([\w.-]+) rank=(\d+)/")
+_FIRST = re.compile(
+    r"time\s*:\s*(?P<time>\S+).*?host\s*:\s*(?P<host>\S+).*?rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)",
+    re.DOTALL,
+)
+_STATUS = re.compile(r"ended with exit code (\d{1,3})")
+#: If this many lines follow a repeated first line, it is not a closing banner.
+_ANOTHER_RUN = 50
+_MOST_HEADS, _SHORTEST, _COMPARED = 100, 8, 80
+_NO_HEAD = re.compile(rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd)|\A\W*\Z")
+#: A quick test for a time. Colors and NULs have been removed.
+_CLOCK = re.compile(rb"\d:\d\d:\d\d")
+#: Varying parts of a repeated first line: the time, and process ids.
+_VARIES = re.compile(
+    rb"\d+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
+)
+#: Seconds during which an ended job may still write, before its next start.
+_EXIT_WAIT_S = 90
+_WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Matches kept for one rule and rank; `steps`: the step count at the last one."""
+
+    first: Match
+    last: Match
+    count: int
+    steps: Place
+
+
+class FileScan:
+    """Scans the pieces of one file in their order (hpctrain.logs.read.pieces).
+
+    Args:
+        file: that the pieces are from.
+        table: of all signatures.
+        finder: finds the table's literals.
+        year: of the file's last change, for lines without a year.
+
+    Attributes:
+        hits: complete after `finish`; troubles: errors, whose end may be missing.
+        unless: ids of rules that the file silences.
+        status: the exit status that the job script wrote last.
+        size: bytes.
+    """
+
+    def __init__(
+        self, file: LogFile, table: SearchTable, finder: Finder, *, year: int | None
+    ) -> None:
+        self.file = file
+        self._table, self._find, self._year = table, finder, year
+        self._year_seen = False
+        self._line = 1
+        self.size = 0
+        self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
+        self._waiting: list[tuple[Match, tuple[str, ...], int]] = []
+        self._dead: set[int] = set()
+        self._hosts: dict[int, str] = {}
+        self._steps = Steps()
+        self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
+        self._head: tuple[bytes, re.Pattern[bytes]] | None = None
+        self._heads: list[int] = []
+        self._heads_seen, self._appended_at = 1, 0
+        self._ended_at: float | None = None
+        self._last_at: float | None = None
+        self.status: int | None = None
+        self.troubles: list[Open] = []
+        self._asked: tuple[list[Open], int, int] = ([], -1, -1)
+        self._room = True
+        self.first_failed: list[FirstFailed] = []
+        self.unless: set[str] = set()
+        self.hits: list[Match] = []
+        self._tail = b""
+
+    # -- one piece ---------------------------------------------------------------------------------
+
+    def feed(self, piece: bytes, *, following: int = 0) -> None:
+        """Search one piece; `following`: bytes of the next one, 0 at the end of the file."""
+        begin = _END if self.size == 0 else 0
+        if self.size == 0:
+            self._head = _head_of(piece)
+        self.size += len(piece)
+        if b"\0" in piece:
+            piece = piece.replace(b"\0", b"")
+        if b"\x1b" in piece:
+            piece = _ESCAPE.sub(b"", piece)
+        if not self._year_seen and (date := _DATE.search(piece)):
+            self._year, self._year_seen = 2000 + int(date[1]), True
+        if self.size <= 4 << 20:
+            self._hosts.update({int(rank): host.decode() for host, rank in _MEMORY.findall(piece)})
+        for trouble in self.troubles:
+            trouble.add(piece)
+        self._steps.begin()
+        if self._waiting:
+            self._look_on(piece)
+        self._heads = _heads_in(piece, self._head) if self._head else excerpts.reruns(piece)
+        low = piece.lower()
+        if found := self._find(low):
+            self._search(piece, low, *_sampled(found, begin, len(low) - max(0, _END - following)))
+        self._heads_before(len(piece), piece)
+        self._steps.up_to(piece, len(piece))
+        self._line += piece.count(b"\n")
+        self._tail = (
+            piece[-_NEAR_BYTES:]
+            if len(piece) >= _NEAR_BYTES
+            else (self._tail + piece)[-_NEAR_BYTES:]
+        )
+
+    def _search(self, piece: bytes, low: bytes, found: Found, weights: dict[int, int]) -> None:
+        words, dead = self._table.words, self._dead
+        here = LineAt(piece, self._line)
+        size = len(low)
+        for index, at, until in found:
+            if index in dead:
+                continue
+            word = words[index]
+            if word.ends and until < size and low[until] in _WORD:
+                continue
+            if word.errors and at - self._steps.at < _LEAST and not self._has_room():
+                continue
+            if at >= here.end:
+                here.move(at)
+            elif index in here.done:
+                continue
+            here.done.add(index)
+            here.weight = weights.get(index, 1)
+            self._heads_before(here.begin, piece)
+            self._examine(word, here)
+            if not self.unless.isdisjoint(word.silences) and all(
+                self._is_silenced(each) for each in word.signatures
+            ):
+                dead.add(index)
+
+    def _examine(self, word: SearchWord, here: LineAt) -> None:
+        for signature in word.signatures:
+            if not self._is_wanted(signature, here):
+                continue
+            match = signature.match(here.line)
+            if match is None and signature.pattern[0] == "^":
+                match = signature.match(text.label(here.line).rest)
+            if match is not None:
+                self._matches(signature, match, here)
+            elif signature.role == "line" and (said := logged_exception(here.line)) is not None:
+                match = signature.match(said, here.line)
+                if match is not None:
+                    self._matches(signature, match, here, logged=True)
+
+    def _is_silenced(self, signature: Signature) -> bool:
+        return signature.role == "unless" and self.unless.issuperset(signature.silenced)
+
+    def _is_wanted(self, signature: Signature, here: LineAt) -> bool:
+        if signature.role == "unless":
+            return not self._is_silenced(signature)
+        if signature.role != "error":
+            return True
+        # Earlier errors may have been recovered from by now.
+        self._steps.up_to(here.piece, here.end, least=_LEAST)
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether another error can be stored; cached, as it is called for each line with an error
+        word.
+        """
+        asked = self.troubles, self._part, self._steps.count + self._steps.others
+        if asked[0] is not self._asked[0] or asked != self._asked:
+            self._asked, self._room = (
+                asked,
+                excerpts.has_room(self.troubles, self._part, self._steps),
+            )
+        return self._room
+
+    # -- one line ----------------------------------------------------------------------------------
+
+    def _matches(
+        self, signature: Signature, match: re.Match[str], here: LineAt, *, logged: bool = False
+    ) -> None:
+        here.count()
+        if here.number == 1 and signature.role in ("line", "error"):
+            # The first line is an error, which may be repeated.
+            self._head, self._heads = None, excerpts.reruns(here.piece)
+        self._steps.up_to(here.piece, here.end)  # the line itself is not a step after it
+        rule = signature.rule
+        match signature.role:
+            case "end" | "lost" | "start":
+                self._boundary(signature.role, here.line)
+            case "first":
+                self._first_failed(here.piece, here.begin)
+            case "done":
+                self._steps.completes += 1
+            case "zero":
+                self._steps.zeros += 1
+            case "unless":
+                self.unless.update(signature.silenced)
+            case "error":
+                self._trouble(here)
+            case "line" if rule is not None:
+                hit = replace(self._hit(rule.id, match, here), logged=logged)
+                if not rule.near:
+                    self._keep(hit)
+                elif len(self._waiting) < _MOST_WAITING:
+                    self._look_near(hit, rule.near, here.piece, here.begin)
+
+    def _look_near(self, hit: Match, near: tuple[str, ...], piece: bytes, begin: int) -> None:
+        """Keep a hit if one of `near` matches close by; if the piece ends too early, continue in
+        the next one.
+        """
+        before = (self._tail if begin < _NEAR_BYTES else b"") + piece[
+            max(0, begin - _NEAR_BYTES) : begin
+        ]
+        behind = piece[begin : begin + _NEAR_BYTES]
+        around = (
+            *behind.split(b"\n", _NEAR + 1)[: _NEAR + 1],
+            *before.rsplit(b"\n", _NEAR + 1)[-_NEAR - 1 :],
+        )
+        if (groups := _groups_near(around, near)) is not None:
+            self._keep(replace(hit, groups={**groups, **hit.groups}))
+        elif (left := _NEAR + 1 - behind.count(b"\n")) > 0:
+            self._waiting.append((hit, near, left))
+
+    def _look_on(self, piece: bytes) -> None:
+        """Search the start of this piece for hits that wait since the last one."""
+        begin = piece[:_NEAR_BYTES]
+        waiting, self._waiting = self._waiting, []
+        for hit, near, lines in waiting:
+            groups = _groups_near(begin.split(b"\n")[:lines], near)
+            if groups is not None:
+                self._keep(replace(hit, groups={**groups, **hit.groups}))
+            elif (left := lines - begin.count(b"\n")) > 0:
+                self._waiting.append((hit, near, left))
+
+    def _hit(self, rule: str, match: re.Match[str], here: LineAt) -> Match:
+        groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        rank, node = self._writer(text.label(here.line), groups)
+        at = self._time(here)
+        self._new_part(at)
+        shown = Evidence(
+            file=self.file.name,
+            line=here.number,
+            text=text.around(here.line, match.start(), _SHOWN),
+        )
+        return Match(
+            rule=rule,
+            evidence=shown,
+            order=(self.file.order, here.number),
+            at=at,
+            rank=rank,
+            node=node,
+            attempt=self.file.attempt,
+            groups=groups,
+            count=here.weight,
+            part=self._part,
+        )
+
+    def _writer(
+        self, label: text.Label, groups: Mapping[str, str]
+    ) -> tuple[int | None, str | None]:
+        """Return rank and node of a line: of its file, else as the line says."""
+        rank = self.file.rank if self.file.rank is not None else label.rank
+        if rank is None and is_number(groups.get("rank", "")):
+            rank = int(groups["rank"])
+        host = self._hosts.get(rank) if rank is not None else None
+        return rank, self.file.node or label.node or groups.get("node") or host
+
+    def _keep(self, hit: Match) -> None:
+        key = (hit.rule, hit.rank, hit.node, hit.part)
+        kept = self._kept.get(key)
+        self._steps.want()
+        if (
+            kept is not None and kept.last.order == hit.order
+        ):  # another regex of the rule, in the same line
+            both = replace(kept.last, groups={**hit.groups, **kept.last.groups})
+            kept.first, kept.last = (both if kept.first is kept.last else kept.first), both
+        elif kept is not None:
+            if (
+                hit.groups
+                and not kept.first.groups
+                and hit.order[1] - kept.first.order[1] <= _BELOW
+            ):
+                kept.first = replace(kept.first, groups=hit.groups)
+            kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.place
+        elif len(self._kept) < _MOST_KEYS:
+            self._kept[key] = _Kept(hit, hit, hit.count, self._steps.place)
+
+    def _trouble(self, here: LineAt) -> None:
+        label = text.label(here.line)
+        rank, node = self._writer(label, {})
+        is_another_run = self._appended_at and excerpts.HEAD in here.line
+        if not is_another_run and excerpts.goes_on(
+            self.troubles, self._part, here.number, label, self._steps
+        ):
+            return
+        at = self._time(here)
+        self._new_part(at)
+        self._steps.want()
+        before = (self._tail if here.begin < 2000 else b"") + here.piece[
+            max(0, here.begin - 2000) : here.begin
+        ]
+        behind = here.piece[here.begin : here.begin + excerpts.BYTES]
+        excerpt = ErrorExcerpt(
+            file=self.file.name,
+            line=here.number,
+            lines=(),
+            error="",
+            order=(self.file.order, here.number),
+            at=at,
+            rank=rank,
+            node=node,
+            attempt=self.file.attempt,
+            part=self._part,
+        )
+        found = Open(excerpt, label, self._steps.place, before, behind)
+        self.troubles = excerpts.added(self.troubles, found, self._steps)
+
+    # -- time, steps and starts of the job ---------------------------------------------------------
+
+    def _time(self, here: LineAt) -> float | None:
+        line, piece, begin = here.line, here.piece, here.begin
+        at = text.time_of(text.label(line).rest, year=self._year)
+        if at is None:
+            at = text.time_of(line, year=self._year)
+        if at is None:
+            before = (self._tail if begin < 4096 else b"") + piece[max(0, begin - 4096) : begin]
+            for raw in reversed(before.split(b"\n")[-60:] if _CLOCK.search(before) else []):
+                if (
+                    b":" in raw
+                    and (at := text.time_of(text.label(text.clean(raw)).rest, year=self._year))
+                    is not None
+                ):
+                    break
+        if at is not None:
+            self._last_at = at
+        return self._last_at
+
+    def _boundary(self, role: str, line: str) -> None:
+        if role == "end":
+            self.status = int(said[1]) if (said := _STATUS.search(line)) else None
+            self._ended, self._ended_at = True, text.time_of(line, year=self._year) or self._last_at
+            self._ended_steps = self._steps.count
+            self._steps.want()
+        elif role == "lost":
+            # other nodes still write: only a start message means that the job was restarted
+            self._lost = True
+        elif self._ended or self._lost:
+            self._begin_part()
+
+    def _begin_part(self) -> None:
+        self._part, self._ended, self._lost = self._part + 1, False, False
+
+    def _heads_before(self, until: int, piece: bytes) -> None:
+        """Record where the file's first line is repeated after an error: another run was appended.
+        If each rank writes that line, it is repeated before the first error.
+        """
+        while self._heads and self._heads[0] < until:
+            at = self._heads.pop(0)
+            has_error = excerpts.of_part(self.troubles, self._part) or any(
+                part == self._part for *_, part in self._kept
+            )
+            if not has_error:
+                self._heads_seen += 1
+            elif self._heads_seen == 1 and not self._appended_at:
+                self._appended_at = self._line + piece.count(b"\n", 0, at)
+
+    def _new_part(self, at: float | None) -> None:
+        """Begin a new part if the job was restarted since its end was written."""
+        if self._appended_at:
+            self._begin_part()
+            self._heads_seen, self._appended_at = 1, 0
+        if self._ended and (
+            self._steps.count > self._ended_steps
+            or (at or 0.0) - (self._ended_at or math.inf) > _EXIT_WAIT_S
+        ):
+            self._begin_part()
+
+    def _first_failed(self, piece: bytes, begin: int) -> None:
+        body = "\n".join(
+            text.label(text.clean(raw)).rest
+            for raw in piece[begin : begin + 2000].split(b"\n")[:14]
+        )
+        if (found := _FIRST.search(body)) is not None:
+            at = text.time_of(found["time"].replace("_", " "), year=self._year)
+            seen = FirstFailed(
+                rank=int(found["rank"]),
+                node=found["host"],
+                at=at,
+                exit_code=int(found["code"]),
+                attempt=self.file.attempt,
+                part=self._part,
+            )
+            self.first_failed.append(seen)
+            del self.first_failed[:-20]
+
+    # -- end of the file ---------------------------------------------------------------------------
+
+    def finish(self) -> FileScan:
+        """Complete the results at the end of the file."""
+        went_on = self._appended_at and self._line - self._appended_at > _ANOTHER_RUN
+        if went_on or (self._ended and self._steps.count > self._ended_steps):
+            self._part += 1
+        for kept in self._kept.values():
+            lines = max(0, self._line - 1 - kept.last.order[1])
+            behind = self._steps.since(kept.steps) | {"lines_after": lines, "parts": self._part}
+            self.hits.append(replace(kept.first, count=kept.count, **behind))
+            if kept.last is not kept.first:
+                self.hits.append(replace(kept.last, count=0, **behind))
+        for trouble in self.troubles:
+            behind = self._steps.since(trouble.steps) | {"parts": self._part}
+            trouble.excerpt = replace(trouble.excerpt, **behind)
+        self.first_failed = [replace(each, parts=self._part) for each in self.first_failed]
+        return self
+
+
+def _head_of(piece: bytes) -> tuple[bytes, re.Pattern[bytes]] | None:
+    """Return the longest fixed part of a file's first line, and a pattern for the same line at
+    another time; None if the line is too short, or an error itself. In a line without a time,
+    numbers may be ranks: they must be equal.
+    """
+    line = piece[:4096].lstrip().partition(b"\n")[0].rstrip()
+    is_timed = _CLOCK.search(line) is not None
+    parts = _VARIES.split(line[:_COMPARED]) if is_timed else [line]
+    part = max(parts, key=len)
+    if len(part.strip()) < _SHORTEST or _NO_HEAD.search(line):
         return None
+    end = rb"\s*$" if not is_timed or len(line) < _COMPARED else b""
+    return part, re.compile(rb"\w+".join(map(re.escape, parts)) + end, re.MULTILINE)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _heads_in(piece: bytes, head: tuple[bytes, re.Pattern[bytes]] | None) -> list[int]:
+    """Return the positions in a piece where the file's first line is repeated."""
+    found: list[int] = []
+    at = 0
+    while head is not None and len(found) < _MOST_HEADS and (at := piece.find(head[0], at)) >= 0:
+        begin = piece.rfind(b"\n", 0, at) + 1
+        if begin and head[1].match(piece, begin):
+            found.append(begin)
+        at += 1
+    return found
 
 
-_shared: tuple[Sequence[LogFile], Table, Finder] | None = None
+def _groups_near(lines: Iterable[bytes], near: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the named groups of the first line that matches one of `near`; None without one."""
+    return next((groups for raw in lines if (groups := _groups_in(raw, near)) is not None), None)
 
 
-def _in_processes(files: Sequence[LogFile], table: Table, processes: int) -> list[Findings]:
-    """Search the files in processes that this one forks; the largest first, so that none is left with a large one at the end."""
-    global _shared  # noqa: PLW0603 - a forked process finds it where it was; an automaton cannot be sent
-    _shared = (files, table, find_words(table))
-    order = sorted(range(len(files)), key=lambda number: -_size(files[number].path))
-    try:
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
-            found = dict(pool.imap_unordered(_scan_shared, order))
-    finally:
-        _shared = None
-    return [found[number] for number in range(len(files))]
+@lru_cache(maxsize=2048)
+def _groups_in(raw: bytes, near: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the named groups of a line that matches one of `near`, else None.
+
+    Cached: successive errors check the same lines.
+    """
+    line = text.clean(raw)
+    rest = text.label(line).rest
+    for pattern in near:
+        if match := re.search(pattern, line) or re.search(pattern, rest):
+            return {name: value for name, value in match.groupdict().items() if value is not None}
+    return None
 
 
-def _scan_shared(number: int) -> tuple[int, Findings]:
-    if _shared is None:
-        raise RuntimeError("called outside of a forked process")
-    files, table, finder = _shared
-    return number, _scan_one(files[number], table, finder)
+def _sampled(found: Found, begin: int, end: int) -> tuple[Found, dict[int, int]]:
+    """Skip most positions of very frequent literals between `begin` and `end`.
+
+    Returns:
+        The remaining positions; and literal index → the number of positions that each one
+        represents.
+    """
+    if len(found) <= _OFTEN:
+        return found, {}
+    counts = Counter(map(itemgetter(0), found))
+    often = {index for index, count in counts.items() if count > _OFTEN}
+    if not often:
+        return found, {}
+    kept = [
+        place
+        for place in found
+        if place[0] not in often or not begin <= place[1] < end or not place[1] // _WINDOW % _ONE_IN
+    ]
+    left = Counter(map(itemgetter(0), kept))
+    return kept, {index: round(counts[index] / left[index]) for index in often if left[index]}

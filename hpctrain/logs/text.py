@@ -1,47 +1,56 @@
-"""What a line of a log says: decoded, without what only a terminal understands, and without what launchers put in front. PURE.
+"""Decode a log line, remove terminal sequences and launchers' labels, and parse its time.
 
-Most lines are plain: those cost one decoding and one look of C's at their characters, and no regex.
+Most lines are plain: they need one decoding and one character check in C, and no regex.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import NamedTuple
 
-#: The most characters of a line that anybody is shown, the mark of the cut included.
+#: Maximum displayed length of a line, including the mark of the cut.
 MOST = 4000
 _HEAD, _TAIL = 2900, 1000
-#: Of a longer line only the two ends are looked at. A line of a progress bar without an end has its news at its end.
-_MOST_BYTES = 1 << 20
-_ENDS_BYTES = 1 << 18
-_GOING_ON = bytes(range(0x80, 0xC0))
 
-_OSC = re.compile("\x1b\\][^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\\\|\x9c)|\x1b[PX^_][^\x1b\x9c]{0,4096}(?:\x1b\\\\|\x9c)")
+_OSC = re.compile(
+    "\x1b\\][^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\\\|\x9c)|\x1b[PX^_][^\x1b\x9c]{0,4096}(?:\x1b\\\\|\x9c)"
+)
 _TO_THE_FIRST_COLUMN = re.compile("\x1b\\[(?:[01]?G|[12]?K|[0-9;]*[AFHJ])")
 _ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|[ -/]+[0-~]|[0-Z\\\\^-~])")
-#: What a terminal obeys, or what turns the direction of writing (hpctrain.errors), but tab and carriage return; surrogates are no text.
-_CONTROL = re.compile("[\x00-\x08\n-\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-#: The state of a bar: of tqdm with a total, and without one; of rich and pip; of wget, apptainer and keras.
+#: Control characters and bidirectional overrides (hpctrain.errors), except tab and carriage return;
+#: lone surrogates.
+_CONTROL = re.compile(
+    "[\x00-\x08\n-\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+#: Progress bars: tqdm with and without a total; rich and pip; wget, apptainer and keras.
 _AMOUNT = r"[0-9.,:]+ ?[kKMGTP]?i?[bB]?"
 _BAR = re.compile(
     r"(?:[^|\r%\[\]{}]{0,80}: ?)?[ ]{0,4}[0-9]{1,3}(?:\.[0-9]+)?%\|[ #0-9\u2588-\u258f.=>-]{0,200}"
     rf"(?:\| ?{_AMOUNT}/(?:{_AMOUNT}|\?) ?(?:\[[^\]\r]{{1,200}}\]?)?)?"
-    rf"|(?:[^|\r%\[\]{{}}]{{0,80}}: ?)?{_AMOUNT}(?:it|ex|examples)? ?\[[0-9:]+, +[^\]\r]{{1,80}}/s[^\]\r]{{0,80}}\]"
+    rf"|(?:[^|\r%\[\]{{}}]{{0,80}}: ?)?{_AMOUNT}(?:it|ex|examples)? ?\[[0-9:]+,"
+    r" +[^\]\r]{1,80}/s[^\]\r]{0,80}\]"
     r"|[^\u2501\u2578\u257a\r]{0,80}[\u2501\u2578\u257a]{3,}[^\r\u2501]{0,100}"
-    r"|[^\[\]\r]{0,120}\[(?:=+>?|>|#+)[ .\-]*\](?: ?[0-9.]{1,6} ?%| - ETA:? ?[0-9:]+s?| ?" + _AMOUNT + r"/s)[^\r]{0,60}"
+    r"|[^\[\]\r]{0,120}\[(?:=+>?|>|#+)[ .\-]*\](?: ?[0-9.]{1,6} ?%| - ETA:? ?[0-9:]+s?| ?"
+    + _AMOUNT
+    + r"/s)[^\r]{0,60}"
     r"|[^\[\]\r%]{0,80}[0-9]{1,3}% ?\[[=>+ ]+\][^\r]{0,80}"
 )
-#: A bar in front of something that another wrote behind it, without a new line: `37%|███▋ | 37/100 [00:10<00:20,  3.1it/s]{'loss': …`.
+#: A bar followed on the same line by another process's output: `37%|███▋ | 37/100 [00:10<00:20,
+#: 3.1it/s]{'loss': …`.
 _BAR_IN_FRONT = re.compile(
     r"[^|\r%\[\]{}]{0,80}?[ ]{0,4}[0-9]{1,3}(?:\.[0-9]+)?%\|[^|\r]{0,200}"
     rf"\| ?{_AMOUNT}/(?:{_AMOUNT}|\?) ?\[[^\]\r]{{1,200}}\](?=.)"
 )
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
-_ROLE = re.compile(r"\[([A-Za-z_-]{1,30}?): ?([0-9]{1,6})\] ?|\[([A-Za-z_-]{1,30})([0-9]{1,6})\]:[ ]?")
+_ROLE = re.compile(
+    r"\[([A-Za-z_-]{1,30}?): ?([0-9]{1,6})\] ?|\[([A-Za-z_-]{1,30})([0-9]{1,6})\]:[ ]?"
+)
 _HOST_AND_RANK = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{0,62}):([0-9]{1,6})\]:?[ ]?")
-#: A number of a process that is as large is its id, and no rank.
+#: A process number from here on is a process id, not a rank.
 _PIDS = 1000
 _SRUN = re.compile(r" {0,5}([0-9]{1,6}):(?: |\Z)")
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
@@ -50,22 +59,37 @@ _NODE = re.compile(
     r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?[0-9]{1,2}:)"
     r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})): "
 )
-#: Lines that name their process without a label in front.
+#: Lines that name their process without a label at the start.
 _MENTIONS = (
-    ("slurmstepd-", re.compile(r"^slurmstepd-(?P<node>[\w.-]+): (?:error: )?(?:task (?P<rank>[0-9]+): )?")),
-    ("task", re.compile(r"^(?:srun: )?(?:error: )?(?P<node>[A-Za-z][\w.-]*): task (?P<rank>[0-9]+): ")),
+    (
+        "slurmstepd-",
+        re.compile(r"^slurmstepd-(?P<node>[\w.-]+): (?:error: )?(?:task (?P<rank>[0-9]+): )?"),
+    ),
+    (
+        "task",
+        re.compile(r"^(?:srun: )?(?:error: )?(?P<node>[A-Za-z][\w.-]*): task (?P<rank>[0-9]+): "),
+    ),
     ("[Rank ", re.compile(r"\[Rank (?P<rank>[0-9]{1,6})\]")),
-    ("[memory]", re.compile(r"^\[memory\].*? host=(?P<node>[^\s\"]+) rank=(?P<rank>[0-9]+)/[0-9]+ local=(?P<local>[0-9]+)")),
-    ("NCCL", re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL ")),
+    (
+        "[memory]",
+        re.compile(
+            r"^\[memory\].*? host=(?P<node>[^\s\"]+) rank=(?P<rank>[0-9]+)/[0-9]+"
+            r" local=(?P<local>[0-9]+)"
+        ),
+    ),
+    (
+        "NCCL",
+        re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL "),
+    ),
 )
 _FIRST_OF_A_LABEL = frozenset("[ 0123456789")
 
 
 class Label(NamedTuple):
-    """What a line says of the process that wrote it; what it does not say is None.
+    """What a line reveals about the process that wrote it; unknown values are None.
 
     Attributes:
-        rest: the line behind the labels.
+        rest: the line after the labels.
         rank: of all processes; local_rank: on its node.
     """
 
@@ -85,30 +109,39 @@ codecs.register_error("hpctrain.logs", _as_latin_1)
 
 
 def clean(raw: bytes | str) -> str:
-    """Return one line as a person reads it: UTF-8, and Latin-1 where it is none; no NULs, escape sequences, or control characters.
+    """Return one line for display: decoded as UTF-8, else as Latin-1; no NULs, escape sequences, or
+    control characters.
 
-    Of what carriage returns wrote over, states of progress bars go but for the last; of anything else nothing is lost. Tabs stay. A line of
-    more than 4000 characters keeps its two ends, and a mark between them says how much is gone. Cleaning twice is cleaning once.
+    Of text overwritten with carriage returns, only superseded progress bars are removed. Tabs stay.
+    A line of more than 4000 characters keeps its two ends, with a mark for the omitted length.
+    Idempotent.
     """
-    text, missing = _decoded(raw)
+    if isinstance(raw, bytes):
+        raw = raw.replace(b"\0", b"").decode("utf-8", "hpctrain.logs")
+    text = raw.strip("\r\n")
     if text.isprintable() and len(text) <= MOST and "%|" not in text:
         return text
-    text = _plain(text)
-    for _ in range(8):  # what is left behind a bar that goes may be one, or a label
-        behind = match.end() if (match := _LABELS.match(text)) else 0  # what a bar writes over begins behind a label
+    text = plain(text)
+    for _ in range(8):  # after removing a bar, another bar or a label may follow
+        labels = _LABELS.match(text)  # a label is not overwritten by a bar
+        behind = labels.end() if labels else 0
         shorter = text[:behind] + _without_debris(text[behind:])
         if shorter == text:
             break
         text = shorter
-    return _cut(text, missing)
+    if len(text) <= MOST:
+        return text
+    missing = len(text) - _HEAD - _TAIL
+    return f"{text[:_HEAD]} [... {missing} characters left out ...] {text[-_TAIL:]}"
 
 
 def label(line: str) -> Label:
-    """Return what launchers put in front of a cleaned line, and the rest of it.
+    """Parse launchers' labels at the start of a cleaned line, and return the rest of it.
 
-    srun --label (`3: `), torchrun and accelerate (`[default3]:`, and `[rank3]:` of torch itself), Lightning (`[rank: 3] `), mpirun
-    (`[1,3]<stdout>:`), `[node01:3] `, pdsh and DeepSpeed (`node01: `), and several of them. Lines of Slurm, NCCL and hpctrain that name
-    their process within keep all of their text.
+    Supported: srun --label (`3: `), torchrun and accelerate (`[default3]:`, and `[rank3]:` of torch
+    itself), Lightning (`[rank: 3] `), mpirun (`[1,3]<stdout>:`), `[node01:3] `, pdsh and DeepSpeed
+    (`node01: `), and combinations. Lines of Slurm, NCCL and hpctrain that name their process
+    elsewhere are not shortened.
     """
     rank: int | None = None
     task: int | None = None
@@ -129,32 +162,41 @@ def label(line: str) -> Label:
             task = int(match[1])
         elif match := _HOST_AND_RANK.match(line):
             node = match[1]
-            rank = int(match[2]) if int(match[2]) < _PIDS else rank  # Open MPI itself writes `[node01:48213] *** …`, its process id
+            rank = (
+                int(match[2]) if int(match[2]) < _PIDS else rank
+            )  # Open MPI itself writes `[node01:48213] *** …`, its process id
         else:
             break
         line = line[match.end() :]
     if rank is None and local is None:
-        rank = task  # else it is a launcher's task, one to a node
+        rank = task  # else the launcher starts one task per node
     if node is None and (match := _NODE.match(line)):
         inner = label(line[match.end() :])
-        return Label(inner.rest, _known(rank, inner.rank), match[1], _known(local, inner.local_rank))
+        return Label(
+            inner.rest, _known(rank, inner.rank), match[1], _known(local, inner.local_rank)
+        )
     return _mentioned(Label(line, rank, node, local))
 
 
 def _mentioned(known: Label) -> Label:
-    """Return a label with what the line itself says of its process."""
+    """Complete a label from the text of the line."""
     line = known.rest
     for word, pattern in _MENTIONS:
         if word in line and (match := pattern.search(line)):
             found = match.groupdict()
-            said = {name: int(found[name]) for name in ("rank", "local") if found.get(name) is not None}
-            rank, local = _known(known.rank, said.get("rank")), _known(known.local_rank, said.get("local"))
+            said = {
+                name: int(found[name]) for name in ("rank", "local") if found.get(name) is not None
+            }
+            rank, local = (
+                _known(known.rank, said.get("rank")),
+                _known(known.local_rank, said.get("local")),
+            )
             return Label(line, rank, known.node or found.get("node"), local)
     return known
 
 
 def around(line: str, at: int, most: int) -> str:
-    """Return a line, or the part of it around a place, in `most` characters."""
+    """Return a line, or the part of it around a position, in at most `most` characters."""
     if len(line) <= most:
         return line
     begin = max(0, min(at - 60, len(line) - most))
@@ -162,7 +204,7 @@ def around(line: str, at: int, most: int) -> str:
 
 
 def progress_bar(line: str) -> bool:
-    """Whether a cleaned line is a state of a progress bar and nothing else."""
+    """Whether a cleaned line is only a progress bar."""
     if "%" not in line and "/s" not in line and "\u2501" not in line and "ETA" not in line:
         return False
     return len(line) <= 600 and _BAR.fullmatch(line.strip()) is not None
@@ -172,27 +214,8 @@ def _known(first: int | None, second: int | None) -> int | None:
     return second if first is None else first
 
 
-def _decoded(raw: bytes | str) -> tuple[str, int]:
-    """Return the text, and how much was left out between its two ends."""
-    missing = max(0, len(raw) - 2 * _ENDS_BYTES) if len(raw) > _MOST_BYTES else 0
-    if isinstance(raw, str):
-        return (_joined(raw[:_ENDS_BYTES], raw[-_ENDS_BYTES:]) if missing else raw).strip("\r\n"), missing
-    if b"\0" in raw:
-        raw = raw.replace(b"\0", b"")
-    if missing:  # the bytes of one character stay together: 0x80 to 0xbf go on with one that began before
-        head, rest = raw[:_ENDS_BYTES].rstrip(_GOING_ON), raw[-_ENDS_BYTES:].lstrip(_GOING_ON)
-        return _joined(*(end.decode("utf-8", "hpctrain.logs") for end in (head, rest))).strip("\r\n"), missing
-    return raw.decode("utf-8", "hpctrain.logs").strip("\r\n"), missing
-
-
-def _joined(head: str, rest: str) -> str:
-    """Return the two ends of a line as two states of it; half a state on either side of the cut goes."""
-    if "\r" in head[-2000:] and "\r" in rest[:2000]:
-        return head[: head.rindex("\r")] + rest[rest.index("\r") :]
-    return f"{head}\r{rest}"
-
-
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Remove escape sequences and control characters other than carriage returns."""
     if "\x1b" in text:
         text = _ESCAPE.sub("", _TO_THE_FIRST_COLUMN.sub("\r", _OSC.sub("", text)))
     if "\b" in text:
@@ -211,7 +234,7 @@ def _without_backspaces(text: str) -> str:
 
 
 def _without_debris(text: str) -> str:
-    """Return a line without states of progress that a later one replaced."""
+    """Remove progress bars that a later one replaced."""
     kept: list[str] = []
     last_bar = ""
     previous = ""
@@ -237,7 +260,74 @@ def _without_bars_in_front(text: str) -> str:
     return text
 
 
-def _cut(text: str, missing: int) -> str:
-    if len(text) <= MOST:
-        return text
-    return f"{text[:_HEAD]} [... {len(text) - _HEAD - _TAIL + missing} characters left out ...] {text[-_TAIL:]}"
+# -- the time of a line ----------------------------------------------------------------------------
+# A time without a zone is in local time. Logs of one job may differ: Slurm and Python's logging
+# write local time, the [memory] line UTC.
+
+#: Characters at the start of a line that are searched for its time: a later one belongs to the
+#: message.
+_WITHIN = 120
+_CLOCK = re.compile(r":[0-5][0-9]:[0-6][0-9]")
+_TIME = re.compile(
+    # 2026-11-22 04:10:00,123; 2026-11-22T04:10:00.123+01:00
+    r"(?<![0-9])(?P<year>20[0-9]{2})[-/](?P<month>[01][0-9])[-/](?P<day>[0-3][0-9])[T"
+    r" ](?P<clock>[0-2][0-9]:[0-5][0-9]:[0-6][0-9])"
+    r"(?:[.,](?P<part>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?"
+    # 11/22/2026 04:10:00 in the examples of transformers
+    r"|(?<![0-9])(?P<us_month>[01][0-9])/(?P<us_day>[0-3][0-9])/(?P<us_year>20[0-9]{2})"
+    r" (?P<us_clock>[0-2][0-9]:[0-5][0-9]:[0-6][0-9])"
+    # E1122 04:10:00.123456 of glog, and so of torch: without a year
+    r"|(?<![A-Za-z0-9])[IWEFVC](?P<g_month>[01][0-9])(?P<g_day>[0-3][0-9])"
+    r" (?P<g_clock>[0-2][0-9]:[0-5][0-9]:[0-6][0-9])"
+    r"(?:\.(?P<g_part>[0-9]{1,9}))?"
+)
+
+
+def time_of(line: str, *, year: int | None = None) -> float | None:
+    """Return the time near the start of a cleaned line, in seconds since the epoch; None if there
+    is none.
+
+    Args:
+        line: cleaned.
+        year: for times without a year, such as torch's; None ignores these.
+    """
+    if _CLOCK.search(line, 0, _WITHIN) is None:
+        return None
+    match = _TIME.search(line, 0, _WITHIN)
+    if match is None:
+        return None
+    said = match.groupdict()
+    if said["year"]:
+        parts = said["year"], said["month"], said["day"], said["clock"], said["zone"]
+    elif said["us_year"]:
+        parts = said["us_year"], said["us_month"], said["us_day"], said["us_clock"], None
+    elif year is not None:
+        parts = str(year), said["g_month"], said["g_day"], said["g_clock"], None
+    else:
+        return None
+    minute = _minute(parts[0], parts[1], parts[2], parts[3][:5], parts[4])
+    part = said["part"] or said["g_part"]
+    return (
+        None
+        if minute is None
+        else minute + int(parts[3][6:]) + (float(f"0.{part}") if part else 0.0)
+    )
+
+
+@lru_cache(maxsize=256)
+def _minute(year: str, month: str, day: str, clock: str, zone: str | None) -> float | None:
+    try:
+        return datetime(
+            int(year), int(month), int(day), int(clock[:2]), int(clock[3:]), tzinfo=_zone(zone)
+        ).timestamp()
+    except ValueError:  # e.g. February 31
+        return None
+
+
+def _zone(text: str | None) -> timezone | None:
+    if text is None:
+        return None
+    if text == "Z":
+        return UTC
+    minutes = int(text[1:3]) * 60 + int(text[-2:])
+    return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))

@@ -1,4 +1,4 @@
-"""Memory of GPUs, processes, nodes and jobs: samples, and the log line and JSON they become.
+"""Memory samples of GPUs, processes, nodes and jobs, as a log line and as JSON.
 
 Nothing here imports torch, so the login node can read logs with it.
 """

@@ -1,20 +1,16 @@
-"""What the driver says about one GPU: NVML, or `nvidia-smi` when NVML's library cannot be loaded.
+"""One GPU's memory and utilization, as reported by the driver (NVML) and by torch.
 
-The device is found by its UUID, so that CUDA_VISIBLE_DEVICES, a reordering and MIG cannot make one rank report another
-rank's GPU. May not import torch; the NVML module (`pynvml`) is an argument.
+The device is found by its UUID, so that CUDA_VISIBLE_DEVICES, a reordering and MIG cannot make one
+rank report another rank's GPU. This module must not import torch; the NVML module (`pynvml`) is an
+argument.
 """
 
 from __future__ import annotations
 
-import csv
-import shutil
-import subprocess
-import time
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -23,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One device at one moment; sizes in MiB, what the driver does not say is None."""
+    """One reading of a device; sizes in MiB, None for what the driver does not report."""
 
     index: int | None = None
     name: str | None = None
@@ -34,68 +30,53 @@ class GpuReading:
 
 
 class DeviceNotFoundError(LookupError):
-    """The driver's list has no device that is certainly the wanted one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWanted:
-    """What is known about the device that CUDA calls number `ordinal` in this process.
-
-    Args:
-        ordinal: CUDA's number for it, counted within CUDA_VISIBLE_DEVICES.
-        cuda_uuid: its UUID as CUDA says it, without a prefix; for a MIG device CUDA 11.4 and later say the MIG UUID.
-        visible: the value of CUDA_VISIBLE_DEVICES, or None when it is not set.
-    """
-
-    ordinal: int
-    cuda_uuid: str | None = None
-    visible: str | None = None
-
-    def entry(self) -> str | None:
-        """Return the entry of CUDA_VISIBLE_DEVICES that stands for the device: `3`, `GPU-5a4f...` or `MIG-...`."""
-        entries = [] if self.visible is None else [entry.strip() for entry in self.visible.split(",")]
-        return entries[self.ordinal] if self.ordinal < len(entries) else None
+    """No device in the driver's list certainly matches."""
 
 
 class NvmlGpu:
     """One device read through NVML.
 
     Args:
-        nvml: the `pynvml` module, initialised.
-        wanted: which device.
+        nvml: the `pynvml` module, initialized.
+        uuids: possible UUIDs of the device, with their prefixes (`wanted_uuids`).
 
     Raises:
-        DeviceNotFoundError: no device matches, or only a whole GPU does where CUDA sees a part of it (MIG).
+        DeviceNotFoundError: no device matches, or only an entire GPU of which CUDA sees a part
+            (MIG).
     """
 
-    def __init__(self, nvml: Any, wanted: DeviceWanted) -> None:
+    def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
         self._nvml = nvml
-        self._handle = _find(nvml, wanted)
+        self._handle = _find(nvml, uuids)
         self._fixed = GpuReading(
-            index=self._optional(lambda: int(nvml.nvmlDeviceGetIndex(_physical(nvml, self._handle)))),
-            name=self._optional(lambda: _text(nvml.nvmlDeviceGetName(self._handle))),
-            uuid=self._optional(lambda: _text(nvml.nvmlDeviceGetUUID(self._handle))),
+            index=self._optional(
+                lambda: int(nvml.nvmlDeviceGetIndex(_physical(nvml, self._handle)))
+            ),
+            name=self._optional(lambda: str(nvml.nvmlDeviceGetName(self._handle))),
+            uuid=self._optional(lambda: str(nvml.nvmlDeviceGetUUID(self._handle))),
         )
 
     def read(self) -> GpuReading:
-        """Return the device's state now.
+        """Return the device's current state.
 
-        `used` counts what the driver reserves for itself too: it is what a process cannot have.
+        `used` includes what the driver reserves for itself, because no process can use it.
 
         Raises:
-            pynvml.NVMLError: the driver does not answer (a GPU that fell off the bus, for instance).
+            pynvml.NVMLError: the driver does not answer, for instance because the GPU fell off the
+                bus.
         """
         memory = None
-        try:
+        # GPUs that share the host's memory do not report their own.
+        with contextlib.suppress(self._nvml.NVMLError_NotSupported):
             memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        except self._nvml.NVMLError_NotSupported:  # GPUs that share the host's memory have none of their own
-            pass
         return replace(
             self._fixed,
             used_mib=None if memory is None else int(memory.used) // MIB,
             total_mib=None if memory is None else int(memory.total) // MIB,
-            # A MIG device has no utilisation, and some sites forbid reading it.
-            utilisation_percent=self._optional(lambda: int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)),
+            # A MIG device has no utilization, and some sites forbid reading it.
+            utilisation_percent=self._optional(
+                lambda: int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+            ),
         )
 
     def _optional(self, call: Callable[[], T]) -> T | None:
@@ -105,66 +86,25 @@ class NvmlGpu:
             return None
 
 
-def _find(nvml: Any, wanted: DeviceWanted) -> Any:
-    """Return the NVML handle of the wanted device."""
-    entry = wanted.entry()
-    if entry is not None and entry.startswith("MIG-"):
-        # CUDA may name the parent GPU for a MIG device; the environment names the part.
-        return _by_uuid(nvml, entry)
-    if wanted.cuda_uuid is not None:
-        for prefix in ("GPU-", "MIG-"):
-            try:
-                return _whole(nvml, nvml.nvmlDeviceGetHandleByUUID(prefix + wanted.cuda_uuid))
-            except nvml.NVMLError_NotFound:
-                continue
-            except nvml.NVMLError_InvalidArgument:  # what older drivers say to a prefix that they do not know
-                continue
-        raise DeviceNotFoundError(f"NVML lists no device {wanted.cuda_uuid}")
-    if entry is not None and entry.startswith("GPU-"):
-        return _whole(nvml, _by_uuid(nvml, entry))
-    index = entry if entry is not None else str(wanted.ordinal) if wanted.visible is None else ""
-    if not index.isdecimal():
-        raise DeviceNotFoundError(f"CUDA_VISIBLE_DEVICES={wanted.visible!r} has no device number {wanted.ordinal}")
-    return _whole(nvml, nvml.nvmlDeviceGetHandleByIndex(int(index)))
-
-
-def _whole(nvml: Any, handle: Any) -> Any:
-    """Refuse a GPU that is split by MIG: CUDA sees a part of it, and its numbers would be those of all parts."""
-    try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # the model has no MIG, or the handle is a MIG device already
-        return handle
-    if current == 1 and not _is_mig(nvml, handle):
-        raise DeviceNotFoundError("the GPU is split by MIG and nothing says which part is ours")
-    return handle
-
-
-def _by_uuid(nvml: Any, text: str) -> Any:
-    """Return the device of a UUID, which may be shortened as CUDA allows it in CUDA_VISIBLE_DEVICES."""
-    try:
-        return nvml.nvmlDeviceGetHandleByUUID(text)
-    except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-        pass
-    found = [handle for handle in _devices(nvml) if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(text)]
-    if len(found) != 1:
-        raise DeviceNotFoundError(f"NVML lists {len(found)} devices whose UUID starts with {text!r}")
-    return found[0]
-
-
-def _devices(nvml: Any) -> Iterator[Any]:
-    """Yield every GPU and every MIG device."""
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        yield handle
+def _find(nvml: Any, uuids: Sequence[str]) -> Any:
+    """Return the NVML handle of the device. A GPU split by MIG is refused: CUDA sees one part of
+    it, and NVML reports the sum of all parts.
+    """
+    for uuid in uuids:
         try:
-            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        except nvml.NVMLError:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
             continue
-        for part in range(count):
-            try:
-                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, part)
-            except nvml.NVMLError_NotFound:
-                continue
+        try:
+            current, _pending = nvml.nvmlDeviceGetMigMode(handle)
+        except nvml.NVMLError:  # the GPU model has no MIG, or the handle is a MIG device already
+            return handle
+        if current == 1 and not _is_mig(nvml, handle):
+            raise DeviceNotFoundError(
+                "the GPU is split by MIG, and the instance of this process is unknown"
+            )
+        return handle
+    raise DeviceNotFoundError(f"NVML lists no device {' or '.join(uuids)}")
 
 
 def _is_mig(nvml: Any, handle: Any) -> bool:
@@ -173,92 +113,59 @@ def _is_mig(nvml: Any, handle: Any) -> bool:
 
 
 def _physical(nvml: Any, handle: Any) -> Any:
-    """Return the GPU that a MIG device is a part of, or the GPU itself."""
     try:
-        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if _is_mig(nvml, handle) else handle
+        return (
+            nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            if _is_mig(nvml, handle)
+            else handle
+        )
     except nvml.NVMLError:
         return handle
 
 
-def _text(value: str | bytes) -> str:
-    """Return a name as text: pynvml before version 11.5 returned bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def current_device(torch: Any) -> int | None:
+    """Return the index of the GPU that this process uses, or None before it uses one.
 
-
-SMI_INTERVAL_S = 60.0
-"""Starting nvidia-smi takes up to a second of a busy node, so it is asked this seldom, in seconds."""
-
-_SMI_FIELDS = ("index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu", "mig.mode.current")
-
-
-class SmiGpu:
-    """One device read through the `nvidia-smi` program, at most once in `SMI_INTERVAL_S` seconds.
-
-    In between, `read` returns only what does not change: a number from a minute ago is not a sample of now.
-
-    Args:
-        wanted: which device.
-        clock: seconds that only grow; for tests.
+    This does not initialize CUDA: a process that trains on the CPU of a GPU node must not take GPU
+    memory.
     """
-
-    def __init__(self, wanted: DeviceWanted, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._wanted = wanted
-        self._clock = clock
-        self._asked: float | None = None
-        self._fixed = GpuReading()
-
-    def read(self) -> GpuReading:
-        """Return the device's state now, or only its index, name and UUID when it was asked a short time ago.
-
-        Raises:
-            DeviceNotFoundError: the program's list has no device that is certainly ours.
-            OSError, subprocess.SubprocessError: the program is missing, failed, or took more than ten seconds.
-        """
-        now = self._clock()
-        if self._asked is not None and now - self._asked < SMI_INTERVAL_S:
-            return self._fixed
-        self._asked = now
-        path = shutil.which("nvidia-smi")
-        if path is None:
-            raise FileNotFoundError("neither NVML's library nor nvidia-smi is there")
-        argv = [path, f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True)
-        reading = parse_smi(answer.stdout, self._wanted)
-        self._fixed = replace(reading, used_mib=None, utilisation_percent=None)
-        return reading
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.current_device())
 
 
-def parse_smi(text: str, wanted: DeviceWanted) -> GpuReading:
-    """Return the wanted device from what `nvidia-smi --query-gpu=... --format=csv,noheader,nounits` printed.
-
-    nvidia-smi lists whole GPUs only, so a MIG device is not found in it.
-
-    Raises:
-        DeviceNotFoundError: no row matches, several do, or the GPU is split by MIG.
+def read_allocator(torch: Any, device: int) -> tuple[int, int, int]:
+    """Return `memory_allocated`, `max_memory_allocated` and `memory_reserved` of torch's caching
+    allocator on a device, in MiB, from one reading.
     """
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
-    rows = [row for row in rows if len(row) == len(_SMI_FIELDS)]
-    entry = wanted.entry()
-    if wanted.cuda_uuid is not None:
-        found = [row for row in rows if row[1] == f"GPU-{wanted.cuda_uuid}"]
-    elif entry is not None and not entry.isdecimal():
-        found = [row for row in rows if row[1].startswith(entry)]
-    else:
-        index = entry if entry is not None else str(wanted.ordinal) if wanted.visible is None else None
-        found = [row for row in rows if row[0] == index]
-    if len(found) != 1 or found[0][6] == "Enabled":
-        raise DeviceNotFoundError(f"nvidia-smi lists {len(found)} whole GPUs that could be device {wanted.ordinal}")
-    index_text, uuid, name, used, total, utilisation, _mig = found[0]
+    stats = torch.cuda.memory_stats(device)
+    names = ("allocated_bytes.all.current", "allocated_bytes.all.peak")
+    current, peak = (stats.get(name, 0) // MIB for name in names)
+    return current, peak, stats.get("reserved_bytes.all.current", 0) // MIB
+
+
+def read_device(torch: Any, device: int) -> GpuReading:
+    """Return torch's reading of the entire device, for GPUs that NVML does not support (AMD) or
+    cannot read.
+
+    `used` is the driver's total minus free, over all processes.
+    """
+    free, total = torch.cuda.mem_get_info(device)
     return GpuReading(
-        index=_number(index_text),
-        name=name,
-        uuid=uuid,
-        used_mib=_number(used),
-        total_mib=_number(total),
-        utilisation_percent=_number(utilisation),
+        name=str(torch.cuda.get_device_properties(device).name),
+        used_mib=(total - free) // MIB,
+        total_mib=total // MIB,
     )
 
 
-def _number(text: str) -> int | None:
-    """Return an integer, or None for `[N/A]` and `[Not Supported]`."""
-    return int(text) if text.isdecimal() else None
+def wanted_uuids(torch: Any, device: int, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the possible NVML UUIDs of CUDA device `device`.
+
+    For a MIG device CUDA may report the parent GPU; CUDA_VISIBLE_DEVICES has the MIG UUID.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    entry = visible[device].strip() if device < len(visible) else ""
+    if entry.startswith("MIG-"):
+        return (entry,)
+    uuid = torch.cuda.get_device_properties(device).uuid
+    return f"GPU-{uuid}", f"MIG-{uuid}"

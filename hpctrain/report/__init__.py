@@ -1,1 +1,1 @@
-"""What people look at: the live view of a run, and its report as a page and in characters. Nothing here asks a scheduler."""
+"""The live view of a run, and its report as an HTML page and as text for a terminal."""

@@ -1,214 +1,276 @@
-"""Bars and curves in characters. PURE: the same values give the same characters; nothing is asked of the terminal.
+"""Charts: series, their axes, and SVG for a page. PURE.
 
-Two sets of characters: Unicode's block elements and braille patterns, and `plain`, which is ASCII. Every function returns exactly the
-width that was asked for, for any numbers: NaN, infinities, none at all.
+A chart is readable without the script, and without color. All text is escaped here, so the SVG is
+safe to embed. The page's script reads `data_of` for tooltips and zooming: lines are in an inner
+<svg>, whose viewBox it changes. hpctrain.report.terminal draws the same series in characters.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 
-#: Characters of all that is drawn here; where one cannot be encoded, `plain` is the choice.
-USED = "█▏▕▁⠁⣿┤│"
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
-#: Bits of a braille character's dots: column by column, from the top.
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_LABEL = 8
-
-Point = tuple[float, float]
+from hpctrain.util.text import number
 
 
-def encodable(encoding: str | None, terminal: str = "") -> bool:
-    """Whether an output of this encoding, on a terminal of this name (TERM), shows the characters that are not ASCII."""
-    if terminal in ("linux", "vt100", "vt102", "vt220", "dumb"):  # their fonts lack braille
-        return False
-    try:
-        USED.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line.
 
-
-def bar(part: float | None, width: int, *, plain: bool = False) -> str:
-    """Return a bar between two ends that is full by `part`, 0 to 1; of an unknown one a bar of `?`.
-
-    Args:
-        part: cut at 0 and 1; None and NaN are unknown. Anything above nothing shows, and only all of it is full.
-        width: characters, the ends included; at least 3.
-        plain: in ASCII.
+    Attributes:
+        x, y: of equal length; None in `y` is a gap, NaN is marked.
+        colour: 0 to 7, of the page's palette; None draws it thin and gray: one of many.
+        dots: separate marks, not connected.
+        emphasis: thicker than the others.
     """
-    inner = max(1, width - 2)
-    left, right = ("[", "]") if plain else ("▕", "▏")
-    if part is None or math.isnan(part):
-        return f"{left}{'?' * inner}{right}"
-    part = min(1.0, max(0.0, part))
-    fine = 1 if plain else 8
-    filled = round(part * inner * fine)
-    if part > 0:
-        filled = max(1, filled)
-    if part < 1:
-        filled = min(inner * fine - 1, filled)
-    whole, rest = divmod(filled, fine)
-    body = "#" * whole if plain else "█" * whole + (_EIGHTHS[rest] if rest else "")
-    return f"{left}{body.ljust(inner, '-' if plain else ' ')}{right}"
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    colour: int | None = 0
+    dots: bool = False
+    emphasis: bool = False
 
 
-def levels(parts: Iterable[float | None], *, plain: bool = False) -> str:
-    """Return one character for each part, 0 to 1, as high as it is; `?` for an unknown one."""
-    signs = _PLAIN_LEVELS if plain else _LEVELS
-    return "".join("?" if part is None or math.isnan(part) else signs[_level(part)] for part in parts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A line across the chart: at an `x`, a restart; or at a `y`, a limit."""
+
+    text: str
+    x: float | None = None
+    y: float | None = None
 
 
-def _level(part: float) -> int:
-    """Return 1 to 8: even nothing has a mark, because the rank is there."""
-    return min(8, max(1, math.ceil(min(1.0, max(0.0, part)) * 8)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over an axis.
 
-
-def spark(values: Sequence[float], width: int, *, plain: bool = False) -> str:
-    """Return the course of values in one line, at most `width` characters: the least is the lowest mark, the most the highest."""
-    means = _columns([(float(index), _drawable(value)) for index, value in enumerate(values)], min(width, len(values)))
-    known = [value for value in means if value is not None]
-    if not known:
-        return "?" * min(width, len(values))
-    low, span = min(known), max(known) - min(known)
-    return levels((None if value is None else (value - low) / span if span else 0.5 for value in means), plain=plain)
-
-
-def curve(points: Sequence[Point], width: int, height: int, *, plain: bool = False) -> list[str]:
-    """Return `height` lines of a curve with its scale at the left and the first and last x below.
-
-    Several points of one column are drawn as their mean; columns without any are bridged by a line. A column whose values are none of them
-    finite is marked `x` at the top.
-
-    Args:
-        points: (x, y), in the order of x.
-        width: characters of each line, the scale of 10 included; at least 20.
-        height: lines, that of the x axis included; at least 3.
-        plain: in ASCII.
-
-    Returns:
-        Lines of exactly `width` characters; without points, or with none finite, one that says so.
+    Attributes:
+        id: unique on the page.
+        unit: of y: `GiB`, `%`, or "".
+        x_name: the quantity of x.
+        zero: y starts at 0.
+        top: minimum upper end of y.
+        says: one sentence that describes the chart, for screen readers.
+        log_x: logarithmic x axis.
+        low_first: of many lines, the lowest are the important ones.
     """
-    inner, rows = max(8, width - _LABEL - 2), max(2, height - 1)
-    points = [(x, _drawable(y)) for x, y in points]
-    known = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-    if not known:
-        said = "no loss yet" if not points else "every loss is NaN or infinite"
-        return [said[:width].ljust(width)]
-    low, high = min(y for _, y in known), max(y for _, y in known)
-    bottom, top = (low - 0.5 * abs(low or 1), high + 0.5 * abs(high or 1)) if low == high else (low, high)
-    across = inner * (1 if plain else 2)
-    fine = 2 if plain else 4
-    heights = [None if mean is None else (mean - bottom) / (top - bottom) * (rows * fine - 1) for mean in _columns(points, across)]
-    body = (_plain if plain else _braille)(_bridged(heights), inner, rows)
-    body[0] = _marked(body[0], points)
-    return [*_with_scale(body, top, bottom, plain=plain), _axis(points, inner)]
+
+    id: str
+    title: str
+    series: tuple[Series, ...]
+    unit: str = ""
+    x_name: str = "step"
+    rules: tuple[Marker, ...] = ()
+    zero: bool = False
+    top: float | None = None
+    says: str = ""
+    log_x: bool = False
+    low_first: bool = False
 
 
-def _drawable(value: float) -> float:
-    """Return a value whose sums and differences are no infinities, and no zeros that are none."""
-    if not math.isfinite(value):
-        return value
-    return 0.0 if abs(value) < 1e-150 else min(1e150, max(-1e150, value))
+# -- axes ------------------------------------------------------------------------------------------
+
+#: Above this ratio of the highest to the lowest value, a linear axis hides the low values.
+_LOG_SPAN = 30.0
 
 
-def number(value: float) -> str:
-    """Return a number in at most 7 characters: `8.2448`, `0.00012`, `12400`, `1.2e+09`."""
-    for digits in (5, 4, 3, 2):
-        text = f"{value:.{digits}g}"
-        if len(text) <= 7:
-            return text
-    return f"{value:.0e}"
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The range of an axis, from `low` to `high`; `log` uses powers of ten."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def part(self, value: float) -> float:
+        """Return the position of a value: 0 at the lower end, 1 at the upper, clipped."""
+        low, high = self.low, self.high
+        if self.log:
+            if value <= 0:
+                return 0.0
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
+        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
 
 
-def _columns(points: Sequence[Point], across: int) -> list[float | None]:
-    """Return the mean of the finite values in each of `across` columns; None where there is none."""
-    if not points or across < 1:
-        return []
-    first, last = points[0][0], points[-1][0]
-    sums, counts = [0.0] * across, [0] * across
-    for x, y in points:
-        if math.isfinite(y):
-            column = _column(x, first, last, across)
-            sums[column] += y
-            counts[column] += 1
-    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+def _fitted(
+    values: Iterable[float | None], *, zero: bool = False, top: float | None = None
+) -> Scale:
+    """Return a scale for the finite values, logarithmic if their span requires it."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return Scale(0.0, top or 1.0)
+    low, high = min(finite), max(*finite, top if top is not None else -math.inf)
+    if not zero and low > 0 and high / low >= _LOG_SPAN:
+        return Scale(low * 0.95, high * 1.05, log=True)
+    low = min(0.0, low) if zero else low
+    room = 0.04 * (high - low)
+    if room == 0 or not math.isfinite(room):
+        room = abs(high) * 0.1 or 1.0
+    return Scale(low if zero and low >= 0 else low - room, high + room)
 
 
-def _column(x: float, first: float, last: float, across: int) -> int:
-    return 0 if last <= first else min(across - 1, max(0, round((x - first) / (last - first) * (across - 1))))
+def _scale_of_x(chart: Chart) -> Scale:
+    """Return the scale of x, without padding."""
+    xs = [x for line in chart.series for x in line.x if math.isfinite(x)]
+    xs += [rule.x for rule in chart.rules if rule.x is not None]
+    low, high = min(xs, default=0.0), max(xs, default=1.0)
+    if chart.log_x and low > 0 and high > low:
+        return Scale(low / 1.2, high * 1.2, log=True)
+    room = 0.04 * (high - low) if chart.x_name != "step" else 0.0
+    return Scale(low - room, high + room) if high > low else Scale(low - 0.5, high + 0.5)
 
 
-def _bridged(heights: list[float | None]) -> list[float | None]:
-    """Return the heights with a line through what is not known between two that are."""
-    found = list(heights)
-    before: int | None = None
-    for index, value in enumerate(heights):
-        if value is None:
+def _ticks(axis: Scale, most: int) -> list[float]:
+    """Return at most `most` ticks: 1, 2 or 5 times a power of ten."""
+    if axis.log:
+        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+        for factors in ((1, 2, 5), (1, 3), (1,)):
+            each = [factor * 10.0**power for power in powers for factor in factors]
+            found = [value for value in each if axis.low <= value <= axis.high]
+            if 1 < len(found) <= most:
+                return found
+        if len(found) > 1:
+            return found[:: math.ceil(len(found) / most)]
+    raw = (axis.high - axis.low) / max(1, most - 1)
+    if not (raw > 0 and math.isfinite(raw)):
+        return [axis.low]
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(f * power for f in (1, 2, 5, 10, 20) if f * power >= raw * (1 - 1e-9))
+    first = math.ceil(axis.low / step - 1e-9)
+    found = [(first + n) * step for n in range(most)]
+    return [value for value in found if value <= axis.high + step * 1e-9]
+
+
+def _labels(values: Sequence[float]) -> list[str]:
+    """Format tick values, with a common suffix for large ones."""
+    highest = max(map(abs, values), default=0.0)
+    for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if highest >= least:
+            return [f"{value / factor:.4g}{suffix}" if value else "0" for value in values]
+    return [number(value) for value in values]
+
+
+# -- SVG -------------------------------------------------------------------------------------------
+
+WIDTH, HEIGHT = 520, 240
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 20, 34
+PLOT_W, PLOT_H = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+
+def data_of(chart: Chart) -> str:
+    """Return the data for the page's script, as JSON that cannot end its <script> element."""
+    axis = _scale_of_x(chart)
+    shared: dict[tuple[float, ...], int] = {}
+    series = []
+    for line in chart.series:
+        at = shared.setdefault(line.x, len(shared))
+        series.append({"n": line.name, "x": at, "y": [_rounded(y) for y in line.y]})
+    value = {
+        "n": chart.x_name,
+        "u": chart.unit,
+        "lo": axis.low,
+        "hi": axis.high,
+        "log": axis.log,
+        "min": chart.low_first,
+        "xs": [[_rounded(x) for x in xs] for xs in shared],
+        "s": series,
+    }
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _text(words: str, x: float, y: float, kind: str = "tick", anchor: str = "end") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def to_svg(chart: Chart) -> str:
+    """Return a chart's <svg>; screen readers read its title and description."""
+    over = _scale_of_x(chart)
+    ys = [y for line in chart.series for y in line.y] + [rule.y for rule in chart.rules]
+    up = _fitted(ys, zero=chart.zero, top=chart.top)
+    # Draw gray lines first, emphasized ones on top.
+    ordered = sorted(chart.series, key=lambda line: (line.colour is not None, line.emphasis))
+    lines = "".join(_line(line, over, up) for line in ordered)
+    rules = "".join(_rule(rule, over, up) for rule in chart.rules)
+    place = f'x="{LEFT}" y="{TOP}" width="{PLOT_W}" height="{PLOT_H}"'
+    area = (  # the page's script tracks the mouse over this rectangle
+        f'<g class="area"><rect class="hit" {place}/><svg class="plot" {place} viewBox="0 0 {PLOT_W}'
+        f' {PLOT_H}" preserveAspectRatio="none">{rules}{lines}</svg></g>'
+    )
+    for rule in chart.rules:
+        if rule.y is not None:
+            y = TOP + PLOT_H * (1 - up.part(rule.y))
+            area += _text(rule.text, LEFT + PLOT_W - 4, y - 4 if y > TOP + 14 else y + 13, "unit")
+    name = escape(chart.id)
+    return (
+        f'<svg class="chart" id="{name}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(chart.title)}</title>'
+        f'<desc id="{name}-d">{escape(chart.says or chart.title)}</desc>'
+        f"{_y_axis(up, chart.unit)}{_x_axis(chart, over)}{area}</svg>"
+    )
+
+
+def _y_axis(axis: Scale, unit: str) -> str:
+    values, drawn = _ticks(axis, 7), ""
+    for value, words in zip(values, _labels(values), strict=True):
+        y = TOP + PLOT_H * (1 - axis.part(value))
+        drawn += f'<line class="grid" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        drawn += _text(words, LEFT - 6, y + 4)
+    unit = f"{unit}, log scale".removeprefix(", ") if axis.log else unit
+    return drawn + _text(unit, LEFT, 11, "unit", "start")
+
+
+def _x_axis(chart: Chart, axis: Scale) -> str:
+    """Return the ticks, in a group that the page's script replaces on zoom, and the axis label
+    below the last.
+    """
+    values = _ticks(axis, 6)
+    values = [x for x in values if chart.x_name != "step" or x == int(x)]
+    marks, bottom = "", TOP + PLOT_H
+    for value, words in zip(values, _labels(values), strict=True):
+        place = axis.part(value)
+        x = LEFT + PLOT_W * place
+        marks += f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
+        marks += _text(words, x, bottom + 16, anchor="end" if place > 0.985 else "middle")
+    line = f'<line class="axis" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{bottom}" y2="{bottom}"/>'
+    return f'{line}<g class="xticks">{marks}</g>{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, "unit")}'
+
+
+def _line(line: Series, over: Scale, up: Scale) -> str:
+    """Draw the segments between gaps; a segment of one point is a dot: a zero-length line with
+    round ends.
+    """
+    pieces: list[list[str]] = [[]]
+    bad = ""
+    for x, y in zip(line.x, line.y, strict=True):
+        at = f"{PLOT_W * over.part(x):.1f}"
+        if y is None or not math.isfinite(y):
+            pieces.append([])
+            bad += "" if y is None else f"M{at} 0v10"
             continue
-        start = None if before is None else heights[before]
-        if before is not None and start is not None:
-            for between in range(before + 1, index):
-                found[between] = start + (value - start) * (between - before) / (index - before)
-        before = index
-    return found
+        if line.dots:
+            pieces.append([])
+        pieces[-1].append(f"{at} {PLOT_H * (1 - up.part(y)):.1f}")
+    kind = "many" if line.colour is None else f"c{line.colour % 8}"
+    kind += " strong" * line.emphasis
+    kind += " dots" * (max(map(len, pieces)) == 1)
+    path = "".join(f"M{'L'.join(each)}{'h0' * (len(each) == 1)}" for each in pieces if each)
+    drawn = f'<path class="line {kind}" d="{path}"/>' if path else ""
+    return drawn + (f'<path class="bad" d="{bad}"/>' if bad else "")
 
 
-def _braille(heights: Sequence[float | None], inner: int, rows: int) -> list[str]:
-    """Return rows of braille: two columns and four heights in each character, neighbours joined by what is between them."""
-    cells = [[0] * inner for _ in range(rows)]
-    before: int | None = None
-    for column, value in enumerate(heights):
-        if value is None:
-            before = None
-            continue
-        dot = round(value)
-        near = dot if before is None else before + (1 if dot > before else -1 if dot < before else 0)
-        for each in range(min(dot, near), max(dot, near) + 1):
-            down = rows * 4 - 1 - each
-            cells[down // 4][column // 2] |= _DOTS[column % 2][down % 4]
-        before = dot
-    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in cells]
-
-
-def _plain(heights: Sequence[float | None], inner: int, rows: int) -> list[str]:
-    """Return rows of ASCII: `'` is the upper half of a character, `.` the lower, `|` what joins two columns."""
-    cells = [[" "] * inner for _ in range(rows)]
-    before: int | None = None
-    for column, value in enumerate(heights):
-        if value is None:
-            before = None
-            continue
-        dot = round(value)
-        row = rows - 1 - dot // 2
-        if before is not None:
-            for between in range(min(before, row) + 1, max(before, row)):
-                cells[between][column] = "|"
-        cells[row][column] = "'" if dot % 2 else "."
-        before = row
-    return ["".join(row) for row in cells]
-
-
-def _marked(line: str, points: Sequence[Point]) -> str:
-    """Mark in the top line the columns that hold no finite value, but another."""
-    first, last = points[0][0], points[-1][0]
-    columns: dict[int, bool] = {}
-    for x, y in points:
-        column = _column(x, first, last, len(line))
-        columns[column] = columns.get(column, False) or math.isfinite(y)
-    return "".join("x" if columns.get(index) is False else each for index, each in enumerate(line))
-
-
-def _with_scale(body: list[str], top: float, bottom: float, *, plain: bool) -> list[str]:
-    tick, line = ("+", "|") if plain else ("┤", "│")
-    labels = {0: number(top), len(body) - 1: number(bottom)}
-    return [f"{labels.get(index, ''):>{_LABEL}} {tick if index in labels else line}{row}" for index, row in enumerate(body)]
-
-
-def _axis(points: Sequence[Point], inner: int) -> str:
-    first, last = f"{points[0][0]:.0f}", f"{points[-1][0]:.0f}"
-    gap = inner - len(first) - len(last)
-    text = last.rjust(inner) if first == last else f"{first}{' ' * gap}{last}" if gap > 0 else last.rjust(inner)
-    return f"{'step':>{_LABEL}}  {text}"[: inner + _LABEL + 2]
+def _rule(rule: Marker, over: Scale, up: Scale) -> str:
+    if rule.y is not None:
+        y = PLOT_H * (1 - up.part(rule.y))
+        return f'<path class="rule limit" d="M0 {y:.1f}H{PLOT_W}"/>'
+    x = PLOT_W * over.part(rule.x or 0.0)
+    title = f"<title>{escape(rule.text)}</title>"
+    return f'<path class="rule restart" d="M{x:.1f} 0V{PLOT_H}">{title}</path>'

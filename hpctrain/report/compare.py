@@ -1,50 +1,74 @@
-"""Several runs side by side: the points of a sweep, the trials of a study, or any runs that somebody names.
+"""Compare runs: parameter combinations of a sweep, trials of a study, or any named runs; group
+failed runs by cause, as most share one or two.
 
-Reads the runs' files; a scheduler's word is given. A run that failed stands in the table with its diagnosis, and not in the charts.
+Reads the runs' files; scheduler facts are passed in. A failed run is in the table with its
+diagnosis, but not in the charts.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
-from hpctrain.logs import found as logs
-from hpctrain.report import compare_text, failures, log_history, ran_with, secrets
-from hpctrain.report.facts import Given, project_of
-from hpctrain.report.failures import Failure
-from hpctrain.runs import files, history, layout, store
-from hpctrain.runs.history import Point
+from hpctrain.explain.text import joined
+from hpctrain.jobs import requested
+from hpctrain.report.model import (
+    ExternalFacts,
+    evaluation_of,
+    history_of,
+    shown,
+)
+from hpctrain.runs import layout
+from hpctrain.runs.history import History, Point
 from hpctrain.runs.store import Run
+from hpctrain.util.files import read_json
+from hpctrain.util.secrets import hidden, hidden_in
+from hpctrain.util.text import number
 
 Scalar = str | int | float | bool | None
-_CURVE = 300
-"""Points of one run's curve."""
-_MANY = 400
-"""Runs of which those that have said no step are not read."""
+_CURVE = 120
+"""Points per curve."""
 CURVES = 60
-"""Runs whose curves are read: more lines than that are one grey surface."""
+"""Maximum number of curves: more lines are unreadable."""
 METRICS = ("eval_loss", "eval_accuracy", "loss")
-"""What runs are ordered by where nobody says it: the first that at least half of them have."""
-_HIGHER = ("accuracy", "f1", "precision", "recall", "auc", "bleu", "rouge", "reward", "tokens_per_s", "mfu", "score")
+"""Sort order without --metric: the first one that at least half of the runs have."""
+_HIGHER = (
+    "accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "auc",
+    "bleu",
+    "rouge",
+    "reward",
+    "tokens_per_s",
+    "mfu",
+    "score",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparedRun:
     """One run.
 
     Attributes:
-        values: what it was given, and others were given otherwise.
-        metric: the last value of what is compared; best: the best it ever had.
-        steps: that it reached; seconds: that it had nodes.
-        why: it failed: the diagnosis, or the scheduler's word; diagnosis: the id of it.
+        values: parameters that differ between the runs.
+        metric: the last value of the compared metric; best: its best one.
+        steps: completed; seconds: of allocated nodes.
+        why: why it failed: the diagnosis, or the scheduler's reason; diagnosis: its id.
         curve: (step, value) of its training loss.
     """
 
-    run: Run
+    id: str
+    tag: str
+    index: int | None
     state: str
     values: Mapping[str, Scalar]
     metric: float | None
@@ -53,121 +77,126 @@ class Row:
     seconds: float
     why: str | None
     diagnosis: str | None
-    curve: tuple[tuple[float, float], ...]
+    curve: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What is shown. `rows` are in order: the best first, those without a value last.
+    """The comparison. `rows` are sorted: the best first, those without a value last.
 
     Attributes:
-        keys: of `values`, those that differ among the runs.
-        metric: what is compared; `higher`: whether more of it is better.
-        study: whose trials they are.
-        next: what to type to go on with the best run.
-        failures: the runs that failed, by their diagnosis.
-        not_begun: points of the sweep that have left nothing yet.
+        keys: of `values`, those that differ between the runs.
+        metric: the compared metric; `higher`: whether higher is better.
+        study: the study that the trials belong to.
+        next: commands to continue with the best run.
+        failures: the failed runs, by diagnosis.
+        not_begun: parameter combinations of the sweep without any files yet.
     """
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRun, ...]
     keys: tuple[str, ...]
     metric: str | None
     higher: bool
     study: str | None
     now: float
     next: tuple[str, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailureGroup, ...] = ()
     not_begun: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Row | None:
-        """The best run that has ended well, else the best so far."""
+    def best(self) -> ComparedRun | None:
+        """The best completed run, else the best so far."""
         known = [row for row in self.rows if row.metric is not None and math.isfinite(row.metric)]
         return next((row for row in known if row.state == "completed"), known[0] if known else None)
 
 
 def gather(
-    runs: Sequence[Run], runs_dir: Path, given: Mapping[str, Given], *, title: str, study: str | None, metric: str | None, now: float,
+    runs: Sequence[Run],
+    runs_dir: Path,
+    given: Mapping[str, ExternalFacts],
+    *,
+    title: str,
+    study: str | None,
+    metric: str | None,
+    now: float,
     not_begun: tuple[str, ...] = (),
-) -> Comparison:  # fmt: skip
-    """Return the comparison.
+) -> Comparison:
+    """Compare the runs.
 
     Raises:
         UsageError: no run has `metric`.
     """
     definition = _definition(runs_dir, study)
-    read = {run.id: _history(run, runs_dir) if len(runs) <= _MANY or run.last_step else history.History() for run in runs}
-    points = {run.id: _points(read[run.id], runs_dir / run.id) for run in runs}
-    asked = metric or definition.get("metric")
-    chosen = _metric(points, asked)
-    higher = definition.get("direction") == "maximize" if definition and not metric else _is_higher(chosen)
-    values = {run.id: _values(run, runs_dir) for run in runs}
+    pasts = {run.id: history_of(run, runs_dir, most=_CURVE) for run in runs}
+    points = {run.id: _points(pasts[run.id][0], runs_dir / run.id) for run in runs}
+    chosen = _metric(points, metric or definition.get("metric"))
+    higher = chosen is not None and any(word in chosen for word in _HIGHER)
+    if definition and not metric:
+        higher = definition.get("direction") == "maximize"
+    failed = {run.id: failure for run in runs if (failure := _failure(given[run.id])) is not None}
     rows = []
-    for number, run in enumerate(runs):
-        seen = [point.values[chosen] for point in points[run.id] if chosen is not None and chosen in point.values]
-        loss = [(float(point.step), point.values["loss"]) for point in read[run.id].of("log") if "loss" in point.values]
-        past = read[run.id]
-        rows.append(Row(
-            run=run, state=given[run.id].state.word, values=values[run.id], metric=seen[-1] if seen else None,
-            best=_best(seen, higher=higher), steps=None if _from_log(past) else past.last_step, why=failures.why(given[run.id]),
-            diagnosis=failures.diagnosis(given[run.id]),
-            seconds=sum(max(0.0, (start.until or 0.0) - (start.first_at or 0.0)) for start in past.starts),
-            curve=tuple(loss) if number < CURVES * 4 else (),
-        ))  # fmt: skip
-    rows.sort(key=lambda row: _order(row, higher=higher))
-    keys = _differing(values)
-    found = Comparison(
-        title=title, rows=tuple(rows), keys=keys, metric=chosen, higher=higher, study=study, now=now, next=(),
-        failures=failures.grouped((run.id, given[run.id]) for run in runs), not_begun=not_begun,
-    )  # fmt: skip
-    return replace(found, next=compare_text.next_words(found, runs_dir))
-
-
-def _history(run: Run, runs_dir: Path) -> history.History:
-    """Return what a run has written down; of a script that writes no metrics, what its log says."""
-    directory = runs_dir / run.id
-    past = history.read(directory, most=_CURVE)
-    if any(point.event in ("log", "evaluate", "speed") for point in past.points):
-        return past
-    return log_history.read(logs.of_run(directory, project=project_of(runs_dir, run.tag)), past, most=_CURVE)
-
-
-def _from_log(past: history.History) -> bool:
-    """Whether the curves are a log's, whose lines say no steps and no times."""
-    points = past.of("log", "evaluate")
-    return bool(points) and all(point.at == 0.0 for point in points)
-
-
-def _points(past: history.History, directory: Path) -> list[Point]:
-    """Return what was logged and measured, and what an evaluation of its own found."""
-    points = past.of("log", "evaluate", "speed")
-    said = (store.read_object(str(directory / layout.EVALUATION)) or {}).get("metrics")
-    if isinstance(said, dict):
-        known = {
-            str(name): float(value)
-            for name, value in said.items()
-            if isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
-        }
-        points.append(
-            Point(at=0.0, step=past.last_step or 0, event="evaluate", values={**{f"eval_{name}": v for name, v in known.items()}, **known})
+    for run in runs:
+        past, from_log = pasts[run.id]
+        seen = [each.values[chosen] for each in points[run.id] if chosen and chosen in each.values]
+        held = (max(0.0, (each.until or 0.0) - (each.first_at or 0.0)) for each in past.starts)
+        log = (each for each in past.of("log") if "loss" in each.values)
+        failure = failed.get(run.id)
+        rows.append(
+            ComparedRun(
+                id=run.id,
+                tag=run.tag,
+                index=run.index,
+                state=given[run.id].state.word,
+                values=_values(run, runs_dir),
+                metric=seen[-1] if seen else None,
+                best=(max if higher else min)(filter(math.isfinite, seen), default=None),
+                steps=None if from_log else past.last_step,
+                why=None if failure is None else failure.words,
+                diagnosis=None if failure is None else failure.diagnosis,
+                seconds=sum(held),
+                curve=tuple((each.step, each.values["loss"]) for each in log),
+            )
         )
+    keys = dict.fromkeys(key for row in rows for key in row.values)
+    found = Comparison(
+        title=title,
+        rows=tuple(sorted(rows, key=lambda row: _order(row, higher=higher))),
+        keys=tuple(
+            key for key in keys if len({repr(row.values.get(key, ...)) for row in rows}) > 1
+        ),
+        metric=chosen,
+        higher=higher,
+        study=study,
+        now=now,
+        next=(),
+        failures=_grouped(failed),
+        not_begun=not_begun,
+    )
+    return replace(found, next=_next_commands(found, runs_dir))
+
+
+def _points(past: History, directory: Path) -> list[Point]:
+    points = past.of("log", "evaluate", "speed")
+    if known := evaluation_of(directory):
+        values = {**{f"eval_{name}": value for name, value in known.items()}, **known}
+        points.append(Point(at=0.0, step=past.last_step or 0, event="evaluate", values=values))
     return points
 
 
 def _definition(runs_dir: Path, study: str | None) -> dict[str, Any]:
-    """Return metric and direction of a study, as its newest definition says them."""
     if study is None:
         return {}
-    found = [read for path in sorted((runs_dir / ".studies").glob(f"{study}-*.json")) if (read := files.read_json(path)) is not None]
-    return next(({key: each.get(key) for key in ("metric", "direction")} for each in reversed(found) if each.get("study") == study), {})
+    paths = sorted((runs_dir / ".studies").glob(f"{study}-*.json"), reverse=True)
+    found = (read for path in paths if (read := read_json(path)) is not None)
+    return next((each for each in found if each.get("study") == study), {})
 
 
 def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | None:
-    """Return what is compared.
+    """Return the name of the metric to compare.
 
     Raises:
-        UsageError: it was asked for, and no run has it.
+        UsageError: no run has the requested metric.
     """
     having: dict[str, int] = {}
     for each in points.values():
@@ -176,92 +205,172 @@ def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | N
     if asked is not None and asked not in having and f"eval_{asked}" in having:
         asked = f"eval_{asked}"
     if asked is not None and having and asked not in having:
-        import difflib
-
         close = difflib.get_close_matches(asked, having, n=1)
         names = ", ".join(sorted(having)[:12])
         raise UsageError(
-            f"no run has logged {asked!r}", details=(f"  they have: {names}",), fix=f"--metric {close[0] if close else sorted(having)[0]}"
+            f"no run has logged {asked!r}",
+            details=(f"  they have: {names}",),
+            hint=f"use --metric {close[0] if close else sorted(having)[0]}",
         )
     if asked is not None:
         return asked
-    enough = [name for name in METRICS if 2 * having.get(name, 0) >= max(1, sum(bool(each) for each in points.values()))]
-    return next(iter(enough), next((name for name in METRICS if name in having), None))
+    half = max(1, sum(map(bool, points.values()))) / 2
+    known = [name for name in METRICS if name in having]
+    return next((name for name in known if having[name] >= half), known[0] if known else None)
 
 
-def _is_higher(metric: str | None) -> bool:
-    return metric is not None and any(word in metric for word in _HIGHER)
-
-
-def _best(values: Sequence[float], *, higher: bool) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
-    return None if not finite else max(finite) if higher else min(finite)
-
-
-def _order(row: Row, *, higher: bool) -> tuple[int, float, int, str]:
+def _order(row: ComparedRun, *, higher: bool) -> tuple[int, float, int, str]:
     value = row.metric
     known = value is not None and math.isfinite(value)
-    return (0 if known else 1 if value is not None else 2, (-value if higher else value) if known and value is not None else 0.0,
-            row.run.index or 0, row.run.id)  # fmt: skip
+    return (
+        0 if known else 1 if value is not None else 2,
+        (-value if higher else value) if known and value is not None else 0.0,
+        row.index or 0,
+        row.id,
+    )
 
 
 def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
-    """Return what a run was given: of a sweep's point, or of a trial; of other runs the arguments of its training."""
+    """Return a run's parameters: those of a sweep or a trial; for other runs, the arguments of the
+    training.
+    """
     directory = runs_dir / run.id
-    said: Any = (files.read_json(directory / "trial.json") or {}).get("params")
+    said: Any = (read_json(directory / "trial.json") or {}).get("params")
     if not isinstance(said, dict):
-        point = files.read_json(directory / "point.json") or {}
+        point = read_json(directory / "point.json") or {}
         said = point.get("values") if isinstance(point.get("values"), dict) else point
     if not said:
-        training = (ran_with.read(run, runs_dir).config or {}).get("training")
+        training = (requested.ran_with(run, runs_dir).config or {}).get("training")
         said = training if isinstance(training, dict) else {}
-    return {str(key): secrets.value(str(key), _scalar(item)) for key, item in said.items() if key != "schema"}
+    return {
+        str(key): hidden_in(str(key), _scalar(item))
+        for key, item in said.items()
+        if key != "schema"
+    }
 
 
 def _scalar(item: Any) -> Scalar:
-    """Return a value as one: numbers that were written as text are numbers."""
-    if isinstance(item, bool) or item is None:
+    """Convert a value to a scalar; numbers written as text become numbers."""
+    if item is None or isinstance(item, int | float):
         return item
-    if isinstance(item, int | float):
-        return item
-    text = item if isinstance(item, str) else secrets.shown(item)
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
-
-
-def _differing(values: Mapping[str, Mapping[str, Scalar]]) -> tuple[str, ...]:
-    """Return the keys that not all runs have the same value for, in the order in which they come."""
-    keys = dict.fromkeys(key for each in values.values() for key in each)
-    absent = object()
-    return tuple(key for key in keys if len({repr(each.get(key, absent)) for each in values.values()}) > 1)
+    text = item if isinstance(item, str) else shown(item)
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if math.isfinite(value) else text
+    return text
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """Return JSON values: raw units, null for what is no number."""
+    """Return JSON values in raw units; a metric may be NaN or infinite."""
     best = found.best
     return {
-        "schema": 1, "title": found.title, "study": found.study, "metric": found.metric, "higher_is_better": found.higher,
-        "varying": list(found.keys), "best": None if best is None else best.run.id, "next": list(found.next),
-        "runs": [{
-            "id": row.run.id, "tag": row.run.tag, "index": row.run.index, "state": row.state, "values": dict(row.values),
-            "metric": row.metric if row.metric is not None and math.isfinite(row.metric) else None, "best": row.best,
-            "steps": row.steps, "seconds": row.seconds, "why": row.why, "diagnosis": row.diagnosis,
-        } for row in found.rows],
-        "failures": [{
-            "diagnosis": each.id, "certainty": each.certainty, "cause": each.cause, "fix": each.fix, "count": len(each.runs),
-            "first": each.first, "runs": list(each.runs),
-        } for each in found.failures],
+        "schema": 1,
+        "title": found.title,
+        "study": found.study,
+        "metric": found.metric,
+        "higher_is_better": found.higher,
+        "varying": list(found.keys),
+        "best": None if best is None else best.id,
+        "next": list(found.next),
+        "runs": [asdict(row) for row in found.rows],
+        "failures": [
+            {**asdict(each), "count": len(each.runs), "first": each.runs[0]}
+            for each in found.failures
+        ],
         "not_begun": list(found.not_begun),
-    }  # fmt: skip
+    }
 
 
-def lines(found: Comparison) -> list[str]:
-    """Return the comparison in characters."""
-    return compare_text.lines(found)
+def _next_commands(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
+    if found.best is None:
+        return ()
+    report = f"hpctrain report {shlex.quote(found.best.id)}"
+    best = f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml" if found.study else ""
+    return (*filter(None, [best]), layout.in_runs_dir(report, runs_dir))
+
+
+def cell(value: Scalar) -> str:
+    """Format a value as in a config."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return shown(value) if value is not None else "null"
+
+
+def best_words(found: Comparison) -> str | None:
+    """Describe the best run and its parameters."""
+    best = found.best
+    if best is None:
+        return None
+    given = " ".join(f"{key}={cell(best.values[key])}" for key in found.keys if key in best.values)
+    so_far = "" if best.state == "completed" else f", which is {best.state}"
+    return f"best: {best.id}{so_far}: {found.metric} {number(best.metric, 5)}" + (
+        f" with {given}" if given else ""
+    )
+
+
+# -- runs that failed ------------------------------------------------------------------------------
+
+NOT_READ = "its logs were not read"
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """The common cause of several failed runs.
+
+    Attributes:
+        diagnosis: its id; None if no known cause matches.
+        certainty: of the diagnosis.
+        cause: as text; if unknown, the last line of the first run's error.
+        fix: of the first run.
+        runs: ids, in the order of the sweep.
+    """
+
+    diagnosis: str | None
+    certainty: str | None
+    cause: str
+    fix: str | None
+    runs: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The cause in one sentence."""
+        known = f" ({self.certainty}; {self.diagnosis})" if self.diagnosis is not None else ""
+        return self.cause + known
+
+
+def _grouped(failed: Mapping[str, FailureGroup]) -> tuple[FailureGroup, ...]:
+    """Group failed runs by their first diagnosis, the most frequent first; unknown errors by their
+    last line without its numbers.
+    """
+    found: dict[tuple[str | None, str], FailureGroup] = {}
+    for run, each in failed.items():
+        key = each.diagnosis, "" if each.diagnosis is not None else _NUMBERS.sub("0", each.cause)
+        group = found.get(key, each)
+        found[key] = replace(group, runs=(*group.runs, run))
+    return tuple(
+        sorted(found.values(), key=lambda group: (-len(group.runs), group.diagnosis is None))
+    )
+
+
+def _failure(given: ExternalFacts) -> FailureGroup | None:
+    """Return why a run failed; None if it did not."""
+    if given.state.word != "failed":
+        return None
+    known = given.explanation
+    if known is not None and known.diagnoses:
+        first = known.diagnoses[0]
+        fix = "\n".join(joined(hidden(first.fix.text).split("\n")))
+        cause = hidden(first.cause)
+        return FailureGroup(diagnosis=first.id, certainty=first.certainty, cause=cause, fix=fix)
+    reasons = dict.fromkeys((given.state.reason, given.unexplained))
+    words = [word for word in reasons if word and word.lower() != given.state.word]
+    cause = "; ".join(words) or "no reason is known"
+    if known is not None and known.unexplained is not None and known.unexplained.lines:
+        cause = hidden(known.unexplained.lines[-1].strip())
+    return FailureGroup(diagnosis=None, certainty=None, cause=cause, fix=None)

@@ -1,58 +1,173 @@
-"""What a run had of its cluster, what of that became training, and what to ask for next time. PURE.
+"""A run's allocated resources, the fraction that was used for training, and recommended requests
+for the next job.
 
-All of it is counted from what is known: the starts (hpctrain.runs.history), the accounting records, the samples and the config. What
-is not known is None, and is not guessed.
+Computed from the starts (hpctrain.runs.history), the accounting records, the samples and the
+config. Unknown values are None, not estimated. PURE.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hpctrain.report import held, next_time
-from hpctrain.report.held import Had, Span
-from hpctrain.report.next_time import Ask
-from hpctrain.runs.history import History, RankMemory
-from hpctrain.scheduler.parse.accounting import Account
+from hpctrain.memory.sample import Sample
+from hpctrain.runs import progress
+from hpctrain.runs.history import History, Start
+from hpctrain.slurm.notations import states, units
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.util import text
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
+
+# -- allocated nodes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One start and its allocation from `first` to `until`, in seconds since the epoch.
+
+    `start` is None if only the scheduler has a record of it.
+    """
+
+    start: Start | None
+    first: float
+    until: float
+    gpus: int | None
+    limit_s: int | None
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it had its nodes."""
+        return self.until - self.first
+
+
+#: Maximum difference between the clocks of a node and the scheduler.
+_CLOCKS_S = 2.0
+
+
+def records_of(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> list[JobUsage | None]:
+    """Return the accounting record of each start: its job's last record that began before it; None
+    if accounting keeps only newer ones.
+    """
+    found = []
+    for start in starts:
+        records = [
+            each
+            for account in accounts
+            if start.job and start.job in (account.job_id, account.slurm_job_id)
+            for each in (*account.earlier, account)
+            if (each.started or 0.0) <= (start.first_at or math.inf) + _CLOCKS_S
+        ]
+        found.append(records[-1] if records else None)
+    return found
+
+
+def with_ends(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> tuple[Start, ...]:
+    """Set the end of starts that were killed before they could record it, from their accounting."""
+    found = []
+    for at, (start, record) in enumerate(zip(starts, records_of(starts, accounts), strict=True)):
+        later = (each.first_at for each in starts[at + 1 :] if each.first_at is not None)
+        ended = min(record.ended or math.inf, next(later, math.inf)) if record else math.inf
+        is_missing = start.ended is None and start.until is not None
+        is_known = is_missing and (start.until or 0.0) < ended < math.inf
+        found.append(replace(start, ended=ended) if is_known else start)
+    return tuple(found)
+
+
+def _intervals(
+    starts: Sequence[Start],
+    accounts: Sequence[JobUsage],
+    gpus: int | None,
+    limit_s: int | None,
+    now: float | None,
+) -> list[Interval]:
+    """Return when each start had its nodes.
+
+    Args:
+        starts: of the run.
+        accounts: the records of its jobs.
+        gpus: default for starts whose record has none.
+        limit_s: default for starts whose record has none.
+        now: set if the run is still running.
+    """
+
+    def interval(
+        start: Start | None, first: float, until: float, record: JobUsage | None
+    ) -> Interval:
+        given = (None, None) if record is None else (record.gpus or None, record.time_limit_s)
+        return Interval(start, first, until, _first(given[0], gpus), _first(given[1], limit_s))
+
+    seen = [each for each in with_ends(starts, accounts) if each.until is not None]
+    if not seen:
+        every = [each for account in accounts for each in (*account.earlier, account)]
+        return [
+            interval(None, each.started, each.ended, each)
+            for each in every
+            if each.started is not None and each.ended is not None
+        ]
+    records = records_of(seen, accounts)
+    found = []
+    for start, record in zip(seen, records, strict=True):
+        first, until = start.first_at or 0.0, start.until or 0.0
+        is_alone = record is not None and sum(each is record for each in records) == 1
+        if record is not None and is_alone and first <= (record.ended or first):
+            # Billing starts before the first line of the script, and ends after its last.
+            first, until = min(first, record.started or first), max(until, record.ended or until)
+        if now is not None and start is seen[-1] and start.ended is None:
+            until = max(until, now)
+        found.append(interval(start, first, until, record))
+    return found
+
+
+# -- usage -----------------------------------------------------------------------------------------
+
+#: The share of a run whose steps are not recorded.
 SILENT = "unknown"
-"""The part of a run whose steps nobody has written down."""
+_WORDS = {
+    "training": "training, evaluating and saving",
+    "loading": "before the first step: the environment, imports, model and data",
+    "lost": "steps that a later start repeated",
+    "after": "after the last logged step",
+    "since": "since the last logged step; the run continues",
+    SILENT: "the script does not report when it trained",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A part of the time in which the run had its nodes.
+@dataclass(frozen=True, slots=True)
+class TimeShare:
+    """A share of the time in which the run had its nodes.
 
     Attributes:
-        id: training, loading, lost or after.
-        seconds: of all starts together; gpu_s: times the GPUs that each had.
+        id: training, loading, lost, after, since or unknown.
+        seconds: sum over all starts; gpu_s: multiplied by the GPUs of each.
     """
 
     id: str
     what: str
     seconds: float
-    gpu_s: float | None = None
+    gpu_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """What is not known is None.
+    """Resource usage. Unknown values are None.
 
     Attributes:
-        gpus, nodes, cpus: of the newest job of the run; counts: the different numbers of GPUs that its jobs had, the oldest first.
-        held_s: seconds in which it had its nodes, all starts together; gpu_s, node_s: times the GPUs, or nodes, that each start had.
-        asked_s: the time limits of these starts, of those within one job once, added up; asked_gpu_s: times the GPUs of each.
-        waited_s: seconds in which it had none: in the queue, and between two starts.
+        gpus, nodes, cpus: of the newest job of the run; counts: the distinct GPU counts of its
+            jobs, oldest first.
+        held_s: seconds of allocated nodes, over all starts.
+        asked_s: sum of the time limits; starts within one job count once.
         parts: of `held_s`.
-        utilisation: of the GPUs while it trained, 0 to 1.
-        cores_busy: how many cores of the job were in use, on average.
-        host_peak_bytes: the most that one node's processes took; host_asked_bytes: of what was asked for on each.
-        gpu_peak_bytes, gpu_total_bytes: of the fullest GPU.
-        whole_nodes: whether the site hands out, and bills, whole nodes.
-        next: what to ask for next time; notes: what else follows.
+        gpu_hours, asked_gpu_hours: `held_s` and `asked_s` times the GPUs of each start.
+        wasted_s, wasted_gpu_hours: time that was not training; None if unknown.
+        utilisation: of the GPUs during training, 0 to 1.
+        host_peak_bytes: the peak memory of one node's processes; `is_max_rss`: estimated as the
+            largest task that Slurm sampled (MaxRSS), times the tasks of a node.
+        host_asked_bytes: memory requested on each node.
+        gpu_peak_bytes, gpu_total_bytes: of the GPU with the highest usage.
+        next: recommended requests; notes: other recommendations.
     """
 
     gpus: int | None = None
@@ -60,265 +175,309 @@ class Efficiency:
     cpus: int | None = None
     counts: tuple[int, ...] = ()
     held_s: float = 0.0
-    gpu_s: float | None = None
-    node_s: float | None = None
-    asked_s: float | None = None
-    asked_gpu_s: float | None = None
-    waited_s: float | None = None
-    parts: tuple[Part, ...] = ()
+    asked_s: int | None = None
+    parts: tuple[TimeShare, ...] = ()
+    gpu_hours: float | None = None
+    asked_gpu_hours: float | None = None
+    wasted_s: float | None = None
+    wasted_gpu_hours: float | None = None
     utilisation: float | None = None
-    cores_busy: float | None = None
     host_peak_bytes: int | None = None
+    is_max_rss: bool = False
     host_asked_bytes: int | None = None
     gpu_peak_bytes: int | None = None
     gpu_total_bytes: int | None = None
-    whole_nodes: bool | None = None
     next: tuple[Ask, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def gpu_hours(self) -> float | None:
-        """GPU hours that the run had."""
-        return self.gpu_s / 3600 if self.gpu_s else None if not self.gpus else 0.0
-
-    @property
-    def node_hours(self) -> float | None:
-        """Node hours that the run had."""
-        return self.node_s / 3600 if self.node_s else None if not self.nodes else 0.0
-
-    @property
-    def asked_gpu_hours(self) -> float | None:
-        """GPU hours that its jobs could have had."""
-        return None if not self.asked_gpu_s else self.asked_gpu_s / 3600
-
-    @property
-    def wasted_gpu_hours(self) -> float | None:
-        """GPU hours that were no training; None where that is not known."""
-        if self.wasted_s is None or self.gpu_s is None:
-            return None
-        return sum(part.gpu_s or 0.0 for part in self.parts if part.id not in ("training", "since")) / 3600
-
-    @property
-    def wasted_s(self) -> float | None:
-        """Seconds with nodes that were no training; None of a script that does not say when it trained."""
-        known = not any(part.id == SILENT for part in self.parts)
-        return sum(part.seconds for part in self.parts if part.id not in ("training", "since")) if known else None
-
 
 def of(
-    accounts: Sequence[Account], history: History, *, config: Mapping[str, Any] | None = None, fit: Mapping[str, Any] | None = None,
-    whole_nodes: bool | None = None, completed: bool = False, now: float | None = None,
-) -> Efficiency:  # fmt: skip
-    """Return what a run had, used and wasted.
+    accounts: Sequence[JobUsage],
+    history: History,
+    *,
+    config: Mapping[str, Any] | None = None,
+    fit: Mapping[str, Any] | None = None,
+    completed: bool = False,
+    now: float | None = None,
+) -> Efficiency:
+    """Compute what a run was allocated, used and wasted.
 
     Args:
         accounts: the records of its jobs.
         history: of the run.
-        config: the job config as resolved, with its `resources`.
+        config: the resolved job config, with its `resources`.
         fit: runs/ID/fit.json.
-        whole_nodes: whether the site bills whole nodes; None where that is not known.
         completed: whether the training has done all of its steps.
-        now: seconds since the epoch, for a run that is still going on; None for one that is over.
+        now: seconds since the epoch, for a run that is still running; None if it has ended.
     """
-    resources = (config or {}).get("resources")
-    resources = resources if isinstance(resources, Mapping) else {}
+    config = config or {}
+    resources = config.get("resources") or {}
     last = accounts[-1] if accounts else None
-    limit = _limit(last, resources)
-    nodes = _first(last.n_nodes if last else None, _whole(resources.get("nodes")))
-    gpus = _gpus(last, history, resources)
-
-    def otherwise(first: float, until: float) -> Had:
-        return Had(gpus=_gpus_between(history, first, until, gpus), nodes=nodes, limit_s=limit)
-
-    spans = held.spans(history.starts, accounts, now, otherwise=otherwise)
-    jobs = {span.start.name: span.had for span in spans}.values()  # what a launcher starts again within a job has its limit, too
-    limits = [had.limit_s for had in jobs if had.limit_s is not None]
-    asked = sum(limits) if limits and len(limits) == len(jobs) else None
-    gpu_peak, gpu_total = gpu_memory(history)
+    granted = resources if last is None or last.scheduler == "slurm" else {}
+    limit = _first(last.time_limit_s if last else None, granted.get("time"))
+    nodes = _first(last.n_nodes if last else None, resources.get("nodes"))
+    gpus = _gpus(last, history, granted)
+    held = _intervals(history.starts, accounts, gpus, limit, now)
+    # Restarts within a job share its time limit.
+    jobs = {each.start.name if each.start else at: each for at, each in enumerate(held)}.values()
+    limits = [(each.limit_s, each.gpus or 0) for each in jobs if each.limit_s is not None]
+    is_limited = bool(limits) and len(limits) == len(jobs)
+    is_script = completed or config.get("script") is not None
+    parts = _parts(held, silent=is_script, running=now is not None)
+    wasted = [part for part in parts if part.id not in ("training", "since")]
+    is_known = not any(part.id == SILENT for part in parts)
+    has_gpus = bool(gpus) and all(each.gpus is not None for each in held)
+    peak, is_max_rss = _host_peak(history, fit, accounts, nodes)
+    gpu_peak, gpu_total = _gpu_memory(history)
+    means = [each.mean_utilisation for each in history.ranks if each.mean_utilisation is not None]
     found = Efficiency(
-        gpus=gpus, nodes=nodes, cpus=last.cpus if last else None, held_s=sum(span.seconds for span in spans),
-        counts=tuple(dict.fromkeys(span.had.gpus for span in spans if span.had.gpus)), gpu_s=_weighted(spans, "gpus"),
-        node_s=_weighted(spans, "nodes"), asked_s=asked,
-        asked_gpu_s=None if asked is None else sum((had.gpus or 0) * (had.limit_s or 0) for had in jobs),
-        waited_s=held.waited_s(spans, accounts),
-        parts=_parts(spans, silent=completed or (config or {}).get("script") is not None, going=now is not None),
-        utilisation=_utilisation(history), cores_busy=_cores_busy(accounts),
-        host_peak_bytes=_host_peak(history, accounts, nodes, fit),
-        host_asked_bytes=_host_asked(last, history), gpu_peak_bytes=gpu_peak, gpu_total_bytes=gpu_total, whole_nodes=whole_nodes,
-    )  # fmt: skip
-    asks, notes = next_time.of(
-        found,
-        history,
-        resources=resources,
-        limit_s=limit,
-        last=last,
-        completed=completed,
-        running=now is not None,
-        tasks=_tasks(config or {}, resources),
+        gpus=gpus,
+        nodes=nodes,
+        cpus=last.cpus if last else None,
+        counts=tuple(dict.fromkeys(each.gpus for each in held if each.gpus)),
+        held_s=sum(each.seconds for each in held),
+        asked_s=sum(limit for limit, _ in limits) if is_limited else None,
+        parts=parts,
+        gpu_hours=sum(part.gpu_s for part in parts) / 3600 if has_gpus else None,
+        asked_gpu_hours=(
+            sum(limit * gpus for limit, gpus in limits) / 3600 if is_limited and gpus else None
+        ),
+        wasted_s=sum(part.seconds for part in wasted) if is_known else None,
+        wasted_gpu_hours=(
+            sum(part.gpu_s for part in wasted) / 3600 if is_known and has_gpus else None
+        ),
+        utilisation=sum(means) / len(means) / 100 if means else None,
+        host_peak_bytes=peak,
+        is_max_rss=is_max_rss,
+        host_asked_bytes=_host_asked(last, history),
+        gpu_peak_bytes=gpu_peak,
+        gpu_total_bytes=gpu_total,
     )
-    return _with(found, asks, notes)
+    if last is not None and last.state in states.FAILED and not history.last_step:
+        return found  # it ended before its first step: its usage is not that of a training
+    time, notes = _time_ask(found, history, limit, completed=completed, running=now is not None)
+    asks = [time, _memory_ask(found, resources) if now is None else None]
+    if gpu_peak and gpu_total and gpu_peak < 0.45 * gpu_total:
+        notes.append(
+            f"the fullest GPU held {text.size(gpu_peak)} of {text.size(gpu_total)}: there is room"
+            " for a larger per_device_train_batch_size, or for fewer GPUs; hpctrain fit reports"
+            " which layouts fit"
+        )
+    made = tuple(replace(ask, in_config=bool(resources)) for ask in asks if ask is not None)
+    return replace(found, next=made, notes=tuple(notes))
 
 
-def _with(found: Efficiency, asks: tuple[Ask, ...], notes: tuple[str, ...]) -> Efficiency:
-    from dataclasses import replace
-
-    return replace(found, next=asks, notes=notes)
-
-
-# -- time ---------------------------------------------------------------------------------------------------------------
-
-
-def _parts(spans: Sequence[Span], *, silent: bool, going: bool) -> tuple[Part, ...]:
-    """Return what the time went into.
+def _parts(held: Sequence[Interval], *, silent: bool, running: bool) -> tuple[TimeShare, ...]:
+    """Split the time by use.
 
     Args:
-        spans: each start with when it had its nodes first and last.
-        silent: a run without a step is a script's that says none, and not one that only loaded.
-        going: it still runs: what came after the last row of its log is no loss yet.
+        held: each start with its allocation.
+        silent: without steps, the run counts as a script that reports none, not as one that only
+            loaded.
+        running: time after the last row of its log is not lost yet.
     """
-    if silent and spans and all(span.start.began is None for span in spans):
-        seconds = sum(span.seconds for span in spans)
-        what = "the script does not say when it trained"
-        return (Part(id=SILENT, what=what, seconds=seconds, gpu_s=_weighted(spans, "gpus")),) if seconds > 0 else ()
+    is_silent = silent and all(each.start is None or each.start.began is None for each in held)
     counted = {name: [0.0, 0.0] for name in _WORDS}
-    for span in spans:
-        for name, seconds in _of_span(span, going=going and span is spans[-1] and span.start.ended is None):
+    for each in held:
+        start, first, until = each.start, each.first, each.until
+        stretches = {SILENT if is_silent else "loading": each.seconds}
+        if start is not None and start.began is not None and start.last_at is not None:
+            is_last = running and each is held[-1] and start.ended is None
+            began = min(max(start.began, first), until)
+            last = min(max(start.last_at, began), until)
+            lost = min(start.lost_s, last - began)
+            stretches = {"loading": began - first, "lost": lost, "training": last - began - lost}
+            stretches["since" if is_last else "after"] = until - last
+        for name, seconds in stretches.items():
             counted[name][0] += seconds
-            counted[name][1] += seconds * (span.had.gpus or 0)
+            counted[name][1] += seconds * (each.gpus or 0)
     return tuple(
-        Part(id=name, what=_WORDS[name], seconds=seconds, gpu_s=gpu_s) for name, (seconds, gpu_s) in counted.items() if seconds > 0
+        TimeShare(name, _WORDS[name], seconds, gpu_s)
+        for name, (seconds, gpu_s) in counted.items()
+        if seconds > 0
     )
 
 
-_WORDS = {
-    "training": "training, evaluating and saving",
-    "loading": "before the first step: the environment, imports, model and data",
-    "lost": "steps that a later start did again",
-    "after": "after the last step that was logged",
-    "since": "since the last step that was logged: it goes on",
-}
+# -- allocation and peak usage ---------------------------------------------------------------------
 
 
-def _of_span(span: Span, *, going: bool) -> list[tuple[str, float]]:
-    start, first, until = span.start, span.first, span.until
-    if start.began is None or start.last_at is None:
-        return [("loading", until - first)]
-    began = min(max(start.began, first), until)
-    last = min(max(start.last_at, began), until)
-    gone = min(start.lost_s, last - began)
-    return [("loading", began - first), ("lost", gone), ("training", last - began - gone), ("since" if going else "after", until - last)]
-
-
-def _weighted(spans: Sequence[Span], name: str) -> float | None:
-    """Return seconds times GPUs, or nodes; None where they are not known of one."""
-    counts = [getattr(span.had, name) for span in spans]
-    return None if None in counts else sum(count * span.seconds for count, span in zip(counts, spans, strict=True))
-
-
-def _tasks(config: Mapping[str, Any], resources: Mapping[str, Any]) -> int:
-    """Return the tasks of each node: the launcher alone, or every process where srun starts them."""
-    return max(1, _whole(resources.get("gpus_per_node")) or 1) if config.get("launcher") == "srun" else 1
-
-
-def _limit(last: Account | None, resources: Mapping[str, Any]) -> int | None:
-    return _first(last.time_limit_s if last else None, _whole(resources.get("time")) if last is None or last.scheduler == "slurm" else None)
-
-
-# -- what it had, and used ----------------------------------------------------------------------------------------------
-
-
-def _gpus(last: Account | None, history: History, resources: Mapping[str, Any]) -> int | None:
-    """Return the GPUs of the job: as accounted; else as the ranks saw them; a training that sampled and saw none had none."""
+def _gpus(last: JobUsage | None, history: History, resources: Mapping[str, Any]) -> int | None:
+    """Return the GPUs of the job: as accounted, else as the ranks reported; a training with samples
+    but no GPU had none.
+    """
     if last is not None and last.gpus:
         return last.gpus
-    ranks = newest_ranks(history)
-    if ranks:
-        return sum(any(sample.gpu_uuid or sample.gpu_total_mib for sample in each.samples[-3:]) for each in ranks)
-    nodes, each = _whole(resources.get("nodes")), _whole(resources.get("gpus_per_node"))
-    return nodes * each if nodes and each and (last is None or last.scheduler == "slurm") else None
+    newest, _ = progress.of_ranks([list(each.recent or each.samples) for each in history.ranks])
+    if newest:
+        return sum(bool(sample.gpu_uuid or sample.gpu_total_mib) for sample in newest)
+    nodes, each = resources.get("nodes"), resources.get("gpus_per_node")
+    return nodes * each if nodes and each is not None else None
 
 
-def _gpus_between(history: History, first: float, until: float, newest: int | None) -> int | None:
-    """Return the GPUs of a start without a record, whose ranks are not those of the newest: a process uses one GPU."""
-    worlds = {sample.world_size for each in history.ranks for sample in each.samples if first <= sample.time_ms / 1000 <= until}
-    return worlds.pop() if newest and len(worlds) == 1 and newest == _world(history) else newest
-
-
-def _world(history: History) -> int | None:
-    ranks = newest_ranks(history)
-    return len(ranks) or None
-
-
-def newest_ranks(history: History) -> list[RankMemory]:
-    """Return the ranks of the newest start: one with fewer of them leaves the files of the others as they were."""
-    lasts = [(each, (each.recent or each.samples)[-1]) for each in history.ranks if each.recent or each.samples]
-    if not lasts:
-        return []
-    world = max((last for _, last in lasts), key=lambda last: last.time_ms).world_size
-    return [each for each, last in lasts if last.world_size == world and each.rank < world]
-
-
-def _utilisation(history: History) -> float | None:
-    means = [each.mean_utilisation for each in history.ranks if each.mean_utilisation is not None]
-    return sum(means) / len(means) / 100 if means else None
-
-
-def _cores_busy(accounts: Sequence[Account]) -> float | None:
-    """Return the cores that were in use on average, over the jobs that say both."""
-    cpu, wall = 0.0, 0
-    for account in accounts:
-        known = [step.cpu_s for step in account.steps if step.cpu_s is not None]
-        if known and account.elapsed_s:
-            cpu, wall = cpu + sum(known), wall + account.elapsed_s
-    return cpu / wall if wall else None
-
-
-def _host_peak(history: History, accounts: Sequence[Account], nodes: int | None, fit: Mapping[str, Any] | None) -> int | None:
-    """Return the most that the processes of one node took.
-
-    The cgroup says it exactly. The accounting knows the largest task; with one task on each node, that is the node's.
+def _host_peak(
+    history: History,
+    fit: Mapping[str, Any] | None,
+    accounts: Sequence[JobUsage],
+    nodes: int | None,
+) -> tuple[int | None, bool]:
+    """Return the peak memory of one node's processes: as their cgroup or the training reports it,
+    else estimated (True) from the largest task that Slurm sampled.
     """
-    charged = [sample.cgroup_used_mib for each in history.ranks for sample in each.samples if sample.cgroup_used_mib is not None]
-    if charged:
-        return max(charged) * MIB
-    measured = (fit or {}).get("measured")
-    host = measured.get("host") if isinstance(measured, Mapping) else None
-    steps = [step for account in accounts for step in account.steps if step.max_rss_bytes is not None]
-    alone = [step.max_rss_bytes for step in steps if step.n_tasks is not None and nodes and step.n_tasks <= nodes]
-    known = [int(each) for each in (host, *alone) if isinstance(each, int | float) and not isinstance(each, bool) and each > 0]
-    return max(known, default=None)
+    samples = [sample for each in history.ranks for sample in each.samples]
+    if (peak := _most(sample.cgroup_used_mib for sample in samples)) is not None:
+        return peak * MIB, False
+    measured = (fit or {}).get("measured") or {}
+    if measured.get("host"):
+        return int(measured["host"]), False
+    steps = (step for account in accounts for step in account.steps if step.max_rss_bytes)
+    tasks = (
+        (step.max_rss_bytes or 0) * math.ceil((step.n_tasks or 1) / (nodes or 1)) for step in steps
+    )
+    return max(tasks, default=None), True
 
 
-def _host_asked(last: Account | None, history: History) -> int | None:
+def _host_asked(last: JobUsage | None, history: History) -> int | None:
     if last is not None and last.memory_bytes:
         return last.memory_bytes
-    limits = [sample.cgroup_limit_mib for each in history.ranks for sample in each.samples[-1:] if sample.cgroup_limit_mib is not None]
+    newest = (sample for each in history.ranks for sample in each.samples[-1:])
+    limits = [each.cgroup_limit_mib for each in newest if each.cgroup_limit_mib is not None]
     return min(limits) * MIB if limits else None
 
 
-def gpu_memory(history: History) -> tuple[int | None, int | None]:
-    """Return peak and total bytes of the GPU that was fullest, by all that it held; by torch's peak where nothing else is known."""
-    best: tuple[float, int, int] | None = None
+def _gpu_memory(history: History) -> tuple[int | None, int | None]:
+    """Return peak and total bytes of the GPU with the highest usage."""
+    known = []
     for each in history.ranks:
-        total = max((sample.gpu_total_mib for sample in each.samples if sample.gpu_total_mib is not None), default=None)
-        used = max((peak for sample in each.samples if (peak := gpu_peak_mib(sample)) is not None), default=None)
-        if total and used is not None and (best is None or used / total > best[0]):
-            best = (used / total, used * MIB, total * MIB)
-    return (best[1], best[2]) if best else (None, None)
+        total = _most(sample.gpu_total_mib for sample in each.samples)
+        used = _most(map(gpu_peak_mib, each.samples))
+        if total and used is not None:
+            known.append((used / total, used * MIB, total * MIB))
+    return max(known)[1:] if known else (None, None)
 
 
-def gpu_peak_mib(sample: Any) -> int | None:
-    """Return what a sample says of how full the GPU was at most: what is in use now, or what tensors took at their peak."""
-    return max(
-        (value for value in (sample.gpu_used_mib, sample.torch_reserved_mib, sample.torch_peak_mib) if value is not None), default=None
-    )
+def gpu_peak_mib(sample: Sample) -> int | None:
+    """Return the GPU's peak memory: the current usage, or the peak of the tensors."""
+    return _most((sample.gpu_used_mib, sample.torch_reserved_mib, sample.torch_peak_mib))
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _first(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and math.isfinite(value):
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+# -- recommended requests --------------------------------------------------------------------------
+# Only measured values become directives: the need plus a margin, rounded to a usual value.
+
+_TIME_MARGIN, _MEMORY_MARGIN = 1.15, 1.2
+_LEAST_MEMORY = GIB // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One recommended value.
+
+    Attributes:
+        option: of sbatch: `time`, `mem`, `mem-per-cpu`, `mem-per-gpu`.
+        value: in Slurm's notation; asked: the job's value, or None if it requested nothing.
+        why: the measured need.
+        in_config: whether the job's script is rendered from a config, so that a directive written
+            into it would be lost.
+    """
+
+    option: str
+    value: str
+    asked: str | None
+    why: str
+    in_config: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """The key of the config, such as `resources.mem_per_cpu`; None without a config."""
+        return f"resources.{self.option.replace('-', '_')}" if self.in_config else None
+
+    @property
+    def directive(self) -> str:
+        """The line of a batch script."""
+        return f"#SBATCH --{self.option}={self.value}"
+
+
+def _time_ask(
+    found: Efficiency, history: History, limit_s: int | None, *, completed: bool, running: bool
+) -> tuple[Ask | None, list[str]]:
+    """Return the time that one job needs for the complete training, without lost work."""
+    seconds = {part.id: part.seconds for part in found.parts}
+    training = seconds.get("training", 0.0)
+    steps = sum(
+        max(0, each.last_step - each.first_step - each.lost_steps)
+        for each in history.starts
+        if each.first_step is not None and each.last_step is not None
+    )
+    if len(found.counts) > 1:
+        counts = " and ".join(map(str, found.counts))
+        return None, [f"its jobs had {counts} GPUs: the time on one of these is unknown"]
+    is_open = not completed and (not history.max_steps or running)
+    if not training or not steps or is_open:
+        return None, []
+    starts = max(1, sum(each.began is not None for each in history.starts))
+    once = (seconds.get("loading", 0.0) + seconds.get("after", 0.0)) / starts
+    left = 0 if completed else max(0, (history.max_steps or 0) - (history.last_step or 0))
+    need = once + training * (steps + left) / steps
+    total = "the complete training takes" if completed else f"all {history.max_steps} steps take"
+    told = f"{total} {text.duration(need)}"
+    asked = None if limit_s is None else units.format_time(limit_s)
+    value = units.format_time(_rounded_time(need * _TIME_MARGIN))
+    if limit_s is not None and need > limit_s:
+        jobs = math.ceil((need - once) / max(1.0, limit_s - once))
+        return None, [
+            f"{told}, and the limit is {asked}: {jobs} jobs, or --time={value} if the partition"
+            " allows it"
+        ]
+    return Ask("time", value, asked, f"{told} in one job, with 15 % to spare"), []
+
+
+def _rounded_time(seconds: float) -> int:
+    """Round up to a usual value: minutes below half an hour, 5 up to 4 hours, 15 up to a day, else
+    hours.
+    """
+    limits = ((1800, 60), (14_400, 300), (86_400, 900), (math.inf, 3600))
+    unit = next(unit for most, unit in limits if seconds <= most)
+    return max(60, math.ceil(seconds / unit) * unit)
+
+
+def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
+    """Return the memory of a node in the unit of the request: per node, GPU or core."""
+    peak, asked = found.host_peak_bytes, found.host_asked_bytes
+    if peak is None:
+        return None
+    need = math.ceil(max(peak * _MEMORY_MARGIN, peak + _LEAST_MEMORY) / GIB) * GIB
+    took = text.size(peak) + (f" of {text.size(asked)}" if asked else "")
+    who = "the tasks of a node (MaxRSS)" if found.is_max_rss else "the fullest node"
+    option, unit, share, why = "mem", GIB, 1, f"{who} took {took}; with 20 % to spare"
+    per_gpu, gpus = resources.get("mem_per_gpu"), resources.get("gpus_per_node")
+    per_cpu, cores = resources.get("mem_per_cpu"), (found.cpus or 0) // (found.nodes or 1)
+    if per_gpu and gpus:
+        option, asked, share, why = "mem-per-gpu", per_gpu, gpus, f"{why}; {gpus} GPUs"
+    elif per_cpu and cores:
+        option, asked, share, unit = "mem-per-cpu", per_cpu, cores, 256 * MIB
+        why = f"{why}; {cores} cores on each node"
+    value = units.format_memory(math.ceil(need / share / unit) * unit)
+    return Ask(option, value, None if asked is None else units.format_memory(asked), why)
+
+
+def mean_of(history: History, name: str) -> float | None:
+    """Return the mean of a speed value over the second half of the rows, after warm-up.
+
+    Each row is weighted by the duration of its steps: the mean of rates over equal steps would be
+    too high.
+    """
+    rows = [point.values for point in history.of("speed")]
+    rows = [row for row in rows if math.isfinite(row.get(name, math.nan))]
+    rows = rows[len(rows) // 2 :]
+    weights = [row.get("step_s", 0.0) for row in rows]
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        weights = [1.0] * len(rows)
+    total = sum(weight * row[name] for weight, row in zip(weights, rows, strict=True))
+    return total / sum(weights) if rows else None

@@ -1,40 +1,45 @@
-"""The frame of one run that is watched: lines that fit a terminal, from what is known now. PURE.
+"""The screen of `hpctrain watch`: lines that fit a terminal. PURE.
 
-What matters most keeps its place when there is little room: state, progress, time, then what is wrong; the curve, ranks and warnings
-share what is left.
+For one run, the most important lines are kept if there is little room: state, progress, time, then
+problems; the curve, ranks and warnings share the rest. Several runs have one line each; running
+ones have priority.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpctrain.report import charts, live_ranks
+from hpctrain.memory.sample import Sample
+from hpctrain.report.characters import Line, bar, curve, cut
 from hpctrain.report.idle import Idle
-from hpctrain.report.live_paint import Line
-from hpctrain.runs.progress import Progress
+from hpctrain.runs.progress import Progress, part_of
+from hpctrain.util import text
+from hpctrain.util.text import number
 
-LEVELS = {"wait": "yellow", "run": "cyan", "good": "green", "bad": "bad"}
+LEVELS = {"wait": "yellow", "run": "cyan", "good": "green", "bad": "bold red"}
 _CURVE_MOST, _CURVE_LEAST = 12, 4
+_FULL = 0.95
+"""hpctrain.memory.sample warns from this fraction on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown of one run, or job. What is not known is None, or empty.
+    """The displayed state of one run, or job. Unknown values are None, or empty.
 
     Attributes:
         title: the run, or the job's name.
         job: `job 123 on Slurm`.
-        state: in words; level: one of LEVELS, or nothing.
-        elapsed_s, limit_s: of the job that runs.
+        state: as text; level: one of LEVELS, or empty.
+        elapsed_s, limit_s: of the running job.
         eta_s: seconds to the end of the training, from now.
-        fits: whether it ends before the time limit; verdict: in words.
-        quiet: since when nothing was heard, in words.
-        saved: the newest checkpoint, in words.
+        fits: whether it ends before the time limit; verdict: the same as text.
+        quiet: how long there was no new output, as text.
+        saved: the newest checkpoint, as text.
         warnings: the last of the log, the newest last.
-        notes: of the watching itself, such as a scheduler that is silent.
+        notes: about the monitoring itself, such as an unreachable scheduler.
         next: commands to type.
         clock: the time of day.
     """
@@ -58,135 +63,225 @@ class View:
     clock: str = ""
 
 
-def frame(view: View, width: int, height: int, *, plain: bool = False) -> list[Line]:
-    """Return the lines of a view: `height` at most, each of `width` characters at most.
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def frame(view: View, width: int, height: int) -> list[Line]:
+    """Return the lines of a view: at most `height` lines of at most `width` characters.
 
     Args:
-        view: what is known.
-        width: columns, those that may be written.
+        view: the state to display.
+        width: usable columns.
         height: lines.
-        plain: in ASCII.
     """
     width = max(20, width)
-    top = [*_head(view, width), *_bar(view, width, plain), *_wrapped(_time(view), width), *_wrapped(_speed(view.progress), width)]
-    bottom: list[Line] = [*_foot(view, width)]
+    top = [*_head(view, width), *_progress(view, width)]
+    bottom = [
+        *_lines([view.saved], "", width, whole=False),
+        *_lines(view.notes, "yellow", width),
+        *_lines([f"next: {command}" for command in view.next], "bold", width, whole=False),
+    ]
     left = height - len(top) - len(bottom)
     idle = _idle(view.idle, width, max(0, min(6, left // 2)))
     left -= len(idle)
-    warnings = _warnings(view.warnings, width, max(0, min(4, left // 3)))
+    most = max(0, min(4, left // 3))
+    warnings = _lines(view.warnings[-most:] if most else (), "yellow", width, whole=False)
     left -= len(warnings)
-    # The ranks get what they need as long as a small curve fits, and the curve the rest.
-    curve_least = _CURVE_LEAST if len(view.progress.losses) > 1 else 0
-    ranks = live_ranks.lines(view.progress, width, max(min(3, left), left - curve_least), plain=plain)
-    left -= len(ranks)
-    return [*top, *_curve(view.progress, width, left, plain), *ranks, *idle, *warnings, *bottom][:height]
+    # The ranks get the lines they need if a small curve still fits; the curve gets the rest.
+    least = _CURVE_LEAST if len(view.progress.losses) > 1 else 0
+    shown = ranks(view.progress, max(min(3, left), left - least))
+    drawn = _curve(view.progress, width, left - len(shown))
+    lines = [*top, *drawn, *shown, *idle, *warnings, *bottom][:height]
+    return [(cut(words, width), style) for words, style in lines]
+
+
+def _lines(words: Iterable[str], style: str, width: int, *, whole: bool = True) -> list[Line]:
+    """Format texts as lines: wrapped, or truncated unless `whole`."""
+    if whole:
+        words = (
+            part for each in words for part in textwrap.wrap(each, width, break_on_hyphens=False)
+        )
+    return [(cut(each, width), style) for each in words if each]
 
 
 def _head(view: View, width: int) -> list[Line]:
-    title = view.title if len(view.title) <= width else view.title[: width - 1] + "~"
-    line: Line = [(title, "bold")]
-    right = "   ".join(part for part in (view.job, view.clock) if part)
-    if len(title) + len(right) + 3 <= width:
-        line.append((" " * (width - len(title) - len(right)) + right, ""))
-    return [line, *([(part, LEVELS.get(view.level, ""))] for part in _wrap(view.state, width)[:3])]
+    title = cut(view.title, width)
+    right = "   ".join(filter(None, (view.job, view.clock)))
+    gap = width - len(title) - len(right)
+    line = title + (" " * gap + right) * (gap >= 3)
+    return [(line, "bold"), *_lines([view.state], LEVELS.get(view.level, ""), width)[:3]]
 
 
-def _bar(view: View, width: int, plain: bool) -> list[Line]:
-    step, most = view.progress.step, view.progress.max_steps
-    if step is None:
-        return []
+def _progress(view: View, width: int) -> list[Line]:
+    """Return progress, ETA and speed; before the first logged step, the state line covers this."""
+    known = view.progress
+    step, most = known.step, known.max_steps
+    eta = "" if view.eta_s is None else f"done in about {text.duration(view.eta_s)}"
+    style = "bold red" if view.fits is False else "yellow" if view.quiet else ""
+    words = "; ".join(filter(None, (view.verdict or eta, view.quiet)))
+    ends = _lines([words], style, width)
+    if not step:
+        return ends
     words = f"step {step}" + (f" of {most}" if most else "")
-    words += f", epoch {view.progress.epoch:.2f}" if view.progress.epoch is not None else ""
-    if not most:
-        return [[(words, "")]]
-    part = step / most
-    right = f" {math.floor(100 * part):3d}%  {words}"
-    length = width - len(right)
-    if length < 8:
-        return [[(right.strip(), "")]]
-    return [[(charts.bar(part, min(length, 60), plain=plain), "green"), (right, "")]]
+    words += f", epoch {known.epoch:.2f}" if known.epoch is not None else ""
+    if most:
+        words = f" {math.floor(100 * step / most):3d}%  {words}"
+        length = min(60, width - len(words))
+        words = bar(step / most, length) + words if length >= 8 else words.strip()
+    facts = (
+        ("loss", known.loss, number),
+        ("eval", known.eval_loss, number),
+        ("tokens/s", known.tokens_per_s, "{:.0f}".format),
+        ("MFU", known.mfu, "{:.1%}".format),
+        ("data wait", known.data_wait, "{:.1%}".format),
+        ("step", known.step_s, lambda value: f"{number(value)} s"),
+    )
+    speed = "  ".join(f"{name} {form(value)}" for name, value, form in facts if value is not None)
+    return [(words, "green"), *ends, *_lines([speed], "", width)]
 
 
-def _time(view: View) -> Line:
-    parts = []
-    if view.verdict:
-        parts.append(view.verdict)
-    elif view.eta_s is not None:
-        parts.append(f"done in about {duration(view.eta_s)}")
-    if view.quiet:
-        parts.append(view.quiet)
-    return [("; ".join(parts), "bad" if view.fits is False else "yellow" if view.quiet else "")]
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as people say it: `41 s`, `12 min`, `3.2 h`, `8.5 days`."""
-    seconds = max(0.0, seconds)
-    for most, length, unit in ((99.5, 1, "s"), (99.5 * 60, 60, "min")):
-        if seconds < most:
-            return f"{seconds / length:.0f} {unit}"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h" if hours < 99.5 else f"{hours / 24:.1f} days"
-
-
-def _speed(progress: Progress) -> Line:
-    if progress.step is None:
-        return []
-    facts = [
-        ("loss", None if progress.loss is None else charts.number(progress.loss)),
-        ("eval", None if progress.eval_loss is None else charts.number(progress.eval_loss)),
-        ("tokens/s", None if progress.tokens_per_s is None else f"{progress.tokens_per_s:.0f}"),
-        ("MFU", None if progress.mfu is None else f"{progress.mfu:.1%}"),
-        ("data wait", None if progress.data_wait is None else f"{progress.data_wait:.1%}"),
-        ("step", None if progress.step_s is None else f"{charts.number(progress.step_s)} s"),
-    ]
-    return [("  ".join(f"{name} {value}" for name, value in facts if value is not None), "")]
-
-
-def _curve(progress: Progress, width: int, height: int, plain: bool) -> list[Line]:
-    if not progress.losses or height < 1:
-        return []
+def _curve(progress: Progress, width: int, height: int) -> list[Line]:
     points = [(float(step), loss) for step, loss in progress.losses]
     if height < _CURVE_LEAST or len(points) < 2:
-        spark = charts.spark([loss for _, loss in points], max(1, width - 6), plain=plain)
-        return [[("loss  ", ""), (spark, "cyan")]] if len(points) > 1 else []
-    drawn = charts.curve(points, min(width, 120), min(height, _CURVE_MOST), plain=plain)
-    return [[(line, "cyan")] for line in drawn]
+        return []
+    drawn = curve(points, min(width, 120), min(height, _CURVE_MOST))
+    return [(line, "cyan") for line in drawn]
 
 
 def _idle(found: Sequence[Idle], width: int, most: int) -> list[Line]:
     lines: list[Line] = []
     for each in found:
-        said: list[Line] = [[(part, "bad")] for part in _wrap(each.what, width)]
-        said += [[(part, "")] for part in _wrap(each.cause, width)]
-        said += [[(part, "bold")] for part in _wrap(f"fix: {each.fix}", width)]
-        if lines and len(lines) + len(said) > most:
+        new = _lines([each.what], "bold red", width) + _lines([each.cause], "", width)
+        new += _lines([f"fix: {each.fix}"], "bold", width)
+        if lines and len(lines) + len(new) > most:
             break
-        lines += said
+        lines += new
     return lines[:most]
 
 
-def _warnings(found: Sequence[str], width: int, most: int) -> list[Line]:
-    return [[(cut(line, width), "yellow")] for line in found[-most:]] if most else []
+# -- its ranks -------------------------------------------------------------------------------------
 
 
-def _foot(view: View, width: int) -> list[Line]:
-    lines: list[Line] = []
-    if view.saved:
-        lines.append([(cut(view.saved, width), "")])
-    lines += [[(part, "yellow")] for note in view.notes for part in _wrap(note, width)]
-    for command in view.next:
-        lines.append([(cut(f"next: {command}", width), "bold")])
-    return lines
+def ranks(progress: Progress, most: int) -> list[Line]:
+    """Return the memory and utilization of every rank's GPU, and host memory, in at most `most`
+    lines; if there are more ranks, those with the highest usage.
+    """
+    samples = progress.samples
+    if not samples or most < 1:
+        return []
+    gpus = [s for s in samples if _part(s) is not None or s.gpu_utilisation_percent is not None]
+    known = gpus or [sample for sample in samples if sample.rss_mib is not None]
+    foot = _hosts(samples)
+    kept = sorted(known, key=lambda each: -(_part(each) or 0.0))
+    if len(known) > (room := most - len(foot)):
+        kept = kept[: max(0, room - 1)]
+        foot = [(f"and {len(known) - len(kept)} more{', less full' * bool(gpus)}", ""), *foot]
+    longest = max(len(_name(sample)) for sample in samples)
+    shown = sorted(kept, key=lambda each: each.rank)
+    return [*(_rank(each, longest, gpu=bool(gpus)) for each in shown), *foot][-most:]
 
 
-def cut(text: str, width: int) -> str:
-    """Return a text that is cut at `width`, with a mark where something is gone."""
-    return text if len(text) <= width else text[: width - 1] + "~"
+def _name(sample: Sample) -> str:
+    gpu = f":{sample.gpu_index}" if sample.gpu_index is not None else ""
+    return f"rank {sample.rank} {_short(sample.host)}{gpu}"
 
 
-def _wrapped(line: Line, width: int) -> list[Line]:
-    return [[(part, style)] for text, style in line for part in _wrap(text, width)]
+def _short(host: str) -> str:
+    name = host if host[:1].isdigit() else host.partition(".")[0]  # an address has no domain
+    return name if len(name) <= 14 else f"{name[:6]}~{name[-7:]}"
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False) if text else []
+def _rank(sample: Sample, longest: int, *, gpu: bool) -> Line:
+    if not gpu:
+        return f"{_name(sample)} {_gib(sample.rss_mib)} GiB", ""
+    percent = sample.gpu_utilisation_percent
+    total = "-" if sample.gpu_total_mib is None else f"{sample.gpu_total_mib / 1024:.0f}"
+    line = (
+        f"{_name(sample):{longest}} {bar(_part(sample), 14)}"
+        f" {_gib(sample.gpu_used_mib):>5}/{total} GiB"
+        f" {bar(None if percent is None else percent / 100, 10)}"
+        f" {'-' if percent is None else percent:>3}%"
+    )
+    return line, _style(_part(sample))
+
+
+def _hosts(samples: Sequence[Sample]) -> list[Line]:
+    """Return the memory of the node with the highest usage, and the job's memory on the node where
+    it is closest to its limit.
+    """
+    line, fullest = "", 0.0
+    for word, used, total in (
+        ("host", "node_used_mib", "node_total_mib"),
+        ("job's limit", "cgroup_used_mib", "cgroup_limit_mib"),
+    ):
+        parts = [(part_of(getattr(each, used), getattr(each, total)), each) for each in samples]
+        known = [(part, each) for part, each in parts if part is not None]
+        if known:
+            part, most = max(known, key=lambda pair: pair[0])
+            name = f"   {word} " if line else f"{word} {_short(most.host)} "
+            size = f"{_gib(getattr(most, used))}/{_gib(getattr(most, total))} GiB"
+            line, fullest = f"{line}{name}{bar(part, 12)} {size}", max(fullest, part)
+    return [(line, _style(fullest))] if line else []
+
+
+def _part(sample: Sample) -> float | None:
+    return part_of(sample.gpu_used_mib, sample.gpu_total_mib)
+
+
+def _style(part: float | None) -> str:
+    return "bold red" if part is not None and part >= _FULL else ""
+
+
+def _gib(mib: int | None) -> str:
+    return "-" if mib is None else f"{mib / 1024:.1f}" if mib < 100 * 1024 else f"{mib / 1024:.0f}"
+
+
+# -- several runs ----------------------------------------------------------------------------------
+
+_WORDS = {"run": "running", "wait": "waiting", "bad": "failed", "good": "completed", "": "ended"}
+_ORDER = ("run", "bad", "wait", "", "good")
+
+
+def frame_of_many(views: Sequence[View], title: str, width: int, height: int) -> list[Line]:
+    """Return at most `height` lines: the number of runs in each state, and a line for each; if
+    there are too many, for the most urgent.
+    """
+    states = [view.level for view in views]
+    told = ", ".join(f"{states.count(key)} {_WORDS[key]}" for key in _WORDS if key in states)
+    notes = dict.fromkeys(note for view in views for note in view.notes)
+    wasted = {each.what: view.title for view in views for each in view.idle[:1]}
+    problems = [f"{run}: {what}" for what, run in wasted.items()][:3]  # each is shown once
+    room = max(1, height - 2 - len(notes) - len(problems))
+    order = sorted(range(len(views)), key=lambda at: (_ORDER.index(views[at].level), at))
+    shown = [views[at] for at in sorted(order if len(views) <= room else order[: room - 1])]
+    # Parameter combinations of a sweep share its name as a prefix, which is in the header.
+    prefix = f"{title}_" if all(view.title.startswith(f"{title}_") for view in views) else ""
+    names = [cut(view.title.removeprefix(prefix), max(12, width // 3)) for view in shown]
+    head = ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "MEM", "LEFT, WHY")
+    cells = [(name, *_cells(view)) for name, view in zip(names, shown, strict=True)]
+    rows = text.table([head, *cells], right=(2, 3, 4, 5), gap=" ")
+    clock = next((view.clock for view in views if view.clock), "")
+    lines: list[Line] = [(f"{title}: {told}   {clock}", "bold"), (rows[0], "bold")]
+    styles = (LEVELS.get(view.level, "") for view in shown)
+    lines += zip(rows[1:], styles, strict=True)
+    if len(shown) < len(views):
+        lines.append((f"and {len(views) - len(shown)} more", ""))
+    lines += _lines(problems, "bold red", width, whole=False)
+    lines += _lines(notes, "yellow", width, whole=False)
+    return [(cut(words, width), style) for words, style in lines[:height]]
+
+
+def _cells(view: View) -> tuple[str, ...]:
+    known, worst = view.progress, view.progress.worst
+    part = None if worst is None else _part(worst)
+    left = "" if view.eta_s is None else text.duration(view.eta_s)
+    # The previous column already shows the state.
+    why = left if view.level == "run" else view.state.removeprefix(_WORDS[view.level])
+    return (
+        _WORDS[view.level],
+        "-" if known.step is None else f"{known.step}/{known.max_steps or '-'}",
+        number(known.loss),
+        "-" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f}",
+        "-" if part is None else f"{part:.0%}",
+        why.lstrip(": "),
+    )

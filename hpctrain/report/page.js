@@ -1,9 +1,8 @@
 /* Values under the mouse, and zooming by dragging over a chart; a double click, Escape or the button shows all again. The page says the
-   same without: nothing here adds anything that is not drawn or in a table. */
+   same without: nothing here adds anything that is not drawn. */
 (() => {
   "use strict";
   const NS = "http://www.w3.org/2000/svg";
-  const UNITS = [[1, "s", 180], [60, "min", 10800], [3600, "h", 345600], [86400, "d", Infinity]];
   const charts = [];
 
   const nice = (low, high, most) => {
@@ -20,11 +19,6 @@
     const size = Math.abs(value);
     if (size >= 10000) return Math.round(value).toLocaleString("en-US");
     return String(Number(value.toPrecision(size !== 0 && size < 1e-3 ? 3 : 5)));
-  };
-  const duration = (seconds) => {
-    const whole = Math.max(0, Math.round(seconds));
-    const pad = (n) => String(n).padStart(2, "0");
-    return `${Math.floor(whole / 3600)}:${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`;
   };
   const nearest = (xs, x) => {
     let low = 0;
@@ -47,8 +41,8 @@
       this.ticks = figure.querySelector(".xticks");
       this.width = this.plot.viewBox.baseVal.width;
       this.height = this.plot.viewBox.baseVal.height;
-      this.low = this.data.rows ? this.data.x[0] : this.data.lo;
-      this.high = this.data.rows ? this.data.x[this.data.x.length - 1] : this.data.hi;
+      this.low = this.data.lo;
+      this.high = this.data.hi;
       this.window = [0, 1];
       this.allTicks = this.ticks.innerHTML;
       this.tip = document.createElement("div");
@@ -96,11 +90,11 @@
         this.picked.setAttribute("visibility", "hidden");
         if (Math.abs(ended - begun) * this.hit.getBoundingClientRect().width / (this.window[1] - this.window[0]) > 8) {
           const [low, high] = [begun, ended].sort((a, b) => a - b).map((part) => this.value(part));
-          charts.filter((each) => each.data.k === this.data.k && each.log === this.log).forEach((each) => each.zoom(low, high));
+          charts.filter((each) => each.data.n === this.data.n && each.log === this.log).forEach((each) => each.zoom(low, high));
         }
         begun = null;
       });
-      const all = () => charts.filter((each) => each.data.k === this.data.k).forEach((each) => each.whole());
+      const all = () => charts.filter((each) => each.data.n === this.data.n).forEach((each) => each.whole());
       this.area.addEventListener("dblclick", all);
       this.reset.addEventListener("click", all);
     }
@@ -142,19 +136,17 @@
 
     drawTicks() {
       const [low, high] = this.window.map((part) => this.value(part));
-      const unit = this.data.k === "time" ? UNITS.find((each) => high - low <= each[2]) : [1, ""];
       const left = this.plot.x.baseVal.value;
       const bottom = this.plot.y.baseVal.value + this.plot.height.baseVal.value;
       this.ticks.replaceChildren();
-      const words = this.data.w || [];
-      nice(low / unit[0], high / unit[0], 6).forEach((tick) => {
-        const part = (this.place(tick * unit[0]) - this.window[0]) / (this.window[1] - this.window[0]);
+      nice(low, high, 6).forEach((tick) => {
+        const part = (this.place(tick) - this.window[0]) / (this.window[1] - this.window[0]);
         const text = document.createElementNS(NS, "text");
         text.setAttribute("class", "tick");
         text.setAttribute("text-anchor", "middle");
         text.setAttribute("x", String(left + part * this.width));
         text.setAttribute("y", String(bottom + 16));
-        text.textContent = words.length ? words[tick] || "" : `${short(tick)}${this.data.k === "time" ? ` ${unit[1]}` : ""}`;
+        text.textContent = short(tick);
         this.ticks.append(text);
       });
     }
@@ -168,7 +160,7 @@
 
     show(part, event) {
       const x = this.value(part);
-      const lines = this.data.rows ? this.heat(x, event) : this.values(x);
+      const lines = this.values(x);
       this.tip.textContent = lines.join("\n");
       this.tip.hidden = false;
       const box = this.figure.getBoundingClientRect();
@@ -181,9 +173,7 @@
     }
 
     head(x) {
-      if (this.data.k === "time") return duration(x);
-      if ((this.data.w || []).length) return this.data.w[Math.round(x)] || "";
-      return `${this.data.k === "step" ? "step" : this.data.n} ${short(this.data.k === "step" ? Math.round(x) : x)}`;
+      return `${this.data.n} ${short(this.data.n === "step" ? Math.round(x) : x)}`;
     }
 
     values(x) {
@@ -194,16 +184,10 @@
         return { name: series.n, value: series.y[at], x: xs[at] };
       }).filter((row) => row.value !== null && row.value !== undefined);
       const more = rows.length - 8;
-      if (more > 0) rows = rows.sort((a, b) => b.value - a.value).slice(0, 8);
+      const sign = this.data.min ? 1 : -1;
+      if (more > 0) rows = rows.sort((a, b) => sign * (a.value - b.value)).slice(0, 8);
       const lines = rows.map((row) => `${row.name}: ${short(row.value)}${unit}`);
-      return [this.head(rows.length === 1 ? rows[0].x : x), ...lines, ...(more > 0 ? [`and ${more} lower ones`] : [])];
-    }
-
-    heat(x, event) {
-      const box = this.hit.getBoundingClientRect();
-      const row = Math.min(this.data.rows.length - 1, Math.floor((event.clientY - box.top) / box.height * this.data.rows.length));
-      const value = this.data.rows[Math.max(0, row)][nearest(this.data.x, x)];
-      return [duration(x), `${this.data.n[Math.max(0, row)]}: ${value === null ? "not known" : `${short(value)} ${this.data.u}`}`];
+      return [this.head(rows.length === 1 ? rows[0].x : x), ...lines, ...(more > 0 ? [`and ${more} ${this.data.min ? "higher" : "lower"} ones`] : [])];
     }
 
     hide() {

@@ -1,30 +1,42 @@
-"""The checkpoints of a run as directories: put in place whole, found again, thinned out; no torch, no lock.
+"""The checkpoint directories of a run: publishing, finding, rotating and removing them. No torch,
+no lock.
 
-A checkpoint is written as `.saving-STEP.ATTEMPT`, gets its manifest last and is renamed (`publish`); what goes away is renamed first
-(`.removing-…`). A process that is killed anywhere in between leaves the names of these two kinds behind, and never half of a
-`checkpoint-N`. One process of a run writes here at a time; any number may read.
+A checkpoint is written as `.saving-STEP.ATTEMPT`, gets its manifest last and is renamed
+(`publish`); a directory is renamed to `.removing-…` before it is deleted. A killed process leaves
+only directories with these two kinds of names, never an incomplete `checkpoint-N`. One process of a
+run writes here at a time; any number may read.
+
+Also lists what a run has saved: checkpoints and final weights, complete or not, and the best
+checkpoint.
 """
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout
-from hpctrain.runs.manifest import CHECKPOINT, FileDigest, Manifest, problems, read_manifest, sync_directory, write_manifest
-
-__all__ = [
-    "Checkpoint", "FileDigest", "Manifest", "Skipped", "all_of", "clean", "newest_complete", "problems", "publish", "read_manifest",
-    "remove", "rotate", "saving_path", "sweep", "unfinished_of", "weights_of", "write_manifest",
-]  # fmt: skip
+from hpctrain.runs.manifest import (
+    CHECKPOINT,
+    Manifest,
+    problems,
+    read_manifest,
+    sync_directory,
+    walk,
+)
+from hpctrain.util import stored
+from hpctrain.util.text import is_number
 
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
+_NAMED = 20
 SAVING, REMOVING, REPLACED = ".saving-", ".removing-", ".replaced-"
 
 
@@ -48,42 +60,49 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A directory that does not count as a checkpoint, and why."""
+    """A directory that is not a complete checkpoint, and why."""
 
     name: str
     why: str
 
 
-def saving_path(checkpoints: Path, step: int, attempt: str) -> Path:
-    """Return where a checkpoint is written before it is published: the same for all processes of an attempt, and for no other's."""
+def saving_path(checkpoints: Path, step: int | str, attempt: str) -> Path:
+    """Return where a checkpoint is written before it is published: one path for all processes of an
+    attempt.
+    """
     return checkpoints / f"{SAVING}{step}.{attempt}"
 
 
 def publish(saving: Path, final: Path) -> Path | None:
-    """Put the checkpoint that was written as `saving` in its place, by renaming it; both lie in one directory.
+    """Rename the checkpoint written as `saving` to `final`; both are in one directory.
 
-    What has that name already: damaged, it is moved aside and removed; complete, it gives way to the new one in such a manner that
-    `newest_complete` finds the one or the other at any moment; a directory without a manifest of ours is kept under another name.
+    If `final` exists already: a damaged checkpoint is moved aside and removed; a complete one is
+    replaced such that `newest_complete` finds one of the two at any time; a directory without
+    hpctrain's manifest is kept under another name.
 
     Returns:
-        Where a directory that was in the way, and not ours, is now.
+        The new path of an existing directory that hpctrain did not write.
 
     Raises:
         HpctrainError: `saving` is not complete.
-        OSError: the file system refuses; what was there is there still.
+        OSError: a rename failed; the existing checkpoint is still there.
     """
     wrong = problems(saving, digests=False)
     if wrong:
         raise HpctrainError(
-            f"{saving.name} is not complete: {'; '.join(wrong)}", details=(str(saving),), fix=f"ls -la {shlex.quote(str(saving))}"
+            f"{saving.name} is not complete: {'; '.join(wrong)}",
+            details=(str(saving),),
+            fix=f"ls -la {shlex.quote(str(saving))}",
         )
     _heal(final.parent)
     kept = aside = None
     if final.is_symlink() or final.exists():
         unique = uuid.uuid4().hex[:12]
-        if not problems(final, digests=False, extra=False):
+        if not problems(final, digests=False):
             aside = final.with_name(f"{REPLACED}{final.name}.{unique}")
-        elif (final / layout.CHECKPOINT_MANIFEST).exists() or _is_empty(final):
+        elif (final / layout.CHECKPOINT_MANIFEST).exists() or (
+            final.is_dir() and not _entries(final)
+        ):
             aside = final.with_name(f"{REMOVING}{final.name}.{unique}")
         else:
             aside = kept = final.with_name(f"{final.name}.kept-{unique}")
@@ -104,78 +123,90 @@ def all_of(checkpoints: Path) -> list[Path]:
     """Return every directory that has a checkpoint's name, oldest step first, complete or not.
 
     Raises:
-        HpctrainError: the directory is there and cannot be read; to take it for an empty one would start the training anew.
+        HpctrainError: the directory exists but cannot be read; treating it as empty would restart
+            the training from scratch.
     """
     entries = _entries(checkpoints)
     names = {entry.name for entry in entries}
     found = [entry for entry in entries if CHECKPOINT.match(entry.name)]
-    # A process is, or was killed, between the two renames of `publish`.
-    found += [entry for entry in entries if entry.name.startswith(REPLACED) and _name(entry) not in names]
-    return sorted((entry for entry in found if entry.is_dir()), key=lambda entry: (_step(entry), entry.name))
+    # A process is between the two renames of `publish`, or was killed there.
+    found += [
+        entry for entry in entries if entry.name.startswith(REPLACED) and _name(entry) not in names
+    ]
+    return sorted(
+        (entry for entry in found if entry.is_dir()), key=lambda entry: (_step(entry), entry.name)
+    )
 
 
 def unfinished_of(checkpoints: Path) -> list[Path]:
-    """Return the saves that are under way, or were not finished; errors as in `all_of`."""
+    """Return the saves that are in progress or were not finished; errors as in `all_of`."""
     return [entry for entry in _entries(checkpoints) if entry.name.startswith(SAVING)]
 
 
-def newest_complete(checkpoints: Path, *, digests: bool, job: str | None = None) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
-    """Return the complete checkpoint of the highest step, and what was passed over on the way to it.
+def newest_complete(
+    checkpoints: Path, *, digests: bool, job: str | None = None
+) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
+    """Return the complete checkpoint of the highest step, and the newer ones that were skipped.
 
     Args:
-        checkpoints: the directory of a run's checkpoints; it need not exist.
-        digests: read the files, too (see manifest.problems); what is found wrong only so is passed over.
-        job: look only at what attempts of this job have saved.
+        checkpoints: the directory of a run's checkpoints; it may be missing.
+        digests: also read the files (see manifest.problems), and skip checkpoints that changed.
+        job: consider only checkpoints saved by attempts of this job.
 
     Raises:
         HpctrainError: the directory cannot be read.
     """
     while True:
-        skipped = [Skipped(path.name, "its save was not finished") for path in unfinished_of(checkpoints)]
+        skipped = [
+            Skipped(path.name, "its save was not finished") for path in unfinished_of(checkpoints)
+        ]
         gone = False
         for path in reversed(all_of(checkpoints)):
             manifest = read_manifest(path)
             if job is not None and (manifest is None or job_of(manifest.attempt) != job):
                 continue
-            wrong = problems(path, digests=digests, extra=False)
+            wrong = problems(path, digests=digests)
             manifest = read_manifest(path)
             if not wrong and manifest is not None:
                 return Checkpoint(path, manifest), tuple(skipped)
             skipped.append(Skipped(_name(path), "; ".join(wrong) or "it went away"))
             gone = gone or not path.exists()
-        # The run goes on meanwhile: what was removed under our eyes made room for a newer one.
+        # The run may be training: a checkpoint that was removed meanwhile has a newer successor.
         if not gone:
             return None, tuple(skipped)
 
 
 def job_of(attempt: str | None) -> str | None:
-    """Return the job of an attempt, see layout.attempt_name; None where it is no name of that form."""
+    """Return the job id in an attempt's name (JOB.RESTART); None for other names."""
     job, dot, _ = (attempt or "").partition(".")
     return job if dot and job else None
 
 
-def rotate(checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: int | None = None) -> tuple[str, ...]:
-    """Remove checkpoints but the `keep` newest complete ones and those named in `protect`; also what crashes left.
+def rotate(
+    checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: int | None = None
+) -> tuple[str, ...]:
+    """Remove all checkpoints except the `keep` newest complete ones and those in `protect`; also
+    remove what crashes left.
 
-    The newest complete one stays, whatever `keep` is. Of what is not complete, only what is older than that one goes, and only what
-    this package wrote: unfinished saves, and directories with a manifest.
+    The newest complete one is always kept. Incomplete directories are removed only if they are
+    older than that one and hpctrain wrote them: unfinished saves, and directories with a manifest.
 
     Args:
         checkpoints: the directory.
-        keep: how many stay.
-        protect: names.
-        at: the step where the training is. What has a later one was saved before the run went back to an earlier checkpoint: it counts
-            as older than all others.
+        keep: how many to keep.
+        protect: names of checkpoints to keep.
+        at: the current step of the training. Checkpoints of later steps were saved before the run
+            went back to an earlier one; they count as older than all others.
 
     Returns:
-        The names of what was removed.
+        The names of the removed directories.
 
     Raises:
         HpctrainError: the directory cannot be read.
         OSError: it cannot be changed.
     """
     _heal(checkpoints)
-    complete = [path for path in all_of(checkpoints) if not problems(path, digests=False, extra=False)]
+    complete = [path for path in all_of(checkpoints) if not problems(path, digests=False)]
     if at is not None:
         complete.sort(key=lambda path: (_step(path) <= at, _step(path)))
     removed = []
@@ -183,8 +214,14 @@ def rotate(checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: i
         newest = complete[-1]
         kept = {path.name for path in complete[-max(1, keep) :]} | set(protect)
         going = [path for path in complete if path.name not in kept]
-        damaged = [path for path in all_of(checkpoints) if path not in complete and (path / layout.CHECKPOINT_MANIFEST).exists()]
-        going += [path for path in damaged if _step(path) < _step(newest) and path.name not in protect]
+        damaged = [
+            path
+            for path in all_of(checkpoints)
+            if path not in complete and (path / layout.CHECKPOINT_MANIFEST).exists()
+        ]
+        going += [
+            path for path in damaged if _step(path) < _step(newest) and path.name not in protect
+        ]
         going += [path for path in unfinished_of(checkpoints) if _step(path) <= _step(newest)]
         for path in going:
             removed.append(path.name)
@@ -194,13 +231,13 @@ def rotate(checkpoints: Path, keep: int, protect: Collection[str] = (), *, at: i
 
 
 def remove(path: Path) -> Path | None:
-    """Remove one directory: it loses its name first, so that nobody meets half of it.
+    """Remove one directory; it is renamed first, so that it is never visible half deleted.
 
     Returns:
-        What could not be deleted, if anything; the next `rotate` or `clean` tries again.
+        The path that could not be deleted, if any; the next `rotate` or `clean` tries again.
 
     Raises:
-        OSError: the name cannot be changed.
+        OSError: it cannot be renamed.
     """
     aside = path.with_name(f"{REMOVING}{path.name.lstrip('.')}.{uuid.uuid4().hex[:12]}")
     path.rename(aside)
@@ -209,23 +246,27 @@ def remove(path: Path) -> Path | None:
 
 
 def clean(checkpoints: Path, over: Callable[[Path, str], bool] | None = None) -> tuple[str, ...]:
-    """Remove what earlier processes of the run left unfinished, and return the names of unfinished saves.
+    """Remove what earlier processes of the run left unfinished; return the names of the unfinished
+    saves.
 
     Args:
-        checkpoints: the directory; also that of the run, for its model.
-        over: told the directory of an unfinished save and the attempt that began it, says whether that one saves no more; by default
-            all are over.
+        checkpoints: the directory of the checkpoints, or of the run (for its model).
+        over: called with the directory of an unfinished save and its attempt; returns whether that
+            attempt has ended. By default all have ended.
 
     Raises:
         HpctrainError: the directory cannot be read.
         OSError: it cannot be changed.
     """
     _heal(checkpoints)
-    unfinished = [path for path in unfinished_of(checkpoints) if over is None or over(path, _attempt(path))]
-    for path in unfinished:
-        remove(path)
+    removed = []
+    for path in unfinished_of(checkpoints):
+        attempt = path.name.removeprefix(SAVING).partition(".")[2].removesuffix(".writing")
+        if over is None or over(path, attempt):
+            remove(path)
+            removed.append(path.name)
     sweep(checkpoints)
-    return tuple(path.name for path in unfinished)
+    return tuple(removed)
 
 
 def sweep(checkpoints: Path) -> None:
@@ -235,109 +276,122 @@ def sweep(checkpoints: Path) -> None:
 
 
 def checkpoint_of(word: str, *, runs: Path, tag: str | None) -> Path:
-    """Return the checkpoint that `word` stands for: `stage:NAME` and a run's id are the newest complete one of that run.
+    """Return the checkpoint that `word` names; `stage:NAME` and a run id mean that run's newest
+    complete one.
 
     Args:
-        word: also `RUN_ID/checkpoint-40`, or a directory, which is not looked at here.
+        word: also `RUN_ID/checkpoint-40`, or a directory, which is returned unchecked.
         runs: the directory of all runs.
         tag: the tag of the launch, for stages.
 
     Raises:
-        UsageError: there is no complete one.
+        UsageError: the run has no complete checkpoint, or the stage does not exist.
     """
-    stage = word.removeprefix("stage:") if word.startswith("stage:") else None
-    if stage is not None and (tag is None or not layout.NAME.match(stage)):
-        raise UsageError(f"{word!r} is no stage of this launch", fix="--resume_from_checkpoint DIRECTORY")
-    first, _, rest = (layout.run_id(tag or "", stage=stage) if stage is not None else word).partition("/")
-    run = runs / first
-    if stage is None and (not layout.NAME.match(first) or not run.is_dir()):
+    run, rest = _run_named(word, runs, tag)
+    if run is None:
         return Path(word)
-    if rest:
-        return run / CHECKPOINTS / rest
+    return run / CHECKPOINTS / rest if rest else _newest(run, word)
+
+
+def _run_named(word: str, runs: Path, tag: str | None) -> tuple[Path | None, str]:
+    """Return the directory of the run that `word` starts with (None if there is none) and the rest
+    of `word`.
+    """
+    if word.startswith("stage:"):
+        stage = word.removeprefix("stage:")
+        if tag is None or not layout.NAME.match(stage):
+            raise UsageError(
+                f"{word!r} is not a stage of this submission", fix="hpctrain runs list"
+            )
+        return runs / layout.run_id(tag, stage=stage), ""
+    first, _, rest = word.partition("/")
+    is_run = layout.NAME.match(first) and (runs / first).is_dir()
+    return (runs / first if is_run else None), rest
+
+
+def _newest(run: Path, word: str) -> Path:
     newest, skipped = newest_complete(run / CHECKPOINTS, digests=False)
     if newest is None:
         raise UsageError(
-            f"{word!r}: run {first} has no complete checkpoint", details=tuple(f"  {one.name}: {one.why}" for one in skipped),
-            fix=f"hpctrain checkpoints list {first}",
-        )  # fmt: skip
+            f"{word!r}: run {run.name} has no complete checkpoint",
+            details=tuple(f"  {one.name}: {one.why}" for one in skipped),
+            fix=f"hpctrain checkpoints list {run.name}",
+        )
     return newest.path
 
 
 def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
-    """Return the directory of the weights that `word` stands for.
+    """Return the directory of the weights that `word` names.
 
     Args:
-        word: a directory (a model folder, a checkpoint, a run's directory); a run's id: its model, else its newest complete
-            checkpoint; `RUN_ID/checkpoint-40`; or `stage:NAME`, the run of an earlier stage of the same launch.
+        word: a directory (a model, a checkpoint or a run); a run id, for its final model or else
+            its newest complete checkpoint; `RUN_ID/checkpoint-40`; or `stage:NAME`, the run of an
+            earlier stage of the same launch.
         runs: the directory of all runs.
         tag: the tag of the launch, for stages.
 
     Raises:
-        UsageError: there is no such thing, or it is not complete.
+        UsageError: it does not exist, or is not complete.
     """
-    if word.startswith("stage:"):
-        if tag is None:
-            raise UsageError(f"{word!r} is a stage of a launch, and this is none", fix="--init_from RUN_ID, from: hpctrain runs list")
-        stage = word.removeprefix("stage:")
-        if not layout.NAME.match(stage):
-            raise UsageError(f"{word!r}: a stage's name is made of letters, digits, '.', '_' and '-'", fix="--init_from stage:NAME")
-        return _weights_of_run(runs / layout.run_id(tag, stage=stage), word)
-    first, _, rest = word.partition("/")
-    if layout.NAME.match(first) and (runs / first).is_dir():
-        if not rest:
-            return _weights_of_run(runs / first, word)
-        for inside in (runs / first / CHECKPOINTS / rest, runs / first / rest):
-            if (CHECKPOINT.match(rest) or rest == MODEL) and inside.is_dir():
+    run, rest = _run_named(word, runs, tag)
+    if run is not None and not rest:
+        return _weights_of_run(run, word)
+    if run is not None and (CHECKPOINT.match(rest) or rest == MODEL):
+        for inside in (run / CHECKPOINTS / rest, run / rest):
+            if inside.is_dir():
                 return _complete(inside, word)
-    folder = Path(word).expanduser()
-    if folder.is_dir():
-        return _weights_of_folder(folder, word)
-    inside = runs / first / CHECKPOINTS / rest if rest else runs / first
-    raise _nothing(word, [*([str(inside)] if layout.NAME.match(first) else []), str(folder)], runs)
-
-
-def _weights_of_folder(folder: Path, word: str) -> Path:
+    folder = stored.expanded(word)
     if (folder / layout.CHECKPOINT_MANIFEST).exists():
         return _complete(folder, word)
     if (folder / "run.json").exists():
         return _weights_of_run(folder, word)
     if any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
         return folder
-    raise UsageError(f"{word!r} is a directory without a model: it has no config.json", fix=f"ls {shlex.quote(word)}")
+    if folder.is_dir():
+        raise UsageError(
+            f"{word!r} is a directory without a model: it has no config.json",
+            fix=f"ls {shlex.quote(word)}",
+        )
+    raise _nothing(word, run / rest if run is not None else folder, runs)
+
+
+def drop_damaged(folders: Iterable[Path]) -> str:
+    """Return the command that removes these damaged checkpoints or final weights; only the first of
+    many.
+    """
+    named = [(run_of(folder), folder.name) for folder in folders][:_NAMED]
+    drop = layout.in_runs_dir("hpctrain checkpoints delete --damaged", named[0][0].parent)
+    return f"{drop} {shlex.join(f'{run.name}/{name}' for run, name in named)}"
+
+
+def run_of(folder: Path) -> Path:
+    """Return the run directory of a checkpoint or of final weights."""
+    return folder.parent if folder.name == MODEL else folder.parent.parent
 
 
 def _weights_of_run(run: Path, word: str) -> Path:
     if not run.is_dir():
-        raise _nothing(word, [str(run)], run.parent)
-    if (run / MODEL).is_dir():
-        return _complete(run / MODEL, word)
-    newest, skipped = newest_complete(run / CHECKPOINTS, digests=False)
-    if newest is not None:
-        return newest.path
-    raise UsageError(
-        f"{word!r}: run {run.name} has neither a model nor a complete checkpoint",
-        details=tuple(f"  {one.name}: {one.why}" for one in skipped),
-        fix=f"hpctrain checkpoints list {run.name}",
-    )
+        raise _nothing(word, run, run.parent)
+    return _complete(run / MODEL, word) if (run / MODEL).is_dir() else _newest(run, word)
 
 
 def _complete(folder: Path, word: str) -> Path:
-    wrong = problems(folder, digests=False, extra=False)
+    wrong = problems(folder, digests=False)
     if wrong:
         raise UsageError(
-            f"{word!r} is not complete", details=(str(folder), *(f"  {one}" for one in wrong)), fix="hpctrain checkpoints list"
+            f"{word!r} is not complete",
+            details=(str(folder), *(f"  {one}" for one in wrong)),
+            fix=f"ls -la {shlex.quote(str(folder))}",
         )
     return folder
 
 
-def _nothing(word: str, looked: list[str], runs: Path) -> UsageError:
-    import difflib
-
-    known = [entry.name for entry in runs.iterdir() if layout.NAME.match(entry.name)] if runs.is_dir() else []
+def _nothing(word: str, place: Path, runs: Path) -> UsageError:
+    known = [entry.name for entry in runs.iterdir()] if runs.is_dir() else []
     close = difflib.get_close_matches(word.partition("/")[0], known, n=1)
     return UsageError(
         f"there are no weights {word!r}",
-        details=("  looked for " + " and ".join(looked),),
+        details=(f"  looked for {place}",),
         fix=f"hpctrain checkpoints list {close[0]}" if close else "hpctrain runs list",
     )
 
@@ -356,23 +410,18 @@ def _entries(checkpoints: Path) -> list[Path]:
 
 
 def _name(path: Path) -> str:
-    """Return the name of a checkpoint, also while another one takes its place."""
-    return path.name.removeprefix(REPLACED).rpartition(".")[0] if path.name.startswith(REPLACED) else path.name
+    """Return the name of a checkpoint, even while another one is replacing it."""
+    return (
+        path.name.removeprefix(REPLACED).rpartition(".")[0]
+        if path.name.startswith(REPLACED)
+        else path.name
+    )
 
 
 def _step(path: Path) -> int:
-    """Return the step that a directory's name says; -1 where it says none."""
+    """Return the step in a directory's name; -1 if there is none."""
     numbers = _name(path).removeprefix(SAVING).removeprefix("checkpoint-").partition(".")[0]
-    return int(numbers) if numbers.isascii() and numbers.isdigit() else -1
-
-
-def _attempt(path: Path) -> str:
-    """Return the attempt that the name of an unfinished save says (see saving_path)."""
-    return path.name.removeprefix(SAVING).partition(".")[2].removesuffix(".writing")
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and next(path.iterdir(), None) is None
+    return int(numbers) if is_number(numbers) else -1
 
 
 def _leftovers(checkpoints: Path, prefix: str) -> Iterator[Path]:
@@ -380,7 +429,9 @@ def _leftovers(checkpoints: Path, prefix: str) -> Iterator[Path]:
 
 
 def _heal(checkpoints: Path) -> None:
-    """Finish what a killed `publish` began: the old one gets its name back, or goes where the new one is in place."""
+    """Finish an interrupted `publish`: restore the old checkpoint's name, or remove it if the new
+    one is in place.
+    """
     for old in _leftovers(checkpoints, REPLACED):
         final = old.with_name(_name(old))
         if final.exists():
@@ -394,3 +445,96 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+_STATE = "trainer_state.json"
+#: trainer_state.json has the complete log history; a larger file is not the Trainer's.
+_LARGEST_STATE = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint directory of a run, or its `model`.
+
+    Attributes:
+        run: the run's id.
+        path: the directory.
+        manifest: None if it is missing or damaged.
+        wrong: why it is not complete, judged by names, sizes and the last verification of its
+            files; empty if complete.
+        best: the Trainer's best checkpoint by `metric_for_best_model`.
+        unfinished: a save that is in progress or was not finished.
+    """
+
+    run: str
+    path: Path
+    manifest: Manifest | None
+    wrong: tuple[str, ...]
+    best: bool = False
+    unfinished: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return its name on the command line: `RUN/checkpoint-40`."""
+        return f"{self.run}/{self.path.name}"
+
+    @property
+    def step(self) -> int | None:
+        """Return the optimizer steps done; None without a manifest."""
+        return None if self.manifest is None else self.manifest.step
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is a published checkpoint, not the final weights; its files may be damaged."""
+        return self.path.name != MODEL and not self.unfinished
+
+    def summary(self) -> dict[str, Any]:
+        """Return its name, step and problems as JSON values."""
+        problem = "; ".join(self.wrong) or None
+        return {"name": self.path.name, "step": self.step, "problem": problem}
+
+    def size(self) -> int:
+        """Return the size of its files on disk, in bytes."""
+        total = 0
+        try:
+            for _, path in walk(self.path):
+                total += path.stat().st_size
+        except OSError:  # being removed, or not readable
+            pass
+        return total
+
+
+def saved_in(run: Path) -> list[Saved]:
+    """Return what the run in `run` has saved, oldest step first, final weights last.
+
+    Raises:
+        HpctrainError: its checkpoints cannot be listed.
+    """
+    folder = run / CHECKPOINTS
+    found = [_look(run, path) for path in all_of(folder)]
+    best = _best([one for one in found if not one.wrong])
+    found = [
+        Saved(one.run, one.path, one.manifest, one.wrong, one.path.name == best) for one in found
+    ]
+    found += [
+        Saved(run.name, path, None, ("its save was not finished",), unfinished=True)
+        for path in unfinished_of(folder)
+    ]
+    if (run / MODEL).is_dir():
+        found.append(_look(run, run / MODEL))
+    return found
+
+
+def _look(run: Path, path: Path) -> Saved:
+    return Saved(run.name, path, read_manifest(path), problems(path, digests=False))
+
+
+def _best(complete: list[Saved]) -> str | None:
+    """Return the name of the best checkpoint, as recorded in the newest one."""
+    said = stored.read_object(complete[-1].path / _STATE, _LARGEST_STATE) if complete else None
+    if said is None:
+        return None
+    name, step = said.get("best_model_checkpoint"), said.get("best_global_step")
+    if isinstance(name, str) and name:
+        return Path(name).name
+    return f"checkpoint-{step}" if isinstance(step, int) and step > 0 else None

@@ -1,41 +1,130 @@
-"""Snapshots of the code: what was queued is what runs, whatever becomes of the project meanwhile.
+"""Snapshots of the code: a queued job runs the code as submitted, even if the project changes.
 
-A snapshot is `runs/.code/DIGEST/`, the digest being one of all paths, modes and contents. Which files belong to the project is found out
-above this room, because git is asked (hpctrain.cli.code).
+A snapshot is `runs/.code/DIGEST/`, with a digest of all paths, modes and contents: read-only copies
+of the project's files, and MANIFEST. It is created under a temporary name and renamed, so that any
+number of processes may store it at once. hpctrain.jobs.project_code selects the project's files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import posixpath
+import re
+import shutil
+import stat
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain.errors import UsageError
-from hpctrain.jobs import shell
-from hpctrain.runs import code_files, code_store
-from hpctrain.runs.code_files import ChangedError, Entry, Skipped, Weighed
+from hpctrain.runs import layout
+from hpctrain.util import files, shell, text
 
-#: More than any project's code: data and checkpoints do not belong into a snapshot.
-LIMIT_BYTES, FILE_LIMIT_BYTES, LIMIT_FILES = 100_000_000, 20_000_000, 20_000
-_TRIES = 3
-#: Names that a record lists, of those that git does not know.
-_LISTED = 200
-_SHOWN = 5
+#: In each snapshot: the list of its files, with mode, size and digest.
+MANIFEST = ".hpctrain-json"
+SCHEMA = 1
+#: More than any project's code needs: data and checkpoints do not belong in a snapshot.
+LIMIT_BYTES, FILE_LIMIT_BYTES, LIMIT_FILES = 100 << 20, 20 << 20, 20_000
+#: Modes, as git writes them.
+PLAIN, EXECUTABLE, LINK = "100644", "100755", "120000"
+#: A directory that contains one of these is a Python or conda environment.
+ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+#: Seconds for which an unreferenced snapshot is kept: its submission may not be written yet.
+_SPARED_S = 86_400.0
+#: On a network file system, reading is limited by latency, not by the CPU.
+_THREADS = 8
+_SHOWN, _LISTED = 5, 200
+
+_TOKEN = re.compile(r"\*\*/|/\*\*\Z|\*|\?|\[[!^]?\]?[^]]*\]|\\?.", re.DOTALL)
+_WILDCARDS = {"**/": "(?:.*/)?", "/**": "/.+", "*": "[^/]*", "?": "[^/]"}
+
+
+class Patterns:
+    """Patterns in gitignore syntax, the highest precedence last; a directory's path ends with `/`.
+
+    Source: gitignore(5), PATTERN FORMAT: the last matching pattern decides, and files below an
+    excluded directory cannot be included again.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        rules = [rule for line in lines if (rule := _rule(line)) is not None]
+        self._rules = rules[::-1]
+        self._known = {"": False}
+
+    def leave_out(self, path: str) -> bool:
+        """Return whether `path`, or a directory above it, is excluded."""
+        if path not in self._known:
+            parent = posixpath.dirname(path.rstrip("/"))
+            self._known[path] = self.leave_out(f"{parent}/" if parent else "") or next(
+                (out for out, expression in self._rules if expression.match(path)), False
+            )
+        return self._known[path]
+
+
+def _rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
+    """Return whether a line excludes, and its pattern; None for a comment."""
+    line = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
+    pattern = line.removeprefix("!")
+    body = pattern.removesuffix("/")
+    if not body or line.startswith("#"):
+        return None
+    expression = "" if "/" in body else "(?:.*/)?"
+    for token in _TOKEN.findall(body.removeprefix("/")):
+        if token in _WILDCARDS:
+            expression += _WILDCARDS[token]
+        elif token.startswith("[") and len(token) > 2:
+            inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+            expression += f"(?!/)[{re.sub('^[!^]', '^', inside)}]"
+        else:
+            expression += re.escape(token[-1])
+    try:
+        found = re.compile(expression + (r"/\Z" if pattern.endswith("/") else r"/?\Z"), re.DOTALL)
+    except re.error:  # a class such as [z-a] matches nothing
+        return None
+    return line == pattern, found
+
+
+class Entry(NamedTuple):
+    """One file of a snapshot.
+
+    Attributes:
+        path: relative to the project, with `/`; bytes that are not UTF-8 are surrogates, as in the
+            os module.
+        mode: PLAIN, EXECUTABLE or LINK.
+        size: bytes; 0 for a link.
+        digest: SHA-256 of its content (64 hex digits); the target, for a link.
+    """
+
+    path: str
+    mode: str
+    size: int
+    digest: str
+
+
+class SkippedPath(NamedTuple):
+    """A path that is missing from a snapshot or changed in it, and why."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What git says of a project; with no git, or none that answers, nothing.
+    """The git state of a project; empty without git, or if git fails.
 
     Attributes:
         commit: 40 or 64 hex digits; None without git, or before the first commit.
-        branch: None where no branch is checked out.
-        diff: what differs from the commit, as `git diff HEAD` shows it: without the content of binary files, without what looks like a
-            secret, cut at a size; None where nothing does, or git cannot say.
-        untracked: files that git does not know and does not ignore.
-        notes: why something is not known.
+        branch: None if no branch is checked out.
+        diff: `git diff HEAD` without the content of binary files and without what looks like a
+            secret, truncated; None if there are no changes or git failed.
+        untracked: files that git neither tracks nor ignores.
+        notes: why something is unknown.
     """
 
     commit: str | None = None
@@ -44,11 +133,6 @@ class Version:
     untracked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def dirty(self) -> bool:
-        """Whether the project is not what the commit says."""
-        return bool(self.diff or self.untracked)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -56,170 +140,230 @@ class Snapshot:
 
     Attributes:
         digest: 20 hex digits.
-        path: where it is stored; None where it was only looked at.
-        entries: its files.
-        bytes: their sizes together.
-        version: what git says.
-        skipped: what is not in it, or not as it is in the project, and why.
+        path: where it is stored; None if it was not stored.
+        entries: its files by path.
+        version: the git state.
+        skipped: paths that are missing or changed in it, and why.
     """
 
     digest: str
     path: Path | None
-    entries: tuple[Entry, ...]
+    entries: dict[str, Entry]
     version: Version
-    skipped: tuple[Skipped, ...]
-
-    @property
-    def files(self) -> int:
-        """How many files it has."""
-        return len(self.entries)
-
-    @property
-    def bytes(self) -> int:
-        """The sizes of its files together."""
-        return sum(entry.size for entry in self.entries)
-
-    @property
-    def commit(self) -> str | None:
-        """See Version."""
-        return self.version.commit
-
-    @property
-    def dirty(self) -> bool:
-        """See Version."""
-        return self.version.dirty
-
-    @property
-    def diff(self) -> str | None:
-        """See Version."""
-        return self.version.diff
+    skipped: tuple[SkippedPath, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what becomes code.json."""
+        """Return the content of code.json."""
+        version = self.version
         return {
-            **as_json(self.version), "digest": self.digest, "files": self.files, "bytes": self.bytes,
-            "snapshot": self.path is not None, "skipped": [list(one) for one in self.skipped[:_LISTED]],
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Names of the files that differ between two snapshots."""
-
-    changed: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.changed or self.added or self.removed)
-
-
-def as_json(version: Version) -> dict[str, Any]:
-    """Return what becomes code.json of a project that no snapshot was made of."""
-    return {
-        "schema": 1, "digest": None, "commit": version.commit, "branch": version.branch, "dirty": version.dirty,
-        "untracked": list(version.untracked[:_LISTED]), "notes": list(version.notes), "snapshot": False,
-    }  # fmt: skip
+            "schema": SCHEMA,
+            "digest": self.digest,
+            "commit": version.commit,
+            "branch": version.branch,
+            "dirty": bool(version.diff or version.untracked),
+            "untracked": list(version.untracked[:_LISTED]),
+            "notes": list(version.notes),
+            "snapshot": self.path is not None,
+            "files": len(self.entries),
+            "bytes": sum(entry.size for entry in self.entries.values()),
+            "skipped": [list(one) for one in self.skipped[:_LISTED]],
+        }
 
 
 def take(
-    project: Path, runs: Path | None, paths: Iterable[str], version: Version, *, skipped: Iterable[Skipped] = (),
-    limit_bytes: int = LIMIT_BYTES, file_limit_bytes: int = FILE_LIMIT_BYTES, limit_files: int = LIMIT_FILES,
-) -> Snapshot:  # fmt: skip
-    """Take a snapshot and store it, or use the equal one that is stored.
+    project: Path,
+    runs: Path | None,
+    paths: Iterable[str],
+    version: Version,
+    *,
+    skipped: Iterable[SkippedPath] = (),
+    limit_bytes: int = LIMIT_BYTES,
+) -> Snapshot:
+    """Take a snapshot and store it, or reuse an identical stored one.
 
     Args:
-        project: absolute, without symlinks in it.
-        runs: the directory `runs`; None stores nothing.
-        paths: of the files, relative to the project.
-        version: what git says.
-        skipped: what was left out before.
-        limit_bytes: of all files together.
-        file_limit_bytes: of each file.
-        limit_files: how many there may be.
+        project: absolute path without symlinks.
+        runs: the directory `runs`; None to store nothing.
+        paths: the files, relative to the project.
+        version: the git state.
+        skipped: paths that were excluded before.
+        limit_bytes: limit for all files together.
 
     Raises:
-        UsageError: a limit is passed.
-        HpctrainError: a file does not stay the same for long enough to be read.
-        OSError: the file system refuses; nothing half is left.
+        UsageError: a limit is exceeded.
+        OSError: reading or writing failed; nothing incomplete is left.
     """
-    known = list(paths)
-    for left in reversed(range(_TRIES)):
-        weighed = code_files.weigh(project, known)
-        _check(weighed, limit_bytes, file_limit_bytes, limit_files)
-        plain, unread = code_files.digests(project, weighed.files)
-        _check(Weighed({entry.path: entry.size for entry in plain}, weighed.links, ()), limit_bytes, file_limit_bytes, limit_files)
-        entries = tuple(sorted((*plain, *weighed.links)))
+    notes = list(skipped)
+    links: list[str] = []
+    sizes: dict[str, int] = {}
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(
+            FileNotFoundError, NotADirectoryError
+        ):  # tracked by git, but deleted
+            found = (project / path).lstat()
+            if stat.S_ISLNK(found.st_mode):
+                links.append(path)
+            elif stat.S_ISREG(found.st_mode):
+                sizes[path] = found.st_size
+            elif not stat.S_ISDIR(found.st_mode):  # a submodule without files
+                notes.append(SkippedPath(path, "is not a regular file"))
+    _check_limits(sizes, limit_bytes)
+    contents: dict[str, bytes] = {}
+    entries: dict[str, Entry] = {}
+
+    def read(path: str) -> None:
         try:
-            path = code_store.store(project, runs, entries) if runs is not None else None
-        except ChangedError as changed:
-            if left:
-                continue
-            raise code_files.unsteady(str(changed.args[0])) from changed
-        break
+            content = (project / path).read_bytes()
+            executable = (project / path).stat().st_mode & stat.S_IXUSR
+        except OSError as error:
+            notes.append(SkippedPath(path, f"cannot be read: {error.strerror}"))
+            return
+        contents[path] = content
+        digest = hashlib.sha256(content).hexdigest()
+        entries[path] = Entry(path, EXECUTABLE if executable else PLAIN, len(content), digest)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(read, sizes))
+    members = {".", *entries, *links}
+    members |= {str(parent) for path in members for parent in Path(path).parents}
+    for path in links:
+        target, outside = _link_target(project, path, members)
+        entries[path] = Entry(path, LINK, 0, target)
+        if outside:
+            reason = f"is a link to {target}, which is not part of the snapshot: the job finds it"
+            notes.append(SkippedPath(path, f"{reason} as it is then"))
+    entries = dict(sorted(entries.items()))
+    digest = digest_of(entries.values())
     return Snapshot(
-        digest=code_store.digest_of(entries), path=path, entries=entries, version=version, skipped=(*skipped, *weighed.skipped, *unread)
+        digest=digest,
+        path=None if runs is None else _store(runs / layout.CODE / digest, entries, contents),
+        entries=entries,
+        version=version,
+        skipped=tuple(notes),
     )
 
 
-def stored(runs: Path, digest: str) -> dict[str, Entry] | None:
-    """Return the files of a stored snapshot by path; None where there is none of that digest."""
-    return code_store.read(runs, digest)
+def _link_target(project: Path, path: str, members: set[str]) -> tuple[str, bool]:
+    """Return a link's target in the snapshot, and whether that is outside of it.
+
+    In the snapshot `..` would lead elsewhere, and an absolute path would lead back to the project.
+    """
+    absolute = os.path.realpath(project / path)
+    if os.path.relpath(absolute, project) in members:
+        return os.path.relpath(absolute, (project / path).parent), False
+    return absolute, True
 
 
-def differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> Differences:
-    """Return what has changed from one snapshot to another, as `stored` or `by_path` give them."""
-    both = old.keys() & new.keys()
-    return Differences(
-        changed=tuple(sorted(path for path in both if old[path] != new[path])),
-        added=tuple(sorted(new.keys() - old.keys())),
-        removed=tuple(sorted(old.keys() - new.keys())),
-    )
+def digest_of(entries: Iterable[Entry]) -> str:
+    """Return the digest of a snapshot: 20 hex digits, over path, mode and content of every file."""
+    sums = hashlib.sha256()
+    for entry in sorted(entries):
+        line = f"{entry.mode} {entry.digest} {entry.path}\0"
+        sums.update(line.encode("utf-8", "surrogateescape"))
+    return sums.hexdigest()[:20]
 
 
-def by_path(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Return the files of a snapshot by path."""
-    return {entry.path: entry for entry in entries}
+def _store(target: Path, entries: Mapping[str, Entry], contents: Mapping[str, bytes]) -> Path:
+    """Store a snapshot; in an existing one, replace files that were removed or truncated."""
+    making = target.with_name(f".making-{uuid.uuid4().hex}")
+    place = target if target.is_dir() else making
+    try:
+        for path, entry in entries.items():
+            if not _is_whole(place / path, entry):
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
+                (place / path).unlink(missing_ok=True)
+                _write(place / path, entry, contents.get(path, b""))
+        record = {"schema": SCHEMA, "files": [list(entry) for entry in entries.values()]}
+        files.write_json(place / MANIFEST, record)
+        if place == making:
+            making.rename(target)
+    except OSError:
+        if place != making or not target.is_dir():  # else another process has stored the same
+            raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return target
 
 
-def _check(weighed: Weighed, limit_bytes: int, file_limit_bytes: int, limit_files: int) -> None:
-    """Refuse what is too large for code."""
-    files = weighed.files
-    total, count = sum(files.values()), len(files) + len(weighed.links)
-    heavy = [path for path, size in files.items() if size > file_limit_bytes]
-    if not heavy and total <= limit_bytes and count <= limit_files:
-        return
-    tops = _tops(files, by_count=count > limit_files)
-    if heavy:
-        number = f"{len(heavy)} file{'' if len(heavy) == 1 else 's'}"
-        what = f"{number} above {_size(file_limit_bytes)}, which is no code and does not go into a snapshot"
-        largest = max(heavy, key=lambda path: files[path])
-    elif total > limit_bytes:
-        what = f"the project's files are {_size(total)} in {count:,} files, and a snapshot of the code has at most {_size(limit_bytes)}"
-        largest = tops[0]
+def _is_whole(path: Path, entry: Entry) -> bool:
+    try:
+        return path.is_symlink() or path.lstat().st_size == entry.size
+    except OSError:
+        return False
+
+
+def _write(path: Path, entry: Entry, content: bytes) -> None:
+    if entry.mode == LINK:
+        path.symlink_to(entry.digest)
     else:
-        what = f"the project has more than {limit_files:,} files, and a snapshot of the code has at most as many"
-        largest = tops[0]
-    shown = sorted(heavy or files, key=lambda path: -files[path])
-    details = [f"  {_size(files[path]):>8}  {path}" for path in shown[:_SHOWN]]
-    details += [f"  and {len(heavy) - _SHOWN:,} more"] if len(heavy) > _SHOWN else []
-    if not heavy:
-        details.append(f"  most of it is in {tops[0]}")
-    ignore = shell.quote(f"/{largest}")
+        path.write_bytes(content)
+        path.chmod(0o555 if entry.mode == EXECUTABLE else 0o444)
+
+
+def read_snapshot(runs: Path, digest: str) -> dict[str, Entry] | None:
+    """Return the files of a stored snapshot by path; None if it does not exist."""
+    record = files.read_json(runs / layout.CODE / digest / MANIFEST)
+    try:
+        return record and {str(entry[0]): Entry(*entry) for entry in record["files"]}
+    except (KeyError, TypeError, IndexError):
+        return None
+
+
+def differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[str]:
+    """Return the changed files, then the added or removed ones."""
+    both = old.keys() & new.keys()
+    changed = sorted(path for path in both if old[path] != new[path])
+    return [*changed, *sorted(new.keys() - both), *sorted(old.keys() - both)]
+
+
+def _check_limits(sizes: Mapping[str, int], limit_bytes: int) -> None:
+    """Raise UsageError for files that are too large to be code."""
+    total = sum(sizes.values())
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:_SHOWN]
+    too_large = bool(largest) and sizes[largest[0]] > FILE_LIMIT_BYTES
+    too_many = len(sizes) > LIMIT_FILES
+    if not too_large and not too_many and total <= limit_bytes:
+        return
+    weights: Counter[str] = Counter()
+    for path, size in sizes.items():
+        top, slash, _ = path.partition("/")
+        weights[top + slash] += 1 if too_many else size
+    heaviest = largest[0] if too_large else weights.most_common(1)[0][0]
     raise UsageError(
-        what, details=(*details, "what .gitignore or .hpctrainignore names is left out; jobs find it in the project all the same"),
-        fix=f"echo {ignore} >>.hpctrainignore; or, without a snapshot: hpctrain submit --no-snapshot",
-    )  # fmt: skip
+        f"the project's code is {text.size(total)} in {len(sizes):,} files",
+        details=(
+            f"a snapshot of the code has at most {text.size(limit_bytes)},"
+            f" {text.size(FILE_LIMIT_BYTES)} in each file, and {LIMIT_FILES:,} files",
+            *(f"  {text.size(sizes[path]):>8}  {path}" for path in largest),
+            f"most of it is {heaviest}; what .gitignore or .hpctrainignore names is left out, and"
+            " jobs find it in the project all the same",
+        ),
+        fix=f"echo {shell.quote(f'/{heaviest}')} >>.hpctrainignore",
+        hint="or submit without a snapshot: hpctrain submit --no-snapshot",
+    )
 
 
-def _tops(files: Mapping[str, int], *, by_count: bool) -> list[str]:
-    """Return what lies at the top of the project, the heaviest first; directories end with `/`."""
-    weights: dict[str, int] = {}
-    for path, size in files.items():
-        top, slash, _ = path.partition(posixpath.sep)
-        weights[top + slash] = weights.get(top + slash, 0) + (1 if by_count else size)
-    return sorted(weights, key=lambda top: -weights[top])
+def remove_unused(runs: Path, *, now: float) -> list[str]:
+    """Remove snapshots that no submission or run refers to and that were not used for a day, and
+    what killed processes left; return the removed names.
 
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count / 1e3:,.1f} kB"
+    Args:
+        runs: the directory `runs`.
+        now: seconds since the epoch, by the file server's clock.
+    """
+    used = {
+        str((files.read_json(record) or {}).get("digest"))
+        for record in (runs / layout.LAUNCHES).glob("*/code*.json")
+    }
+    for pattern in (f"{layout.LAUNCHES}/*/code", "*/code"):
+        used |= {link.readlink().name for link in runs.glob(pattern) if link.is_symlink()}
+    removed = []
+    for path in (runs / layout.CODE).glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            stamp = path if path.name.startswith(".") else path / MANIFEST
+            if path.name not in used and now - stamp.stat().st_mtime > _SPARED_S:
+                away = path.with_name(f".removing-{uuid.uuid4().hex}")
+                path.rename(away)
+                shutil.rmtree(away, ignore_errors=True)
+                removed.append(path.name)
+    return removed

@@ -1,28 +1,33 @@
-"""What a run did from its first step to its last, over all of its starts: what a report draws. Reads whole files, and thins as it reads.
+"""The history of a run from its first step to its last, over all starts; the data of a report.
 
-A start that was killed leaves steps behind that the next one does again: rows behind the step that a later start resumed are lost work.
-They are counted (`lost_steps`, `Start.lost_s`), and are no points.
+Entire files are read in bounded memory: rows and samples are thinned as they are read.
 
-Clocks of nodes differ. The samples of a rank are moved onto the clock of rank 0, by the steps that both were sampled at; and a start that
-seems to begin before the one before it had ended is moved behind it (`Start.shift_s`). Times in the result are on that one axis.
+The start after a killed one repeats some steps: rows after the step that a later start resumed from
+are lost work. They are counted (`lost_steps`, `Start.lost_s`) and are not points. Because the
+clocks of nodes differ, the samples of a rank are shifted to the clock of rank 0, by the steps at
+which both were sampled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from hpctrain.memory import sample
 from hpctrain.memory.sample import Sample
-from hpctrain.runs import history_files, history_memory, metrics, store
-from hpctrain.runs.metrics import Row
+from hpctrain.runs import metrics, progress, store
+from hpctrain.runs.metrics import Row, Thinned, Weight
 from hpctrain.runs.store import Attempt
-from hpctrain.runs.thin import Thinned
+from hpctrain.util import stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Values of one moment: what the Trainer logged, or evaluated, or the speed (hpctrain.runs.speed), by their names."""
+    """Values of one log entry, evaluation or speed measurement (hpctrain.runs.progress), by name."""
 
     at: float
     step: int
@@ -30,20 +35,18 @@ class Point:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Start:
-    """One attempt: from when to when, in seconds since the epoch, at which steps, and how it ended.
+    """One attempt: its times in seconds since the epoch, its steps, and how it ended.
 
-    A file may hold several starts, as outside Slurm, where they share a name; each is one of these.
+    A file may contain several starts if they share a name, as outside Slurm; each is one `Start`.
 
     Attributes:
-        started, ended: as the job script wrote them; where it wrote nothing, None.
-        began: when the training began, after all had been loaded.
-        last_at: of the last row.
-        stopped_at: of the row `end`, which a training writes that was not killed.
-        first_step: that it resumed, 0 for a training that starts anew; last_step: that it reached.
-        lost_steps, lost_s: steps that a later start did again, and how long they had taken.
-        shift_s: what was added to all of its times; back_s: how far its clock went back while it ran, which was added behind that.
+        started, ended: as the job script wrote them; None if it wrote nothing.
+        began: when the training loop began, after loading.
+        last_at: time of the last row.
+        first_step: the step it resumed from, 0 from scratch; last_step: the last step it reached.
+        lost_steps, lost_s: steps that a later start repeated, and the time they had taken.
     """
 
     name: str
@@ -58,32 +61,30 @@ class Start:
     status: int | None = None
     began: float | None = None
     last_at: float | None = None
-    stopped_at: float | None = None
     lost_steps: int = 0
     lost_s: float = 0.0
-    shift_s: float = 0.0
-    back_s: float = 0.0
 
     @property
     def first_at(self) -> float | None:
-        """The first moment that is known of it."""
+        """The earliest known time of this start."""
         return self.started if self.started is not None else self.began
 
     @property
     def until(self) -> float | None:
-        """The last moment that is known of it."""
-        return max((at for at in (self.ended, self.last_at) if at is not None), default=self.first_at)
+        """The latest known time of this start."""
+        known = [at for at in (self.ended, self.last_at) if at is not None]
+        return max(known, default=self.first_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Samples of one rank, thinned to the most that fits, peaks kept.
+    """Samples of one rank, thinned to a limit; peaks are kept.
 
     Attributes:
-        count: samples that were read.
+        count: samples read.
         mean_utilisation: of the GPU, in percent, over all samples since the first step.
-        clock_off_s: by how much the clock of its node was ahead of rank 0's, where that was seen.
-        recent: its last samples, not thinned: what can be judged as it comes.
+        clock_off_s: seconds by which its node's clock was ahead of rank 0's, if known.
+        recent: its last samples, not thinned.
     """
 
     rank: int
@@ -96,7 +97,10 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """See the module. `max_steps` is of the newest row that says it, `last_step` of the newest row."""
+    """See the module.
+
+    `max_steps` is from the newest row that has it, `last_step` from the newest row.
+    """
 
     points: tuple[Point, ...] = ()
     starts: tuple[Start, ...] = ()
@@ -106,189 +110,221 @@ class History:
     last_step: int | None = None
 
     def of(self, *events: str) -> list[Point]:
-        """Return the points of these events, in the order of time."""
+        """Return the points of these events, in order of time."""
         return [point for point in self.points if point.event in events]
 
 
-CLOCK_BACK_S = 1.0
-"""What a row may be older than the one before it, and its clock not have been set back."""
 PEAKS = {
     "log": (("loss", 1), ("loss", -1), ("grad_norm", 1)),
     "speed": (("useful_tokens_per_s", -1), ("useful_tokens_per_s", 1), ("data_wait", 1)),
     "evaluate": (("eval_loss", -1), ("eval_loss", 1)),
 }
-"""What thinning keeps of rows: those that hold the highest (1) or the lowest (-1) of these values."""
+"""Rows that thinning keeps: those with the highest (1) or lowest (-1) of these values."""
+_MOST_RANKS = 4096
+#: Limit of samples of all ranks together: in a chart of 64 ranks, 125 of each are enough.
+_ALL_RANKS = 8000
+_FEWEST = 24
+_RECENT = 30
+#: Samples per node used to compare clocks.
+_ANCHORS = 64
+#: Smaller differences are not clock offsets: ranks do not end a step at exactly the same time.
+_SAME_CLOCK_S = 2.0
 
 
-def read(run_dir: Path, *, most: int = 2000) -> History:
-    """Return the run's history, with `most` points of each event and rank at most; of many ranks, fewer of each.
+def read(run_dir: Path, *, most: int = 700) -> History:
+    """Return the run's history, with at most `most` points per event and rank; fewer per rank if
+    there are many.
 
-    Files that are missing, half written or of something else say nothing.
+    Missing, incomplete or unrelated files are ignored.
     """
-    attempts = _attempts(run_dir.absolute())
-    files = {each.name: run_dir / metrics.ATTEMPTS / each.name / metrics.FILE for each in attempts}
-    later = [step for each in attempts for step in history_files.begins(files[each.name])]
     kept: dict[str, Thinned[Point]] = {}
-    reading: list[_Reading] = []
-    for attempt in attempts:
-        now = _Reading(attempt, limit=min(later, default=None), after=reading[-1].until if reading else None)
-        reading.append(now)
-        for row in history_files.rows(files[attempt.name]):
-            if row["event"] == "begin":
-                later = later[1:]
-                if now.first_step is not None:  # another start in the same file
-                    now = _Reading(attempt, limit=None, after=now.until, again=True)
-                    reading.append(now)
-                now.limit = min(later, default=None)
-            point = now.take(row)
-            if point is not None:
-                kept.setdefault(point.event, Thinned(most, _weights(point.event))).add(point)
-    _only_the_last_ends(reading)
-    starts = tuple(each.start() for each in reading)
-    points = sorted((point for thinned in kept.values() for point in thinned.items()), key=lambda point: point.at)
-    ranks = tuple(
-        RankMemory(rank=each.rank, samples=_shifted(each.samples, starts), count=each.count, mean_utilisation=each.mean_utilisation,
-                   clock_off_s=each.clock_off_s, recent=each.recent)
-        for each in history_memory.read(run_dir / "memory", most=most)
-    )  # fmt: skip
+    starts: list[Start] = []
+    max_steps = last_step = None
+    for attempt, rows in _rows_of_attempts(run_dir):
+        start = _start(attempt, attempt.started)
+        kept_at = None
+        starts.append(start)
+        for row, limit in rows:
+            at, step, event = row["at"], row["step"], row["event"]
+            if event == "begin":
+                if start.first_step is not None:  # another start in the same file
+                    start = _start(attempt, None)
+                    starts.append(start)
+                start.first_step, start.began = step, at
+            start.last_at = at
+            start.last_step = max(step, start.last_step or 0)
+            last_step = step
+            if isinstance(row.get("max_steps"), int) and row["max_steps"] > 0:
+                max_steps = row["max_steps"]
+            if limit is not None and step > limit:
+                # Steps before the one it resumed from belong to an earlier start, which counts
+                # them.
+                start.lost_steps = max(0, start.last_step - max(limit, start.first_step or 0))
+                start.lost_s = max(0.0, at - (kept_at or start.began or at))
+                continue
+            kept_at = at
+            values = {name: float(value) for name, value in metrics.values(row).items()}
+            point = Point(at=at, step=step, event=event, values=values)
+            kept.setdefault(event, Thinned(most, _weights(event))).add(point)
+        start.ended = attempt.ended
+        start.outcome = attempt.outcome or ("interrupted" if attempt.was_interrupted else None)
+        start.reason, start.status = attempt.reason, attempt.status
+    points = [point for thinned in kept.values() for point in thinned.items()]
     return History(
-        points=tuple(points), starts=starts, ranks=ranks, lost_steps=sum(each.lost_steps for each in starts),
-        max_steps=next((each.max_steps for each in reversed(reading) if each.max_steps is not None), None),
-        last_step=next((each.newest for each in reversed(reading) if each.newest is not None), None),
-    )  # fmt: skip
+        points=tuple(sorted(points, key=lambda point: point.at)),
+        starts=tuple(starts),
+        ranks=tuple(_read_memory(run_dir / "memory", most)),
+        lost_steps=sum(each.lost_steps for each in starts),
+        max_steps=max_steps,
+        last_step=last_step,
+    )
 
 
-def _attempts(run_dir: Path) -> list[Attempt]:
-    """Return the attempts, oldest first; of one that does not say when it started, its first row does."""
-    run = store.read_run(run_dir.parent, run_dir.name)
-    attempts = list(run.attempts) if run is not None else []
-    if all(each.started is not None for each in attempts):
-        return attempts  # by the store, which knows that restarts of one job are counted, and that clocks differ
-    first: dict[str, float] = {}
-    for each in attempts:
-        row = next(history_files.rows(run_dir / metrics.ATTEMPTS / each.name / metrics.FILE), None)
-        first[each.name] = each.started if each.started is not None else row["at"] if row else float("inf")
-    return sorted(attempts, key=lambda each: first[each.name])
+def read_rows(run_dir: Path) -> Iterator[Row]:
+    """Yield the rows of all attempts, oldest first, without lost work.
+
+    Only the steps at which attempts began are kept in memory. Missing and unreadable files have no
+    rows.
+    """
+    for _, rows in _rows_of_attempts(run_dir):
+        yield from (row for row, limit in rows if limit is None or row["step"] <= limit)
 
 
-def _weights(event: str) -> list[history_memory.Weight[Point]]:
-    def weight(name: str, sign: int) -> history_memory.Weight[Point]:
+def _rows_of_attempts(run_dir: Path) -> Iterator[tuple[Attempt, Iterator[tuple[Row, int | None]]]]:
+    """Yield each attempt, oldest first, with its rows, and for each row the step after which it is
+    lost work: the lowest one that a later start resumed from.
+    """
+    run = store.read_run(run_dir.absolute().parent, run_dir.name)
+    attempts = run.attempts if run is not None else ()
+    paths = [run_dir / metrics.ATTEMPTS / each.name / metrics.FILE for each in attempts]
+    # A file has several parts if starts have no id of their own, as outside Slurm.
+    later = [step for path in paths for step in metrics.begins(path)]
+
+    def rows_of(path: Path) -> Iterator[tuple[Row, int | None]]:
+        limit = min(later, default=None)
+        for row in metrics.rows(path):
+            if row["event"] == "begin":
+                del later[:1]
+                limit = min(later, default=None)
+            yield row, limit
+
+    for attempt, path in zip(attempts, paths, strict=True):
+        yield attempt, rows_of(path)
+
+
+def _start(attempt: Attempt, started: float | None) -> Start:
+    return Start(
+        name=attempt.name,
+        started=started,
+        ended=None,
+        first_step=None,
+        last_step=None,
+        outcome=None,
+        reason=None,
+        host=attempt.host,
+        job=attempt.job,
+    )
+
+
+def _weights(event: str) -> list[Weight[Point]]:
+    def weight(name: str, sign: int) -> Weight[Point]:
         return lambda point: None if (value := point.values.get(name)) is None else sign * value
 
     return [weight(name, sign) for name, sign in PEAKS.get(event, ())]
 
 
-class _Reading:
-    """One start, while its rows are read."""
-
-    def __init__(self, attempt: Attempt, *, limit: int | None, after: float | None, again: bool = False) -> None:
-        self.attempt, self.limit, self.after = attempt, limit, after
-        self.started = None if again else attempt.started
-        self.is_last_of_its_file = True
-        self.shift: float | None = None
-        self.back = 0.0
-        self.first_step: int | None = None
-        self.last_step: int | None = None
-        self.newest: int | None = None
-        self.max_steps: int | None = None
-        self.began: float | None = None
-        self.last_at: float | None = None
-        self.stopped_at: float | None = None
-        self._kept_at: float | None = None
-        if self.started is not None:
-            self._place(self.started)
-
-    def _place(self, first: float) -> None:
-        self.shift = 0.0 if self.after is None else max(0.0, self.after - first)
-
-    def take(self, row: Row) -> Point | None:
-        """Take the next row, and return its point; None for lost work."""
-        if self.shift is None:
-            self._place(row["at"])
-        at = row["at"] + (self.shift or 0.0) + self.back
-        if self.last_at is not None and at < self.last_at - CLOCK_BACK_S:  # somebody has set the clock: rows are in the order of time
-            self.back += self.last_at - at
-            at = self.last_at
-        event, step = row["event"], row["step"]
-        if event == "begin":
-            self.first_step, self.began = step, at
-        elif event == "end":
-            self.stopped_at = at
-        self.newest, self.last_at = step, at if self.last_at is None else max(self.last_at, at)
-        self.last_step = step if self.last_step is None else max(self.last_step, step)
-        if isinstance(row.get("max_steps"), int) and row["max_steps"] > 0:
-            self.max_steps = row["max_steps"]
-        if self.limit is not None and step > self.limit:
-            return None
-        self._kept_at = at
-        return Point(at=at, step=step, event=event, values=_floats(metrics.values(row)))
-
-    @property
-    def until(self) -> float | None:
-        """The last moment that is known so far, or that of the start before."""
-        shift = self.shift or 0.0
-        ended = self._ended(shift) if self.is_last_of_its_file else None
-        known = [at for at in (self.after, self.last_at, ended, self.started) if at is not None]
-        return max(known, default=None)
-
-    def start(self) -> Start:
-        """Return what was read."""
-        each, shift = self.attempt, self.shift or 0.0
-        last = self.is_last_of_its_file
-        # What it resumed had been done by an earlier start, which counts it.
-        lost = (
-            max(0, self.last_step - max(self.limit, self.first_step or 0)) if self.limit is not None and self.last_step is not None else 0
-        )
-        return Start(
-            name=each.name, started=None if self.started is None else self.started + shift,
-            ended=self._ended(shift) if last else None,
-            first_step=self.first_step, last_step=self.last_step, outcome=_outcome(each) if last else None,
-            reason=each.reason if last else None, host=each.host, job=each.job, status=each.status if last else None,
-            began=self.began, last_at=self.last_at, stopped_at=self.stopped_at, lost_steps=lost,
-            lost_s=self._lost_s(lost), shift_s=shift, back_s=self.back,
-        )  # fmt: skip
-
-    def _ended(self, shift: float) -> float | None:
-        """Return when the job script says that it ended; a clock that went back may have been set right before."""
-        if self.attempt.ended is None:
-            return None
-        ended = self.attempt.ended + shift
-        return ended + self.back if self.last_at is not None and ended < self.last_at - CLOCK_BACK_S else ended
-
-    def _lost_s(self, lost: int) -> float:
-        if not lost or self.last_at is None:
-            return 0.0
-        return max(0.0, self.last_at - (self._kept_at or self.began or self.last_at))
-
-
-def _outcome(attempt: Attempt) -> str | None:
-    return attempt.outcome or ("interrupted" if attempt.was_interrupted else None)
-
-
-def _floats(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values as what can be drawn: a whole number may be larger than any float."""
-    return {name: float(value) for name, value in values.items() if not isinstance(value, int) or abs(value) < 2**63}
-
-
-def _only_the_last_ends(reading: list[_Reading]) -> None:
-    """Of several starts in one file, what the job script says of the end is the last one's."""
-    for number, each in enumerate(reading[:-1]):
-        each.is_last_of_its_file = reading[number + 1].attempt is not each.attempt
-
-
-def _shifted(samples: tuple[Sample, ...], starts: tuple[Start, ...]) -> tuple[Sample, ...]:
-    """Move samples with the starts that they belong to."""
-    if not any(each.shift_s for each in starts):
-        return samples
-    return tuple(_moved(sample, starts) for sample in samples)
-
-
-def _moved(sample: Sample, starts: tuple[Start, ...]) -> Sample:
-    at = sample.time_ms / 1000
-    for each in starts:
-        first, until = each.first_at, each.until
-        if first is None or until is None or each.first_step is None or each.last_step is None:
+def _read_memory(folder: Path, most: int) -> Iterable[RankMemory]:
+    """Yield the samples of all ranks, by rank, on the clock of the first rank."""
+    files = progress.rank_files(folder)[:_MOST_RANKS]
+    most = min(most, max(_FEWEST, _ALL_RANKS // max(1, len(files))))
+    reference: dict[tuple[int, str], list[int]] | None = None
+    for rank, path in files:
+        kept: Thinned[dict[str, Any]] = Thinned(most, _SAMPLE_WEIGHTS)
+        recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+        anchors: list[tuple[str, tuple[int, str], int]] = []
+        seen: Counter[str] = Counter()
+        used: list[int] = [0, 0]
+        for line in metrics.lines(path):
+            value = _sample_value(line)
+            if value is None:
+                continue
+            kept.add(value)
+            recent.append(value)
+            if value["event"] == "train_begin":
+                continue
+            host = value["host"]
+            seen[host] += 1
+            if seen[host] <= _ANCHORS:
+                anchors.append((host, (value["step"], value["event"]), value["time_ms"]))
+            if (percent := value.get("gpu_utilisation_percent")) is not None:
+                used = [used[0] + percent, used[1] + 1]
+        if not kept.count:
             continue
-        if first - each.shift_s - 5 <= at <= until - each.shift_s + 5 and each.first_step <= sample.step <= each.last_step:
-            return replace(sample, time_ms=sample.time_ms + round(1000 * each.shift_s))
-    return sample
+        if reference is None:
+            reference, offsets = {}, dict[str, float]()
+            for _, key, time_ms in anchors:
+                reference.setdefault(key, []).append(time_ms)
+            own = set(seen)
+        else:
+            offsets = _clock_offsets(reference, [each for each in anchors if each[0] not in own])
+        samples = _samples(kept.items(), offsets)
+        yield RankMemory(
+            rank=rank,
+            samples=samples,
+            count=kept.count,
+            mean_utilisation=used[0] / used[1] if used[1] else None,
+            clock_off_s=offsets.get(samples[-1].host, 0.0) if samples else 0.0,
+            recent=_samples(recent, offsets),
+        )
+
+
+def _sample_value(line: bytes) -> dict[str, Any] | None:
+    """Return a sample's decoded JSON, or None; only samples that are kept are validated as Sample."""
+    try:
+        value = stored.value_of(line)
+        times = [value["time_ms"], value["step"]]
+        names = [value["event"], value["host"]]
+    except (ValueError, TypeError, KeyError):
+        return None
+    fits = line.endswith(b"\n") and [*map(type, times + names)] == [int, int, str, str]
+    return value if fits else None
+
+
+def _first_known(value: Mapping[str, Any], *names: str) -> float | None:
+    return next((known for name in names if (known := value.get(name)) is not None), None)
+
+
+_SAMPLE_WEIGHTS: tuple[Weight[dict[str, Any]], ...] = (
+    lambda value: _first_known(value, "gpu_used_mib", "torch_reserved_mib", "torch_peak_mib"),
+    lambda value: _first_known(value, "cgroup_used_mib", "node_used_mib", "rss_mib"),
+    lambda value: -(known if (known := value.get("gpu_utilisation_percent")) is not None else 101),
+)
+
+
+def _samples(values: Iterable[dict[str, Any]], offsets: Mapping[str, float]) -> tuple[Sample, ...]:
+    found = []
+    for value in values:
+        try:
+            one = sample.from_value(value)
+        except ValueError:
+            continue
+        off = round(1000 * offsets.get(one.host, 0.0))
+        found.append(replace(one, time_ms=max(0, one.time_ms - off)) if off else one)
+    return tuple(found)
+
+
+def _clock_offsets(
+    reference: Mapping[tuple[int, str], Sequence[int]],
+    anchors: Iterable[tuple[str, tuple[int, str], int]],
+) -> dict[str, float]:
+    """Return the seconds by which each host's clock is ahead of the first rank's, without hosts
+    whose clock agrees.
+    """
+    found: dict[str, list[float]] = {}
+    for host, key, time_ms in anchors:
+        # A repeated step has two times; the nearer one counts.
+        apart = [(time_ms - other) / 1000 for other in reference.get(key, ())]
+        if apart:
+            found.setdefault(host, []).append(min(apart, key=abs))
+    medians = {host: statistics.median(values) for host, values in found.items()}
+    return {host: off for host, off in medians.items() if abs(off) >= _SAME_CLOCK_S}

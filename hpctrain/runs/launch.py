@@ -1,42 +1,182 @@
-"""The record of a launch, `runs/.launches/TAG/`: one `hpctrain submit` of a run, a sweep or stages, and what was submitted for it since.
+"""The record of a launch in `runs/.launches/TAG/`: one `hpctrain submit` of a run, a sweep or
+stages, and all of its submissions.
 
-    launch.json                  what it is: tag, kind, name, the runs or the number of points; written once
-    config.json                  the job config as resolved, and where each value came from; of a stage, config.STAGE.json
-    scripts/NAME.sbatch          what was submitted, or is to be: all scripts are kept before the first one is sent
-    parts/NAME.sbatch.json       what a script stands for: its config, array, stage, dependencies and chain; written before it is sent
-    code.json, code.diff         the version of the code (hpctrain.runs.code)
-    code -> ../../.code/DIGEST   the snapshot that the jobs run; relative, so that `runs/` can be moved
-    submissions/TOKEN.json       one sbatch: its words, its job id, the script and the config that belong to it
-    TAG_INDEX.id                 of a sweep: the run of a point, written by the job script
-    ends/CALL/                   of a sweep: how its points ended, and what was told of it (hpctrain.runs.ends), written by the job script
+    launch.json             what it is: tag, kind, name, the runs or the number of points;
+                            written once
+    config.json             the job config as resolved, and where each value came from; of a
+                            stage, config.STAGE.json
+    scripts/NAME.sbatch     what was submitted, or is to be: all scripts are kept before the
+                            first one is sent
+    parts/NAME.sbatch.json  what a script runs: its config, array, stage, dependencies and
+                            chain; written before it is sent
+    code.json, code.diff    the version of the code (hpctrain.runs.code)
+    code -> ../../.code/DIGEST
+                            the snapshot that the jobs run; relative, so that `runs/` can be moved
+    submissions/TOKEN.json  one sbatch (hpctrain.slurm.ledger), with the script and the config
+                            that belong to it
+    deleted/RUN             a run that was deleted: its jobs say nothing about it any more
+    TAG_INDEX.id            of a sweep: the run of a point, written by the job script
+    ends/JOB/               of an array: how its tasks ended, and which messages were sent
+                            (hpctrain.runs.notify), written by the job script
 
-A tag that is known is launched again: the record grows by another submission. What differs from what is there, a script or a config,
-gets a name of its own (`sft.2.sbatch`), and the submission names it. Several processes may write at once.
+Launching a known tag again adds a submission to the record. A script or a config that differs from
+the recorded one gets another name (`sft.2.sbatch`), which the submission contains. Changes need the
+lock (`claim`).
+
+An overlooked job could have its run removed. Therefore a submission that cannot be read counts as
+never answered (`read_submissions`), and a job that does not state its runs counts for every run of
+its launch.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import files, layout
-from hpctrain.runs.launch_record import Kind, Launch, Part, Submission
+from hpctrain.runs import layout, store
+from hpctrain.runs.store import Run
+from hpctrain.slurm import job_ids
+from hpctrain.slurm.ledger import Submission
+from hpctrain.slurm.notations import array as arrays
+from hpctrain.util import files, stored
 
-__all__ = [
-    "Kind", "Launch", "Part", "Submission", "add_config", "add_part", "add_script", "add_submission", "create", "drop_submission",
-    "launch_dir", "load", "new_tag", "run_dirs_for", "script_path", "set_code", "tags",
-]  # fmt: skip
+Kind = Literal["run", "sweep", "stages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One script of a launch, submitted or not.
+
+    Attributes:
+        script: its file name in `scripts/`; `config`: its config's in the record.
+        array: the indices, in Slurm's syntax; None for a single job.
+        offset: added to an array index to get the index of the parameter combination.
+        stage: the stage that it runs.
+        dependencies: earlier stages and how they must end, such as `("train", "afterok")`.
+        links: how many follow-up jobs a chain has.
+        at: when it was first recorded, in seconds since the epoch.
+        ignored: ids of `check` findings that the user accepted.
+    """
+
+    script: str
+    config: str | None = None
+    array: str | None = None
+    offset: int = 0
+    stage: str | None = None
+    dependencies: tuple[tuple[str, str], ...] = ()
+    links: int = 0
+    at: float
+    ignored: tuple[str, ...] = ()
+
+    def run_ids(self, tag: str) -> dict[str, int | None]:
+        """Return the ids of its runs in the launch `tag`, in order, each with its index in a sweep
+        or an array; none for an invalid array.
+        """
+        if self.array is None:
+            return {layout.run_id(tag, stage=self.stage): None}
+        indices = (self.offset + task for task in arrays.known(self.array))
+        return {layout.run_id(tag, stage=self.stage, index=index): index for index in indices}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch as recorded.
+
+    Attributes:
+        path: its directory.
+        name: the job name.
+        created: seconds since the epoch.
+        cwd: the project directory, in which the jobs run.
+        argv: the hpctrain command that launched it first.
+        runs: ids of its runs; empty for a sweep, see `run_ids`.
+        stages: names of the stages, for kind `stages`.
+        points: number of parameter combinations, for kind `sweep`.
+        table: file name of the combinations in `runs/.sweeps/`, for kind `sweep`.
+        code: digest of the snapshot that its jobs run, or None.
+        submissions: oldest first.
+        parts: all scripts to submit, oldest first.
+    """
+
+    path: Path
+    tag: str
+    kind: Kind
+    name: str
+    created: float = 0.0
+    cwd: str = ""
+    argv: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    points: int | None = None
+    table: str | None = None
+    code: str | None = None
+    submissions: tuple[Submission, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The ids of all its runs, started or not."""
+        if self.kind == "sweep":
+            return [layout.run_id(self.tag, index=index) for index in range(self.points or 0)]
+        return list(self.runs)
+
+
+def read_submissions(runs: Path, tag: str) -> tuple[Submission, ...]:
+    """Return the submissions of a tag; a file that cannot be read becomes an unknown submission."""
+    folder = f"{runs}/{layout.LAUNCHES}/{tag}/submissions"
+    try:
+        found = sorted(os.listdir(folder))  # noqa: PTH208 - as in store
+    except OSError:
+        return ()
+    names = [name for name in found if name.endswith(".json") and name[0] != "."]
+    return tuple(
+        _submission(name.removesuffix(".json"), files.read_json(Path(folder, name)) or {})
+        for name in names
+    )
+
+
+def jobs_of(run: Run, submissions: tuple[Submission, ...]) -> Iterator[str | None]:
+    """Yield the jobs submitted for this run (slurm.job_ids), `123_4` for an array task; None for
+    one without an id yet.
+    """
+    for each in submissions:
+        if each.stage is not None and run.stage is not None and each.stage != run.stage:
+            continue
+        job = each.job_id
+        if each.array is None or run.index is None:
+            pass
+        elif arrays.contains(each.array, task := run.index - (each.offset or 0)):
+            job = None if job is None else f"{job}_{task}"
+        elif each.offset is not None or task <= (arrays.highest(each.array) or 0):
+            # else another array of a sweep too large for one array; its indices have an offset
+            continue
+        yield None if job is None else job_ids.of_record(job, each.cluster)
+
+
+def every_job(runs: Path, run: Run) -> tuple[str, ...]:
+    """Return the jobs of a run: those of its attempts, oldest first, then the others that were
+    submitted for it.
+    """
+    submitted = jobs_of(run, read_submissions(runs, run.tag))
+    return tuple(dict.fromkeys((*run.job_ids, *filter(None, submitted))))
+
+
 SCHEMA = 1
-_RECORD, _CODE, _SUBMISSIONS, _SCRIPTS, _PARTS = "launch.json", "code", "submissions", "scripts", "parts"
-#: What is left for `_STAGE` or `_INDEX` behind a tag (layout.NAME allows 120 characters).
+_RECORD, _CODE, _SUBMISSIONS, _SCRIPTS, _PARTS = (
+    "launch.json",
+    "code",
+    "submissions",
+    "scripts",
+    "parts",
+)
+#: Leaves space for `_STAGE` or `_INDEX` after a tag (layout.NAME allows 120 characters).
 _LONGEST_NAME = 64
 
 
@@ -44,9 +184,9 @@ def new_tag(job_name: str, now: float, random: int) -> str:
     """Return a tag such as `sft-261121-031508-7f3a`.
 
     Args:
-        job_name: cut to 64 characters.
-        now: seconds since the epoch; the tag says them in this machine's time zone, as people do.
-        random: its lowest 16 bits tell two launches of one second apart.
+        job_name: truncated to 64 characters.
+        now: seconds since the epoch; the tag has the local time.
+        random: its lowest 16 bits distinguish launches within one second.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "-", job_name).lstrip("._-")[:_LONGEST_NAME] or "job"
     return f"{name}-{time.strftime('%y%m%d-%H%M%S', time.localtime(now))}-{random & 0xFFFF:04x}"
@@ -56,56 +196,116 @@ def launch_dir(runs: Path, tag: str) -> Path:
     """Return the directory of a launch in the directory `runs`.
 
     Raises:
-        UsageError: `tag` is no name that a launch can have.
+        UsageError: `tag` is not a valid launch name.
     """
     if not layout.NAME.match(tag):
         raise UsageError(
-            f"{tag!r} cannot be the name of a run", details=("it may have letters, digits and . _ -, and 120 of them",),
-            fix=f"--run-id {re.sub(r'[^A-Za-z0-9._-]+', '-', tag).strip('._-')[:100] or 'my-run'}",
-        )  # fmt: skip
+            f"{tag!r} cannot be the name of a run",
+            details=("it may have letters, digits and . _ -, and 120 of them",),
+            hint=f"use --run-id {re.sub(r'[^A-Za-z0-9._-]+', '-', tag).strip('._-')[:100] or 'my-run'}",
+        )
     return runs / layout.LAUNCHES / tag
 
 
-def create(
-    runs: Path, tag: str, *, kind: Kind, name: str, now: float, cwd: str, version: str, argv: Sequence[str],
-    stages: Sequence[str] = (), points: int | None = None, table: str | None = None,
-) -> Launch:  # fmt: skip
-    """Record a launch, or go on with the one of that tag; scripts, configs and code are added to it by the functions below.
+@contextmanager
+def claim(runs: Path, tag: str) -> Iterator[None]:
+    """Lock the launch `tag` in the directory `runs` to change its record; the lock file exists only
+    meanwhile.
 
     Raises:
-        UsageError: the tag belongs to a launch of another kind, or to a sweep over other points.
+        HpctrainError: another command holds it.
+        OSError: the file system refuses.
+    """
+    path = runs / layout.LAUNCHES / f".lock-{tag}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with files.lock(path, stays=False):
+            yield
+    except files.Locked as error:
+        raise HpctrainError(
+            f"another command is submitting {tag}",
+            hint="wait for it, then run: hpctrain runs list",
+        ) from error
+
+
+def create(
+    runs: Path,
+    tag: str,
+    *,
+    kind: Kind,
+    name: str,
+    now: float,
+    cwd: str,
+    version: str,
+    argv: Sequence[str],
+    stages: Sequence[str] = (),
+    points: int | None = None,
+    table: str | None = None,
+) -> Launch:
+    """Record a launch, or continue the one with this tag; the functions below add scripts, configs
+    and code.
+
+    Raises:
+        UsageError: the tag belongs to a launch of another kind, or to a sweep over other
+            parameters.
         OSError: the file system refuses.
     """
     directory = launch_dir(runs, tag)
-    ids = [] if kind == "sweep" else [layout.run_id(tag, stage=stage) for stage in stages] if kind == "stages" else [tag]
+    ids = (
+        []
+        if kind == "sweep"
+        else [layout.run_id(tag, stage=stage) for stage in stages]
+        if kind == "stages"
+        else [tag]
+    )
     for run in [*ids, *([layout.run_id(tag, index=points - 1)] if points else [])]:
-        launch_dir(runs, run)  # is a name too
+        launch_dir(runs, run)  # run ids must be valid names, too
     record = {
-        "schema": SCHEMA, "tag": tag, "kind": kind, "name": name, "created": now, "cwd": cwd, "hpctrain": version, "argv": list(argv),
-        "runs": ids, "stages": list(stages), "points": points, "table": table,
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "tag": tag,
+        "kind": kind,
+        "name": name,
+        "created": now,
+        "cwd": cwd,
+        "hpctrain": version,
+        "argv": list(argv),
+        "runs": ids,
+        "stages": list(stages),
+        "points": points,
+        "table": table,
+    }
     if not (directory / _RECORD).exists():
         directory.mkdir(parents=True, exist_ok=True)
-        if _exclusively(directory / _RECORD, _json(record)):
-            return _loaded(directory, record)
+        files.write_json(directory / _RECORD, record)
     known = load(runs, tag)
     if known is None:
-        raise HpctrainError(f"{directory / _RECORD} cannot be read", fix=f"look at it, or take another name: --run-id {tag}-2")
+        raise HpctrainError(
+            f"{directory / _RECORD} cannot be read",
+            hint=f"look at it, or use another name: --run-id {tag}-2",
+        )
     _go_on(known, record)
     return load(runs, tag) or known
 
 
 def _go_on(known: Launch, record: dict[str, Any]) -> None:
-    """Hold a launch against the one that has its tag already."""
-    fix = f"take another name: --run-id {known.tag}-2"
+    """Raise UsageError unless the launch matches the existing one with this tag."""
+    hint = f"use another name: --run-id {known.tag}-2"
     if known.kind != record["kind"]:
         words = {"run": "one run", "sweep": "a sweep", "stages": "stages"}
-        raise UsageError(f"{known.tag} was launched as {words[known.kind]}, and this is {words[record['kind']]}", fix=fix)
+        raise UsageError(
+            f"{known.tag} was launched as {words[known.kind]}, and this is {words[record['kind']]}",
+            hint=hint,
+        )
     if known.kind == "sweep" and (known.table, known.points) != (record["table"], record["points"]):
         raise UsageError(
             f"{known.tag} is a sweep over other points",
-            details=(f"  its points: {known.points}, in {known.table}; these: {record['points']}, in {record['table']}",),
-            fix=fix,
+            details=(
+                (
+                    f"  its points: {known.points}, in {known.table}; these: {record['points']}, in"
+                    f" {record['table']}"
+                ),
+            ),
+            hint=hint,
         )
     if new := [stage for stage in record["stages"] if stage not in known.stages]:
         grown = files.read_json(known.path / _RECORD) or record
@@ -115,47 +315,75 @@ def _go_on(known: Launch, record: dict[str, Any]) -> None:
 
 
 def add_script(runs: Path, tag: str, name: str, text: str) -> str:
-    """Keep a script that is submitted, and return the name that it got: another one where a script of that name says something else."""
+    """Store a submitted script and return its file name, a new one if a different script has this
+    name.
+    """
     return _keep(launch_dir(runs, tag) / _SCRIPTS, name, text)
 
 
+def add_library(runs: Path, tag: str, name: str, text: str) -> None:
+    """Store the functions that a script of the launch sources; their name includes a digest."""
+    path = launch_dir(runs, tag) / name
+    if not path.exists():
+        files.write_text(path, text)
+
+
 def script_path(runs: Path, tag: str, name: str) -> Path:
-    """Return where a script is that `add_script` has kept under `name`: nobody writes it again."""
+    """Return the path of a script that `add_script` stored as `name`; it never changes."""
     return launch_dir(runs, tag) / _SCRIPTS / name
 
 
-def add_config(runs: Path, tag: str, config: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], *, stage: str | None = None) -> str:
-    """Keep a job config, and return the name of its file, as `add_script` does.
+def add_config(
+    runs: Path,
+    tag: str,
+    config: Mapping[str, Any],
+    origins: Mapping[tuple[str, ...], str],
+    *,
+    stage: str | None = None,
+) -> str:
+    """Store a job config and return its file name, as `add_script` does.
 
     Args:
         runs: the directory `runs`.
-        tag: of the launch.
-        config: as resolved, as JSON values.
-        origins: config path → where its value was written; a path is written with dots.
-        stage: whose config it is.
+        tag: the launch's tag.
+        config: the resolved config, as JSON values.
+        origins: config key with dots → where its value was set.
+        stage: the stage that it belongs to.
     """
-    value = {"schema": SCHEMA, "config": dict(config), "origins": {".".join(path): where for path, where in sorted(origins.items())}}
-    return _keep(launch_dir(runs, tag), f"config.{stage}.json" if stage else "config.json", _json(value))
+    value = {
+        "schema": SCHEMA,
+        "config": dict(config),
+        "origins": {".".join(path): where for path, where in sorted(origins.items())},
+    }
+    return _keep(
+        launch_dir(runs, tag),
+        f"config.{stage}.json" if stage else "config.json",
+        files.json_text(value),
+    )
 
 
-def set_code(runs: Path, tag: str, code: Mapping[str, Any], diff: str | None, *, snapshot: str | None) -> None:
-    """Record the version of the code, and point `code` to the snapshot that the launch's jobs run from now on.
+def set_code(
+    runs: Path, tag: str, code: Mapping[str, Any], diff: str | None, *, snapshot: str | None
+) -> None:
+    """Record the code version, and point `code` to the snapshot that the launch's jobs run from now
+    on.
 
-    A version that was recorded before is kept as `code-DIGEST.json` and `code-DIGEST.diff`. Jobs find the snapshot when they start, so
-    that a job of the launch that waits, or is requeued, takes the new one too: only for who has asked for that.
+    A previous version is kept as `code-DIGEST.json` and `code-DIGEST.diff`. Jobs resolve the
+    snapshot when they start, so pending and requeued jobs of the launch run the new one, too. Call
+    this only if the user requested it.
 
     Args:
         runs: the directory `runs`.
         tag: of the launch.
-        code: what becomes code.json.
-        diff: what becomes code.diff; None where there is nothing to show.
+        code: the content of code.json.
+        diff: the content of code.diff, or None.
         snapshot: its digest; None leaves the launch without one.
     """
     directory = launch_dir(runs, tag)
     old = files.read_json(directory / "code.json")
     if old is not None and old.get("digest") != code.get("digest"):
         kept = f"code-{old.get('digest') or old.get('commit') or 'unknown'}"
-        _keep(directory, f"{kept}.json", _json(old))
+        _keep(directory, f"{kept}.json", files.json_text(old))
         if (directory / "code.diff").exists():
             _keep(directory, f"{kept}.diff", _text_of(directory / "code.diff"))
     if diff is None:
@@ -173,47 +401,53 @@ def set_code(runs: Path, tag: str, code: Mapping[str, Any], diff: str | None, *,
 
 
 def add_part(runs: Path, tag: str, part: Part) -> None:
-    """Record what a script of the launch stands for; the same script again keeps its place among the parts."""
+    """Record a part of the launch; a script that is already recorded keeps its position."""
     if not part.script or Path(part.script).name != part.script or part.script.startswith("."):
         raise HpctrainError(f"{part.script!r} cannot be the name of a file of a launch")
     path = launch_dir(runs, tag) / _PARTS / f"{part.script}.json"
     known = _part(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, {"schema": SCHEMA, **asdict(part), "at": known.at if known is not None else part.at})
+    files.write_json(
+        path, {"schema": SCHEMA, **asdict(part), "at": known.at if known is not None else part.at}
+    )
 
 
-def add_submission(runs: Path, tag: str, submission: Submission) -> None:
-    """Record a submission; the same token again adds the job id that was not known yet.
+def submissions_dir(runs: Path, tag: str) -> Path:
+    """Return the directory of a launch's submissions (slurm.ledger), one file each."""
+    return launch_dir(runs, tag) / _SUBMISSIONS
 
-    Raises:
-        HpctrainError: a submission of that token has another job id.
+
+def of_submission(record: str) -> tuple[Path, str] | None:
+    """Return the runs directory and the tag of the launch that a submission's file belongs to; None
+    for a script without a launch.
     """
-    path = launch_dir(runs, tag) / _SUBMISSIONS / f"{submission.token}.json"
-    if not layout.NAME.match(submission.token):
-        raise HpctrainError(f"{submission.token!r} cannot be the name of a submission")
-    known = _submission(path)
-    if known is not None and known.job_id is not None and known.job_id != submission.job_id:
-        raise HpctrainError(f"the submission {submission.token} of {tag} is job {known.job_id} already, and not {submission.job_id}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, {"schema": SCHEMA, **asdict(submission)})
-
-
-def drop_submission(runs: Path, tag: str, token: str) -> None:
-    """Forget a submission that the scheduler refused."""
-    (launch_dir(runs, tag) / _SUBMISSIONS / f"{token}.json").unlink(missing_ok=True)
+    path = Path(record)
+    is_launchs = path.parent.name == _SUBMISSIONS and path.parents[2].name == layout.LAUNCHES
+    return (path.parents[3], path.parents[1].name) if is_launchs else None
 
 
 def load(runs: Path, tag: str) -> Launch | None:
-    """Return a launch; None where there is none of that tag, or its launch.json says something else."""
+    """Return a launch; None if the tag has none, or its launch.json is not valid."""
     if not layout.NAME.match(tag):
         return None
     directory = runs / layout.LAUNCHES / tag
     record = files.read_json(directory / _RECORD)
-    return None if record is None or record.get("kind") not in get_args(Kind) else _loaded(directory, record)
+    if record is None:
+        return None
+    launch = stored.made(Launch, {**record, "path": directory, "tag": tag})
+    if launch is None:
+        return None
+    parts = [part for path in (directory / _PARTS).glob("*.json") if (part := _part(path))]
+    return replace(
+        launch,
+        code=_code(directory),
+        submissions=tuple(sorted(read_submissions(runs, tag), key=lambda one: (one.at, one.token))),
+        parts=tuple(sorted(parts, key=lambda one: (one.at, one.script))),
+    )
 
 
 def tags(runs: Path) -> list[str]:
-    """Return the tags of all launches, in order."""
+    """Return the tags of all launches, sorted."""
     try:
         with os.scandir(runs / layout.LAUNCHES) as entries:
             return sorted(entry.name for entry in entries if layout.NAME.match(entry.name))
@@ -222,52 +456,47 @@ def tags(runs: Path) -> list[str]:
 
 
 def run_dirs_for(runs: Path, launch: Launch) -> list[Path]:
-    """Return the directories of all runs that a launch stands for, whether they are there or not."""
-    return [layout.run_dir(runs, run) for run in launch.run_ids]
+    """Return the directories of all runs of a launch, existing or not."""
+    return [runs / run for run in launch.run_ids]
 
 
-def _loaded(directory: Path, record: dict[str, Any]) -> Launch:
-    points = record.get("points")
-    launch = Launch(
-        path=directory, tag=directory.name, kind=record["kind"], name=str(record.get("name", "")), cwd=str(record.get("cwd", "")),
-        created=_number(record.get("created")), version=str(record.get("hpctrain", "")), argv=_words(record.get("argv")),
-        runs=_words(record.get("runs")), stages=_words(record.get("stages")), points=points if isinstance(points, int) else None,
-        table=_word(record.get("table")), code=_code(directory),
-    )  # fmt: skip
-    found = [read for path in sorted((directory / _SUBMISSIONS).glob("*.json")) if (read := _submission(path)) is not None]
-    parts = [part for path in (directory / _PARTS).glob("*.json") if (part := _part(path)) is not None]
-    return replace(
-        launch,
-        submissions=tuple(sorted(found, key=lambda one: (one.at, one.token))),
-        parts=tuple(sorted(parts, key=lambda one: (one.at, one.script))),
-    )
+def record_deletion(runs: Path, run: Run) -> None:
+    """Record that a run was deleted, if its launch has a record.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    path = deletion_path(runs, run.tag, run.id)
+    if path.parents[1].is_dir():
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+
+def deletion_path(runs: Path, tag: str, run: str) -> Path:
+    """Return the file that records the deletion of a run, until it is submitted again."""
+    return runs / layout.LAUNCHES / tag / "deleted" / run
+
+
+def deleted_runs(runs: Path, tag: str) -> set[str]:
+    """Return the ids of the runs that were deleted, and neither submitted nor started again."""
+    recorded = (path.name for path in deletion_path(runs, tag, "").glob("*"))
+    return {run for run in recorded if not (runs / run).exists()}
 
 
 def _part(path: Path) -> Part | None:
-    said = files.read_json(path)
-    if said is None:
-        return None
-    offset, links, dependencies = said.get("offset"), said.get("links"), said.get("dependencies")
-    pairs = [_words(pair) for pair in dependencies] if isinstance(dependencies, list) else []
-    return Part(
-        script=path.name.removesuffix(".json"), config=_word(said.get("config")), array=_word(said.get("array")),
-        offset=offset if isinstance(offset, int) else 0, stage=_word(said.get("stage")),
-        dependencies=tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2), links=links if isinstance(links, int) else 0,
-        at=_number(said.get("at")),
-    )  # fmt: skip
+    record = files.read_json(path)
+    script = path.name.removesuffix(".json")
+    return None if record is None else stored.made(Part, {**record, "script": script})
 
 
-def _submission(path: Path) -> Submission | None:
-    said = files.read_json(path)
-    if said is None:
-        return None
-    optional = ("job_id", "cluster", "script", "config", "array", "dependency", "stage")
-    offset = said.get("offset")
-    return Submission(
-        offset=offset if isinstance(offset, int) else 0, call=_word(said.get("call")) or "",
-        token=path.stem, argv=_words(said.get("argv")), at=_number(said.get("at")), command=_words(said.get("command")),
-        scheduler="local" if said.get("scheduler") == "local" else "slurm", **{name: _word(said.get(name)) for name in optional},
-    )  # fmt: skip
+def _submission(token: str, record: dict[str, Any]) -> Submission:
+    """Return the submission in a file; an unknown one if the file is not valid."""
+    found = stored.made(Submission, {**record, "token": token}) or Submission(token=token)
+    return replace(
+        found,
+        job_id=store.job_id(found.job_id),
+        cluster=job_ids.valid_cluster(found.cluster),
+    )
 
 
 def _code(directory: Path) -> str | None:
@@ -278,53 +507,22 @@ def _code(directory: Path) -> str | None:
 
 
 def _keep(directory: Path, name: str, text: str) -> str:
-    """Write `text` under `name`, or under NAME.2.SUFFIX and so on where a file of that name holds something else; return the name."""
+    """Write `text` as `name`, or as NAME.2.SUFFIX and so on if that file has other content; return
+    the name.
+    """
     if Path(name).name != name or name.startswith("."):
         raise HpctrainError(f"{name!r} cannot be the name of a file of a launch")
     directory.mkdir(parents=True, exist_ok=True)
     stem, dot, suffix = name.rpartition(".")
-    count, tried = 1, name
-    while not _exclusively(directory / tried, text):
-        if _text_of(directory / tried) == text:
-            break
+    count, path = 1, directory / name
+    while path.exists() and _text_of(path) != text:
         count += 1
-        tried = f"{stem}.{count}{dot}{suffix}" if stem else f"{name}.{count}"
-    return tried
-
-
-def _exclusively(path: Path, text: str) -> bool:
-    """Write a file, whole, where there is none; say whether it was this call that did."""
-    if path.exists():
-        return False
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    files.write_text(temporary, text)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links: the last of two that write in the same instant wins
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+        path = directory / (f"{stem}.{count}{dot}{suffix}" if stem else f"{name}.{count}")
+    if not path.exists():
+        files.write_text(path, text)
+    return path.name
 
 
 def _text_of(path: Path) -> str:
-    # Not read_text: it would turn \r\n into \n, and a script into one that differs from itself.
-    return path.read_bytes().decode("utf-8", "surrogateescape")
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(str(word) for word in value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    # Not read_text, which turns \r\n into \n: the script would differ from itself.
+    return stored.read_regular(path).decode("utf-8", "surrogateescape")

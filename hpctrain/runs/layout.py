@@ -1,89 +1,99 @@
-"""Where things lie in `runs/`, and the words that the job script, the training and the command line share.
+"""The layout of `runs/`, and the names and exit codes shared by the job script, the training and
+the command line.
 
-runs/RUN_ID/                     one run: what one training does until it is done, over restarts and resubmissions
-    run.json                     who it is: written once, by `hpctrain submit` or by the job script at its first start
-    script.sbatch                the script that ran first
-    attempts/ATTEMPT/            one start of the job: job id and restart count, and the time where another job had that id before
-        start.json, end.json     written by the job script
-        exit                     `CODE REASON`, written by rank 0 of the training: launchers hide the exit codes of their processes
-        environment.json         what the training ran with: versions, host, GPUs (rank 0)
-        metrics.jsonl            what the Trainer logged (rank 0)
-        ranks/rank-N.log         what each of several ranks wrote (hpctrain/training/rank_log.py); the job's log has all of it too
-    memory/rank-N.jsonl          samples of the MemoryCallback
-    tracker.json, wandb/, tensorboard/   of the trackers, where there are any: a restart goes on with the same tracker run
-    checkpoints/checkpoint-N/    each with its manifest, CHECKPOINT_MANIFEST; hpctrain-training.json and hpctrain-rank-N.pt hold what
-                                 the Trainer's own files leave out
-    model/                       the final weights, with a manifest too
-    fit.json                     memory and speed as predicted and as measured (hpctrain/runs/predicted.py; rank 0)
-    evaluation.json              what an evaluation-only run measured (rank 0)
-    bad-batch/step-N/            what each rank had of a step whose gradient was not finite (hpctrain/training/bad_batch.py)
-    launch -> ../.launches/TAG   what `hpctrain submit` wrote down
-    over                         of a chain of jobs: the run has ended, and the jobs that still wait have nothing to do
-    stop                         somebody wants the run to save and stop: `touch runs/RUN_ID/stop`
-runs/.launches/TAG/              one `hpctrain submit`: a run, a sweep or stages (hpctrain/runs/launch.py): the config as resolved, with
-                                 where each value came from, scripts, each sbatch, the version of the code, and the code
-runs/.sweeps/points-DIGEST.tsv   the table of a sweep's points (hpctrain/jobs/sweep)
-runs/.studies/                   studies of `hpctrain tune` (hpctrain/training/study.py); RUN_ID/trial.json says which trial a run is
-runs/.code/DIGEST/               a snapshot
-runs/.mlflow/                    the experiments of MLflow, where no server is named
-runs/.index/                     may be deleted at any time
+runs/RUN_ID/                  one run: a training over all restarts and resubmissions
+    run.json                  its description, written once by `hpctrain submit` or the first start
+    script.sbatch             the first script that ran
+    attempts/ATTEMPT/         one start of the job: SLURM_JOB_ID.RESTART, and `.TIME` if Slurm has
+                              given out the job id a second time (templates/job.sh)
+        start.json, end.json  written by the job script
+        exit                  `CODE REASON`, by rank 0, because launchers hide exit codes
+        environment.json      versions, host and GPUs of the training (rank 0)
+        metrics.jsonl         what the Trainer logged (rank 0; hpctrain/runs/metrics.py)
+        ranks/rank-N.log      output of each rank, if several; also in the job's log
+    memory/rank-N.jsonl       samples of the MemoryCallback
+    wandb/, tensorboard/
+                              files of the trackers; a restart continues the same tracker run
+    checkpoints/checkpoint-N/ each with its manifest; hpctrain-training.json and
+                              hpctrain-rank-N.pt have what the Trainer's files lack
+    model/                    the final weights, with a manifest too
+    fit.json                  memory and speed, predicted and measured (rank 0; predicted.py)
+    evaluation.json           metrics of an evaluation-only run (rank 0)
+    bad-batch/step-N/         each rank's batch of a step whose gradient was not finite
+    launch -> ../.launches/TAG
+                              what `hpctrain submit` recorded
+    compile-cache/            compiled kernels for its next start (templates/job.sh)
+    over                      the run of a chain has ended; jobs still pending do nothing
+    stop                      request to save and stop: `touch runs/RUN_ID/stop`
+    trial.json                the run's trial in a study
+runs/.launches/TAG/           one `hpctrain submit`: a run, a sweep or stages (launch.py)
+runs/.sweeps/points-DIGEST.tsv
+                              the parameter table of a sweep (hpctrain/config/sweep.py)
+runs/.studies/                studies of `hpctrain tune` (hpctrain/training/study.py)
+runs/.code/DIGEST/            a snapshot of the code (hpctrain/runs/code.py)
+runs/.mlflow/                 MLflow's experiments, if no server is set
 
-A name that begins with a dot is never a run.
+Names that begin with a dot are never runs.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+STATES = ("pending", "running", "completed", "failed", "stopped", "unknown")
+"""The states of a run (hpctrain.runs.job_state)."""
 RUNS = "runs"
 LAUNCHES = ".launches"
 SWEEPS = ".sweeps"
 CODE = ".code"
-INDEX = ".index"
 
 FIT = "fit.json"
-"""In a run's directory: what was predicted of it, and measured (hpctrain.runs.predicted)."""
+"""In a run's directory: predicted and measured memory and speed (hpctrain.runs.predicted)."""
 EVALUATION = "evaluation.json"
-"""In a run's directory: what an evaluation-only run measured."""
+"""In a run's directory: metrics of an evaluation-only run."""
 BAD_BATCH = "bad-batch"
-"""In a run's directory: the batches of steps whose gradient was not finite (hpctrain.training.bad_batch)."""
+"""In a run's directory: the batches of steps whose gradient was not finite
+(hpctrain.training.bad_batch).
+"""
 
 CHECKPOINT_MANIFEST = "hpctrain.json"
-"""The file whose presence makes a checkpoint count; written last."""
+"""The file that marks a checkpoint as complete; written last."""
+CHECKPOINT_DAMAGE = "hpctrain-damage.json"
+"""In a checkpoint: the files that a verification found changed since the save."""
 
 DONE = 0
-"""Exit code of a training that has done all of its steps, or that early stopping ended."""
+"""Exit code of a training that has done all steps, or was ended by early stopping."""
 FAILED = 1
-"""Exit code of an error, NaN included: no requeue helps."""
+"""Exit code of an error, including NaN, that a requeue would not fix."""
 REQUEUE = 85
-"""Exit code of a training that saved and stopped before it was done, and wants to go on: what the job script requeues for."""
+"""Exit code of a training that saved and stopped before it was done; the job script requeues it."""
 STOPPED = 86
-"""Exit code of a training that saved and stopped because somebody asked for it (`runs/RUN_ID/stop`): nothing is requeued."""
+"""Exit code of a training that saved and stopped at the user's request (`runs/RUN_ID/stop`); it is
+not requeued.
+"""
 
 RUN_ID_VARIABLE = "HPCTRAIN_RUN_ID"
 RUN_DIR_VARIABLE = "HPCTRAIN_RUN_DIR"
 ATTEMPT_VARIABLE = "HPCTRAIN_ATTEMPT"
 TAG_VARIABLE = "HPCTRAIN_TAG"
+#: Where the training reads its dataset: the node-local copy, if one was made.
+DATA_VARIABLE = "HPCTRAIN_DATA"
 
-#: What a run id, a tag or a stage's name may be: it becomes a file name, a word of bash and a comment of Slurm.
+#: Valid run ids, tags and stage names: they become file names, words in bash and Slurm comments.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}\Z")
 
 
-def attempt_name(job_id: str, restart: int) -> str:
-    """Return the name of an attempt's directory: `JOB_ID.RESTART`, where an array task has a job id of its own (SLURM_JOB_ID).
-
-    Slurm begins again with small ids one day (MaxJobId, or a new state directory). Where the run has that directory from an earlier job,
-    the job script appends its time in seconds since the epoch: `JOB_ID.RESTART.AT` (templates/_macros.j2).
-    """
-    return f"{job_id}.{restart}"
-
-
 def run_id(tag: str, *, stage: str | None = None, index: int | None = None) -> str:
-    """Return the id of a run: the tag of its launch, with the stage's name or the point's index behind `_`."""
-    return "_".join([tag, *([stage] if stage else []), *([str(index)] if index is not None else [])])
+    """Return the id of a run: the tag of its launch, and `_STAGE` or `_INDEX` if given."""
+    return "_".join(
+        [tag, *([stage] if stage else []), *([str(index)] if index is not None else [])]
+    )
 
 
-def run_dir(runs: Path, run: str) -> Path:
-    """Return the directory of a run in the directory `runs`."""
-    return runs / run
+def in_runs_dir(command: str, runs_dir: Path) -> str:
+    """Return a command on runs, with the option for the runs directory if that is not ./runs."""
+    if runs_dir.absolute() == Path(RUNS).absolute():
+        return command
+    return f"{command} --runs-dir {shlex.quote(str(runs_dir))}"

@@ -1,38 +1,45 @@
-"""The manifest of a checkpoint: what was saved, with the size and the digest of every file, written when all else is on the disk.
+"""The manifest of a checkpoint: its metadata, and the size and digest of every file. It is written
+last, when all other files are on disk.
 
-A directory without one, or whose files are not those of its manifest, does not count as a checkpoint. The manifest carries a digest of
-itself and is compared byte for byte with what hpctrain would write, so that no change of it goes unseen either. Knows no torch.
+A directory without a manifest, or whose files do not match it, is damaged and not used as a
+checkpoint; `problems` is the one check for this. It reads file contents only on request, and stores
+what it finds beside the files, so that later checks of names and sizes alone find it, too. The
+manifest contains a digest of itself and is compared byte for byte with what hpctrain would write,
+so that any change of it is detected. No torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import shlex
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpctrain.errors import HpctrainError
-from hpctrain.runs import files
-from hpctrain.runs.layout import CHECKPOINT_MANIFEST
+from hpctrain.runs.layout import CHECKPOINT_DAMAGE, CHECKPOINT_MANIFEST
+from hpctrain.util import files, stored
 
 SCHEMA = 1
 CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\Z")
 _CHUNK = 1 << 20
+_OWN = (CHECKPOINT_MANIFEST, CHECKPOINT_DAMAGE)
 _OWN_DIGEST = "manifest_sha256"
+#: Size limit of a manifest, in bytes: some hundred thousand files.
+_LARGEST = 64_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class FileDigest(NamedTuple):
-    """One file of a checkpoint: its size in bytes and the SHA-256 of what is in it (64 hex digits)."""
+    """One file of a checkpoint: its size in bytes and its SHA-256 (64 hex digits)."""
 
     bytes: int
     sha256: str
@@ -40,17 +47,17 @@ class FileDigest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The content of a checkpoint's manifest.
 
     Attributes:
         step: optimizer steps done.
-        world_size: processes that trained.
+        world_size: number of processes.
         saved_at: seconds since the epoch.
-        seconds: how long the save took, the digests and the syncs included; None where nobody measured it.
+        seconds: duration of the save, including digests and syncs; None if not measured.
         run_id: the run that saved it.
-        attempt: the attempt that saved it (see layout.attempt_name).
-        state: what is in it: of "model", "optimizer", "scheduler", "rng", "trainer".
-        files: name below the directory, with `/`, to size and digest; the manifest itself is not among them.
+        attempt: the attempt that saved it (see hpctrain/runs/layout.py).
+        state: what it contains, of "model", "optimizer", "scheduler", "rng", "trainer".
+        files: relative path with `/` → size and digest; without the manifest itself.
     """
 
     step: int
@@ -79,45 +86,55 @@ def write_manifest(
     began: float | None = None,
     threads: int = 4,
 ) -> Manifest:
-    """Digest and sync all files below `directory`, then write their manifest; call it when every process has written its files.
+    """Digest and sync all files below `directory`, then write their manifest; call this when all
+    processes have written their files.
 
     Args:
-        directory: the checkpoint, complete but for its manifest.
+        directory: the checkpoint, complete except for its manifest.
         step: optimizer steps done.
-        world_size: processes that train.
+        world_size: number of processes.
         state: what was saved, see Manifest.
         run_id: the run that saves.
         attempt: the attempt that saves.
-        began: `time.monotonic()` of when the save began; the manifest says how long it took, this function included.
-        threads: files that are read at once.
+        began: `time.monotonic()` at the start of the save; the recorded duration includes this
+            function.
+        threads: files to read at the same time.
 
     Raises:
-        HpctrainError: it holds something that is no plain file.
-        OSError: the disk is full, or refuses; there is no manifest then.
+        HpctrainError: the directory contains something other than regular files.
+        OSError: writing failed, for instance on a full disk; there is no manifest then.
     """
-    found = [(name, path) for name, path in walk(directory) if name != CHECKPOINT_MANIFEST]
+    found = [(name, path) for name, path in walk(directory) if name not in _OWN]
     for name, path in found:
         if not path.is_file():
             raise HpctrainError(
-                f"the checkpoint holds {name!r}, which is no plain file",
+                f"the checkpoint holds {name!r}, which is not a regular file",
                 details=(str(directory),),
                 fix=f"ls -l {shlex.quote(str(directory))}",
             )
-    digests = _digest_all(found, threads=threads, sync=True)
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        digests = list(pool.map(lambda item: _digest(item[1], sync=True), found))
     for folder in sorted({path.parent for _, path in found}):
         sync_directory(folder)
     manifest = Manifest(
-        step=step, world_size=world_size, saved_at=round(time.time(), 3),
-        seconds=None if began is None else round(time.monotonic() - began, 3), run_id=run_id, attempt=attempt,
-        state=tuple(state), files=dict(sorted(digests.items())),
-    )  # fmt: skip
-    files.write_text(directory / CHECKPOINT_MANIFEST, _render(_value(manifest)))
+        step=step,
+        world_size=world_size,
+        saved_at=round(time.time(), 3),
+        seconds=None if began is None else round(time.monotonic() - began, 3),
+        run_id=run_id,
+        attempt=attempt,
+        state=tuple(state),
+        files=dict(sorted(zip((name for name, _ in found), digests, strict=True))),
+    )
+    saved = {name: file._asdict() for name, file in manifest.files.items()}
+    value = {"schema": SCHEMA, **asdict(manifest), "files": saved}
+    files.write_text(directory / CHECKPOINT_MANIFEST, _render(value))
     sync_directory(directory)
     return manifest
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Return the manifest of a checkpoint; None where there is none, or it is damaged."""
+    """Return the manifest of a checkpoint; None if it is missing or damaged."""
     manifest, _ = _read(directory)
     return manifest
 
@@ -126,18 +143,19 @@ def problems(
     directory: Path,
     *,
     digests: bool,
-    extra: bool = True,
     threads: int = 4,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
-    """Return what is wrong with a checkpoint, each in a few words; nothing when it is complete. Damage never raises.
+    """Return the problems of a checkpoint as short texts; empty if it is complete.
+
+    Damage never raises.
 
     Args:
         directory: the checkpoint.
-        digests: read all files and compare digests; without it, names and sizes only.
-        extra: name files that the manifest does not know. They harm nothing that was saved, so that resuming does without.
-        threads: files that are read at once.
-        progress: told the number of bytes read since its last call, from several threads.
+        digests: read all files, compare digests, and store the result; otherwise check names,
+            sizes, and the last stored result for files that are unchanged since.
+        threads: files to read at the same time.
+        progress: called with the number of bytes read since its last call, from several threads.
     """
     manifest, why = _read(directory)
     if manifest is None:
@@ -155,14 +173,35 @@ def problems(
         else:
             sound.append((file, path))
     if digests:
-        wrong += _digest_problems(manifest, sound, threads=threads, progress=progress)
-    if extra:
-        wrong += _extra(directory, manifest)
+        changed, unread = _read_all(manifest, sound, threads=threads, progress=progress)
+        _remember(directory, changed)
+        wrong += [*map(_changed, changed), *unread]
+    elif known := (files.read_json(directory / CHECKPOINT_DAMAGE) or {}).get("changed"):
+        wrong += [
+            _changed(file)
+            for file, path in sound
+            if isinstance(known, dict) and known.get(file) == _state(path)
+        ]
     return tuple(wrong)
 
 
+def unknown_files(directory: Path) -> tuple[str, ...]:
+    """Return the names of files that were added after the save; they are harmless.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    manifest = read_manifest(directory)
+    return (
+        ()
+        if manifest is None
+        else tuple(name for name, _ in walk(directory) if name not in (*_OWN, *manifest.files))
+    )
+
+
 def walk(directory: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield everything below `directory` but directories, as (name with `/`, path), in order of names; links are not followed.
+    """Yield everything below `directory` except directories, as (name with `/`, path), sorted by
+    name; links are not followed.
 
     Raises:
         OSError: a directory cannot be read.
@@ -177,7 +216,9 @@ def walk(directory: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable, where the file system can (some network file systems refuse, and do it on their own)."""
+    """Make the names in `directory` durable, if the file system supports it (some network file
+    systems refuse, and do it automatically).
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -189,78 +230,46 @@ def sync_directory(directory: Path) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Say whether `name` is a relative path, with `/`, that stays below where it is put."""
+    """Return whether `name` is a relative path, with `/`, that cannot leave its base directory."""
     parts = name.split("/")
     return "\0" not in name and all(part not in ("", ".", "..") for part in parts)
 
 
-def _value(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA, "step": manifest.step, "world_size": manifest.world_size, "saved_at": manifest.saved_at,
-        "seconds": manifest.seconds, "run_id": manifest.run_id, "attempt": manifest.attempt, "state": list(manifest.state),
-        "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in manifest.files.items()},
-    }  # fmt: skip
-
-
 def _render(value: dict[str, Any]) -> str:
-    """Return the text of a manifest: `value` and, last, the digest of `value`'s own text."""
+    """Return the text of a manifest: `value`, followed by the digest of its text."""
     plain = {key: item for key, item in value.items() if key != _OWN_DIGEST}
-    own = hashlib.sha256(_text(plain).encode("utf-8", "surrogateescape")).hexdigest()
-    return _text({**plain, _OWN_DIGEST: own})
-
-
-def _text(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    own = hashlib.sha256(files.json_text(plain).encode("utf-8", "surrogateescape")).hexdigest()
+    return files.json_text({**plain, _OWN_DIGEST: own})
 
 
 def _read(directory: Path) -> tuple[Manifest | None, str]:
-    """Return the manifest, or None and why."""
-    path = directory / CHECKPOINT_MANIFEST
+    """Return the manifest, or None and the reason."""
     try:
-        if path.exists() and not path.is_file():  # a named pipe would be waited for
-            return None, f"{CHECKPOINT_MANIFEST} is no plain file"
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
-        value = json.loads(text)
+        content = stored.read_regular(directory / CHECKPOINT_MANIFEST, _LARGEST)
+        text = content.decode("utf-8", "surrogateescape")
+        value = stored.value_of(text)
+        if _render(value) == text:
+            return _manifest(value), ""
     except FileNotFoundError:
-        return None, f"no {CHECKPOINT_MANIFEST}" if directory.is_dir() else "there is no such directory"
+        is_there = directory.is_dir()
+        return None, f"no {CHECKPOINT_MANIFEST}" if is_there else "there is no such directory"
     except OSError as error:
-        return None, f"{CHECKPOINT_MANIFEST} cannot be read: {error.strerror}"
-    except (ValueError, RecursionError):
-        return None, f"{CHECKPOINT_MANIFEST} is damaged"
-    if isinstance(value, dict) and isinstance(value.get("schema"), int) and value["schema"] > SCHEMA:
-        return None, f"{CHECKPOINT_MANIFEST} has schema {value['schema']}; this hpctrain knows {SCHEMA}"
-    if not isinstance(value, dict) or _rendered(value) != text:
-        return None, f"{CHECKPOINT_MANIFEST} is damaged"
-    try:
-        return _manifest(value), ""
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return None, f"{CHECKPOINT_MANIFEST} is damaged"
-
-
-def _rendered(value: dict[str, Any]) -> str | None:
-    try:
-        return _render(value)
-    except (ValueError, RecursionError):  # lone surrogates, written as escapes
-        return None
+        return None, f"{CHECKPOINT_MANIFEST} cannot be read: {error.strerror or error}"
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        pass
+    return None, f"{CHECKPOINT_MANIFEST} is damaged"
 
 
 def _manifest(value: dict[str, Any]) -> Manifest:
-    """Return the manifest that `value` stands for; a wrong value raises."""
-    saved = {}
-    for name, file in value["files"].items():
-        if not is_inside(name) or not isinstance(file["bytes"], int) or file["bytes"] < 0 or not _SHA256.match(file["sha256"]):
+    """Return the manifest in `value`; an invalid value raises."""
+    saved = {name: FileDigest(**file) for name, file in value["files"].items()}
+    for name, file in saved.items():
+        if not is_inside(name) or file.bytes < 0 or not _SHA256.match(file.sha256):
             raise ValueError(name)
-        saved[name] = FileDigest(file["bytes"], file["sha256"])
-    seconds = value["seconds"]
-    return Manifest(
-        step=int(value["step"]), world_size=int(value["world_size"]), saved_at=float(value["saved_at"]),
-        seconds=None if seconds is None else float(seconds), run_id=_word(value["run_id"]), attempt=_word(value["attempt"]),
-        state=tuple(str(part) for part in value["state"]), files=saved,
-    )  # fmt: skip
-
-
-def _word(value: object) -> str | None:
-    return None if value is None else str(value)
+    found = stored.made(Manifest, {**value, "files": {}})
+    if found is None:
+        raise ValueError("a value is of another type")
+    return replace(found, files=saved)
 
 
 def _size_problem(name: str, path: Path, saved: FileDigest) -> str | None:
@@ -271,44 +280,66 @@ def _size_problem(name: str, path: Path, saved: FileDigest) -> str | None:
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return f"{name} is no plain file"
+        return f"{name} is not a regular file"
     if status.st_size != saved.bytes:
         return f"{name} has {status.st_size} bytes, and {saved.bytes} were saved"
     return None
 
 
-def _digest_problems(
-    manifest: Manifest, sound: list[tuple[str, Path]], *, threads: int, progress: Callable[[int], None] | None
-) -> list[str]:
-    def look(item: tuple[str, Path]) -> str | None:
+def _read_all(
+    manifest: Manifest,
+    sound: list[tuple[str, Path]],
+    *,
+    threads: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the changed files with their state when read (`_state`), and the problems of those
+    that cannot be read.
+    """
+    changed: dict[str, list[int]] = {}
+    unread: list[str] = []
+
+    def look(item: tuple[str, Path]) -> None:
         name, path = item
         try:
-            now = _digest(path, sync=False, progress=progress)
+            state = _state(path)
+            if _digest(path, sync=False, progress=progress) != manifest.files[name]:
+                changed[name] = state
         except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
-        return None if now == manifest.files[name] else f"{name} has changed since it was saved (SHA-256)"
+            unread.append(f"{name} cannot be read: {error.strerror}")
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        return [said for said in pool.map(look, sound) if said]
+        list(pool.map(look, sound))
+    return dict(sorted(changed.items())), sorted(unread)
 
 
-def _extra(directory: Path, manifest: Manifest) -> list[str]:
+def _changed(name: str) -> str:
+    return f"{name} has changed since it was saved (SHA-256)"
+
+
+def _remember(directory: Path, changed: Mapping[str, list[int]]) -> None:
+    """Store which files a verification found changed; if that fails, the next one finds them again."""
+    path = directory / CHECKPOINT_DAMAGE
+    with contextlib.suppress(OSError):
+        if changed:
+            files.write_json(path, {"schema": SCHEMA, "changed": changed})
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _state(path: Path) -> list[int]:
+    """Return values that differ once a file is replaced, even by one of the same size and time;
+    empty if the file is missing.
+    """
     try:
-        return [
-            f"{name} was not saved with it" for name, _ in walk(directory) if name != CHECKPOINT_MANIFEST and name not in manifest.files
-        ]
-    except OSError as error:
-        return [f"the directory cannot be read: {error.strerror}"]
-
-
-def _digest_all(found: list[tuple[str, Path]], *, threads: int, sync: bool) -> dict[str, FileDigest]:
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        digests = pool.map(lambda item: _digest(item[1], sync=sync), found)
-        return {name: digest for (name, _), digest in zip(found, digests, strict=True)}
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _digest(path: Path, *, sync: bool, progress: Callable[[int], None] | None = None) -> FileDigest:
-    """Read one file; hashlib works without the interpreter's lock, so that threads do it side by side."""
+    """Digest one file; hashlib releases the GIL, so threads run in parallel."""
     digest, size, buffer = hashlib.sha256(), 0, bytearray(_CHUNK)
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as stream:

@@ -1,73 +1,114 @@
-"""What a training logged, over all of its starts: `attempts/*/metrics.jsonl`, written by hpctrain/training/run_files.py.
+"""The values that a training logged over all of its starts: `attempts/*/metrics.jsonl`, written by
+hpctrain/training/monitoring/run_files.py.
 
-One JSON object for each line:
+One JSON object per line (wrapped here):
 
-    {"event": "log", "step": 10, "epoch": 0.33, "at": 1795232331.6, "loss": 5.1234, "grad_norm": null, "nonfinite": {"grad_norm": "nan"}}
+    {"event": "log", "step": 10, "epoch": 0.33, "at": 1795232331.6, "loss": 5.1234,
+     "grad_norm": null, "nonfinite": {"grad_norm": "nan"}}
 
-    event       begin | log | evaluate | save | speed | end; `evaluate` has the values whose names begin with eval_, `speed` those that
-                hpctrain.runs.speed reads
-    step        optimizer steps that are done; in `begin` the step that was resumed, 0 for a training that starts anew
+    event       begin | log | evaluate | save | speed | end; `evaluate` has the values whose names
+                begin with eval_, `speed` those of hpctrain.runs.progress.Speed
+    step        optimizer steps done; in `begin` the step resumed from, 0 from scratch
     epoch       or null
     at          seconds since the epoch
-    nonfinite   the values that JSON has no number for ("nan", "inf", "-inf"); their own keys hold null
+    nonfinite   values that JSON cannot represent ("nan", "inf", "-inf"); their own keys are null
 
-A start that was killed leaves steps behind that the next one does again. What lies behind the step that a later start resumed
-is lost work, and is not read. Half a line at the end of a file is passed over.
+The start after a killed one repeats some steps (hpctrain.runs.history). An incomplete line at the
+end of a file is ignored.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from hpctrain.runs import files
+from hpctrain.util import stored
 
 ATTEMPTS = "attempts"
 FILE = "metrics.jsonl"
 OWN = ("event", "step", "epoch", "at", "nonfinite")
-"""The keys of a row that are no values of the Trainer's."""
+"""The keys of a row that are not values of the Trainer."""
 EVENTS = ("begin", "log", "evaluate", "save", "speed", "end")
 
 _TAIL_BYTES = 65536
+#: In seconds since the epoch, the year 5138: a later time is not valid.
+_LATEST = 1e11
 
 Row = dict[str, Any]
 
 
-def read(run_dir: Path) -> Iterator[Row]:
-    """Yield the rows of all attempts, oldest first, without those that a later attempt did again or gave up.
+T = TypeVar("T")
+Weight = Callable[[T], float | None]
+#: Index, item, and its weights.
+_Kept = tuple[int, T, list[float]]
 
-    Nothing is kept in memory but the steps at which attempts began. Files that are not there, or that cannot be read, have no rows.
+
+class Thinned(Generic[T]):
+    """Keeps the first and the last item, and from each stretch between them the last and those with
+    the highest values.
+
+    All stretches have the same number of items, which grows as items are added; up to `most` items,
+    all are kept.
+
+    Args:
+        most: the most items to keep; at least 8, and at least twice the number of weights plus 4.
+        weights: for each, the item of a stretch with the highest value is kept; None is lowest, NaN
+            is highest.
     """
-    paths = [attempt / FILE for attempt in attempts(run_dir)]
-    # A file holds several parts when a start has no id of its own, as outside Slurm.
-    begins = [[row["step"] for row in _rows(path) if row["event"] == "begin"] for path in paths]
-    later = [step for steps in begins for step in steps]
-    for path in paths:
-        limit = min(later, default=None)
-        for row in _rows(path):
-            if row["event"] == "begin":
-                later = later[1:]
-                limit = min(later, default=None)
-            if limit is None or row["step"] <= limit:
-                yield row
+
+    def __init__(self, most: int, weights: Sequence[Weight[T]] = ()) -> None:
+        self.most = max(8, most, 2 * len(weights) + 4)
+        self.count = 0
+        self._weights = weights
+        self._length = 1
+        self._kept: list[_Kept[T]] = []
+
+    def add(self, item: T) -> None:
+        """Add the next item."""
+        weights = [_order(weight(item)) for weight in self._weights]
+        self._kept.append((self.count, item, weights))
+        self.count += 1
+        if len(self._kept) > 2 * self.most:
+            self._thin()
+
+    def items(self) -> list[T]:
+        """Return the kept items, in the order in which they were added."""
+        self._thin()
+        return [item for _, item, _ in self._kept]
+
+    def _thin(self) -> None:
+        while len(self._kept) > self.most:
+            kept = self._kept[:1]
+            for _, stretch in groupby(self._kept[1:], lambda kept: kept[0] // self._length):
+                kept += self._peaks(list(stretch))
+            self._kept = kept
+            self._length *= 2
+
+    def _peaks(self, stretch: list[_Kept[T]]) -> list[_Kept[T]]:
+        peaks = [max(stretch, key=lambda kept: kept[2][at]) for at in range(len(self._weights))]
+        chosen = {kept[0]: kept for kept in (stretch[-1], *peaks)}
+        return [chosen[number] for number in sorted(chosen)]
 
 
-def last(run_dir: Path, event: str | None = None) -> Row | None:
-    """Return the newest row, or the newest of one kind; from the ends of the files, 64 KiB of each at most."""
-    for attempt in reversed(attempts(run_dir)):
-        for line in reversed(_tail(attempt / FILE)):
-            row = row_of(line)
-            if row is not None and event in (None, row["event"]):
-                return row
-    return None
+def _order(value: float | None) -> float:
+    if value is None:
+        return -math.inf
+    return math.inf if math.isnan(value) else value
 
 
 def values(row: Row) -> dict[str, float]:
-    """Return what the Trainer logged in a row: names and numbers, NaN and infinities as such."""
-    found = {name: value for name, value in row.items() if name not in OWN and isinstance(value, int | float)}
+    """Return the values that the Trainer logged in a row, by name, with NaN and infinities
+    restored.
+    """
+    found = {
+        name: value
+        for name, value in row.items()
+        if name not in OWN and isinstance(value, int | float)
+    }
     nonfinite = row.get("nonfinite")
     for name, text in nonfinite.items() if isinstance(nonfinite, dict) else ():
         if text in ("nan", "inf", "-inf"):
@@ -75,60 +116,48 @@ def values(row: Row) -> dict[str, float]:
     return found
 
 
-def attempts(run_dir: Path) -> list[Path]:
-    """Return the directories of a run's attempts, in the order in which they began."""
+def rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of one metrics.jsonl."""
+    for line in lines(path):
+        row = row_of(line)
+        if row is not None:
+            yield row
+
+
+def begins(path: Path) -> list[int]:
+    """Return the steps at which the starts in a metrics.jsonl began."""
+    found = map(row_of, (line for line in lines(path) if b'"begin"' in line))
+    return [row["step"] for row in found if row is not None and row["event"] == "begin"]
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines that a regular file had when it was opened, very long ones in pieces; nothing
+    if it cannot be read.
+    """
     try:
-        with os.scandir(run_dir / ATTEMPTS) as entries:
-            found = [Path(entry.path) for entry in entries if entry.is_dir()]
-    except OSError:
-        return []
-    if len(found) < 2:  # most runs: no file needs to be opened
-        return found
-    return sorted(found, key=lambda path: (_began(path), path.name))
-
-
-def _began(attempt: Path) -> float:
-    """Return when an attempt began, in seconds since the epoch; one that says nothing comes last, as the newest."""
-    at = (files.read_json(attempt / "start.json") or {}).get("at")
-    if isinstance(at, int | float):
-        return float(at)
-    first = next(_rows(attempt / FILE), None)
-    return float(first["at"]) if first else float("inf")
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    try:
-        with path.open("rb") as stream:
-            for line in stream:
-                row = row_of(line)
-                if row is not None:
-                    yield row
+        with stored.open_regular(path) as stream:
+            left = os.fstat(stream.fileno()).st_size
+            while left > 0 and (line := stream.readline(_TAIL_BYTES)):
+                left -= len(line)
+                yield line
     except OSError:
         return
 
 
 def row_of(line: bytes) -> Row | None:
-    """Return a line's row; None for one that is cut off, or was written by something else."""
+    """Return a line's row; None if it is truncated, or not a row."""
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = stored.value_of(line)
+    except ValueError:
         return None
     known = (
-        isinstance(row, dict) and row.get("event") in EVENTS and isinstance(row.get("step"), int) and isinstance(row.get("at"), int | float)
+        isinstance(row, dict)
+        and row.get("event") in EVENTS
+        and stored.fits(row.get("step"), int)
+        and row["step"] >= 0
+        and stored.fits(row.get("at"), float)
+        and 0 <= row["at"] < _LATEST
     )
     return row if known else None
-
-
-def _tail(path: Path) -> list[bytes]:
-    """Return the last lines of a file, each with its end of line but perhaps the last."""
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            start = max(0, size - _TAIL_BYTES)
-            stream.seek(start)
-            lines = stream.read(size - start).splitlines(keepends=True)
-    except OSError:
-        return []
-    return lines[1:] if start else lines

@@ -1,51 +1,220 @@
-"""Where a run stands now: read from the ends of its files, so that looking costs the same however long it has been running.
+"""The current progress of a run, read from the ends of its files, so that the cost does not grow
+with the run.
 
-Of metrics.jsonl (hpctrain.runs.metrics) the ends of the newest attempts are read, and of a long one some places more, so that the curve of
-the loss is that of the whole run; of memory/rank-N.jsonl the ends. A run that has no such files says what its log says
-(hpctrain.runs.progress_lines). Nothing here asks a scheduler, and nothing raises for what lies in a run.
+For a run without such files, the log is read (`Lines`). The scheduler is not queried, and no
+content of a run's directory raises an error.
+
+A measurement of the speed (`Speed`) is a line of the log and a row of metrics.jsonl. The line:
+
+    [speed] step=20/1000 tokens/s=14210 useful_tokens/s=13180 trained_tokens/s=4120 mfu=41.2%
+    data_wait=0.3% step_s=0.812 memory=38120/81559M reserved=40110M rank=3 host=9120M eta=0:13:16
+
+It is always one line (wrapped here). `M` is MiB, `-` is unknown. All values are for the entire job,
+over the steps since the previous line; docs/memory.md explains each. `parse_line` is the inverse of
+`format_line`, to the precision of the line.
+
+Other lines that show progress, from hpctrain and from any transformers Trainer:
+
+    [memory] 2026-11-20T21:08:03.123Z step=10 …      hpctrain.memory.sample
+    [train] step=10/1000 loss=8.2448 grad_norm=3.9 … hpctrain.training.monitoring.log
+    {'loss': '2.345', 'learning_rate': '1e-05', 'epoch': '0.12'}      the Trainer's own; versions
+    before 5 write numbers without quotes
+     12%|█▏        | 120/1000 [03:20<24:30,  1.67s/it]                 its progress bar
+
+A bar of another loop (loading, mapping) has text in front and is ignored. If there are two bars
+without text, as during an evaluation, the longer one is the training's.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hpctrain.memory import sample as memory
 from hpctrain.memory.sample import Sample, from_json
-from hpctrain.runs import metrics, pieces, speed
-from hpctrain.runs.speed import Speed
+from hpctrain.runs import metrics, store
+from hpctrain.runs.metrics import Thinned
+from hpctrain.util import files
+from hpctrain.util.text import clock
+
+
+def stamp(path: Path) -> tuple[int, int, int]:
+    """Return size, mtime in ns and inode, to detect changes of a file; zeros if it is missing."""
+    try:
+        said = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return said.st_size, said.st_mtime_ns, said.st_ino
+
+
+MARK = "[speed]"
+"""The prefix of every line."""
+
+EVENT = "speed"
+"""The event of its rows in metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """A speed measurement, see the module. Unknown values are None.
+
+    Attributes:
+        step: optimizer steps done, of `max_steps`.
+        tokens_per_s: tokens processed by the model, including padding, by all processes.
+        useful_tokens_per_s: of these, tokens other than padding; `trained_tokens_per_s`: unmasked
+            tokens, which contribute to the loss.
+        mfu: model FLOP/s of the useful tokens, as a fraction of the GPUs' bfloat16 peak.
+        data_wait: the fraction of the time that the slowest process waited for its data loader.
+        step_s: seconds per step, without evaluations and saves.
+        peak_mib, reserved_mib, total_mib: GPU memory of the process `rank`, whose GPU is the
+            fullest: peak allocated by tensors, reserved by torch's allocator, and the GPU's total.
+        host_mib: resident memory of all processes, including data loader workers, on the node with
+            the highest usage.
+        eta_s: seconds to the end of the training, including evaluations and saves; may exceed the
+            job's time limit.
+    """
+
+    step: int
+    max_steps: int
+    tokens_per_s: float | None = None
+    useful_tokens_per_s: float | None = None
+    trained_tokens_per_s: float | None = None
+    mfu: float | None = None
+    data_wait: float | None = None
+    step_s: float | None = None
+    peak_mib: int | None = None
+    reserved_mib: int | None = None
+    total_mib: int | None = None
+    rank: int | None = None
+    host_mib: int | None = None
+    eta_s: float | None = None
+
+
+def format_line(speed: Speed) -> str:
+    """Return the line, without the line break."""
+    percent = "{:.1%}"
+    memory = "-" if speed.peak_mib is None else f"{speed.peak_mib}/{_known(speed.total_mib)}M"
+    return (
+        f"{MARK} step={speed.step}/{speed.max_steps} tokens/s={_known(speed.tokens_per_s)}"
+        f" useful_tokens/s={_known(speed.useful_tokens_per_s)}"
+        f" trained_tokens/s={_known(speed.trained_tokens_per_s)} mfu={_known(speed.mfu, percent)}"
+        f" data_wait={_known(speed.data_wait, percent)} step_s={_known(speed.step_s, '{:.4g}')}"
+        f" memory={memory} reserved={_known(speed.reserved_mib, '{}M')} rank={_known(speed.rank)}"
+        f" host={_known(speed.host_mib, '{}M')}"
+        f" eta={'-' if speed.eta_s is None else clock(speed.eta_s)}"
+    )
+
+
+_SPEED_NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_LINE = re.compile(
+    re.escape(MARK)
+    + r" step=(?P<step>\d+)/(?P<max_steps>\d+) tokens/s=(?P<tokens_per_s>-|\d+)"
+    + r" useful_tokens/s=(?P<useful_tokens_per_s>-|\d+)"
+    r" trained_tokens/s=(?P<trained_tokens_per_s>-|\d+)"
+    + rf" mfu=(?P<mfu>-|{_SPEED_NUMBER}%) data_wait=(?P<data_wait>-|{_SPEED_NUMBER}%)"
+    rf" step_s=(?P<step_s>-|{_SPEED_NUMBER})"
+    + r" memory=(?:-|(?P<peak_mib>\d+)/(?P<total_mib>-|\d+)M) reserved=(?P<reserved_mib>-|\d+M)"
+    r" rank=(?P<rank>-|\d+)" + r" host=(?P<host_mib>-|\d+M) eta=(?P<eta_s>-|\d+:\d\d:\d\d)\s*$",
+    re.ASCII,
+)
+_PARTS = frozenset({"mfu", "data_wait"})
+_WHOLE = frozenset(
+    {"step", "max_steps", "peak_mib", "reserved_mib", "total_mib", "rank", "host_mib"}
+)
+
+
+def parse_line(line: str) -> Speed | None:
+    """Return the measurement in a log line, or None if it has none.
+
+    A launcher's prefix is skipped; a truncated line, or one with text after it, gives None.
+    """
+    if MARK not in line or (match := _LINE.search(line)) is None:
+        return None
+    return Speed(**{name: _value(name, text) for name, text in match.groupdict().items()})
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None or text == "-":
+        return None
+    if name == "eta_s":
+        hours, minutes, seconds = map(int, text.split(":"))
+        return float(hours * 3600 + minutes * 60 + seconds)
+    if name in _WHOLE:
+        return int(text.removesuffix("M"))
+    return float(text.removesuffix("%")) / (100 if name in _PARTS else 1)
+
+
+def rounded(speed: Speed) -> Speed:
+    """Return the measurement rounded to six digits, which exceeds its accuracy; this way the line
+    and the row agree.
+    """
+    short: dict[str, Any] = {
+        name: float(f"{value:.6g}")
+        for name, value in asdict(speed).items()
+        if isinstance(value, float)
+    }
+    return replace(speed, **short)
+
+
+def to_values(speed: Speed) -> dict[str, float | int]:
+    """Return the known values for a row of metrics.jsonl, by attribute name; without the step,
+    which the row has.
+    """
+    # Only the end of the file is read: long rows would crowd out the others.
+    values = asdict(rounded(speed)).items()
+    return {name: value for name, value in values if value is not None and name != "step"}
+
+
+def from_row(row: Mapping[str, Any]) -> Speed | None:
+    """Return the measurement in a row of metrics.jsonl (hpctrain.runs.metrics); None for a row of
+    another kind.
+    """
+    if row.get("event") != EVENT or not isinstance(row.get("max_steps"), int):
+        return None
+    known = {
+        field.name: row[field.name]
+        for field in fields(Speed)
+        if isinstance(row.get(field.name), int | float)
+    }
+    return Speed(**known)
+
+
+def _known(value: float | None, form: str = "{:.0f}") -> str:
+    return "-" if value is None else form.format(value)
+
 
 MOST_LOSSES = 400
-#: Attempts that are read; a run that was requeued more often shows what these did.
+#: Number of newest attempts that are read.
 _ATTEMPTS = 16
 _END_BYTES = 65536
-#: Places of older rows that are read, of all attempts together, and what is read there: a few rows.
-_PLACES, _PLACE_BYTES = 160, 2048
-#: The end of a rank's samples: about ten of 700 bytes each.
+#: Bytes read from the end of a rank's samples: about ten of 700 bytes each.
 _SAMPLES_BYTES = 8192
-#: With more ranks than this, the last samples alone.
+#: With more ranks than this, only the last samples are read.
 _MANY_RANKS, _FEW_BYTES = 256, 2048
 _RANK = re.compile(r"rank-([0-9]{1,7})\.jsonl\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is not known is None.
+    """A run's progress; unknown values are None.
 
     Attributes:
-        step, max_steps: optimizer steps done, of all starts together.
-        at: seconds since the epoch of the newest row, in the clock of the node.
-        loss: the newest that was logged; losses: (step, loss), the newest last, 400 at most, thinned evenly.
-        tokens_per_s: useful ones; mfu, data_wait: parts of 1; step_s: seconds of a step.
+        step, max_steps: optimizer steps done and in total, over all starts.
+        at: time of the newest row, in seconds since the epoch by the node's clock.
+        loss: the newest logged value; losses: (step, loss), newest last, at most 400,
+            thinned evenly.
+        tokens_per_s: useful tokens; mfu, data_wait: fractions; step_s: seconds per step.
         eta_s: seconds to the end of the training, counted from `at`.
-        samples: the newest of each rank, by rank.
-        recent: the last ones of all ranks, since the training began, in time's order: what hpctrain.report.idle judges.
-        attempt: that wrote the newest row.
+        samples: the newest sample of each rank, by rank.
+        recent: the last samples of all ranks since the training began, by time, for
+            hpctrain.report.idle.
+        attempt: the attempt that wrote the newest row.
         interval_s: seconds between the newest row and the one before it.
-        saved_step, saved_at: of the newest checkpoint that was logged.
+        saved_step, saved_at: step and time of the newest logged checkpoint.
     """
 
     step: int | None = None
@@ -67,16 +236,32 @@ class Progress:
     saved_step: int | None = None
     saved_at: float | None = None
 
+    def eta_at(self, now: float) -> float | None:
+        """Return the seconds from `now` to the end.
+
+        Because clocks of nodes differ, the age of a row is limited to the time between two rows.
+        """
+        if self.eta_s is not None:
+            age = 0.0 if self.at is None else max(0.0, now - self.at)
+            return max(0.0, self.eta_s - min(age, 2 * (self.interval_s or 30.0)))
+        if self.step is None or not self.max_steps or not self.step_s:
+            return None
+        return max(0.0, (self.max_steps - self.step) * self.step_s)
+
     @property
     def worst(self) -> Sample | None:
-        """The sample of the rank whose GPU is the fullest; where no GPU is known, of the one whose cgroup, or node, is."""
+        """The sample of the rank whose GPU is the fullest; without GPUs, whose cgroup or node is
+        the fullest.
+        """
         for used, total in (
             ("gpu_used_mib", "gpu_total_mib"),
             ("cgroup_used_mib", "cgroup_limit_mib"),
             ("node_used_mib", "node_total_mib"),
         ):
             parts = [
-                (part, sample) for sample in self.samples if (part := part_of(getattr(sample, used), getattr(sample, total))) is not None
+                (part, sample)
+                for sample in self.samples
+                if (part := part_of(getattr(sample, used), getattr(sample, total))) is not None
             ]
             if parts:
                 return max(parts, key=lambda each: (each[0], -each[1].rank))[1]
@@ -84,183 +269,161 @@ class Progress:
 
 
 def part_of(used: int | None, total: int | None) -> float | None:
-    """Return which part is used; None where either is not known."""
+    """Return the fraction that is used; None if either is unknown."""
     return None if used is None or not total else used / total
 
 
-def read(run_dir: Path, *, lines: Iterable[str] = ()) -> Progress:
-    """Return where the run stands. Files that are missing, half written or of something else say nothing.
+def read(
+    run_dir: Path, *, attempts: Collection[str] | None = None, end_bytes: int = _END_BYTES
+) -> Progress:
+    """Return the run's current progress.
+
+    Missing, incomplete or unrelated files are ignored.
 
     Args:
         run_dir: the run's directory.
-        lines: of the end of its log, cleaned; asked only for what the files do not say, as a training of the user's own has none.
+        attempts: names of the attempts to read, such as those of one job; None for all.
+        end_bytes: bytes to read from the end of each metrics.jsonl.
     """
-    found = _metrics(run_dir)
+    known = store.attempt_dirs(run_dir)
+    counted = [each for each in known if attempts is None or each.name in attempts]
+    found = _metrics(counted, end_bytes)
+    if known[-1:] != counted[-1:]:  # the newest samples belong to the newest attempt
+        return found
     newest, recent = _samples(run_dir / "memory")
     found = replace(found, samples=newest, recent=recent)
-    lines = list(lines)
-    if not lines or (found.step is not None and found.samples):
-        return found
-    from hpctrain.runs import progress_lines
-
-    said = progress_lines.read(lines)
-    if found.step is not None:
-        return replace(found, samples=said.samples, recent=said.recent)
-    return said if not found.samples else replace(said, samples=newest, recent=recent)
+    if newest and newest[0].rank == 0 and found.step is not None and found.at is not None:
+        # A sample between two rows may be newer than the last row.
+        is_newer = newest[0].time_ms >= 1000 * found.at
+        found = replace(found, step=max(found.step, newest[0].step) if is_newer else found.step)
+    return found
 
 
-# -- metrics.jsonl -----------------------------------------------------------------------------------------------------
+# -- metrics.jsonl ---------------------------------------------------------------------------------
 
 
-def _metrics(run_dir: Path) -> Progress:
-    paths = [attempt / metrics.FILE for attempt in metrics.attempts(run_dir)[-_ATTEMPTS:]]
-    ends = [[row for line in pieces.end(path, _END_BYTES) if (row := _row(line))] for path in paths]
-    last = next((index for index in reversed(range(len(paths))) if ends[index]), None)
-    if last is None:
+def _metrics(attempts: list[Path], end_bytes: int) -> Progress:
+    rows: list[metrics.Row] = []
+    losses: list[tuple[int, float]] = []
+    latest: dict[str, float] = {}
+    saved = attempt = None
+    for path in attempts[-_ATTEMPTS:]:
+        tail = files.tail(path / metrics.FILE, end_bytes)
+        own = [row for line in tail if (row := metrics.row_of(line)) is not None]
+        rows, attempt = (own, path.name) if own else (rows, attempt)
+        for row in own:
+            step, event, values = row["step"], row["event"], metrics.values(row)
+            latest |= values
+            saved = row if event == "save" else saved
+            if event == "begin":
+                _forget(losses, step + 1)
+            elif event == "log" and "loss" in values:
+                _forget(losses, step)
+                losses.append((step, float(values["loss"])))
+    if not rows:
         return Progress()
-    rows = ends[last]
-    before = [row for end in ends[: last + 1] for row in end]
-    losses = _losses([_sampled(path, end, _share(paths, path)) for path, end in zip(paths, ends, strict=True)])
-    losing = next((row for row in reversed(before) if "loss" in metrics.values(row)), None)
-    evaluated = next((value for row in reversed(before) if (value := metrics.values(row).get("eval_loss")) is not None), None)
-    saved = next((row for row in reversed(before) if row["event"] == "save"), None)
-    known = next((said for row in reversed(before) if (said := speed.from_row(row))), None)
-    newest = rows[-1]
+    newest, most = rows[-1], latest.get("max_steps", 0)
+    epochs = (row.get("epoch") for row in reversed(rows))
+    before = (
+        row["at"]
+        for row in reversed(rows)
+        if row["step"] < newest["step"] or row["at"] < newest["at"] - 1
+    )
+    earlier = next(before, None)
     found = Progress(
         step=newest["step"],
-        max_steps=known.max_steps if known and known.max_steps > 0 else None,
+        max_steps=int(most) if most > 0 else None,
         at=float(newest["at"]),
-        epoch=next((float(row["epoch"]) for row in reversed(rows) if isinstance(row.get("epoch"), int | float)), None),
-        loss=metrics.values(losing)["loss"] if losing else None,
-        losses=losses,
-        eval_loss=evaluated,
-        attempt=paths[last].parent.name,
-        interval_s=_interval(rows),
+        epoch=next((float(each) for each in epochs if isinstance(each, int | float)), None),
+        loss=latest.get("loss"),
+        losses=_thinned(losses),
+        eval_loss=latest.get("eval_loss"),
+        attempt=attempt,
+        interval_s=None if earlier is None else max(0.0, newest["at"] - earlier),
         saved_step=saved["step"] if saved else None,
         saved_at=float(saved["at"]) if saved else None,
     )
     return _with_speed(found, rows)
 
 
+def _forget(losses: list[tuple[int, float]], step: int) -> None:
+    """Remove the losses from `step` on, which a later start repeats."""
+    while losses and losses[-1][0] >= step:
+        losses.pop()
+
+
 def _with_speed(found: Progress, rows: list[metrics.Row]) -> Progress:
-    """Add what this start measured of its speed; what an earlier one did on other nodes says nothing of it."""
+    """Add the speed that this start measured; an earlier one may have run on other nodes."""
     begun = max((index for index, row in enumerate(rows) if row["event"] == "begin"), default=0)
-    measured = next(((row, said) for row in reversed(rows[begun:]) if (said := speed.from_row(row))), None)
+    row = next((row for row in reversed(rows[begun:]) if from_row(row)), {})
+    measured = from_row(row)
     if measured is None:
-        return replace(found, step_s=_step_s(rows[begun:]))
-    row, said = measured
-    eta = said.eta_s
-    if eta is not None and found.at is not None:
-        eta = max(0.0, eta - max(0.0, found.at - float(row["at"])))
+        logged = [row for row in rows[begun:] if row["event"] == "log"]
+        steps = logged[-1]["step"] - logged[0]["step"] if logged else 0
+        seconds = logged[-1]["at"] - logged[0]["at"] if logged else 0
+        return replace(found, step_s=seconds / steps if steps > 0 and seconds > 0 else None)
+    found = replace(found, **_speed_values(measured))
     if found.max_steps and found.step is not None and found.step >= found.max_steps:
-        eta = 0.0
-    return replace(found, tokens_per_s=_tokens(said), mfu=said.mfu, data_wait=said.data_wait, step_s=said.step_s, eta_s=eta)
+        return replace(found, eta_s=0.0)
+    if found.eta_s is not None and found.at is not None:
+        passed = max(0.0, found.at - float(row["at"]))
+        return replace(found, eta_s=max(0.0, found.eta_s - passed))
+    return found
 
 
-def _tokens(said: Speed) -> float | None:
-    return said.useful_tokens_per_s if said.useful_tokens_per_s is not None else said.tokens_per_s
+def _speed_values(speed: Speed) -> dict[str, Any]:
+    useful = speed.useful_tokens_per_s
+    return {
+        "tokens_per_s": speed.tokens_per_s if useful is None else useful,
+        "mfu": speed.mfu,
+        "data_wait": speed.data_wait,
+        "step_s": speed.step_s,
+        "eta_s": speed.eta_s,
+    }
 
 
-def _step_s(rows: list[metrics.Row]) -> float | None:
-    """Return the seconds of a step between the rows that the Trainer logged, where nobody measured them."""
-    logged = [row for row in rows if row["event"] == "log"]
-    if len(logged) < 2:
-        return None
-    steps, seconds = logged[-1]["step"] - logged[0]["step"], logged[-1]["at"] - logged[0]["at"]
-    return seconds / steps if steps > 0 and seconds > 0 else None
+def _thinned(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    kept: Thinned[tuple[int, float]] = Thinned(MOST_LOSSES)
+    for point in points:
+        kept.add(point)
+    return tuple(kept.items())
 
 
-def _interval(rows: list[metrics.Row]) -> float | None:
-    """Return the time between the last two steps that rows were written of."""
-    newest = rows[-1]
-    earlier = next((row for row in reversed(rows) if row["step"] < newest["step"] or row["at"] < newest["at"] - 1), None)
-    return None if earlier is None or newest["at"] < earlier["at"] else float(newest["at"] - earlier["at"])
-
-
-def _share(paths: list[Path], path: Path) -> int:
-    """Return how many places of a file are read: in proportion to its size."""
-    sizes = {each: pieces.size(each) for each in paths}
-    whole = sum(sizes.values())
-    return 0 if not whole else max(8, _PLACES * sizes[path] // whole)
-
-
-def _sampled(path: Path, end: list[metrics.Row], places: int) -> list[metrics.Row]:
-    """Return rows of a whole file, in its order: all of its end, and of what is before a few at even distances."""
-    older = [row for line in pieces.spread(path, places=places, each=_PLACE_BYTES, before=_END_BYTES) if (row := _row(line))]
-    return older + end
-
-
-def _losses(attempts: list[list[metrics.Row]]) -> tuple[tuple[int, float], ...]:
-    """Return the curve, without the steps that a later start did again."""
-    found: list[tuple[int, float]] = []
-    bound = float("inf")
-    for rows in reversed(attempts):
-        for row in reversed(rows):
-            if row["event"] == "begin":
-                bound = min(bound, row["step"] + 0.5)
-            elif row["event"] == "log" and row["step"] < bound and (loss := metrics.values(row).get("loss")) is not None:
-                found.append((row["step"], float(loss)))
-                bound = row["step"]
-    return thinned(found[::-1])
-
-
-def thinned(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """Return MOST_LOSSES points at most, the first and the last among them, evenly over the steps."""
-    if len(points) <= MOST_LOSSES:
-        return tuple(points)
-    first, last = points[0][0], points[-1][0]
-    kept: dict[int, tuple[int, float]] = {}
-    for point in points:  # the end of a file is read whole and the rest is not: evenly by steps, not by number
-        kept[(point[0] - first) * (MOST_LOSSES - 1) // max(1, last - first)] = point
-    kept[0] = points[0]
-    return tuple(kept.values())
-
-
-def _row(line: bytes) -> metrics.Row | None:
-    row = metrics.row_of(line)
-    if row is None or isinstance(row["step"], bool) or not 0 <= row["step"] < 10**15 or not 0 < row["at"] < 1e11:
-        return None
-    return row
-
-
-# -- memory/rank-N.jsonl -----------------------------------------------------------------------------------------------
+# -- memory/rank-N.jsonl ---------------------------------------------------------------------------
 
 
 def _samples(directory: Path) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return the newest sample of each rank, by rank, and the last ones of all since the training began."""
-    ranks = sorted(_ranks(directory))
+    """Return the newest sample of each rank, by rank, and the last samples of all ranks since the
+    training began.
+    """
+    ranks = rank_files(directory)
     size = _SAMPLES_BYTES if len(ranks) <= _MANY_RANKS else _FEW_BYTES
-    return of_ranks([list(_parsed(pieces.end(path, size))) for _, path in ranks])
+    return of_ranks([list(_parsed(files.tail(path, size))) for _, path in ranks])
 
 
 def of_ranks(tails: Iterable[list[Sample]]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return the newest sample of each rank, and the last ones of all, of lists of one rank each.
+    """Return the newest sample of each rank, and the last samples of all, from one list per rank.
 
-    A start with fewer ranks leaves files of an earlier one behind: only ranks of the newest sample's world count.
+    After a start with fewer ranks, files of an earlier one are stale: only ranks within the world
+    size of the newest sample count.
     """
     tails = [tail for tail in tails if tail]
     if not tails:
         return (), ()
     world = max((tail[-1] for tail in tails), key=lambda sample: sample.time_ms).world_size
     tails = [tail for tail in tails if tail[-1].world_size == world and tail[-1].rank < world]
-    recent = [sample for tail in tails for sample in _since_begin(tail)]
+    recent = []
+    for tail in tails:
+        begins = [at for at, sample in enumerate(tail) if sample.event == "train_begin"]
+        recent += tail[begins[-1] if begins else 0 :]
     newest = sorted((tail[-1] for tail in tails), key=lambda sample: sample.rank)
     return tuple(newest), tuple(sorted(recent, key=lambda sample: (sample.time_ms, sample.rank)))
 
 
-def _since_begin(tail: list[Sample]) -> list[Sample]:
-    begun = max((index for index, sample in enumerate(tail) if sample.event == "train_begin"), default=0)
-    return tail[begun:]
-
-
-def _ranks(directory: Path) -> Iterator[tuple[int, Path]]:
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if match := _RANK.match(entry.name):
-                    yield int(match[1]), Path(entry.path)
-    except OSError:
-        return
+def rank_files(directory: Path) -> list[tuple[int, Path]]:
+    """Return the ranks with samples in a run's `memory`, in order, and their files."""
+    found = ((_RANK.match(path.name), path) for path in directory.glob("rank-*"))
+    return sorted((int(match[1]), path) for match, path in found if match)
 
 
 def _parsed(lines: Iterable[bytes]) -> Iterator[Sample]:
@@ -272,7 +435,123 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[Sample]:
 
 
 def watched(run_dir: Path) -> dict[str, Any]:
-    """Return what changes when there is something new to read: the size and time of each file that `read` looks at."""
-    paths = [attempt / metrics.FILE for attempt in metrics.attempts(run_dir)[-2:]]
-    paths += [path for _, path in _ranks(run_dir / "memory")]
-    return {str(path): pieces.stamp(path) for path in paths}
+    """Return the size and mtime of each file that `read` reads; they change when there is something
+    new.
+    """
+    patterns = (f"{metrics.ATTEMPTS}/*/{metrics.FILE}", "memory/rank-*.jsonl")
+    return {str(path): stamp(path) for each in patterns for path in run_dir.glob(each)}
+
+
+_NUMBER = r"-?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|nan|inf)"
+_TRAIN = re.compile(r"\[train\] (?:begin: )?step=(?P<step>[0-9]{1,15})/(?P<most>[0-9]{1,15})\b")
+_PAIR = re.compile(rf"\b(?P<name>[A-Za-z_]\w{{0,60}})=(?P<value>{_NUMBER})(?=\s|$)")
+_DICT = re.compile(r"\{'[A-Za-z_][\w./ -]{0,60}': .{1,4000}?\}")
+_ITEM = re.compile(rf"'(?P<name>[A-Za-z_][\w./ -]{{0,60}})': '?(?P<value>{_NUMBER})'?(?=[,}}])")
+_BAR = re.compile(
+    r"(?:^|\r)\s*[0-9]{1,3}%\|[^|]*\| (?P<step>[0-9]{1,15})/(?P<most>[0-9]{1,15})"
+    r" \[[0-9:]+<(?P<left>[0-9:]+|\?),\s+(?P<rate>[0-9.]+|\?)(?P<unit>s/it|it/s)"
+)
+_KEPT = 10
+"""Number of samples kept per rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """The values in one line of a training's log; the Trainer's own lines have no step."""
+
+    values: dict[str, float]
+    step: int | None = None
+    max_steps: int | None = None
+
+
+def logged(line: str) -> LoggedLine | None:
+    """Return the training's values in a cleaned log line; None if it has none."""
+    if ours := _TRAIN.search(line):
+        values = {name: float(value) for name, value in _PAIR.findall(line[ours.end() :])}
+        return LoggedLine(values, int(ours["step"]), int(ours["most"]))
+    if said := _DICT.search(line):
+        return LoggedLine({name: float(value) for name, value in _ITEM.findall(said[0])})
+    return None
+
+
+@dataclass(slots=True)
+class Lines:
+    """The progress from the lines of a growing log; `add` them in order."""
+
+    bar: tuple[int, int] | None = None
+    bar_left: float | None = None
+    bar_step_s: float | None = None
+    step: int | None = None
+    most: int | None = None
+    epoch: float | None = None
+    eval_loss: float | None = None
+    measured: Speed | None = None
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    samples: dict[int, list[Sample]] = field(default_factory=dict)
+
+    def add(self, line: str) -> None:
+        """Add one cleaned line; a line may contain several states of a progress bar."""
+        for bar in _BAR.finditer(line) if "%|" in line else ():
+            self._bar(bar)
+        if memory.MARK in line:
+            self._memory(line)
+        elif (found := parse_line(line)) is not None:
+            self.measured, self.step, self.most = found, found.step, found.max_steps
+        elif (said := logged(line)) is not None:
+            if said.step is not None:
+                self.step, self.most = said.step, said.max_steps
+            self._values(said.values)
+
+    def _memory(self, line: str) -> None:
+        found = memory.parse_line(line)
+        if found is not None:
+            self.samples.setdefault(found.rank, []).append(found)
+            del self.samples[found.rank][:-_KEPT]
+
+    def _bar(self, bar: re.Match[str]) -> None:
+        step, most = int(bar["step"]), int(bar["most"])
+        if self.bar is not None and most < self.bar[1]:
+            return
+        self.bar = (step, most)
+        self.bar_left = None if bar["left"] == "?" else _seconds(bar["left"])
+        rate = 0.0 if bar["rate"] == "?" else float(bar["rate"])
+        self.bar_step_s = (rate if bar["unit"] == "s/it" else 1 / rate) if rate else None
+
+    def _values(self, values: dict[str, float]) -> None:
+        if "loss" in values:
+            bar = self.bar[0] if self.bar else len(self.losses)
+            step = self.step if self.step is not None else bar
+            _forget(self.losses, max(1, step))
+            self.losses.append((step, values["loss"]))
+            if len(self.losses) > 4000:
+                self.losses[:] = _thinned(self.losses)
+        self.eval_loss = values.get("eval_loss", self.eval_loss)
+        if math.isfinite(epoch := values.get("epoch", math.nan)):
+            self.epoch = epoch
+
+    def progress(self) -> Progress:
+        """Return the progress; `at` is unknown, because lines have no time."""
+        newest, recent = of_ranks(self.samples.values())
+        step, most = (self.step, self.most) if self.step is not None else self.bar or (None, None)
+        speed: dict[str, Any] = {"step_s": self.bar_step_s, "eta_s": self.bar_left}
+        if self.measured is not None:
+            speed = _speed_values(self.measured)
+        return Progress(
+            step=step,
+            max_steps=most,
+            epoch=self.epoch,
+            eval_loss=self.eval_loss,
+            samples=newest,
+            recent=recent,
+            loss=self.losses[-1][1] if self.losses else None,
+            losses=_thinned(self.losses),
+            **speed,
+        )
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds in tqdm's `01:02:03` or `02:03`."""
+    seconds = 0
+    for part in text.split(":"):
+        seconds = 60 * seconds + int(part or 0)
+    return float(seconds)

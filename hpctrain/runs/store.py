@@ -1,54 +1,55 @@
-"""What a run's directory says of it: read as it is, whatever somebody, or a crash, has put there.
+"""Reading a run's directory, in whatever condition a user or a crash has left it.
 
-Nothing here raises for what lies in a run: a file that is missing, half-written, no file at all or larger than any that hpctrain writes
-is left out and named in `Run.problems`. Nothing is opened that could keep the reader waiting.
+The content of a run never raises an error: a file that is missing, incomplete, not a regular file
+or too large is skipped and listed in `Run.problems`. Nothing is opened that could block the reader.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import stat
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpctrain.runs import layout
+from hpctrain.runs import layout, metrics
+from hpctrain.slurm import job_ids
+from hpctrain.util import stored
+from hpctrain.util.text import integer, is_number
 
-#: More than any of the small files that are read here.
+#: More than the size of any of the small files read here.
 MAX_BYTES = 1_000_000
-#: Of metrics.jsonl, the end is read: some tens of lines.
+#: Bytes read from the end of metrics.jsonl: some tens of lines.
 TAIL_BYTES = 16384
-#: 5138-11-16: beyond it, seconds since the epoch are no time that anybody wrote.
+#: 5138-11-16: a later time is not valid.
 _MAX_TIME = 1e11
 _MAX_TEXT = 300
-#: See layout.attempt_name.
+#: See hpctrain/runs/layout.py.
 _ATTEMPT = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})(?:\.([0-9]{1,11}))?\Z")
-#: Seconds by which the clocks of two nodes may differ; no job id comes round again so soon.
-_CLOCKS_DIFFER_S = 600
-#: A job as schedulers name it; it becomes a word on their command lines.
+#: A scheduler's job id; it is passed on command lines.
 JOB_ID = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?\Z")
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]{1,18})\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of the job. What its files do not say is None.
+    """One start of the job. Values missing from its files are None.
 
     Attributes:
-        name: of its directory, see layout.attempt_name.
-        job_id: as the scheduler shows it, `123` or `123_4`.
-        slurm_job_id: SLURM_JOB_ID, which a task of an array has of its own.
-        started, ended: seconds since the epoch, of the clock of the node.
-        status: exit status of the training, as the job script saw it.
-        outcome: `completed`, `failed`, `stopped` or `requeued`; None as long as the script has not said it.
-        reason: the training's word for why it ended.
-        exit_code: of the training, which it wrote itself (layout.DONE and its neighbours).
-        was_interrupted: the script saw that the scheduler ended the job, or that it was told to end; Slurm says what became of it.
-        output_at: when the job's output had last grown before the script came to its end, seconds since the epoch.
+        name: the directory's name, see hpctrain/runs/layout.py.
+        job_id: as shown by the scheduler, `123` or `123_4`.
+        slurm_job_id: SLURM_JOB_ID, which is different for each array task.
+        cluster: the cluster that the job belongs to.
+        started, ended: seconds since the epoch, by the node's clock.
+        status: exit status of the training, from the job script.
+        outcome: `completed`, `failed`, `stopped` or `requeued`; None until the script has written
+            it.
+        reason: the training's exit reason.
+        exit_code: the code that the training wrote (layout.DONE and following).
+        was_interrupted: the script was told to end, or saw that the scheduler ended the job; Slurm
+            has the final state.
+        output_at: when the job's output last grew before the script ended, in seconds since the
+            epoch.
     """
 
     name: str
@@ -64,26 +65,31 @@ class Attempt:
     exit_code: int | None = None
     output_at: float | None = None
     was_interrupted: bool = False
+    cluster: str | None = None
 
     @property
     def job(self) -> str | None:
-        """The id to ask the scheduler for; of a start that came to write nothing, that of its directory, where tasks of arrays differ."""
-        return self.job_id or self.slurm_job_id
+        """The id to query the scheduler with (slurm.job_ids); if the start wrote nothing, the id in
+        its directory's name, which differs for array tasks.
+        """
+        known = self.job_id or self.slurm_job_id
+        return None if known is None else job_ids.of_record(known, self.cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run. What its files do not say is None.
+    """A run. Values missing from its files are None.
 
     Attributes:
         id: the name of its directory.
-        tag: of its launch; of a run that does not say it, its id.
-        index: of its point in a sweep.
+        tag: its launch's tag; its own id if unknown.
+        index: its index in a sweep.
         created: seconds since the epoch.
-        attempts: the oldest first.
-        last_step, last_loss: the newest that was logged; the step of the newest checkpoint, where nothing was.
-        checkpoints: how many directories have a checkpoint's name; whether they are complete is not looked at.
-        problems: what lies there and cannot be read, each with its name.
+        attempts: oldest first.
+        last_step, last_loss: the newest logged values; without any, the step of the newest
+            checkpoint.
+        checkpoints: number of directories with a checkpoint's name, complete or not.
+        problems: files that exist but cannot be read, by name.
     """
 
     id: str
@@ -106,20 +112,28 @@ class Run:
     @property
     def job_ids(self) -> tuple[str, ...]:
         """The job ids of all attempts, as the scheduler shows them, each once."""
-        return tuple(dict.fromkeys(attempt.job for attempt in self.attempts if attempt.job is not None))
+        return tuple(
+            dict.fromkeys(attempt.job for attempt in self.attempts if attempt.job is not None)
+        )
 
     @property
     def since(self) -> float | None:
-        """Seconds since the epoch: of the last that is known to have happened, its end, its last start, or its making."""
-        times = [time for attempt in self.attempts for time in (attempt.started, attempt.ended) if time is not None]
+        """Time of the last known event (end, last start or creation), in seconds since the epoch."""
+        times = [
+            time
+            for attempt in self.attempts
+            for time in (attempt.started, attempt.ended)
+            if time is not None
+        ]
         return max(times, default=self.created)
 
 
 def names(runs: Path) -> tuple[list[str], list[str]]:
-    """Return the names in `runs` that may be runs, and those of directories that cannot be; hidden names are ours.
+    """Return the names in `runs` that may be runs, and those of other directories, except hidden
+    ones, which are hpctrain's.
 
     Raises:
-        OSError: the directory is not there, or cannot be read.
+        OSError: the directory does not exist, or cannot be read.
     """
     found: list[str] = []
     foreign: list[str] = []
@@ -130,68 +144,121 @@ def names(runs: Path) -> tuple[list[str], list[str]]:
     return sorted(found), sorted(foreign)
 
 
-def read_run(runs: Path, run: str) -> Run | None:
-    """Return the run called `run`, read from its files; None where there is none: neither run.json nor attempts."""
-    return RunReader(str(runs), run).read()
-
-
-class RunReader:
-    """Reads one run, and remembers where it looked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The content of a directory of runs.
 
     Attributes:
-        looked: the paths, relative to the run, whose change makes what was read out of date; a file is put in place by a rename, which
-            changes its directory, so that only a file that grows stands here for itself.
+        path: the directory.
+        runs: by id.
+        foreign: names of the directories that are not runs.
     """
 
-    def __init__(self, runs: str, run: str) -> None:
-        self.path = f"{runs}/{run}"
-        self.run = run
-        self.looked: list[str] = [""]
-        self.problems: list[str] = []
+    path: Path
+    runs: tuple[Run, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+def list_runs(runs: Path) -> Listing:
+    """Return all runs in `runs`, each read from its files.
+
+    Raises:
+        OSError: the directory is missing, or cannot be read.
+    """
+    possible, foreign = names(runs)
+    found = {name: _RunReader(runs / name).read() for name in possible}
+    return Listing(
+        path=runs,
+        runs=tuple(run for run in found.values() if run is not None),
+        foreign=tuple(sorted((*foreign, *(name for name, run in found.items() if run is None)))),
+    )
+
+
+def read_run(runs: Path, run: str) -> Run | None:
+    """Return the run `run`, read from its files; None if it has neither run.json nor attempts."""
+    return _RunReader(runs / run).read()
+
+
+def attempt_dirs(run_dir: Path) -> list[Path]:
+    """Return the directories of a run's attempts, oldest first."""
+    run = _RunReader(run_dir).read()
+    return [run_dir / metrics.ATTEMPTS / each.name for each in run.attempts] if run else []
+
+
+def run_of_launch(
+    runs: Path,
+    run: str,
+    *,
+    tag: str,
+    name: str | None = None,
+    created: float | None = None,
+    index: int | None = None,
+    stage: str | None = None,
+) -> Run:
+    """Return a run of a launch; values (still) missing from its directory are taken from the
+    launch.
+
+    A job creates the directory before it writes run.json.
+    """
+    planned = Run(id=run, tag=tag, name=name, created=created, index=index, stage=stage)
+    found = read_run(runs, run)
+    if found is None:
+        return planned
+    if found.tag == tag:
+        return found
+    return replace(found, tag=tag, name=found.name or name, index=index, stage=stage)
+
+
+class _RunReader:
+    """Reads one run and collects what cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._problems: list[str] = []
 
     def read(self) -> Run | None:
-        """Return the run; None where the directory holds none, or is gone."""
-        present = self._listed("")
+        """Return the run; None if the directory is missing or not a run."""
+        present = self._listed(".")
         if "run.json" not in present and "attempts" not in present:
             return None
         who = self._json("run.json") if "run.json" in present else {}
-        attempts = self._attempts() if "attempts" in present else []
-        steps = self._checkpoints() if "checkpoints" in present else []
+        names = self._listed("attempts") if "attempts" in present else []
+        found = [self._attempt(name) for name in names if not name.startswith(".")]
+        attempts = self._in_order([attempt for attempt in found if attempt is not None])
+        names = self._listed("checkpoints") if "checkpoints" in present else []
+        steps = [int(match[1]) for name in names if (match := _CHECKPOINT.match(name))]
         step, loss = self._last_logged(attempts)
         index = who.get("index")
         tag = _text(who.get("tag"))
+        run = self._path.name
         return Run(
-            id=self.run,
-            tag=tag if tag and layout.NAME.match(tag) else self.run,
+            id=run,
+            tag=tag if tag and layout.NAME.match(tag) else run,
             name=_text(who.get("name")),
             stage=_text(who.get("stage")),
-            index=index if isinstance(index, int) and not isinstance(index, bool) else None,
+            index=index if stored.fits(index, int) else None,
             created=_time(who.get("created")),
             attempts=tuple(attempts),
             last_step=step if step is not None else max(steps, default=None),
             last_loss=loss,
             checkpoints=len(steps),
-            problems=tuple(self.problems),
+            problems=tuple(self._problems),
         )
-
-    def _attempts(self) -> list[Attempt]:
-        self.looked.append("attempts")
-        found = [self._attempt(name) for name in self._listed("attempts") if not name.startswith(".")]
-        return _in_order([attempt for attempt in found if attempt is not None])
 
     def _attempt(self, name: str) -> Attempt | None:
         place = f"attempts/{name}"
+        known = len(self._problems)
         present = self._listed(place)
-        if not present and self.problems and self.problems[-1].startswith(f"{place}: "):
+        if len(self._problems) > known:
             return None
-        self.looked.append(place)
         start = self._json(f"{place}/start.json") if "start.json" in present else {}
         end = self._json(f"{place}/end.json") if "end.json" in present else {}
-        code, reason = self._exit(f"{place}/exit") if "exit" in present and not end else (None, None)
-        if not end:
-            self.looked += [f"{place}/{file}" for file in ("start.json", "metrics.jsonl") if file in present]
+        code, reason = None, None
+        if "exit" in present and not end:
+            code, reason = self._exit(f"{place}/exit")
         named = _ATTEMPT.match(name)
-        restart, status, outcome = start.get("restart"), end.get("status"), _text(end.get("outcome"))
+        restart, status = start.get("restart"), end.get("status")
+        outcome = _text(end.get("outcome"))
         return Attempt(
             name=name,
             job_id=job_id(start.get("job_id")),
@@ -206,147 +273,108 @@ class RunReader:
             exit_code=code,
             output_at=_time(end.get("output_at")),
             was_interrupted=outcome == "interrupted",
+            cluster=job_ids.valid_cluster(start.get("cluster")),
         )
 
     def _exit(self, name: str) -> tuple[int | None, str | None]:
         """Return code and reason of the file `exit`: `CODE REASON`."""
-        words = (self._bytes(name) or b"").decode("utf-8", "replace").split(maxsplit=1)
-        if not words or not words[0].isascii() or not words[0].isdigit() or len(words[0]) > 3:
-            self.problems.append(f"{name}: it does not say CODE REASON")
+        content = self._bytes(name, MAX_BYTES) or b""
+        words = content.decode("utf-8", "replace").split(maxsplit=1)
+        if not words or not is_number(words[0]) or len(words[0]) > 3:
+            self._problems.append(f"{name}: not of the form CODE REASON")
             return None, None
         return int(words[0]), _text(words[1].strip()) if len(words) > 1 else None
 
-    def _checkpoints(self) -> list[int]:
-        self.looked.append("checkpoints")
-        found = (_CHECKPOINT.match(name) for name in self._listed("checkpoints"))
-        return [int(name[1]) for name in found if name]
-
     def _last_logged(self, attempts: list[Attempt]) -> tuple[int | None, float | None]:
-        """Return step and loss of the newest attempt that logged something."""
+        """Return step and loss of the newest attempt that logged anything."""
         for attempt in reversed(attempts):
-            step, loss = None, None
-            for line in self._last_lines(f"attempts/{attempt.name}/metrics.jsonl"):
-                said = _parsed(line)
-                if not isinstance(said, dict):
-                    continue
-                if step is None and isinstance(said.get("step"), int) and not isinstance(said["step"], bool):
-                    step = int(said["step"])
-                loss = _loss(said)
-                if loss is not None:
-                    break
-            if step is not None:
-                return step, loss
+            content = self._bytes(f"attempts/{attempt.name}/metrics.jsonl", TAIL_BYTES, tail=True)
+            lines = (content or b"").splitlines(keepends=True)
+            rows = [row for line in reversed(lines) if (row := metrics.row_of(line)) is not None]
+            losses = (metrics.values(row).get("loss") for row in rows)
+            if rows:
+                return rows[0]["step"], next((loss for loss in losses if loss is not None), None)
         return None, None
 
-    def _last_lines(self, name: str) -> Iterator[bytes]:
-        """Yield whole lines from the end of a file, the last first; a line that is still being written is none."""
-        try:
-            with opened(f"{self.path}/{name}") as file:
-                size = os.fstat(file.fd).st_size
-                start = max(0, size - TAIL_BYTES)
-                lines = os.pread(file.fd, TAIL_BYTES, start).split(b"\n")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.problems.append(f"{name}: {_why(error)}")
-            return
-        yield from reversed(lines[1 if start else 0 : -1])
+    def _in_order(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Return the attempts, oldest first.
+
+        Because clocks of nodes differ, attempts of a job are ordered by restart number, and jobs by
+        their first start. If Slurm reused a job id, the name has a time (hpctrain/runs/layout.py).
+        """
+        names = {each.name: _ATTEMPT.match(each.name) for each in attempts}
+        again = {match[1] for match in names.values() if match and match[3]}
+        begun = {each.name: self._begun(each) for each in attempts}
+        first: dict[str | None, float] = {}
+        for each in attempts:
+            known = first.get(each.slurm_job_id, _MAX_TIME)
+            first[each.slurm_job_id] = min(known, begun[each.name])
+
+        def order(each: Attempt) -> tuple[float, int, int, int]:
+            own = each.slurm_job_id is None or each.slurm_job_id in again
+            match = names[each.name]
+            time_in_name = int(match[3] or 0) if match else 0
+            at = begun[each.name] if own else first[each.slurm_job_id]
+            return at, integer(each.slurm_job_id or "") or 0, each.restart, time_in_name
+
+        return sorted(attempts, key=order)
+
+    def _begun(self, attempt: Attempt) -> float:
+        """Return when an attempt began; without a start time, as outside the job script, when it
+        first logged; without either, it was just created.
+        """
+        if attempt.started is not None:
+            return attempt.started
+        rows = metrics.rows(self._path / metrics.ATTEMPTS / attempt.name / metrics.FILE)
+        return next((float(row["at"]) for row in rows), _MAX_TIME)
 
     def _listed(self, name: str) -> list[str]:
-        """Return the names in a directory; what is none is a problem, what is not there is not."""
+        """Return the names in a directory; none if it is missing. Any other file is a problem."""
         try:
-            return os.listdir(f"{self.path}/{name}")  # noqa: PTH208 - a Path for each name costs more than the look
+            return os.listdir(self._path / name)  # noqa: PTH208 - a Path per name costs more than the listing
         except FileNotFoundError:
             return []
         except OSError as error:
-            self.problems.append(f"{name or '.'}: {_why(error)}")
+            self._problems.append(f"{name}: {_why(error)}")
             return []
 
-    def _bytes(self, name: str) -> bytes | None:
+    def _bytes(self, name: str, most: int, *, tail: bool = False) -> bytes | None:
+        """Return the content of a file of at most `most` bytes, or its last `most` bytes."""
         try:
-            with opened(f"{self.path}/{name}") as file:
-                content = os.read(file.fd, MAX_BYTES + 1)
+            with stored.open_regular(self._path / name) as stream:
+                if tail:
+                    size = os.fstat(stream.fileno()).st_size
+                    stream.seek(max(0, size - most))
+                content = stream.read(most + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.problems.append(f"{name}: {_why(error)}")
+            self._problems.append(f"{name}: {_why(error)}")
             return None
-        if len(content) > MAX_BYTES:
-            self.problems.append(f"{name}: larger than {MAX_BYTES / 1e6:g} MB")
+        if len(content) > most and not tail:
+            self._problems.append(f"{name}: larger than {most / 1e6:g} MB")
             return None
         return content
 
     def _json(self, name: str) -> dict[str, Any]:
-        content = self._bytes(name)
+        content = self._bytes(name, MAX_BYTES)
         if content is None:
             return {}
-        value = _parsed(content)
+        try:
+            value = stored.value_of(content)
+        except ValueError:
+            value = None
         if not isinstance(value, dict):
-            self.problems.append(f"{name}: {'empty' if not content.strip() else 'not a JSON object'}")
+            self._problems.append(
+                f"{name}: {'empty' if not content.strip() else 'not a JSON object'}"
+            )
             return {}
         return value
 
 
-class opened:  # noqa: N801 - read as a function
-    """A regular file, open for reading: a FIFO would keep the reader waiting, and opening a device may already do something.
-
-    As `clusters.load.open_regular`, without its Path and its buffer: 10,000 runs are 50,000 files.
-    """
-
-    __slots__ = ("fd",)
-
-    def __init__(self, path: str) -> None:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            raise OSError(0, "not a regular file", path)
-        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def __enter__(self) -> opened:
-        if not stat.S_ISREG(os.fstat(self.fd).st_mode):  # it was, a moment ago
-            os.close(self.fd)
-            raise OSError(0, "not a regular file")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-
-def read_object(path: str) -> dict[str, Any] | None:
-    """Return the JSON object in a regular file of at most MAX_BYTES; None where there is none. Raises nothing."""
-    try:
-        with opened(path) as file:
-            content = os.read(file.fd, MAX_BYTES + 1)
-    except OSError:
-        return None
-    value = _parsed(content) if len(content) <= MAX_BYTES else None
-    return value if isinstance(value, dict) else None
-
-
 def job_id(value: Any) -> str | None:
-    """Return a value of a file that is the id of a job; None for anything else."""
+    """Return a value if it is a valid job id, else None."""
     return value if isinstance(value, str) and JOB_ID.match(value) else None
-
-
-def _in_order(attempts: list[Attempt]) -> list[Attempt]:
-    """Return the attempts, the oldest first.
-
-    The clocks of two nodes differ; the restarts of one job are counted, and its first start stands for the job.
-    """
-    again = [(match[1], int(match[2]), float(match[3])) for each in attempts if (match := _ATTEMPT.match(each.name)) and match[3]]
-
-    def job(attempt: Attempt) -> tuple[str | None, int]:
-        """The id, and how many jobs of that id had been here before: a name with a time has found the one without it taken."""
-        named = _ATTEMPT.match(attempt.name)
-        begun = float(named[3]) if named and named[3] else _MAX_TIME if attempt.started is None else attempt.started + _CLOCKS_DIFFER_S
-        latest = attempt.restart if named and named[3] else attempt.restart - 1
-        before = Counter(restart for id_, restart, at in again if id_ == attempt.slurm_job_id and restart <= latest and at <= begun)
-        return attempt.slurm_job_id, max(before.values(), default=0)
-
-    first: dict[tuple[str | None, int], float] = {}
-    for attempt in attempts:
-        if attempt.started is not None:
-            first[job(attempt)] = min(first.get(job(attempt), attempt.started), attempt.started)
-    # What has not said when it started has just been made.
-    return sorted(attempts, key=lambda each: (first.get(job(each), _MAX_TIME), _number(each.slurm_job_id), job(each)[1], each.restart))
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -354,25 +382,6 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _parsed(content: bytes) -> Any:
-    """Return the value in JSON text; None where it is none."""
-    try:
-        return json.loads(content.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _loss(said: dict[str, Any]) -> float | None:
-    """Return the loss in a line of metrics.jsonl; NaN and infinities have a place of their own there (hpctrain.runs.metrics)."""
-    loss, special = said.get("loss"), said.get("nonfinite")
-    if loss is None and isinstance(special, dict) and special.get("loss") in ("nan", "inf", "-inf"):
-        return float(special["loss"])
-    try:
-        return float(loss) if isinstance(loss, int | float) and not isinstance(loss, bool) else None
-    except OverflowError:
-        return None
 
 
 def _why(error: OSError) -> str:
@@ -384,9 +393,7 @@ def _text(value: Any) -> str | None:
 
 
 def _time(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_TIME
+    usable = (
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_TIME
+    )
     return float(value) if usable else None
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else 0

@@ -1,7 +1,8 @@
-"""Makes everything a first training needs, with nothing downloaded: a tokenizer, a tokenised dataset, a small model.
+"""Creates everything for a first training without a download: a tokenizer, a tokenized dataset, a
+small model.
 
-The text is real: the docstrings of the Python standard library that is installed. The questions ask what a function is
-for, the answers are what its authors wrote. Nothing of the library is imported or run; its files are parsed.
+The text is the docstrings of the installed Python standard library: a question asks what a function
+does, and its docstring is the answer. The files are parsed; nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -14,24 +15,23 @@ import sysconfig
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from hpctrain import installed
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.training.process import disable_progress_bars
+from hpctrain.util import installed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
+#: The file that marks a directory as created by this module, so that it may be replaced.
 MARKER = ".hpctrain-demo.json"
-"""The file that says that a folder was made here, and may be replaced."""
 
 VOCABULARY = 4096
+#: Longer pairs are skipped, so that a training batch on a CPU stays small.
 MAX_TOKENS = 192
-"""Longer pairs are left out, so that a training batch on a CPU stays small."""
 
+#: Training options with which the demo's loss clearly falls within a minute on two CPU cores.
 DEMO_TRAINING: Final[Mapping[str, Any]] = {
     "max_steps": 60,
     "per_device_train_batch_size": 8,
@@ -48,71 +48,88 @@ DEMO_TRAINING: Final[Mapping[str, Any]] = {
     "save_steps": 30,
     "save_total_limit": 1,
 }
-"""Training options under which the demo's loss falls clearly within a minute on two CPU cores."""
 
 _TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content']"
+    " }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "ensurepip", "turtledemo"}
+_SKIPPED = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "__pycache__",
+    "ensurepip",
+    "turtledemo",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSummary:
-    """What was made, and where."""
+    """The files that were written.
+
+    Attributes:
+        model: a directory for --model_name_or_path, with the tokenizer.
+        dataset: a directory for --dataset_name, with the splits train and test.
+        modules: source files whose docstrings were used.
+        tokens: tokens of both splits, including the questions.
+    """
 
     directory: Path
     model: Path
-    """A folder for --model_name_or_path; the tokenizer is in it."""
     dataset: Path
-    """A folder for --dataset_name, with the splits train and test."""
     modules: int
-    """Source files whose docstrings were used."""
     train_pairs: int
     test_pairs: int
     tokens: int
-    """Of both splits together, questions included."""
     vocabulary: int
     parameters: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One question about a function or class, and its answer."""
-
-    question: str
-    answer: str
+#: A question about a function or class, and its answer.
+Pair = tuple[str, str]
 
 
 def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoSummary:
-    """Make `directory` with `model/` and `dataset/`; the same standard library and seed make the same content.
+    """Create `directory` with `model/` and `dataset/`; the same standard library and seed give the
+    same content.
 
-    Everything is written into a temporary folder beside it and renamed into place. It takes about 15 seconds.
+    Everything is written to a temporary directory beside it and renamed into place. This takes
+    about 15 seconds.
 
     Args:
-        directory: what to make; replaced when it was made by an earlier call.
+        directory: the directory to create; replaced if an earlier call created it.
         seed: for the order of the pairs, the split, and the model's weights.
-        max_pairs: at most this many pairs, both splits together.
+        max_pairs: the most pairs, in both splits together.
 
     Raises:
-        UsageError: the directory exists and was not made here.
-        HpctrainError: the [train] extra is not installed, or the standard library's sources are.
-        OSError: the folder cannot be written.
+        UsageError: the directory exists and was not created by this function.
+        HpctrainError: the [train] extra or the standard library's source files are not installed.
+        OSError: the directory cannot be written.
     """
     began = time.monotonic()
     directory = Path(directory).expanduser().absolute()
-    if directory.exists() and not (directory / MARKER).is_file() and (directory.is_file() or any(directory.iterdir())):
-        raise UsageError(f"{directory} exists and was not made by this command", fix="hpctrain prepare --demo ANOTHER_DIRECTORY")
-    _require_libraries()
+    if (
+        directory.exists()
+        and not (directory / MARKER).is_file()
+        and (directory.is_file() or any(directory.iterdir()))
+    ):
+        raise UsageError(
+            f"{directory} exists and was not made by this command",
+            hint="name another directory: hpctrain prepare --demo DIR",
+        )
+    installed.require("train", "datasets", "tokenizers", "torch", "transformers")
     disable_progress_bars()
     texts, pairs, modules = _collect(Path(sysconfig.get_path("stdlib")))
     if len(pairs) < 100:
         raise HpctrainError(
-            f"the standard library in {sysconfig.get_path('stdlib')} has {len(pairs)} docstrings to learn from",
+            f"the standard library in {sysconfig.get_path('stdlib')} has {len(pairs)} docstrings to"
+            " learn from",
             details=("this Python was installed without its sources",),
-            fix="apt install libpython3-stdlib, or use another Python",
+            hint="use another Python; on Debian or Ubuntu, run: apt install libpython3-stdlib",
         )
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -133,40 +150,22 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
             parameters=parameters,
             seconds=round(time.monotonic() - began, 1),
         )
-        (draft / MARKER).write_text(json.dumps(asdict(summary), default=str, indent=1) + "\n", encoding="utf-8")
+        (draft / MARKER).write_text(
+            json.dumps(asdict(summary), default=str, indent=1) + "\n", encoding="utf-8"
+        )
         draft.chmod(0o755)
-        _put_in_place(draft, directory)
+        if directory.exists():
+            shutil.rmtree(directory)
+        draft.rename(directory)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return summary
 
 
-def _require_libraries() -> None:
-    try:
-        import datasets  # noqa: F401
-        import tokenizers  # noqa: F401
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise HpctrainError(f"cannot import {error.name}", fix=installed.command("train")) from error
-
-
-def _put_in_place(draft: Path, directory: Path) -> None:
-    """Rename the finished draft to its name; what an earlier call made there goes away after that."""
-    if not directory.exists():
-        draft.rename(directory)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent)) / directory.name
-    directory.rename(old)
-    draft.rename(directory)
-    shutil.rmtree(old.parent)
-
-
-# -- the text ----------------------------------------------------------------------------------------------------------
+# -- the text --------------------------------------------------------------------------------------
 
 
 def _collect(stdlib: Path) -> tuple[list[str], list[Pair], int]:
-    """Return all docstrings, the pairs, and how many files had any, in the order of the file names."""
     texts: list[str] = []
     pairs: list[Pair] = []
     modules = 0
@@ -183,15 +182,18 @@ def _collect(stdlib: Path) -> tuple[list[str], list[Pair], int]:
         for name, node, docstring in _documented(tree, module):
             texts.append(docstring)
             summary = " ".join(docstring.partition("\n\n")[0].split())
-            if isinstance(node, ast.Module) or len(summary) < 20 or name.rpartition(".")[2].startswith("_"):
+            if (
+                isinstance(node, ast.Module)
+                or len(summary) < 20
+                or name.rpartition(".")[2].startswith("_")
+            ):
                 continue
-            pairs.append(Pair(_question(name, node), summary))
+            pairs.append((_question(name, node), summary))
         modules += len(texts) > before
     return texts, pairs, modules
 
 
 def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield the full name, the node and the docstring of everything in a module that has one."""
     waiting: list[tuple[str, Any]] = [(module, tree)]
     while waiting:
         name, node = waiting.pop(0)
@@ -211,7 +213,7 @@ def _question(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Clas
     return f"What does `{name}({ast.unparse(node.args)})` do?"
 
 
-# -- the tokenizer, the dataset, the model -----------------------------------------------------------------------------
+# -- the tokenizer, the dataset, the model ---------------------------------------------------------
 
 
 def train_tokenizer(texts: list[str]) -> Any:
@@ -241,21 +243,26 @@ def train_tokenizer(texts: list[str]) -> Any:
 
 
 def _save_dataset(pairs: list[Pair], tokenizer: Any, folder: Path) -> dict[str, int]:
-    """Tokenise the pairs, hold back one in twenty for testing, save, and return the sizes.
+    """Tokenize the pairs, use one in twenty as the test split, save, and return the sizes.
 
-    `labels` is -100 over the question, so that only the answer is learned, whatever else the training is told.
+    `labels` is -100 over the question, so that only the answer is trained, regardless of the
+    options.
     """
     from datasets import Dataset, DatasetDict
 
-    questions = tokenizer([f"<|im_start|>user\n{p.question}<|im_end|>\n<|im_start|>assistant\n" for p in pairs])
-    answers = tokenizer([f"{pair.answer}<|im_end|>\n" for pair in pairs])
+    questions = tokenizer(
+        [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each, _ in pairs]
+    )
+    answers = tokenizer([f"{answer}<|im_end|>\n" for _, answer in pairs])
     rows = [
         {"input_ids": question + answer, "labels": [-100] * len(question) + answer}
         for question, answer in zip(questions["input_ids"], answers["input_ids"], strict=True)
         if len(question) + len(answer) <= MAX_TOKENS
     ]
     held_back = max(1, len(rows) // 20)
-    data = DatasetDict(train=Dataset.from_list(rows[held_back:]), test=Dataset.from_list(rows[:held_back]))
+    data = DatasetDict(
+        train=Dataset.from_list(rows[held_back:]), test=Dataset.from_list(rows[:held_back])
+    )
     data.save_to_disk(str(folder))
     return {
         "train": len(rows) - held_back,
@@ -265,7 +272,9 @@ def _save_dataset(pairs: list[Pair], tokenizer: Any, folder: Path) -> dict[str, 
 
 
 def _save_model(tokenizer: Any, seed: int, folder: Path) -> int:
-    """Save a Qwen3-shaped model with random weights, and the tokenizer with it; return its number of parameters."""
+    """Save a small Qwen3 model with random weights, and the tokenizer; return the number of
+    parameters.
+    """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

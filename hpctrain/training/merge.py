@@ -1,80 +1,98 @@
-"""Merging a LoRA adapter into its base model: a folder that a server loads, put into place when it was loaded and gives the same.
+"""Merging a LoRA adapter into its base model, as a directory that inference servers load.
 
-The base is loaded once, in the dtype of the result. Its logits with the adapter on top are kept; then the adapter is added to the
-weights, the folder is written under another name, loaded anew, and asked the same. Only then it gets its name.
+The base is loaded once, in the dtype of the result, and its logits with the adapter are stored.
+peft then merges the weights. The directory is written under a temporary name, reloaded, and renamed
+only if its logits match.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
-import shlex
+import importlib.metadata
 import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpctrain import __version__
+import psutil
+import torch
+import transformers
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
+from transformers import AutoConfig
+
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import files
+from hpctrain.memory import host
 from hpctrain.runs.manifest import read_manifest, write_manifest
-from hpctrain.training import merge_adapter
-from hpctrain.training.merge_adapter import Adapter, Needs
+from hpctrain.training import preflight
+from hpctrain.training.process import disable_progress_bars
+from hpctrain.util import files, shell
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+#: Beside the adapter of a classifier: the model's config with its classes
+#: (hpctrain/training/classifier.py).
+CLASSIFIER = "classifier_config.json"
+#: In the merged directory: what it was merged from.
 RECORD = "hpctrain-merge.json"
-"""In the merged folder: of what it was made."""
-
-#: How far the logits may be off by rounding, of their largest: always, and at most where the adapter changes more than that.
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+#: Accepted rounding errors of logits, as fractions of the largest: always, and at most.
 ROUNDING = {"float32": (1e-5, 1e-4), "float16": (5e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
+#: Bytes of the imported torch, transformers and peft (0.45 GB measured with torch 2.13 for CPU),
+#: and of buffers while saving.
+_LIBRARIES = 700_000_000
+_LIBRARY_NAMES = ("hpctrain", "torch", "transformers", "peft")
 _TOKENIZER = (
-    "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "tekken.json", "chat_template*",
-    "processor_config.json", "preprocessor_config.json",
-)  # fmt: skip
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.model",
+    "tekken.json",
+    "chat_template*",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
 _CHECKED_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for.
+    """What to merge.
 
     Attributes:
-        adapter: its folder.
-        to: the folder to make; it must not be there.
-        base: the base model's folder; None: the one that the adapter names.
-        dtype: of the result; None: the base's own.
-        max_shard_size: of one file of weights, such as `5GB`.
+        adapter: the adapter's directory.
+        to: the directory to create; it must not exist.
+        base: the base model's directory; None for the one that the adapter names.
+        dtype: dtype of the result; None for the base's.
         device: `cpu`, `cuda`, `cuda:1`.
-        say: told what is being done, in a line.
+        say: prints a line of progress.
     """
 
     adapter: Path
     to: Path
     base: Path | None = None
     dtype: str | None = None
-    max_shard_size: str = "5GB"
     device: str = "cpu"
     say: Callable[[str], None] = field(default=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What was made.
+    """A merged model.
 
     Attributes:
-        folder: where it is.
-        base: what it was made of, besides the adapter.
-        dtype: of its weights.
-        parameters: of the model.
-        bytes: of all files.
-        off: largest difference of a logit, loaded anew, from the base's with the adapter on top.
-        effect: largest difference that the adapter makes to a logit at all.
-        bound: what `off` had to stay below.
-        needs: memory and disk.
-        notes: what was done that one may not expect.
+        base: the directory of the base model.
+        bytes: size of all files.
+        off: largest difference of a logit between the reloaded model and base with adapter.
+        effect: largest change of a logit by the adapter.
+        bound: upper limit for `off`.
+        memory: bytes needed for merging.
+        notes: messages about unexpected actions.
     """
 
     folder: Path
@@ -85,192 +103,373 @@ class Merged:
     off: float
     effect: float
     bound: float
-    needs: Needs
+    memory: int
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is known before anything is loaded; `notes` grows."""
-
-    adapter: Adapter
-    base: Path
-    dtype: str
-    config: Any
-    loader: Any
-    parameters: int
-    needs: Needs
-    notes: list[str]
-    began: float
-
-
 def merge(request: Request) -> Merged:
-    """Merge; see the module.
+    """Merge, see the module.
 
     Raises:
-        UsageError: the adapter, the base or the target are not what they should be.
-        HpctrainError: memory or disk are too small, or the merged folder does not give what it should; nothing is left then.
-        OSError: the folder cannot be written.
+        UsageError: the adapter, the base or the target is not valid.
+        HpctrainError: memory or disk space is too small, or the merged model differs from base and
+            adapter; nothing is left then.
+        OSError: the directory cannot be written.
     """
-    with warnings.catch_warnings():
-        return _merge(request)
-
-
-def _merge(request: Request) -> Merged:
-    plan = _planned(request)
+    if request.to.exists() or request.to.is_symlink():
+        raise UsageError(f"{request.to} is there already", hint="use --to with another directory")
+    adapter = _adapter_config(request.adapter)
+    base = _base_of(request, adapter)
     draft = request.to.absolute().with_name(f".{request.to.name}.merging-{uuid.uuid4().hex[:12]}")
     try:
-        draft.mkdir(parents=True)  # before minutes of loading, so that a folder that cannot be written is said at once
+        draft.mkdir(parents=True)  # fail before minutes of loading
     except OSError as error:
-        what = f"{request.to} cannot be made: {error.strerror}"
-        raise HpctrainError(what, fix=f"--to FOLDER elsewhere; ls -ld {shlex.quote(str(draft.parent))}") from error
+        raise HpctrainError(
+            f"{request.to} cannot be made: {error.strerror}",
+            fix=f"ls -ld {shell.quote(draft.parent)}",
+        ) from error
     try:
-        wanted, whole, effect = _made(request, plan, draft)
-        gc.collect()  # the model goes before it is loaded again
-        request.say("loading what was written")
-        bound = bound_of(plan.dtype, wanted, effect)
-        off = _verify(draft, plan.loader, plan.dtype, device=request.device, wanted=wanted, whole=whole, bound=bound)
-        if effect <= bound:
-            why = f"no more than the rounding of {plan.dtype}" + ("; --dtype float32 keeps it" if plan.dtype != "float32" else "")
-            plan.notes.append(f"the adapter changes logits by {effect:.2g}, {why}")
-        size = _finish(request, plan, draft, {"off": off, "effect": effect, "bound": bound})
+        with warnings.catch_warnings():
+            disable_progress_bars()
+            warnings.filterwarnings("ignore", module="peft")  # of tied weights, untied here
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            return _merge(request, adapter, base, draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return Merged(
-        folder=request.to, base=plan.base, dtype=plan.dtype, parameters=plan.parameters, bytes=size, off=off, effect=effect,
-        bound=bound, needs=plan.needs, notes=tuple(plan.notes),
-    )  # fmt: skip
 
 
-def _planned(request: Request) -> _Plan:
-    """Look at everything that can be wrong before the weights are loaded."""
-    if request.to.exists() or request.to.is_symlink():
-        raise UsageError(f"{request.to} is there already", fix="--to ANOTHER_FOLDER")
-    adapter = merge_adapter.read(request.adapter)
-    base = merge_adapter.base_of(adapter, request.base)
-    dtype = request.dtype or _own_dtype(base)
-    _quiet()
-    config, loader = merge_adapter.config_of(adapter, base), merge_adapter.model_class(adapter, base)
-    parameters = merge_adapter.check_fit(adapter, config, loader, base)
-    needs = merge_adapter.needs(parameters, dtype, adapter, request.to, request.device)
-    merge_adapter.check_needs(needs, target=request.to, device=request.device)
-    request.say(f"loading {base}")
-    free = f"{needs.memory / 1e9:.3g} GB of memory are needed, {needs.memory_free / 1e9:.3g} GB are free"
-    request.say(f"{parameters:,} parameters in {dtype}; {free}")
-    return _Plan(
-        adapter=adapter, base=base, dtype=dtype, config=config, loader=loader, parameters=parameters, needs=needs,
-        notes=_notes(adapter, base, request.base), began=time.monotonic(),
-    )  # fmt: skip
-
-
-def _finish(request: Request, plan: _Plan, draft: Path, found: dict[str, float]) -> int:
-    """Write where it comes from and the manifest, give the folder its name, and return the bytes of its files."""
-    more = {**found, "parameters": plan.parameters, "dtype": plan.dtype, "notes": plan.notes}
-    files.write_json(draft / RECORD, _record(request, plan, more))
-    source = read_manifest(request.adapter)
-    made = write_manifest(
-        draft, step=source.step if source else 0, world_size=source.world_size if source else 1, state=("model",),
-        run_id=source.run_id if source else None, attempt=source.attempt if source else None, began=plan.began,
-    )  # fmt: skip
-    if request.to.exists():
-        raise UsageError(f"{request.to} has come meanwhile", fix="--to ANOTHER_FOLDER")
-    draft.rename(request.to)
-    return made.bytes
-
-
-def _own_dtype(base: Path) -> str:
-    config = files.read_json(base / "config.json") or {}
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-    said = next((each for each in (config.get("dtype"), config.get("torch_dtype"), (text or {}).get("dtype")) if each), "float32")
-    return str(said) if said in merge_adapter.DTYPES else "float32"
-
-
-def _notes(adapter: Adapter, base: Path, asked: Path | None) -> list[str]:
-    named = adapter.base
-    if asked is None or named is None or Path(named).expanduser().resolve() == base.resolve():
-        return []
-    return [f"the adapter was trained on {named}; that {base} is the same model is your word"]
-
-
-def _quiet() -> None:
-    from hpctrain.training.process import disable_progress_bars
-
-    disable_progress_bars()
-    warnings.filterwarnings("ignore", module="peft")  # of tied weights, which are looked at here
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-
-
-# -- merging -----------------------------------------------------------------------------------------------------------
-
-
-def _made(request: Request, plan: _Plan, draft: Path) -> tuple[Any, Any, float]:
-    """Write the merged model, and return the logits of base and adapter, those of the merged weights, and the adapter's effect."""
-    from peft import PeftModel
-
-    adapter, base = plan.adapter, plan.base
-    model = _load(plan.loader, base, plan.dtype, request.device, config=_base_config(base, plan.config))
-    rows, vocabulary = model.get_input_embeddings().weight.shape[0], merge_adapter.vocabulary_of(adapter)
-    if vocabulary is not None and vocabulary != rows:
-        plan.notes.append(f"the vocabulary grows from {rows} to {vocabulary}, as the adapter has it")
-        model.resize_token_embeddings(vocabulary, mean_resizing=False)
-    if _untie(model, adapter):
-        plan.notes.append("embedding and output layer were one tensor in the base; the adapter changes one of them, and they are two now")
-    try:
-        both = PeftModel.from_pretrained(model, str(adapter.folder), torch_device=request.device)
-    except (RuntimeError, ValueError, KeyError) as error:
-        said = tuple(str(error).strip().splitlines()[:3])
-        raise UsageError(f"the adapter in {adapter.folder} cannot be put onto {base}", details=said, fix="--base FOLDER") from error
-    both.eval()
-    wanted = logits(both)
-    with both.disable_adapter():
-        effect = float((logits(both) - wanted).abs().max())
+def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path) -> Merged:
+    began, notes = time.monotonic(), list[str]()
+    tensors = _tensors(request.adapter)
+    config, loader = _config_of(request.adapter, adapter, tensors, base), _class_of(adapter, base)
+    named = adapter.get("base_model_name_or_path")
+    if named and Path(named) != base:
+        notes.append(
+            f"the adapter was trained on {named}; whether {base} is the same model is not checked"
+        )
+    stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
+    stored = stored if stored in _ITEM_BYTES else "float32"
+    dtype = request.dtype or stored
+    memory = _check_room(request, base, draft, larger=_ITEM_BYTES[dtype] / _ITEM_BYTES[stored])
+    request.say(f"loading {base} in {dtype}; {memory / 1e9:.3g} GB of memory are needed")
+    model = _load(loader, base, dtype, config=config).to(request.device)
+    parameters = int(model.num_parameters())
+    if _untie(model, adapter, tensors):
+        notes.append(
+            "embedding and output layer were one tensor in the base; the adapter changes one of"
+            " them, and they are two now"
+        )
+    model = _with_adapter(model, request, tensors, base, named)
+    wanted = _logits(model)
+    with model.disable_adapter():
+        effect = float((_logits(model) - wanted).abs().max())
     request.say("merging")
     try:
-        merged = both.merge_and_unload(safe_merge=True)
+        model = model.merge_and_unload(safe_merge=True)
     except ValueError as error:  # NaN in the adapter
-        fix = "merge an earlier checkpoint: hpctrain checkpoints list"
-        raise HpctrainError("the adapter cannot be merged", details=(str(error),), fix=fix) from error
-    return wanted, _write(merged, draft, adapter, base, request.max_shard_size), effect
+        raise HpctrainError(
+            "the adapter cannot be merged",
+            details=(str(error),),
+            fix="hpctrain checkpoints list",
+            hint="merge an earlier checkpoint",
+        ) from error
+    model.save_pretrained(draft, max_shard_size="5GB")
+    _copy_tokenizer(request.adapter, base, draft)
+    del model
+    gc.collect()  # free memory before the model is reloaded
+    request.say("loading what was written")
+    bound = bound_of(dtype, wanted, effect)
+    off = _verify(_load(loader, draft, dtype).to(request.device).eval(), wanted, dtype, bound)
+    if effect <= bound:
+        wider = "; --dtype float32 keeps it" if dtype != "float32" else ""
+        notes.append(
+            f"the adapter changes logits by {effect:.2g}, no more than the rounding of"
+            f" {dtype}{wider}"
+        )
+    result = {
+        "dtype": dtype,
+        "parameters": parameters,
+        "off": off,
+        "effect": effect,
+        "bound": bound,
+    }
+    record = {
+        "schema": 1,
+        "at": round(time.time(), 3),
+        "adapter": str(request.adapter.absolute()),
+        "base": str(base.absolute()),
+        "versions": {name: importlib.metadata.version(name) for name in _LIBRARY_NAMES},
+        **result,
+        "notes": notes,
+    }
+    files.write_json(draft / RECORD, record)
+    source = read_manifest(request.adapter)
+    manifest = write_manifest(
+        draft,
+        step=source.step if source else 0,
+        world_size=source.world_size if source else 1,
+        state=("model",),
+        run_id=source.run_id if source else None,
+        attempt=source.attempt if source else None,
+        began=began,
+    )
+    draft.rename(request.to)  # fails if the target has files
+    return Merged(
+        folder=request.to,
+        base=base,
+        bytes=manifest.bytes,
+        memory=memory,
+        notes=tuple(notes),
+        **result,  # type: ignore[arg-type]
+    )
 
 
-def _base_config(base: Path, config: Any) -> Any:
-    """Return the configuration to load the base with: the merged one's but for the vocabulary, which grows afterwards."""
-    from transformers import AutoConfig
+# -- the adapter and its base ----------------------------------------------------------------------
 
-    size = AutoConfig.from_pretrained(str(base), local_files_only=True).get_text_config().vocab_size
-    config.get_text_config().vocab_size = size
+
+def _adapter_config(folder: Path) -> Mapping[str, Any]:
+    config = files.read_json(folder / CONFIG)
+    if config is None and (folder / "config.json").is_file():
+        raise UsageError(
+            f"{folder} holds a whole model and no adapter: there is nothing to merge",
+            hint=f"use it as it is: --model_name_or_path {shell.quote(folder)}",
+        )
+    look = f"ls -l {shell.quote(folder)}"
+    if config is None:
+        raise UsageError(f"{folder} has no readable {CONFIG}", fix=look)
+    if config.get("peft_type") != "LORA":
+        raise UsageError(
+            f"{folder} is an adapter of kind {config.get('peft_type')}; only LoRA, DoRA and rsLoRA"
+            " can be merged",
+            fix=f"cat {shell.quote(folder / CONFIG)}",
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise UsageError(f"{folder} has no {WEIGHTS}", fix=look)
     return config
 
 
-def _load(loader: Any, folder: Path, dtype: str, device: str, **named: Any) -> Any:
-    import torch
-    from safetensors import SafetensorError
-
+def _tensors(folder: Path) -> dict[str, Any]:
     try:
-        model = loader.from_pretrained(str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named)
+        return load_peft_weights(str(folder), device="cpu")  # type: ignore[no-any-return]
     except SafetensorError as error:
-        fix = f"ls -l {shlex.quote(str(folder))}, and copy what is damaged anew"
-        raise UsageError(f"the weights in {folder} cannot be read", details=(str(error),), fix=fix) from error
-    return model.to(device).eval()
+        raise UsageError(
+            f"{folder / WEIGHTS} cannot be read",
+            details=(str(error).splitlines()[0],),
+            fix=f"ls -l {shell.quote(folder)}",
+        ) from error
 
 
-def _untie(model: Any, adapter: Adapter) -> bool:
-    """Make two tensors of a tied embedding where the adapter changes one: added to the tensor, the change would reach both."""
+def differences(model: Any, tensors: Mapping[str, Any]) -> list[str]:
+    """Return how the tensors of a LoRA adapter differ from those that a model with a new LoRA
+    adapter expects.
+    """
+    expected = get_peft_model_state_dict(model)
+    found = []
+    for name in dict.fromkeys((*expected, *tensors)):
+        if name not in tensors:
+            found.append(f"{name}: not in the adapter")
+        elif name not in expected:
+            found.append(f"{name}: the model has none")
+        elif tensors[name].shape != expected[name].shape:
+            shapes = list(tensors[name].shape), list(expected[name].shape)
+            found.append(f"{name}: {shapes[0]}, and {shapes[1]} in the model")
+    return found
+
+
+def load_adapter(model: Any, folder: Path) -> None:
+    """Load the weights of a LoRA adapter into the new adapter of `model`.
+
+    Raises:
+        HpctrainError: its tensors do not match the model's adapter.
+    """
+    saved = load_peft_weights(str(folder), device="cpu")
+    if different := differences(model, saved):
+        config = files.read_json(folder / "adapter_config.json") or {}
+        modules = " ".join(config.get("target_modules") or ())
+        raise HpctrainError(
+            f"the LoRA adapter in {folder} is another one than this training's",
+            details=(f"{len(different)} tensors differ, such as {different[0]}",),
+            hint=f"use --lora_r {config.get('r')} --lora_target_modules {shell.quote(modules)}",
+        )
+    set_peft_model_state_dict(model, saved)
+
+
+def _base_of(request: Request, adapter: Mapping[str, Any]) -> Path:
+    """Return the directory of the base model.
+
+    Raises:
+        UsageError: it is missing, incomplete, or quantized.
+    """
+    name = str(request.base or adapter.get("base_model_name_or_path") or "")
+    if not name:
+        raise UsageError(
+            f"{request.adapter} does not name the model that it was trained on",
+            hint="use --base FOLDER",
+        )
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        which = "" if request.base is not None else "that the adapter names "
+        raise UsageError(
+            f"the base model {name} {which}is not there",
+            details=(f"adapter: {request.adapter}",),
+            hint="give its current directory: --base DIR",
+        )
+    if problems := preflight.check_model(str(folder), frozenset({"weights"})):
+        raise preflight.usage_error(problems)
+    if (files.read_json(folder / "config.json") or {}).get("quantization_config"):
+        raise UsageError(
+            f"the base model {folder} is stored quantized, and an adapter is merged into full"
+            " weights",
+            hint="use --base FOLDER with the model as it was before",
+        )
+    return folder
+
+
+def _config_of(
+    folder: Path, adapter: Mapping[str, Any], tensors: Mapping[str, Any], base: Path
+) -> Any:
+    """Return the config of the base, with the classes if it is a classifier.
+
+    Raises:
+        UsageError: transformers does not support the model.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(base), local_files_only=True)
+    except (ValueError, OSError) as error:
+        raise UsageError(
+            f"transformers does not know the model in {base}",
+            details=(str(error).splitlines()[0],),
+            fix=f"cat {shell.quote(base)}/config.json",
+        ) from error
+    if _classifies(adapter):
+        heads = (".score.weight", ".classifier.weight", ".classifier.out_proj.weight")
+        config.num_labels = next(
+            (len(tensors[name]) for name in tensors if name.endswith(heads)), config.num_labels
+        )
+        saved = files.read_json(folder / CLASSIFIER) or {}
+        if names := saved.get("id2label"):
+            config.id2label = {int(number): name for number, name in names.items()}
+            config.label2id = {name: number for number, name in config.id2label.items()}
+        config.problem_type = saved.get("problem_type")
+        if saved.get("pad_token_id") is not None:
+            config.pad_token_id = config.get_text_config().pad_token_id = saved["pad_token_id"]
+    return config
+
+
+def _classifies(adapter: Mapping[str, Any]) -> bool:
+    return adapter.get("task_type") == "SEQ_CLS"
+
+
+def _class_of(adapter: Mapping[str, Any], base: Path) -> Any:
+    if _classifies(adapter):
+        return transformers.AutoModelForSequenceClassification
+    names = (files.read_json(base / "config.json") or {}).get("architectures") or [""]
+    return getattr(transformers, str(names[0]), None) or transformers.AutoModelForCausalLM
+
+
+def _check_room(request: Request, base: Path, draft: Path, *, larger: float) -> int:
+    """Return the bytes of memory that merging needs: the weights once, the adapter twice (as read,
+    and as added).
+
+    Raises:
+        HpctrainError: memory or disk space is too small.
+    """
+    patterns = ("*.safetensors", "pytorch_model*.bin")
+    sizes = [sum(each.stat().st_size for each in base.glob(pattern)) for pattern in patterns]
+    weights = int(max(sizes) * larger)
+    memory = weights + 2 * (request.adapter / WEIGHTS).stat().st_size
+    memory += _LIBRARIES if request.device == "cpu" else 0
+    needed = {
+        f"memory ({request.device})": (memory, _free_memory(request.device)),
+        "disk": (weights, shutil.disk_usage(draft).free),
+    }
+    problems = [
+        f"{need / 1e9:.3g} GB of {what} are needed, and {free / 1e9:.3g} GB are free"
+        for what, (need, free) in needed.items()
+        if need > free
+    ]
+    if problems:
+        raise HpctrainError(
+            f"the model cannot be merged here: {problems[0]}",
+            details=tuple(problems[1:]),
+            hint="use --dtype bfloat16, a node with more memory, or --to on a larger disk",
+        )
+    return memory
+
+
+def _free_memory(device: str) -> int:
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    free = int(psutil.virtual_memory().available)
+    try:
+        level = host.find_limit()
+        if level is not None and (limit := level.limit_mib()) is not None:
+            return min(free, max(0, limit - level.used_mib()) * host.MIB)
+    except (OSError, ValueError):  # the cgroup cannot be read
+        pass
+    return free
+
+
+def devices() -> int:
+    """Return how many GPUs torch sees."""
+    return int(torch.cuda.device_count())
+
+
+# -- merging ---------------------------------------------------------------------------------------
+
+
+def _load(loader: Any, folder: Path, dtype: str, **named: Any) -> Any:
+    try:
+        return loader.from_pretrained(
+            str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named
+        )
+    except SafetensorError as error:
+        raise UsageError(
+            f"the weights in {folder} cannot be read",
+            details=(str(error),),
+            fix=f"ls -l {shell.quote(folder)}",
+            hint="copy the damaged files again",
+        ) from error
+
+
+def _untie(model: Any, adapter: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
+    """Untie the output layer if the adapter changes it or the embedding: merged into a shared
+    tensor, the change would affect both. Return whether it was untied.
+    """
     inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = outer is not None and inner.weight.data_ptr() == outer.weight.data_ptr()
-    if not tied or not merge_adapter.touches_embeddings(adapter) or adapter.config.get("ensure_weight_tying"):
+    names = [name for name, module in model.named_modules() if module in (inner, outer)]
+    if (
+        outer is None
+        or inner.weight is not outer.weight
+        or adapter.get("ensure_weight_tying")
+        or not any(f".{name}." in tensor for name in names for tensor in tensors)
+    ):
         return False
-    import torch
-
     outer.weight = torch.nn.Parameter(inner.weight.detach().clone(), requires_grad=False)
-    model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False
+    model.config.tie_word_embeddings = False
+    model.config.get_text_config().tie_word_embeddings = False
     return True
 
 
-def logits(model: Any) -> Any:
-    """Return a model's logits, in float32 on the host, for token ids that are the same each time, without padding."""
-    import torch
+def _with_adapter(
+    model: Any, request: Request, tensors: Mapping[str, Any], base: Path, named: str | None
+) -> Any:
+    try:
+        both = PeftModel.from_pretrained(model, str(request.adapter), torch_device=request.device)
+        wrong = differences(both, tensors)
+    except (RuntimeError, ValueError, KeyError) as error:
+        wrong = str(error).strip().splitlines()
+    if wrong:
+        raise UsageError(
+            f"the adapter in {request.adapter} is not one of {base}",
+            details=(*wrong[:3], f"the adapter names as its base: {named}"),
+            hint=f"use --base {'FOLDER' if named in (None, str(base)) else named}",
+        )
+    return both.eval()
 
+
+def _logits(model: Any) -> Any:
+    """Return a model's logits for fixed token ids without padding, in float32 on the host."""
     size = model.get_input_embeddings().weight.shape[0]
     pad = getattr(model.config.get_text_config(), "pad_token_id", None)
     known = [number for number in range(1, size, max(1, size // 997)) if number != pad]
@@ -279,88 +478,41 @@ def logits(model: Any) -> Any:
         return model(input_ids=ids.to(next(model.parameters()).device)).logits.float().cpu()
 
 
-def _write(model: Any, draft: Path, adapter: Adapter, base: Path, max_shard_size: str) -> Any:
-    """Write the folder, and return the merged model's logits, which the written one must give to the last bit."""
-    model.save_pretrained(draft, max_shard_size=max_shard_size)
-    source = adapter.folder if any(any(adapter.folder.glob(pattern)) for pattern in ("tokenizer*", "vocabulary.json")) else base
+def _copy_tokenizer(adapter: Path, base: Path, draft: Path) -> None:
+    has_tokenizer = any(adapter.glob("tokenizer*")) or (adapter / "vocab.json").is_file()
     for pattern in _TOKENIZER:
-        for file in source.glob(pattern):
+        for file in (adapter if has_tokenizer else base).glob(pattern):
             if file.is_file() and not (draft / file.name).exists():
                 shutil.copyfile(file, draft / file.name)
-    if (base / "generation_config.json").is_file() and not adapter.classifies:
-        shutil.copyfile(base / "generation_config.json", draft / "generation_config.json")
-    return logits(model)
 
 
 def bound_of(dtype: str, wanted: Any, effect: float) -> float:
-    """Return how far logits may be off: rounding, and never more than half of what the adapter changes, where that is more than it.
-
-    A folder into which no adapter was merged is off by all of that.
+    """Return the accepted error of logits: half of the adapter's effect, limited to the range of
+    rounding errors. A result without the adapter is off by its entire effect.
     """
     least, most = ROUNDING[dtype]
     largest = max(float(wanted.abs().max()), 1e-6)
     return min(most * largest, max(least * largest, effect / 2))
 
 
-def _verify(draft: Path, loader: Any, dtype: str, *, device: str, wanted: Any, whole: Any, bound: float) -> float:
-    """Load the written folder, compare, and return how far the logits are off.
+def _verify(model: Any, wanted: Any, dtype: str, bound: float) -> float:
+    """Compare the logits of the reloaded model with those of base and adapter; return the largest
+    difference.
 
     Raises:
-        HpctrainError: it is not complete, not finite, or gives something else.
+        HpctrainError: they differ too much, or are not finite.
     """
-    import torch
-
-    model, said = loader.from_pretrained(str(draft), dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True)
-    model = model.to(device).eval()
-    wrong = [
-        f"{name}: {', '.join(sorted(map(str, said[name]))[:4])}"
-        for name in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        if said[name]
-    ]
-    wrong += [
-        f"{name} is not finite" for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not tensor.isfinite().all()
-    ]
-    found = logits(model)
-    off = float((found - wanted).abs().max())
-    if not torch.equal(found, whole):
-        wrong.append(f"loaded anew, logits differ by {float((found - whole).abs().max()):.3g} from those of the weights that were written")
+    off = float((_logits(model) - wanted).abs().max())
     if not off <= bound:
-        wrong.append(f"logits differ by {off:.3g} from those of base and adapter, and may by {bound:.3g}")
-    if wrong:
+        narrow = dtype != "float32"
         raise HpctrainError(
-            "the merged model is not what it should be, and nothing was kept", details=tuple(wrong[:6]),
-            fix="--dtype float32" if dtype != "float32" else "load base and adapter with peft, and report this",
-        )  # fmt: skip
+            "the merged model is not what it should be, and nothing was kept",
+            details=(
+                f"logits differ by {off:.3g} from those of base and adapter, and may by"
+                f" {bound:.3g}",
+            ),
+            hint=(
+                "use --dtype float32" if narrow else "load base and adapter with peft, report this"
+            ),
+        )
     return off
-
-
-# -- where it comes from -----------------------------------------------------------------------------------------------
-
-
-def _record(request: Request, plan: _Plan, more: dict[str, Any]) -> dict[str, Any]:
-    import peft
-    import torch
-    import transformers
-
-    adapter, base = plan.adapter, plan.base
-    versions = {"hpctrain": __version__, "torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__}
-    of_adapter = _digests(adapter.folder, (*merge_adapter.WEIGHTS, merge_adapter.CONFIG))
-    of_base = _digests(base, ("*.safetensors", "pytorch_model*.bin", "config.json"))
-    return {
-        "schema": 1,
-        "at": round(time.time(), 3),
-        "adapter": {"path": str(request.adapter.absolute()), "files": of_adapter},
-        "base": {"path": str(base.absolute()), "named": adapter.base, "files": of_base},
-        "versions": versions,
-        **more,
-    }
-
-
-def _digests(folder: Path, patterns: tuple[str, ...]) -> dict[str, str]:
-    """Return the SHA-256 of files, by name."""
-    found = {}
-    for pattern in patterns:
-        for file in sorted(folder.glob(pattern)):
-            with file.open("rb") as stream:
-                found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found

@@ -1,38 +1,230 @@
-"""The options of the shipped trainings: parsed, checked, all problems at once; nothing is connected before they are found possible."""
+"""The options of the built-in trainings: parsed, and checked with all problems in one error, before
+the ranks connect.
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpctrain import installed
 from hpctrain.errors import UsageError
-from hpctrain.jobs import shell
-from hpctrain.runs import layout
+from hpctrain.runs import checkpoints, layout
 from hpctrain.training import preflight, trackers
-from hpctrain.training.arguments import ModeArguments, MonitorArguments, SurvivalArguments
-from hpctrain.training.starting import Weights, weights_problems, weights_to_start_from
-from hpctrain.training.task import Task, Unasked, is_unasked
-from hpctrain.training.traps_asked import REMOVED
+from hpctrain.training.preflight import LibraryDefault, Problem, is_default
+from hpctrain.training.preflight.rules import REMOVED
+from hpctrain.training.process import cpu_requested
+from hpctrain.util import files, installed, shell
 
-#: Options of a LoRA adapter that have a number where nobody gives one.
+
+@dataclass
+class CommonArguments:
+    """hpctrain's options of every training."""
+
+    memory_every: int = field(
+        default=10,
+        metadata={"help": "Steps between two memory samples of each rank; 0 takes none."},
+    )
+    speed_every: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Steps between two lines of the speed; by default as logging_steps; 0 writes none."
+            )
+        },
+    )
+    init_from: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Start from these weights only: a directory, RUN_ID,"
+                " RUN_ID/checkpoint-40, or stage:NAME."
+            )
+        },
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Stop after this many evaluations in a row without a better metric_for_best_model."
+            )
+        },
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "Minimum improvement that counts."}
+    )
+    stop_on_nan: bool = field(
+        default=True,
+        metadata={"help": "End with an error when the gradient norm is NaN or infinite."},
+    )
+    resume_with_missing_state: bool = field(
+        default=False,
+        metadata={
+            "help": "Resume without the optimizer's, the scheduler's or the random numbers' state."
+        },
+    )
+    resume_with_other_world_size: bool = field(
+        default=False, metadata={"help": "Resume with another number of processes."}
+    )
+    resume_with_other_data: bool = field(
+        default=False, metadata={"help": "Resume with another dataset."}
+    )
+    resume_without_manifest: bool = field(
+        default=False, metadata={"help": "Resume a checkpoint that was not saved by hpctrain."}
+    )
+    evaluate_only: bool = field(
+        default=False,
+        metadata={"help": "Evaluate the weights on the evaluation split, train nothing, and end."},
+    )
+    trial: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "The file of a trial of `hpctrain tune`: it names the study that the evaluations"
+                " are told to."
+            )
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A built-in training. The functions are called on every rank and do not print.
+
+    Attributes:
+        name: `sft` or `classify`, the module in hpctrain.training.
+        classes: imports the libraries, and returns the dataclasses of the options: those of
+            ScriptArguments, the training arguments and ModelConfig first, then the task's own
+            (`Options.own`).
+        parser_defaults: replace the defaults of those classes before parsing.
+        problems: returns the problems in a namespace of all options, before anything is loaded.
+        prepare: takes the namespace and the loaded splits (the second may be None), and returns the
+            splits to train on; may raise UsageError.
+        defaults: returns values for unset options, from the namespace, whether the training runs on
+            the CPU, and the training split.
+        trainer: builds the Trainer from the options, `survival` and the callbacks.
+    """
+
+    name: str
+    classes: Callable[[], tuple[type, ...]]
+    parser_defaults: Mapping[str, Any] = field(default_factory=dict)
+    problems: Callable[[Any], Iterable[Problem]]
+    prepare: Callable[[Any, Any, Any], tuple[Any, Any]]
+    defaults: Callable[..., dict[str, Any]]
+    trainer: Callable[[Options, Any, list[Any]], Any]
+
+    @property
+    def help(self) -> str:
+        """The command that prints the options."""
+        return f"python -m hpctrain.training.{self.name} --help"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The weights to load before the first step.
+
+    Attributes:
+        model: the model's directory.
+        adapter: the directory of a LoRA adapter whose weights initialize the new adapter, or None.
+        word: the value of `--init_from`.
+    """
+
+    model: str | None
+    adapter: Path | None = None
+    word: str | None = None
+
+    def in_words(self) -> str:
+        """Return the first log line of a training that starts with these weights, without the
+        prefix.
+        """
+        if self.word is None:
+            return f"starts from scratch with the weights of {self.model}"
+        found = str(self.adapter or self.model)
+        what = "weights only: optimizer, learning rate and data start from scratch"
+        where = "" if found == self.word else f": {found}"
+        return f"starts from the weights of {self.word}{where} ({what})"
+
+
+def weights_to_start_from(asked: Any) -> tuple[Weights, list[Problem]]:
+    """Return the weights that the options request, and the problems of `--init_from`.
+
+    A run that resumes from its own checkpoint does not need the weights of its first start. If they
+    no longer exist, the model's directory provides the architecture.
+    """
+    plain = Weights(model=asked.model_name_or_path)
+    if asked.init_from is None:
+        return plain, []
+    run_dir = os.environ.get(layout.RUN_DIR_VARIABLE)
+    runs = Path(run_dir).absolute().parent if run_dir else Path(layout.RUNS)
+    try:
+        folder = checkpoints.weights_of(
+            asked.init_from, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE)
+        )
+    except UsageError as error:
+        own = Path(asked.output_dir or Path(run_dir or ".") / checkpoints.CHECKPOINTS)
+        if (
+            run_dir
+            and plain.model is not None
+            and checkpoints.newest_complete(own, digests=False)[0] is not None
+        ):
+            return plain, []
+        return plain, [
+            Problem(
+                "; ".join([f"--init_from: {error.what}", *map(str.strip, error.details)]),
+                error.fix or error.hint or "",
+                command=error.fix is not None,
+            )
+        ]
+    if (folder / "adapter_config.json").is_file():
+        config = files.read_json(folder / "adapter_config.json") or {}
+        model = plain.model or config.get("base_model_name_or_path")
+        return Weights(model=model, adapter=folder, word=asked.init_from), []
+    return Weights(model=str(folder), word=asked.init_from), []
+
+
+def _weights_problems(weights: Weights, asked: Any, needs: frozenset[str]) -> Iterator[Problem]:
+    """Yield the problems of the directories that are visible without loading them; `needs` as in
+    `preflight.check_model`.
+    """
+    yield from preflight.check_model(weights.model, needs)
+    if weights.adapter is None:
+        return
+    if not (weights.adapter / "adapter_model.safetensors").is_file():
+        yield Problem(
+            f"{weights.adapter} has no adapter_model.safetensors",
+            f"ls {shell.quote(weights.adapter)}",
+            command=True,
+        )
+    if not asked.use_peft and not asked.evaluate_only:  # it takes the adapter's settings
+        config = files.read_json(weights.adapter / "adapter_config.json") or {}
+        yield Problem(
+            f"--init_from {weights.word} is a LoRA adapter, and this training has none",
+            f"use --use_peft true --lora_r {config.get('r', 'R')}, or merge the adapter into its"
+            " model first",
+        )
+
+
+#: LoRA options whose default is a number.
 _RANK = ("lora_r", "lora_alpha")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything that was asked for, parsed, and found possible.
+    """All options, parsed and checked.
 
     Attributes:
         task: which training this is.
-        script, training, model: TRL's ScriptArguments, the training arguments (SFTConfig or another), and ModelConfig.
-        own: the task's own dataclasses, in the order in which it names them.
-        splits: the names of the splits that are read: the training split, and the evaluation split where one is evaluated.
+        script, training, model: TRL's ScriptArguments, the training arguments (SFTConfig or
+            another), and ModelConfig.
+        own: the task's own dataclasses, in the order of `Task.classes`.
+        splits: names of the splits to read: the training split, and the evaluation split if there
+            is an evaluation.
     """
 
     task: Task
@@ -40,44 +232,85 @@ class Options:
     training: Any
     model: Any
     own: tuple[Any, ...] = ()
-    monitor: MonitorArguments
-    mode: ModeArguments
-    survival: SurvivalArguments
+    common: CommonArguments
     weights: Weights
     splits: list[str]
     train_dataset: Any
     eval_dataset: Any
 
+    def peft_config(self) -> Any:
+        """Return the settings of the adapter to evaluate, else those of the options; None without
+        LoRA.
+
+        Raises:
+            UsageError: the adapter's settings cannot be read.
+        """
+        if not self.common.evaluate_only or self.weights.adapter is None:
+            from trl import get_peft_config
+
+            return get_peft_config(self.model)
+        from peft import PeftConfig
+
+        try:
+            found = PeftConfig.from_pretrained(str(self.weights.adapter))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            path = self.weights.adapter / "adapter_config.json"
+            raise UsageError(
+                f"{path} cannot be read", details=(str(error),), fix=f"cat {shell.quote(path)}"
+            ) from error
+        found.inference_mode = False  # as in the training: its head is computed in float32
+        found.base_model_name_or_path = None  # peft warns of another name, in every process
+        return found
+
 
 def read_options(argv: list[str], task: Task) -> Options:
-    """Parse, check, and only then build the training arguments, which starts the process group.
+    """Parse and check the options, then build the training arguments, which starts the process
+    group.
 
     Args:
-        argv: the words of the command line.
-        task: whose options they are.
+        argv: the command line.
+        task: the task that they belong to.
 
     Raises:
-        UsageError: something is missing or cannot be; all problems in one error.
+        UsageError: options are missing or invalid; all problems in one error.
     """
     parser = _parser(task)
     arguments = _apply_config(parser, list(argv), task.help)
-    # The exact options, as TRL's parser understands them, without building the classes: SFTConfig connects the ranks.
+    # TRL's parser, but without building the classes, because SFTConfig connects the ranks.
     asked, unknown = parser.parse_known_args(arguments)
-    problems = [_unknown_option(text, parser, task.help) for text in unknown if text.startswith("-")]
+    problems = [
+        _unknown_option(text, parser, task.help) for text in unknown if text.startswith("-")
+    ]
     if unknown and not problems:
-        problems.append(preflight.Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help))
-    asked.dataset_test_split = preflight.evaluation_split(asked.dataset_name, asked.dataset_test_split)
+        problems.append(
+            Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help, command=True)
+        )
+    # The node-local copy, if the job script made one.
+    asked.dataset_name = os.environ.get(layout.DATA_VARIABLE) or asked.dataset_name
+    asked.dataset_test_split = preflight.evaluation_split(
+        asked.dataset_name, asked.dataset_test_split
+    )
     splits = [] if asked.evaluate_only else [asked.dataset_train_split]
     splits += [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
-    cpu = bool(asked.use_cpu or _says_yes(os.environ.get("ACCELERATE_USE_CPU")))
+    cpu = bool(asked.use_cpu or cpu_requested())
     weights = _check(asked, task, problems, splits=splits, cpu=cpu)
-    train_dataset, eval_dataset = task.prepare(asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only))
-    ranks = {name: int(getattr(asked, name)) for name in _RANK}  # plain numbers, for what is written of them
-    chosen = {**ranks, **_defaults(asked, cpu=cpu), **task.defaults(asked, cpu=cpu, data=train_dataset)}
-    parser.set_defaults(**{name: value for name, value in chosen.items() if is_unasked(getattr(asked, name))}, use_cpu=cpu)
-    parser.set_defaults(dataset_test_split=asked.dataset_test_split)
-    script, training, model, *own, monitor, survival, mode = _build(parser, arguments, task.help)
-    model.model_name_or_path = weights.model
+    train_dataset, eval_dataset = task.prepare(
+        asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only)
+    )
+    ranks = {name: int(getattr(asked, name)) for name in _RANK}  # as plain numbers
+    chosen = {
+        **ranks,
+        **_defaults(asked, cpu=cpu),
+        **task.defaults(asked, cpu=cpu, data=train_dataset),
+    }
+    unset = {name: value for name, value in chosen.items() if is_default(getattr(asked, name))}
+    try:
+        script, training, model, *own, common = parser.parse_dict(
+            {**vars(asked), **unset}, allow_extra_keys=True
+        )
+    except (ValueError, TypeError, NotImplementedError) as error:  # mutually exclusive options
+        what = f"the training cannot be set up like this: {error}"
+        raise UsageError(what, fix=task.help) from error
     _check_world(training)
     return Options(
         task=task,
@@ -85,9 +318,7 @@ def read_options(argv: list[str], task: Task) -> Options:
         training=training,
         model=model,
         own=tuple(own),
-        monitor=monitor,
-        mode=mode,
-        survival=survival,
+        common=common,
         weights=weights,
         splits=splits,
         train_dataset=train_dataset,
@@ -95,11 +326,13 @@ def read_options(argv: list[str], task: Task) -> Options:
     )
 
 
-def _check(asked: Any, task: Task, problems: list[preflight.Problem], *, splits: list[str], cpu: bool) -> Weights:
-    """Return the weights to start from, once nothing is wrong.
+def _check(
+    asked: Any, task: Task, problems: list[Problem], *, splits: list[str], cpu: bool
+) -> Weights:
+    """Return the weights to start from if there are no problems.
 
     Args:
-        asked: the options; what the task looks at in them becomes what will be loaded.
+        asked: the options; updated with the model and dataset that will be loaded.
         task: which training this is.
         problems: found so far.
         splits: the splits that will be read.
@@ -108,33 +341,37 @@ def _check(asked: Any, task: Task, problems: list[preflight.Problem], *, splits:
     Raises:
         UsageError: all problems.
     """
+    import torch
+
     weights, wrong = weights_to_start_from(asked)
     found = [*problems, *preflight.check_launch(os.environ), *preflight.check_sharding(os.environ)]
-    found += wrong or weights_problems(weights, asked, task.model_needs(asked))
+    scratch = bool(getattr(asked, "from_scratch", False))
+    needs = preflight.model_needs(task.name, from_scratch=scratch)
+    found += wrong or _weights_problems(weights, asked, needs)
     found += preflight.check_dataset(asked.dataset_name, splits)
-    found += preflight.check_gpus(_visible_gpus(), cpu=cpu, environ=os.environ, host=socket.gethostname())
+    found += preflight.check_gpus(
+        int(torch.cuda.device_count()), cpu=cpu, environ=os.environ, host=socket.gethostname()
+    )
     asked.use_cpu, asked.model_name_or_path = cpu, weights.model
-    found += _survival_problems(asked) + _adapter_problems(asked) + trackers.problems(asked.report_to) + task.problems(asked)
+    found += [
+        *_survival_problems(asked),
+        *_adapter_problems(asked),
+        *trackers.problems(asked.report_to),
+        *task.problems(asked),
+    ]
     if found:
         raise preflight.usage_error(found)
     return weights
 
 
-def _build(parser: Any, arguments: list[str], help_: str) -> tuple[Any, ...]:
-    """Return the options as the libraries' classes; this connects the ranks."""
-    try:
-        parsed = parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
-    except (ValueError, TypeError, NotImplementedError) as error:  # options that exclude each other
-        raise UsageError(f"the training cannot be set up like this: {error}", fix=help_) from error
-    return tuple(parsed[:-1])  # the last is what remains: --config
-
-
 def _parser(task: Task) -> Any:
-    """Return TRL's parser for the options, which raises UsageError instead of printing six hundred lines of usage."""
+    """Return TRL's parser for the options, raising UsageError instead of printing 600 lines of
+    usage.
+    """
     try:
         from trl import TrlParser
 
-        classes = (*task.classes(), MonitorArguments, SurvivalArguments, ModeArguments)
+        classes = (*task.classes(), CommonArguments)
     except ImportError as error:
         raise UsageError(f"cannot import TRL: {error}", fix=installed.command("train")) from error
 
@@ -142,40 +379,54 @@ def _parser(task: Task) -> Any:
         def error(self, message: str) -> NoReturn:
             raise UsageError(message, fix=task.help)
 
-    parser = Parser(classes, prog=f"python -m {task.module}", allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE.yaml", help="Read options from a YAML file; the command line wins.")
-    ours: dict[str, Any] = {"dtype": None, "logging_nan_inf_filter": False, "dataset_test_split": None, "use_peft": None}
-    ours |= {name: Unasked(parser.get_default(name)) for name in _RANK}  # so that the same number, given, can be told from it
+    parser = Parser(classes, prog=f"python -m hpctrain.training.{task.name}", allow_abbrev=False)
+    parser._option_string_actions[
+        "--report_to"
+    ].nargs = "+"  # transformers accepts a list, but its parser one value
+    parser.add_argument(
+        "--config",
+        metavar="FILE.yaml",
+        help="Read options from a YAML file; the command line wins.",
+    )
+    ours: dict[str, Any] = {
+        "dtype": None,
+        "logging_nan_inf_filter": False,
+        "dataset_test_split": None,
+        "use_peft": None,
+    }
+    ours |= {
+        name: LibraryDefault(parser.get_default(name)) for name in _RANK
+    }  # distinguishable from the same number set explicitly
     parser.set_defaults(**{**ours, **task.parser_defaults})
     return parser
 
 
 def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
-    """Make the values of `--config FILE` the parser's defaults, and return the command line without it.
+    """Use the values of `--config FILE` as the parser's defaults, and return the command line
+    without it.
 
     Raises:
-        UsageError: the file is missing, is no YAML mapping, or has keys that are no options.
+        UsageError: the file is missing, is not a YAML mapping, or has unknown keys.
     """
     import yaml
 
-    path: str | None = None
-    rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word == "--config":
-            path = next(words, "")
-        elif word.startswith("--config="):
-            path = word.partition("=")[2]
-        else:
-            rest.append(word)
+    of_file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    of_file.add_argument("--config", nargs="?", const="", dest="path")
+    given, rest = of_file.parse_known_args(argv)
+    path: str | None = given.path
     if path is None:
         return rest
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}") from error
+        raise UsageError(
+            f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}"
+        ) from error
     if not isinstance(values, dict):
-        raise UsageError(f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'", fix=f"cat {shell.quote(path)}")
+        raise UsageError(
+            f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'",
+            fix=f"cat {shell.quote(path)}",
+        )
     os.environ.update({name: str(value) for name, value in (values.pop("env", None) or {}).items()})
     unused = parser.set_defaults_with_config(**values)
     if unused:
@@ -183,83 +434,88 @@ def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
     return rest
 
 
-def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
+def _unknown_option(text: str, parser: Any, help_: str) -> Problem:
     name = text.partition("=")[0]
     now = REMOVED.get(name.removeprefix("--").replace("-", "_"))
     if now is not None:
-        return preflight.Problem(f"the option {name} is gone from transformers and TRL", now)
+        return Problem(f"the option {name} was removed from transformers and TRL", now)
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
     if not close:
-        return preflight.Problem(f"unknown option {name}", help_)
-    fix = f"{close[0]} in its place, in config.yaml under training or behind --; all of them: {help_}"
-    return preflight.Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
+        return Problem(f"unknown option {name}", help_, command=True)
+    fix = f"use {close[0]} in its place, in config.yaml under training or after --; all of them: {help_}"
+    return Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
 
 
-def _survival_problems(asked: Any) -> list[preflight.Problem]:
-    """Return what would keep the training from stopping and going on as it should."""
-    problems = []
-    if asked.early_stopping_patience is not None:
-        if asked.early_stopping_patience < 1:
-            what = f"--early_stopping_patience must be at least 1, not {asked.early_stopping_patience}"
-            problems.append(preflight.Problem(what, "--early_stopping_patience 3"))
-        if asked.eval_strategy == "no":
-            what = "--early_stopping_patience looks at evaluations, and there are none (eval_strategy is no)"
-            problems.append(preflight.Problem(what, "--eval_strategy steps --eval_steps 50"))
+def _survival_problems(asked: Any) -> Iterator[Problem]:
     if asked.save_only_model and os.environ.get(layout.RUN_DIR_VARIABLE):
-        what = "with --save_only_model a checkpoint has no optimizer state: a requeued job could not go on"
-        problems.append(preflight.Problem(what, "leave --save_only_model out; runs/RUN_ID/model has the weights alone"))
+        yield Problem(
+            "with --save_only_model a checkpoint has no optimizer state: a requeued job could not"
+            " go on",
+            "leave --save_only_model out; runs/RUN_ID/model has the weights alone",
+        )
     if getattr(asked, "enable_jit_checkpoint", False):
-        what = "--enable_jit_checkpoint stops each process by itself, at steps that may differ, and then they wait for each other"
-        problems.append(preflight.Problem(what, "leave it out: this training saves at SIGTERM by agreement"))
-    return problems
+        yield Problem(
+            "--enable_jit_checkpoint stops each process on its own, at steps that may differ, and"
+            " then they wait for each other",
+            "leave it out: this training saves at SIGTERM by agreement",
+        )
 
 
-def _adapter_problems(asked: Any) -> list[preflight.Problem]:
-    """Return options of an adapter that nobody asked for: TRL leaves them unread, and trains all weights without a word."""
-    if asked.use_peft is not None or asked.evaluate_only:  # an adapter that is evaluated has its own
-        return []
-    others = ("lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "use_rslora", "use_dora")
-    given = [name for name in _RANK if not is_unasked(getattr(asked, name))] + [name for name in others if getattr(asked, name)]
-    if not given:
-        return []
-    what = f"--{given[0]} is given without --use_peft true: there would be no adapter, and all weights would be trained"
-    return [preflight.Problem(what, "--use_peft true; or --use_peft false, to train all weights knowingly")]
-
-
-def _says_yes(text: str | None) -> bool:
-    return (text or "").strip().lower() in {"1", "true", "yes", "y", "on"}
-
-
-def _visible_gpus() -> int:
-    import torch
-
-    return int(torch.cuda.device_count())
+def _adapter_problems(asked: Any) -> Iterator[Problem]:
+    """Yield a problem for LoRA options without `--use_peft`: TRL ignores them and silently trains
+    all weights.
+    """
+    if asked.use_peft is not None or asked.evaluate_only:
+        return  # an adapter to evaluate has its own settings
+    others = (
+        "lora_target_modules",
+        "lora_target_parameters",
+        "lora_modules_to_save",
+        "use_rslora",
+        "use_dora",
+    )
+    given = [name for name in _RANK if not is_default(getattr(asked, name))]
+    given += [name for name in others if getattr(asked, name)]
+    if given:
+        yield Problem(
+            f"--{given[0]} is given without --use_peft true: there would be no adapter, and all"
+            " weights would be trained",
+            "use --use_peft true; or --use_peft false, to train all weights knowingly",
+        )
 
 
 def _load(name: str, splits: list[str], *, evaluate_only: bool) -> tuple[Any, Any]:
-    """Return the training split and the evaluation split (or None) of a folder that was checked; one that is only evaluated is both.
+    """Return the training split and the evaluation split (or None) of a checked dataset; in an
+    evaluation-only run one split is both.
 
     Raises:
         UsageError: the data cannot be read, or the first split is empty.
     """
     import datasets
 
-    # Truncation and packing would write their caches into the dataset's folder, which is shared and often read-only.
+    # Truncation and packing would write caches to the dataset's directory, which is shared and
+    # often read-only.
     datasets.disable_caching()
     try:
         data = datasets.load_from_disk(name)
     except Exception as error:
-        raise UsageError(f"cannot read the dataset '{name}'", details=(str(error),), fix=f"ls -lR {name}") from error
+        raise UsageError(
+            f"cannot read the dataset '{name}'",
+            details=(str(error),),
+            fix=f"ls -lR {shell.quote(name)}",
+        ) from error
     parts = [data[split] if isinstance(data, datasets.DatasetDict) else data for split in splits]
     if len(parts[0]) == 0:
         option = "test" if evaluate_only else "train"
-        raise UsageError(f"the dataset '{name}' has no rows in split '{splits[0]}'", fix=f"--dataset_{option}_split NAME")
-    # The libraries want something to train on even where nothing is trained.
+        raise UsageError(
+            f"the dataset '{name}' has no rows in split '{splits[0]}'",
+            hint=f"use --dataset_{option}_split NAME",
+        )
+    # The libraries require a training split even for an evaluation.
     return parts[0], parts[-1] if len(parts) > 1 or evaluate_only else None
 
 
 def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:
-    """Return our defaults that hold for every task; hpctrain/training/rails.py lists them."""
     import torch
 
     bf16 = not cpu and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -277,7 +533,7 @@ def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:
 
 
 def _check_world(training: Any) -> None:
-    """Refuse to train with another number of processes than the launcher started.
+    """Refuse to train if the world size differs from the number of processes started.
 
     Raises:
         UsageError: the Trainer would train alone, or in a smaller group.
@@ -286,6 +542,9 @@ def _check_world(training: Any) -> None:
     if training.world_size != world:
         raise UsageError(
             f"the launcher started {world} processes and the Trainer found {training.world_size}",
-            details=("each group would train its own model and write to the same folder",),
-            fix="ACCELERATE_USE_CPU=true to train on the CPU, else check that every rank sees a GPU",
+            details=("each group would train its own model and write to the same directory",),
+            hint=(
+                "set ACCELERATE_USE_CPU=true to train on the CPU; else check that every rank sees a"
+                " GPU"
+            ),
         )

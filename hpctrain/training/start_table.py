@@ -1,213 +1,355 @@
-"""The first lines of a training's log: a table of what is trained, on what, how, and for how long.
+"""The first lines of a training's log: a table of the model, the data and the settings.
 
     [train] model            Llama-3.2-1B (llama), 1.24 B parameters, all of them trained
     [train] global batch     64 rows = 8 micro x 2 accumulation x 4 processes
     [train] expected peak    61.2 GiB of the 79.1 GiB of NVIDIA H100 80GB HBM3 (77 %)
 
-Plain text of 80 columns, each line with the mark of the training, so that it can be read back (`parse`). What cannot be known is
-`unknown`, with the reason. Written by rank 0.
+Plain text of 80 columns, each line with the prefix `[train]`. Unknown values are `unknown`, with
+the reason. Printed by rank 0.
 """
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from hpctrain.training.estimate import Job, duration, judge, reserve, sentence
-from hpctrain.training.expectation import Expectation, checkpoints_activations, nodes_of, sharding_of
-from hpctrain.training.lengths import Lengths
+import torch
 
-MARK = "[train]"
-WIDTH = 80
-LABELS = (
-    "model", "data", "tokens per step", "global batch", "precision", "sharding", "attention", "loss", "checkpointing", "expected peak",
-    "steps", "time",
-)  # fmt: skip
-"""The labels, in their order."""
-_COLUMN = 17
-_INDENT = " " * _COLUMN
+from hpctrain.errors import HpctrainError
+from hpctrain.fit import gpus, memory, speed, training_options
+from hpctrain.fit.gpus import Gpu
+from hpctrain.fit.layout import Attention, Layout, Sharding
+from hpctrain.fit.memory import GpuMemory, HostMemory
+from hpctrain.fit.shape import ModelShape, read_shape
+from hpctrain.training.preflight import dataset_facts, kernels
+from hpctrain.training.process import nodes_of
+from hpctrain.util import files
+from hpctrain.util.text import count, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
-    """How many the model has, and how many of them are trained."""
+class Lengths:
+    """Length statistics of the rows of one split.
 
-    total: int
-    trained: int
-
-
-def lines(table: dict[str, str]) -> list[str]:
-    """Return the table's lines, by label; a long value goes on in lines without one."""
-    found = []
-    for label, value in table.items():
-        first, *more = textwrap.wrap(value, WIDTH - len(MARK) - 1 - _COLUMN, break_long_words=True, break_on_hyphens=False) or ["-"]
-        found.append(f"{MARK} {label:{_COLUMN}}{first}")
-        found += [f"{MARK} {_INDENT}{part}" for part in more]
-    return found
-
-
-def parse(log: Iterable[str]) -> dict[str, str]:
-    """Return the last table in the lines of a log, by label; empty where there is none.
-
-    A value that was broken into several lines is one again.
+    Attributes:
+        rows: number of rows; `examples`: examples in them, more than rows if packed.
+        tokens: total number of tokens.
+        longest: tokens of the longest row.
+        context: mean length of the examples, weighted by their tokens: the context length of an
+            average token.
+        packed: rows hold several examples.
     """
-    found: dict[str, str] = {}
-    label = None
-    for line in log:
-        at = line.find(f"{MARK} ")
-        text = line[at + len(MARK) + 1 :].rstrip("\n") if at >= 0 else ""
-        name, value = text[:_COLUMN].rstrip(), text[_COLUMN:]
-        if name in LABELS and text[: _COLUMN + 1].startswith(f"{name} "):
-            if name == LABELS[0]:
-                found = {}
-            label = name
-            found[name] = value
-        elif label is not None and text.startswith(_INDENT):
-            found[label] += f" {value}"
-        else:
-            label = None
-    return found
+
+    rows: int
+    examples: int
+    tokens: int
+    longest: int
+    context: float
+    packed: bool
 
 
-def count_parameters(model: Any) -> Parameters:
-    """Return the number of a model's parameters, whole however they are divided among processes, or quantised."""
-    total = trained = 0
-    for parameter in model.parameters():
-        number = int(getattr(parameter, "ds_numel", 0) or parameter.numel())  # DeepSpeed leaves an empty tensor behind
-        if type(parameter).__name__ == "Params4bit":  # bitsandbytes: two of them to a byte
-            number *= 2 * getattr(parameter, "element_size", lambda: 1)()
-        total += number
-        trained += number if parameter.requires_grad else 0
-    return Parameters(total=total, trained=trained)
+def lengths_of(dataset: Any) -> Lengths | None:
+    """Return the lengths of a datasets.Dataset with a column `input_ids`; None for any other."""
+    try:
+        rows = dataset_facts.lengths_of(dataset)
+        packed = "seq_lengths" in dataset.column_names
+        examples = dataset_facts.flat(dataset, "seq_lengths").astype("int64") if packed else rows
+    except Exception:  # another kind of dataset, unknown before it is read
+        return None
+    if not rows.sum():
+        return None
+    return Lengths(
+        rows=len(rows),
+        examples=len(examples),
+        tokens=int(rows.sum()),
+        longest=int(rows.max()),
+        context=float((examples * examples).sum() / rows.sum()),
+        packed=packed,
+    )
 
 
-def table(
-    trainer: Any,
-    options: Any,
-    *,
-    parameters: Parameters,
-    lengths: Lengths | None,
-    expectation: Expectation,
-    steps: int,
-    done: int,
-) -> dict[str, str]:
-    """Return the table of a Trainer that is about to train, without its last row (`time_words`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """The expected memory and speed of a training.
+
+    Attributes:
+        shape, layout: the model and how it is trained; None for the reason in `why`.
+        memory: memory of one GPU; None on the CPU, or without shape and layout.
+        host: memory of a node, likewise.
+        speed: None if the GPU is unknown.
+        gpu: the GPU's specification, if known.
+        gpu_name, gpu_bytes: the GPU as torch reports it; None on the CPU.
+        context: from the rows' Lengths; None if unknown.
+        why: why memory or speed is None.
+    """
+
+    shape: ModelShape | None = None
+    layout: Layout | None = None
+    memory: GpuMemory | None = None
+    host: HostMemory | None = None
+    speed: speed.SpeedEstimate | None = None
+    gpu: Gpu | None = None
+    gpu_name: str | None = None
+    gpu_bytes: int | None = None
+    context: float | None = None
+    why: str = ""
+
+    def mfu(self, tokens_per_s: float, processes: int) -> float | None:
+        """Return the model FLOPS utilization for the tokens per second of all processes, as a
+        fraction of the GPUs' dense bfloat16 peak; None if unknown.
+        """
+        if self.shape is None or self.layout is None or self.gpu is None or not self.gpu.bf16:
+            return None
+        flops = speed.model_flops_per_token(self.shape, self.layout, context=self.context)
+        return tokens_per_s * flops / (processes * self.gpu.bf16)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the part of fit.json that is known before the first step
+        (hpctrain.runs.predicted).
+        """
+        predicted = None
+        if self.memory is not None:
+            predicted = {
+                "total": self.memory.total,
+                "allocated": self.memory.allocated,
+                "reserved": self.memory.reserved,
+                "parts": {part.name: part.bytes for part in self.memory.parts},
+                "host": None if self.host is None else self.host.total,
+                "tokens_per_s": None if self.speed is None else self.speed.tokens_per_s,
+            }
+        return {
+            "layout": None if self.layout is None else asdict(self.layout),
+            "shape": None if self.shape is None else asdict(self.shape),
+            "gpu": self.gpu_name,
+            "gpu_bytes": self.gpu_bytes,
+            "predicted": predicted,
+        }
+
+
+def device_of(args: Any) -> tuple[str | None, int | None]:
+    """Return name and memory in bytes of this process's GPU; None, None on the CPU."""
+    if args.use_cpu or not torch.cuda.is_available():
+        return None, None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return properties.name, int(properties.total_memory)
+
+
+def expect(trainer: Any, options: Any, lengths: Lengths | None) -> Expectation:
+    """Return the expected memory and speed of a Trainer that is about to train.
 
     Args:
         trainer: the Trainer.
         options: hpctrain.training.options.Options.
-        parameters: of the model.
-        lengths: of the training split, as it is trained on.
-        expectation: what was worked out.
-        steps: optimizer steps of the whole training.
-        done: how many of them are done already.
+        lengths: lengths of the training rows.
     """
+    name, bytes_ = device_of(trainer.args)
+    context = lengths.context if lengths else None
+    found = Expectation(gpu_name=name, gpu_bytes=bytes_, context=context)
+    try:
+        if (labels := _labels(trainer.model)) is None:
+            raise HpctrainError("the estimate is of language models and classifiers only")
+        shape = read_shape(_config(trainer, options, labels), labels=labels)
+        layout = _layout(trainer, options, shape, found, lengths)
+    except HpctrainError as error:
+        return replace(found, why=error.what)
+    except Exception as error:  # an estimate must not keep a training from starting
+        return replace(found, why=f"{type(error).__name__}: {error}")
+    if name is None:
+        return replace(found, shape=shape, layout=layout, why="it trains on the CPU")
+    gpu, workers = gpus.find(name, bytes_), trainer.args.dataloader_num_workers
+    return replace(
+        found,
+        shape=shape,
+        layout=layout,
+        memory=memory.gpu_memory(shape, layout),
+        host=memory.host_memory(shape.parameters, layout, workers=workers),
+        speed=speed.tokens_per_second(shape, layout, gpu, context=context) if gpu else None,
+        gpu=gpu,
+        why="" if gpu else f"the speed of {name} is unknown",
+    )
+
+
+def sharding_of(trainer: Any) -> Sharding:
+    """Return the sharding that the Trainer actually uses."""
+    kind = trainer.accelerator.distributed_type.name
+    if kind == "DEEPSPEED":
+        return "zero2" if os.environ.get("HPCTRAIN_SHARDING") == "zero2" else "zero3"
+    return "fsdp" if kind == "FSDP" else "ddp"
+
+
+def checkpoints_activations(model: Any) -> bool:
+    """Return whether a model recomputes activations in the backward pass."""
+    return any(bool(getattr(module, "gradient_checkpointing", False)) for module in model.modules())
+
+
+def _labels(model: Any) -> int | None:
+    """Return a classifier's number of outputs per row, even if the model is wrapped; 0 for a
+    language model, None for any other.
+    """
+    found = None
+    for module in model.modules():
+        name = type(module).__name__
+        if "ForSequenceClassification" in name and hasattr(module, "config"):
+            return int(module.config.num_labels)
+        if "CausalLM" in name or "LMHeadModel" in name:
+            found = 0
+    return found
+
+
+def _config(trainer: Any, options: Any, labels: int) -> Mapping[str, Any]:
+    folder = options.weights.model
+    made = cast("Mapping[str, Any]", trainer.model.config.to_dict())
+    found = files.read_json(Path(folder) / "config.json") if folder else None
+    if found and labels and "vocab_size" in made:  # from scratch, it has the dataset's vocabulary
+        found["vocab_size"] = made["vocab_size"]
+    return found or made
+
+
+def _layout(
+    trainer: Any, options: Any, shape: ModelShape, found: Expectation, lengths: Lengths | None
+) -> Layout:
     args = trainer.args
-    attention, loss = _kernels(trainer)
-    return {
+    nodes, each = nodes_of(args.world_size)
+    layout = training_options.layout_of(
+        {**vars(options.model), **vars(args)},
+        nodes=nodes,
+        gpus_per_node=each,
+        sharding=sharding_of(trainer),
+        shape=shape,
+        cuda=found.gpu_name is not None,
+        gpu_bytes=found.gpu_bytes,
+        stored=str(trainer.model.config.dtype or "").removeprefix("torch.") or None,
+    )
+    name = kernels.attention_of(trainer)
+    attention = next((kind for kind in ("eager", "flex", "flash") if kind in name), "sdpa")
+    # The actual Trainer and data override the options.
+    return replace(
+        layout,
+        length=lengths.longest if lengths else layout.length,
+        attention=cast("Attention", attention),
+        checkpointing="full" if checkpoints_activations(trainer.model) else "off",
+        padding_free=bool(getattr(trainer, "padding_free", layout.padding_free)),
+    )
+
+
+MARK = "[train]"
+WIDTH = 80
+_COLUMN = 17
+
+
+def lines(table: dict[str, str]) -> list[str]:
+    """Return the table's lines; a long value continues on lines without a label."""
+    return [
+        f"{MARK} {line}"
+        for label, value in table.items()
+        for line in textwrap.wrap(
+            value or "-",
+            WIDTH - len(MARK) - 1,
+            initial_indent=f"{label:{_COLUMN}}",
+            subsequent_indent=" " * _COLUMN,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def count_parameters(model: Any) -> tuple[int, int]:
+    """Return the number of a model's parameters and of the trainable ones, even if sharded or
+    quantized.
+    """
+    total = trained = 0
+    for parameter in model.parameters():
+        # DeepSpeed leaves an empty tensor.
+        number = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+        if type(parameter).__name__ == "Params4bit":  # bitsandbytes: two per byte
+            number *= 2 * getattr(parameter, "element_size", lambda: 1)()
+        total += number
+        trained += number if parameter.requires_grad else 0
+    return total, trained
+
+
+def begin(
+    trainer: Any, options: Any, state: Any, parameters: tuple[int, int]
+) -> tuple[Expectation, list[str]]:
+    """Return the expectation for a Trainer that is about to train, and the lines of its table.
+
+    Args:
+        trainer: the Trainer.
+        options: hpctrain.training.options.Options.
+        state: the Trainer's state.
+        parameters: number of parameters, and of trainable ones.
+    """
+    args, lengths = trainer.args, lengths_of(trainer.train_dataset)
+    expected = expect(trainer, options, lengths)
+    found = {
         "model": _model(trainer, options, parameters),
         "data": _data(trainer, options, lengths),
-        "tokens per step": _tokens(args, lengths),
-        "global batch": _batch(args),
+        "global batch": (
+            f"{_global_batch(args)} rows = {args.per_device_train_batch_size} micro x"
+            f" {args.gradient_accumulation_steps} accumulation x"
+            f" {count(args.world_size, 'process', 'processes')}"
+        ),
         "precision": _precision(trainer),
         "sharding": _sharding(trainer),
-        "attention": attention,
-        "loss": loss,
+        "attention": kernels.attention_in_words(trainer),
         "checkpointing": "on" if checkpoints_activations(trainer.model) else "off",
-        "expected peak": peak_words(expectation),
-        "steps": _steps(args, steps, done, _rows(trainer)),
+        "expected peak": peak_words(expected),
+        "steps": _steps(
+            args, int(state.max_steps), int(state.global_step), len(trainer.train_dataset)
+        ),
     }
+    return expected, lines(found)
 
 
-def peak_words(expectation: Expectation) -> str:
-    """Return the expected peak of a GPU's memory against what it has."""
-    if expectation.memory is None:
-        return f"unknown ({expectation.no_memory})"
-    total, has = expectation.memory.total, expectation.device.memory
-    rough = "about " if expectation.memory.approximate else ""
+# -- the rows --------------------------------------------------------------------------------------
+
+
+def peak_words(expected: Expectation) -> str:
+    """Return the expected peak memory of a GPU and the GPU's total, as text."""
+    if expected.memory is None:
+        return f"unknown ({expected.why})"
+    total, has = expected.memory.total, expected.gpu_bytes
+    words = f"{'about ' if expected.memory.approximate else ''}{size(total)} of "
     if not has:
-        return f"{rough}{_gib(total)} of each GPU"
+        return f"{words}each GPU"
     more = "; more than it has: hpctrain fit shows what fits" if total > has else ""
-    return f"{rough}{_gib(total)} of the {_gib(has)} of {expectation.device.name} ({total / has:.0%}){more}"
+    return f"{words}the {size(has)} of {expected.gpu_name} ({total / has:.0%}){more}"
 
 
-def time_words(
-    expectation: Expectation, lengths: Lengths | None, args: Any, *, steps_left: int, job: Job, now: float, save_s: float | None
-) -> str:
-    """Return the time that the training is expected to take, before any of it was measured, against the time limit."""
-    if expectation.speed is None or lengths is None:
-        limit = "" if job.end is None else f"; the time limit leaves {duration(job.end - now)}"
-        why = expectation.no_speed if expectation.speed is None else "how long the rows are is not known"
-        return f"unknown ({why}); measured after a few steps{limit}"
-    # The estimate is of rows of the greatest length; of text, a step has so much less.
-    part = 1.0 if lengths.packed or getattr(args, "packing", False) else min(1.0, lengths.mean / lengths.longest)
-    step_s = expectation.speed.step_s * part
-    needed = steps_left * step_s
-    spare = reserve(step_s, save_s, None)
-    verdict = judge(needed, job, now=now, spare=spare)
-    return f"{sentence(verdict, needed, job, now=now)}; expected, not measured"
-
-
-# -- the rows ----------------------------------------------------------------------------------------------------------
-
-
-def _model(trainer: Any, options: Any, parameters: Parameters) -> str:
-    folder = options.weights.model
-    name = _place(folder) if folder else "unknown (it has no folder)"
+def _model(trainer: Any, options: Any, parameters: tuple[int, int]) -> str:
+    folder, (total, trained) = options.weights.model, parameters
+    name = _place(folder) if folder else "unknown (it has no directory)"
     kind = getattr(trainer.model.config, "model_type", None) or "unknown"
-    trained = "all of them trained"
-    if parameters.trained != parameters.total:
-        trained = f"{big(parameters.trained)} of them trained ({parameters.trained / max(1, parameters.total):.2%})"
-    return f"{name} ({kind}), {big(parameters.total)} parameters, {trained}"
+    part = "all of them trained"
+    if trained != total:
+        part = f"{big(trained)} of them trained ({trained / max(1, total):.2%})"
+    return f"{name} ({kind}), {big(total)} parameters, {part}"
 
 
 def _data(trainer: Any, options: Any, lengths: Lengths | None) -> str:
-    folder = _place(options.script.dataset_name)
-    split = options.script.dataset_train_split
+    place = f"{_place(options.script.dataset_name)}, {options.script.dataset_train_split}"
     if lengths is None:
-        rows = _rows(trainer)
-        number = "unknown (they stream)" if rows is None else str(rows)
-        return f"{folder}, {split}: rows {number}, tokens unknown (the dataset does not say how long its rows are)"
-    words = [f"{folder}, {split}: {lengths.rows} rows, {big(lengths.tokens)} tokens, {lengths.mean:.0f} a row, {lengths.longest} at most"]
+        return f"{place}: {len(trainer.train_dataset)} rows"
+    packed = "packed" if getattr(trainer.args, "packing", False) else "not packed"
     if lengths.packed:
-        words.append(f"packed, {lengths.examples} examples")
-    else:
-        words.append("packed" if getattr(trainer.args, "packing", False) else "not packed")
-    return ", ".join(words)
-
-
-def _rows(trainer: Any) -> int | None:
-    """Return the rows of the training split; None where they stream."""
-    try:
-        return len(trainer.train_dataset)
-    except TypeError:
-        return None
+        packed = f"packed, {lengths.examples} examples"
+    mean = lengths.tokens / lengths.rows
+    return (
+        f"{place}: {lengths.rows} rows, {big(lengths.tokens)} tokens, {mean:.0f} a row,"
+        f" {lengths.longest} at most, {packed}"
+    )
 
 
 def _place(folder: Any) -> str:
-    """Return the end of a path: `model` alone says nothing."""
     return "/".join(Path(str(folder)).parts[-2:])
 
 
-def _tokens(args: Any, lengths: Lengths | None) -> str:
-    if lengths is None:
-        return "unknown (the length of the rows is not known)"
-    rows = min(_global_batch(args), lengths.rows)
-    return f"{big(rows * lengths.mean)} on average without padding, {big(rows * lengths.longest)} at most"
-
-
 def _global_batch(args: Any) -> int:
-    return int(args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size)
-
-
-def _batch(args: Any) -> str:
-    processes = f"{args.world_size} process{'es' if args.world_size != 1 else ''}"
-    return (
-        f"{_global_batch(args)} rows = {args.per_device_train_batch_size} micro x {args.gradient_accumulation_steps} accumulation"
-        f" x {processes}"
+    return int(
+        args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     )
 
 
@@ -218,8 +360,9 @@ def _precision(trainer: Any) -> str:
     words = f"weights {'/'.join(sorted(trained)) or 'none'}"
     if frozen and frozen != trained:
         words += f" (frozen: {'/'.join(sorted(frozen))})"
-    compute = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
-    return f"{words}, computed in {compute} (autocast)" if compute else f"{words}, computed in the same"
+    if not args.bf16 and not args.fp16:
+        return f"{words}, computed in the same"
+    return f"{words}, computed in {'bfloat16' if args.bf16 else 'float16'} (autocast)"
 
 
 def _dtype(parameter: Any) -> str:
@@ -230,42 +373,29 @@ def _dtype(parameter: Any) -> str:
 def _sharding(trainer: Any) -> str:
     args = trainer.args
     nodes, each = nodes_of(args.world_size)
-    what = "CPU process" if args.use_cpu else "GPU"
-    place = f"{nodes} node{'s' if nodes != 1 else ''} x {each} {what}{'' if each == 1 else 'es' if args.use_cpu else 's'}"
-    return f"none, {place}" if args.world_size == 1 else f"{sharding_of(trainer)} over {place}"
+    what = count(each, "CPU process", "CPU processes") if args.use_cpu else count(each, "GPU")
+    kind = "none," if args.world_size == 1 else f"{sharding_of(trainer)} over"
+    return f"{kind} {count(nodes, 'node')} x {what}"
 
 
-def _kernels(trainer: Any) -> tuple[str, str]:
-    """Return attention and loss in words; what else is said of kernels stands with the loss."""
-    from hpctrain.training.kernels import in_words
-
-    try:
-        attention, _, loss = in_words(trainer).partition(", loss ")
-    except Exception as error:  # words must not keep a training from beginning
-        return (f"unknown ({type(error).__name__}: {error})",) * 2
-    return attention, loss or "of the model"
+def _steps(args: Any, steps: int, done: int, rows: int) -> str:
+    step_rows = _global_batch(args)
+    # As in the Trainer: the last, incomplete step of an epoch counts as a step.
+    each = max(1, rows // step_rows if args.dataloader_drop_last else -(-rows // step_rows))
+    return f"{steps}, {steps / each:.3g} epochs" + (f"; {done} of them done" if done else "")
 
 
-def _steps(args: Any, steps: int, done: int, rows: int | None) -> str:
-    words = f"{steps}"
-    if rows:
-        step_rows = _global_batch(args)
-        # As the Trainer counts: the last step of an epoch is a step, however few rows are left for it.
-        each = max(1, rows // step_rows if args.dataloader_drop_last else -(-rows // step_rows))
-        words += f", {steps / each:.3g} epochs"
-    return words + (f"; {done} of them done" if done else "")
-
-
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def big(number: float) -> str:
-    """Return a count as people read it: `512`, `81.9 k`, `1.24 M`, `8.03 B`."""
-    for least, size, unit in ((999.5e9, 1e12, "T"), (999.5e6, 1e9, "B"), (999.5e3, 1e6, "M"), (9999.5, 1e3, "k")):
+    """Return a count in short form: `512`, `81.9 k`, `1.24 M`, `8.03 B`."""
+    for least, base, unit in (
+        (999.5e9, 1e12, "T"),
+        (999.5e6, 1e9, "B"),
+        (999.5e3, 1e6, "M"),
+        (9999.5, 1e3, "k"),
+    ):
         if number >= least:
-            return f"{number / size:.3g} {unit}"
+            return f"{number / base:.3g} {unit}"
     return f"{number:.0f}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

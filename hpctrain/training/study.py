@@ -1,37 +1,46 @@
-"""A study of `hpctrain tune`: trials are asked for, and told how they went. Needs optuna; no torch, and no scheduler.
+"""A study of `hpctrain tune`: requesting trials and reporting their results.
 
-    runs/.studies/NAME-DIGEST.json   the definition (hpctrain/jobs/tune.py)
-    runs/.studies/NAME/journal.log   optuna's journal (study_journal.py)
+Needs optuna; uses no torch and no scheduler.
+
+    runs/.studies/NAME-DIGEST.json   the definition (hpctrain/config/study.py)
+    runs/.studies/NAME/journal.log   optuna's journal
     runs/RUN/trial.json              which trial a run is
 
-Whoever asks holds a lock (`ask.lock`), so that asking is one step: a trial belongs to its run before the next one is asked for, and no two
-see the same past. A trial that has been created and belongs to nobody was left by a process that was killed while it asked.
+A process that requests a trial holds a lock (`ask.lock`), so that no two see the same history. A
+trial gets its run last: one without a run was left by a process killed during the request.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
-import time
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpctrain import installed
+from hpctrain.config import study as tune
+from hpctrain.config.study import Definition, Distribution, Scalar
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import tune
-from hpctrain.jobs.tune import Definition, Scalar
 from hpctrain.runs import layout, store
 from hpctrain.runs.store import Attempt
-from hpctrain.training.study_journal import GRACE_S, Lock, backend
-from hpctrain.training.study_sampling import fixed, suggest
+from hpctrain.util import installed
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
+    from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial
+
+
+#: Seconds after which an unchanged lock is stale, left by a killed process: writing a line takes
+#: milliseconds, choosing values a second.
+GRACE_S = 60
+#: Bytes at the end of a journal that are searched for an incomplete line.
+_TAIL = 1 << 20
 
 Ending = Literal["completed", "pruned", "failed"]
 #: Attributes of trials and studies, in optuna's journal.
@@ -40,8 +49,8 @@ PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A trial that belongs to a run."""
+class TrialAssignment:
+    """A trial assigned to a run."""
 
     number: int
     params: Mapping[str, Scalar]
@@ -51,12 +60,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A trial as it is shown.
+    """A trial for display.
 
     Attributes:
         state: `running`, `completed`, `pruned` or `failed`.
         reports: step → value.
-        file: the definition that it was asked with.
+        file: the definition that it was requested with.
         started, ended: seconds since the epoch.
     """
 
@@ -73,14 +82,61 @@ class Row:
     ended: float | None = None
 
 
+# -- the journal -----------------------------------------------------------------------------------
+
+
+def journal_backend(path: Path) -> JournalFileBackend:
+    """Return optuna's backend for a journal. Before a process writes, an incomplete line of a
+    killed process is removed: optuna cannot read a journal with a line after it.
+    """
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    class Lock(JournalFileOpenLock):  # type: ignore[misc]  # optuna is not there everywhere
+        def acquire(self) -> bool:
+            taken = bool(super().acquire())
+            _remove_incomplete_line(path)
+            return taken
+
+    return JournalFileBackend(str(path), Lock(str(path), grace_period=GRACE_S))
+
+
+def _remove_incomplete_line(path: Path) -> None:
+    with path.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _TAIL))
+        tail = stream.read()
+        if incomplete := len(tail) - (tail.rfind(b"\n") + 1):
+            stream.truncate(size - incomplete)
+
+
+@contextmanager
+def _asking(runs: Path, name: str) -> Iterator[None]:
+    require()
+    from optuna.storages.journal import JournalFileOpenLock  # works without flock, too
+
+    place = folder(runs, name)
+    place.mkdir(parents=True, exist_ok=True)
+    lock = JournalFileOpenLock(str(place / "ask"), grace_period=2 * GRACE_S)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# -- the study -------------------------------------------------------------------------------------
+
+
 def require() -> None:
-    """Refuse to go on without optuna.
+    """Refuse to continue without optuna.
 
     Raises:
         UsageError: it is not installed.
     """
     if importlib.util.find_spec("optuna") is None:
-        raise UsageError("a study needs optuna, which is not installed here", fix=installed.command("tune"))
+        raise UsageError(
+            "a study needs optuna, which is not installed here", fix=installed.command("tune")
+        )
 
 
 def folder(runs: Path, name: str) -> Path:
@@ -92,27 +148,31 @@ def read_definition(file: Path) -> Definition:
     """Return a definition.
 
     Raises:
-        UsageError: it is not there, or is none.
+        UsageError: it is missing or not a definition.
     """
     try:
         return tune.from_json(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no {file}, which says what the study searches", fix="hpctrain tune") from error
+        raise UsageError(
+            f"there is no {file}, which says what the study searches", fix="hpctrain tune"
+        ) from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read", details=(str(error),), fix="hpctrain tune") from error
+        raise UsageError(
+            f"{file} cannot be read", details=(str(error),), fix="hpctrain tune"
+        ) from error
 
 
-def open_study(runs: Path, name: str, *, create: Definition | None = None, grace: float = GRACE_S) -> Study:
-    """Return a study as optuna has it.
+def open_study(runs: Path, name: str, *, create: Definition | None = None) -> Study:
+    """Return a study as an optuna object.
 
     Args:
         runs: the directory `runs`.
         name: of the study.
-        create: what makes it where it is not there; for who holds the lock alone. A study that is there must fit it.
-        grace: of locks (study_journal.py).
+        create: definition to create a missing study from; only while holding the lock. An existing
+            study must match it.
 
     Raises:
-        UsageError: there is none, optuna is missing, or it searches something else.
+        UsageError: it does not exist, optuna is missing, or its definition differs.
     """
     require()
     import optuna
@@ -121,167 +181,231 @@ def open_study(runs: Path, name: str, *, create: Definition | None = None, grace
     path = folder(runs, name) / tune.JOURNAL
     if not path.exists() and create is None:
         there = sorted(each.parent.name for each in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
-        names = (f"  there are: {', '.join(there[:5])}",) if there else ()
         raise UsageError(
-            f"there is no study {name!r} in {runs}", details=names, fix=f"hpctrain tune status {there[0]}" if there else "hpctrain tune"
+            f"there is no study {name!r} in {runs}",
+            details=(f"  there are: {', '.join(there[:5])}",) if there else (),
+            fix=f"hpctrain tune status {there[0]}" if there else "hpctrain tune",
         )
     try:
-        storage = optuna.storages.JournalStorage(backend(path, grace=grace))
+        storage = optuna.storages.JournalStorage(journal_backend(path))
         known = name in optuna.get_all_study_names(storage)
     except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
         raise HpctrainError(
             f"the journal of the study {name} is damaged: {type(error).__name__}: {error}",
             details=(str(path),),
-            fix=f"another study: tune.study: {name}-2 in config.yaml; the journal stays where it is",
+            hint=(
+                f"start another study: set tune.study: {name}-2 in config.yaml; the journal stays"
+                " where it is"
+            ),
         ) from error
     if create is None and not known:
-        raise UsageError(f"the study {name!r} has not begun: no trial has been asked for", fix="hpctrain ps")
-    if not known and create is not None:
-        made = optuna.create_study(storage=storage, study_name=name, direction=create.direction)
-        made.set_user_attr(DEFINITION, create.text)
-    return optuna.load_study(study_name=name, storage=storage)
+        raise UsageError(
+            f"the study {name!r} has not started: no trial has been requested", fix="hpctrain ps"
+        )
+    if create is None:
+        return optuna.load_study(study_name=name, storage=storage)
+    found = optuna.create_study(
+        storage=storage, study_name=name, direction=create.direction, load_if_exists=True
+    )
+    if DEFINITION not in found.user_attrs:
+        found.set_user_attr(DEFINITION, create.text)
+    refuse_other(found, create)
+    return found
 
 
 def definition_of(study: Study) -> Definition | None:
-    """Return what a study was begun with; None where it was killed while it began."""
-    said = study.user_attrs.get(DEFINITION)
-    return tune.from_json(json.loads(said)) if isinstance(said, str) else None
+    """Return the definition that a study was created with; None if its creation was interrupted."""
+    text = study.user_attrs.get(DEFINITION)
+    return tune.from_json(json.loads(text)) if isinstance(text, str) else None
 
 
-def refuse_other(study: Study, asked: Definition, *, write: bool = True) -> None:
-    """Refuse to go on with a study that searches something else; `write`: whether one that was killed as it began may be begun.
+def refuse_other(study: Study, asked: Definition) -> None:
+    """Refuse to continue a study with another definition.
 
     Raises:
-        UsageError: it does.
+        UsageError: the definitions differ.
     """
     begun = definition_of(study)
-    if begun is None:
-        if write:
-            study.set_user_attr(DEFINITION, asked.text)
-        return
-    if found := tune.differences(begun, asked):
+    if begun is not None and (found := tune.differences(begun, asked)):
         raise UsageError(
             f"the study {asked.study} searches something else",
             details=tuple(f"  {each}" for each in found),
-            fix=f"another name in config.yaml, such as tune.study: {asked.study}-2",
+            hint=f"use another name in config.yaml, such as tune.study: {asked.study}-2",
         )
 
 
-@contextmanager
-def _asking(runs: Path, name: str, grace: float) -> Iterator[None]:
-    """Be the only one that asks."""
-    place = folder(runs, name)
-    place.mkdir(parents=True, exist_ok=True)
-    with Lock(place / "ask.lock", grace=2 * grace):  # a sampler takes longer than a line of a journal
-        yield
+# -- values ----------------------------------------------------------------------------------------
 
 
-def ask(runs: Path, definition: Definition, run: str, *, attempt: str | None = None, grace: float = GRACE_S) -> Asked | None:
-    """Return the trial of a run: its own, where it has one that is not over, else the next one; None where the study has all of them.
+def _value(trial: Trial, key: str, where: Distribution) -> Any:
+    if where.kind == "choice":
+        return trial.suggest_categorical(key, where.choices)
+    if where.kind == "int":
+        return trial.suggest_int(
+            key, int(where.low), int(where.high), step=int(where.step or 1), log=where.log
+        )
+    return trial.suggest_float(key, where.low, where.high, step=where.step, log=where.log)
 
-    A run whose trial has failed, and that was submitted again, goes on with the same values as another trial.
+
+def _sampler(definition: Definition, number: int) -> Any:
+    """Return a sampler with a seed for this trial: with one seed, all processes would draw the same
+    values.
+    """
+    import warnings
+
+    import optuna
+
+    seed = int.from_bytes(
+        hashlib.sha256(f"{definition.seed} {number}".encode()).digest()[:4], "big"
+    )
+    if definition.sampler != "tpe":
+        return optuna.samplers.RandomSampler(seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # constant_liar is experimental, and has been since 2.8
+        # Running trials count as bad, so that simultaneous trials do not all try the same values.
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def pruner(definition: Definition) -> Any:
+    """Return optuna's pruner."""
+    import optuna
+
+    asked = definition.pruner
+    if asked.kind == "none":
+        return optuna.pruners.NopPruner()
+    if asked.kind == "median":
+        return optuna.pruners.MedianPruner(
+            n_startup_trials=asked.startup_trials, n_warmup_steps=asked.startup_steps
+        )
+    least = max(1, asked.startup_steps, asked.first_step or 1)
+    return optuna.pruners.HyperbandPruner(
+        min_resource=least, max_resource=asked.most_steps or "auto"
+    )
+
+
+# -- requesting trials -----------------------------------------------------------------------------
+
+
+def ask(
+    runs: Path,
+    definition: Definition,
+    run: str,
+    *,
+    attempt: str | None = None,
+) -> TrialAssignment | None:
+    """Return the trial of a run: its own if that has not ended, else the next one; None if the
+    study has all of its trials.
+
+    A resubmitted run whose trial has failed continues as a new trial with the same values.
 
     Args:
         runs: the directory `runs`.
-        definition: what is searched.
-        run: its id.
-        attempt: the start of its job that asks: what it has not said yet counts for nothing.
-        grace: of locks (study_journal.py).
+        definition: the study's definition.
+        run: the run's id.
+        attempt: the start of its job that requests the trial.
 
     Raises:
-        UsageError: the study searches something else, or optuna is missing.
+        UsageError: the study's definition differs, or optuna is missing.
     """
-    with _asking(runs, definition.study, grace):
-        study = open_study(runs, definition.study, create=definition, grace=grace)
-        refuse_other(study, definition)
+    with _asking(runs, definition.study):
+        study = open_study(runs, definition.study, create=definition)
         _settle(study, runs, definition, attempt=(run, attempt))
         trials = study.get_trials(deepcopy=False)
         mine = next((trial for trial in reversed(trials) if trial.user_attrs.get(RUN) == run), None)
         state = None if mine is None else _state(mine)
         if mine is not None and state == "running":
-            return Asked(number=mine.number, params=suggest(study, mine._trial_id, definition), again=True)
+            return TrialAssignment(number=mine.number, params=mine.params, again=True)
         taken = sum(_state(trial) != "failed" for trial in trials)
         if state in ("completed", "pruned") or taken >= definition.trials:
             return None
         return _create(study, definition, run, retry=mine)
 
 
-def _create(study: Study, definition: Definition, run: str, *, retry: FrozenTrial | None) -> Asked:
-    import optuna
-    from optuna.trial import TrialState
-
-    trials = [(_state(trial) == "failed", trial.params) for trial in study.get_trials(deepcopy=False)]
-    before = ([params for failed, params in trials if not failed], [params for failed, params in trials if failed])
-    said = fixed(definition, *before) if retry is None else retry.params
-    template = optuna.trial.create_trial(
-        state=TrialState.RUNNING,
-        user_attrs={RUN: run, FILE: definition.file, **({RETRY: retry.number} if retry is not None else {})},
-        system_attrs={"fixed_params": dict(said)} if said else {},
-        # Without what was no number: the step that failed comes again.
-        intermediate_values={step: value for step, value in retry.intermediate_values.items() if math.isfinite(value)} if retry else {},
+def _create(
+    study: Study, definition: Definition, run: str, *, retry: FrozenTrial | None
+) -> TrialAssignment:
+    trials = study.get_trials(deepcopy=False)
+    is_first = all(_state(trial) == "failed" for trial in trials)
+    if given := (definition.first if is_first else {}) if retry is None else retry.params:
+        study.enqueue_trial(dict(given))
+    study.sampler = _sampler(definition, len(trials))
+    trial = study.ask()
+    params = {key: _value(trial, key, each) for key, each in definition.space.items()}
+    trial.set_user_attr(FILE, definition.file)
+    if retry is not None:
+        trial.set_user_attr(RETRY, retry.number)
+        for step, value in retry.intermediate_values.items():
+            if math.isfinite(value):  # the step that failed is repeated
+                trial.report(value, step)
+    trial.set_user_attr(RUN, run)
+    return TrialAssignment(
+        number=trial.number, params=params, retry_of=None if retry is None else retry.number
     )
-    trial_id = study._storage.create_new_trial(study._study_id, template_trial=template)
-    params = suggest(study, trial_id, definition)
-    return Asked(number=study._storage.get_trial(trial_id).number, params=params, retry_of=None if retry is None else retry.number)
 
 
-# -- how trials end ----------------------------------------------------------------------------------------------------
+# -- how trials end --------------------------------------------------------------------------------
 
 
-def tell(study: Study, definition: Definition, number: int, ending: Ending, reason: str | None = None) -> str:
-    """Tell how a trial ended, and return its state; one that is over stays as it is.
+def tell(
+    study: Study, definition: Definition, number: int, ending: Ending, reason: str | None = None
+) -> str:
+    """Report how a trial ended, and return its state; one that has ended does not change.
 
-    A trial's value is that of its last evaluation, as optuna's own examples return it; where the definition says `best`, because
-    the weights of the best one are kept, that one's.
+    A trial's value is that of its last evaluation, as in optuna's examples; or that of the best one
+    if the definition has `best`, because the best weights are kept.
     """
     from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.trial import TrialState
+    from optuna.trial import Trial, TrialState
 
     trial = study.trials[number]
     if _state(trial) != "running":
         return _state(trial)
-    values = {step: value for step, value in trial.intermediate_values.items() if math.isfinite(value)}
-    last = max(trial.intermediate_values, default=None)
-    if ending == "completed" and (last is None or last not in values):
+    reports = trial.intermediate_values
+    last = max(reports, default=None)
+    if ending == "completed" and (last is None or not math.isfinite(reports[last])):
         ending, reason = "failed", "no-evaluation" if last is None else "nan"
     value = None
     if ending == "completed" and last is not None:
         better = min if definition.direction == "minimize" else max
-        value = better(values.values()) if definition.value == "best" else values[last]
+        finite = [each for each in reports.values() if math.isfinite(each)]
+        value = better(finite) if definition.value == "best" else reports[last]
     try:
         if reason:
-            study._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
-        state = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[ending]
-        study.tell(number, value, state=state, skip_if_finished=True)
+            Trial(study, trial._trial_id).set_user_attr(REASON, reason)
+        state = next(name for name, word in _STATES.items() if word == ending)
+        study.tell(number, value, state=TrialState[state], skip_if_finished=True)
     except (UpdateFinishedTrialError, ValueError):  # another process was faster
         return _state(study.trials[number])
     return ending
 
 
 def report(study: Study, number: int, step: int, value: float) -> bool | None:
-    """Tell the value of an evaluation, and return whether the study's pruner says to stop; None where the trial is over already."""
-    storage = study._storage
-    trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
-    trial = storage.get_trial(trial_id)
-    if trial.state.is_finished():
+    """Report the value of an evaluation, and return whether the study's pruner stops the trial;
+    None if the trial has already ended. For a repeated step, the first value counts.
+    """
+    from optuna.trial import Trial
+
+    frozen = study.trials[number]
+    if frozen.state.is_finished():
         return None
-    known = trial.intermediate_values.get(step)
-    if known is None or not math.isfinite(known):  # after a resume, an evaluation may come again
-        storage.set_trial_intermediate_value(trial_id, step, value)
-    return bool(study.pruner.prune(study, storage.get_trial(trial_id)))
+    trial = Trial(study, frozen._trial_id)
+    if step not in frozen.intermediate_values:
+        trial.report(value, step)
+    return bool(trial.should_prune())
 
 
-def settle(runs: Path, definition: Definition, gone: Mapping[str, str], *, grace: float = GRACE_S) -> list[tuple[int, str, str]]:
-    """Tell the ends of trials that nobody has told, and return number, run and state of each.
+def settle(
+    runs: Path, definition: Definition, gone: Mapping[str, str]
+) -> list[tuple[int, str, str]]:
+    """Report the ends of trials that are not reported yet; return number, run and state of each.
 
     Args:
         runs: the directory `runs`.
-        definition: of the study.
-        gone: runs of which a scheduler says that nothing of them waits or runs, and that nothing goes on with; with the reason.
-        grace: of locks (study_journal.py).
+        definition: the study's definition.
+        gone: runs without pending or running jobs, and that nothing continues, with the reason.
     """
-    with _asking(runs, definition.study, grace):
-        study = open_study(runs, definition.study, grace=grace)
+    with _asking(runs, definition.study):
+        study = open_study(runs, definition.study)
         return _settle(study, runs, definition, gone=gone)
 
 
@@ -295,15 +419,16 @@ def _settle(
 ) -> list[tuple[int, str, str]]:
     told = []
     for trial in study.get_trials(deepcopy=False):
-        run = trial.user_attrs.get(RUN)
         if _state(trial) != "running":
             continue
-        if not isinstance(run, str):
-            told.append((trial.number, "", tell(study, definition, trial.number, "failed", "never-taken")))
-            continue
-        known = store.read_run(runs, run)
-        attempts = [each for each in known.attempts if (run, each.name) != attempt] if known is not None else []
-        ending, reason = ending_of(attempts[-1]) if attempts else (None, None)
+        run = str(trial.user_attrs.get(RUN) or "")
+        ending: Ending | None = None
+        reason: str | None = None
+        if not run:
+            ending, reason = "failed", "never-taken"
+        elif (known := store.read_run(runs, run)) is not None:
+            attempts = [each for each in known.attempts if (run, each.name) != attempt]
+            ending, reason = ending_of(attempts[-1]) if attempts else (None, None)
         if ending is None and run in (gone or {}):
             ending, reason = "failed", (gone or {})[run]
         if ending is not None:
@@ -312,23 +437,27 @@ def _settle(
 
 
 def ending_of(attempt: Attempt) -> tuple[Ending | None, str | None]:
-    """Return how a start of a job has ended for its trial, and why; None where the trial goes on, or nothing is known."""
-    if attempt.outcome == "completed" or (attempt.outcome is None and attempt.status is None and attempt.exit_code == layout.DONE):
+    """Return how an attempt ended for its trial, and why; None if the trial continues or nothing is
+    known.
+    """
+    unknown = attempt.outcome is None and attempt.status is None
+    if attempt.outcome == "completed" or (unknown and attempt.exit_code == layout.DONE):
         return ("pruned" if attempt.reason == PRUNED else "completed"), None
-    broken = (
-        attempt.outcome is None and attempt.status is None and attempt.exit_code not in (None, layout.DONE, layout.REQUEUE, layout.STOPPED)
-    )
-    return ("failed", attempt.reason or "error") if attempt.outcome == "failed" or broken else (None, None)
+    continues = (None, layout.REQUEUE, layout.STOPPED)
+    if attempt.outcome == "failed" or (unknown and attempt.exit_code not in continues):
+        return "failed", attempt.reason or "error"
+    return None, None
+
+
+#: optuna's names of the final states → ours.
+_STATES = {"COMPLETE": "completed", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 def _state(trial: FrozenTrial) -> str:
-    from optuna.trial import TrialState
-
-    words = {TrialState.COMPLETE: "completed", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    return words.get(trial.state, "running")
+    return _STATES.get(trial.state.name, "running")
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def rows(study: Study) -> list[Row]:
@@ -336,21 +465,30 @@ def rows(study: Study) -> list[Row]:
     found = []
     for trial in study.get_trials(deepcopy=False):
         said = trial.user_attrs
-        found.append(Row(
-            number=trial.number, state=_state(trial), value=trial.value if trial.state.is_finished() else None,
-            params=dict(trial.params), reports=dict(sorted(trial.intermediate_values.items())), run=said.get(RUN),
-            reason=said.get(REASON), file=said.get(FILE), retry_of=said.get(RETRY), started=_stamp(trial.datetime_start),
-            ended=_stamp(trial.datetime_complete),
-        ))  # fmt: skip
+        found.append(
+            Row(
+                number=trial.number,
+                state=_state(trial),
+                value=trial.value if trial.state.is_finished() else None,
+                params=dict(trial.params),
+                reports=dict(sorted(trial.intermediate_values.items())),
+                run=said.get(RUN),
+                reason=said.get(REASON),
+                file=said.get(FILE),
+                retry_of=said.get(RETRY),
+                started=trial.datetime_start and trial.datetime_start.timestamp(),
+                ended=trial.datetime_complete and trial.datetime_complete.timestamp(),
+            )
+        )
     return found
 
 
 def best(found: list[Row], direction: str) -> Row | None:
     """Return the completed trial with the best value."""
-    done = [row for row in found if row.state == "completed" and row.value is not None and math.isfinite(row.value)]
+    done = [
+        row
+        for row in found
+        if row.state == "completed" and row.value is not None and math.isfinite(row.value)
+    ]
     sign = 1 if direction == "minimize" else -1
     return min(done, key=lambda row: (sign * (row.value or 0.0), row.number), default=None)
-
-
-def _stamp(at: Any) -> float | None:
-    return None if at is None else time.mktime(at.timetuple()) + at.microsecond / 1e6

@@ -1,17 +1,20 @@
-"""What a job script says to the study of its trial, on the job's first node, and what a training says to it.
+"""Communication with the study of a trial: from the job script, on the job's first node, and from
+the training.
 
     python -m hpctrain.training.trial ask runs/.studies/NAME-DIGEST.json
     python -m hpctrain.training.trial tell STATUS REASON
 
-`ask` writes RUN_DIR/trial.json, and the arguments of the training that the trial tries into RUN_DIR/trial.words, one to a line. It exits
-with 0, with 3 where the study has all its trials, and with another code on errors. `tell` leaves a trial open that only stops to go on.
-HPCTRAIN_RUN_DIR and HPCTRAIN_ATTEMPT say whose trial it is. Nothing here imports torch.
+`ask` writes RUN_DIR/trial.json, and the trial's training arguments to RUN_DIR/trial.words, one per
+line. It exits with 0, with 3 if the study has all of its trials, and with another code on errors.
+`tell` leaves a trial open if it only stopped to continue. HPCTRAIN_RUN_DIR and HPCTRAIN_ATTEMPT
+name the run. Nothing here imports torch.
 
-A training of one's own that is no transformers Trainer (for those: trial_callback.py) tells its evaluations by:
+A custom training that is not a transformers Trainer (for those: trial_callback.py) reports its
+evaluations with:
 
     from hpctrain.training.trial import Reporter
     trial = Reporter()
-    if trial.report(step, value):     # on one rank; the others have to hear of it
+    if trial.report(step, value):     # on one rank; notify the others
         trial.leave()
 """
 
@@ -25,12 +28,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpctrain.config import study as tune
+from hpctrain.config.study import Scalar
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import shell, tune
-from hpctrain.jobs.tune import Scalar
-from hpctrain.runs import files, layout
-from hpctrain.training import stop, study, study_sampling
+from hpctrain.runs import layout
+from hpctrain.training import study
+from hpctrain.training.process import say
 from hpctrain.training.study import Ending
+from hpctrain.training.survival import stop
+from hpctrain.util import files, shell
+from hpctrain.util.text import is_number
 
 TRIAL, WORDS = "trial.json", "trial.words"
 VARIABLE = "HPCTRAIN_TRIAL"
@@ -39,59 +46,82 @@ NONE_LEFT = 3
 
 
 def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
-    """Ask for the trial of a run, and write it down; return the exit code."""
+    """Request the trial of a run, and write its files; return the exit code."""
     definition = study.read_definition(file)
     found = study.ask(run_dir.parent, definition, run_dir.name, attempt=attempt)
     if found is None:
-        _say(f"hpctrain: the study {definition.study} has its {definition.trials} trials; nothing is left for {run_dir.name}")
+        say(
+            f"hpctrain: the study {definition.study} has its {definition.trials} trials; nothing is"
+            f" left for {run_dir.name}"
+        )
         return NONE_LEFT
     files.write_text(run_dir / WORDS, "".join(f"{word}\n" for word in _words(found.params)))
     files.write_json(
         run_dir / TRIAL,
         {
-            "schema": 1, "study": definition.study, "definition": file.name, "number": found.number, "params": dict(found.params),
-            "metric": definition.metric, "direction": definition.direction, "pruner": asdict(definition.pruner),
-            "retry_of": found.retry_of, "at": time.time(),
+            "schema": 1,
+            "study": definition.study,
+            "definition": file.name,
+            "number": found.number,
+            "params": dict(found.params),
+            "metric": definition.metric,
+            "direction": definition.direction,
+            "pruner": asdict(definition.pruner),
+            "retry_of": found.retry_of,
+            "at": time.time(),
         },
-    )  # fmt: skip
-    after = " again" if found.again else f", with the values of trial {found.retry_of}, which failed" if found.retry_of is not None else ""
+    )
+    after = " again" if found.again else ""
+    if found.retry_of is not None:
+        after = f", with the values of trial {found.retry_of}, which failed"
     values = " ".join(f"{key}={tune.spoken(value)}" for key, value in found.params.items())
-    _say(f"hpctrain: trial {found.number} of the study {definition.study}{after}: {values}")
+    say(f"hpctrain: trial {found.number} of the study {definition.study}{after}: {values}")
     return 0
 
 
 def _words(params: Mapping[str, Scalar]) -> list[str]:
-    home = str(Path.home())
-    values = {
-        key: home + value[1:] if isinstance(value, str) and (value == "~" or value.startswith("~/")) else value
-        for key, value in params.items()
-    }
-    return tune.words_of(values)
+    return tune.words_of(
+        {
+            key: os.path.expanduser(value)  # noqa: PTH111 - an argument, not a path
+            if isinstance(value, str) and (value == "~" or value.startswith("~/"))
+            else value
+            for key, value in params.items()
+        }
+    )
 
 
 def read(path: Path) -> dict[str, object]:
-    """Return what trial.json says.
+    """Return the content of trial.json.
 
     Raises:
-        UsageError: it is not there, or says something else.
+        UsageError: it is missing or not valid.
     """
     said = files.read_json(path)
-    if said is None or not isinstance(said.get("number"), int) or not isinstance(said.get("study"), str):
-        raise UsageError(f"{path} does not say which trial this is", fix="hpctrain tune, whose jobs write it")
+    if (
+        said is None
+        or not isinstance(said.get("number"), int)
+        or not isinstance(said.get("study"), str)
+    ):
+        raise UsageError(
+            f"{path} does not say which trial this is",
+            hint="run hpctrain tune, whose jobs write it",
+        )
     return said
 
 
 class Reporter:
-    """Tells the study of a trial what evaluations found; for one process of a training.
+    """Reports evaluations to the study of a trial; for one process of a training.
 
-    A journal that cannot be written is said, and the training goes on: the job script tells the study later what is known then.
+    If the journal cannot be written, a message is printed and the training continues; the job
+    script reports to the study later.
 
     Args:
-        path: of trial.json. Default: the environment's HPCTRAIN_TRIAL; without both, nothing is told.
+        path: of trial.json. Default: the environment's HPCTRAIN_TRIAL; without both, nothing is
+            reported.
 
     Attributes:
-        metric: what the study looks at; None without a study.
-        said: what there is to say of the last report; None for nothing.
+        metric: the study's metric; None without a study.
+        said: a message about the last report, or None.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -103,7 +133,7 @@ class Reporter:
         self._study: Any = None
 
     def report(self, step: int, value: float) -> bool:
-        """Tell the study the value at a step, and return whether it wants this trial to stop."""
+        """Report the value at a step, and return whether the study stops this trial."""
         self.said = None
         if self._path is None:
             return False
@@ -113,14 +143,19 @@ class Reporter:
                 self._study = self._open(self._path)
             wanted = study.report(self._study, number, step, value)
         except (HpctrainError, OSError, ValueError, KeyError, RuntimeError) as error:
-            self._study = None
-            text = error.what if isinstance(error, HpctrainError) else f"{type(error).__name__}: {error}"
-            self.said = f"[train] notice: the study was not told of step {step}: {' '.join(text.split())}"
+            self._study, text = None, " ".join(f"{type(error).__name__}: {error}".split())
+            self.said = f"[train] notice: the study did not get the value of step {step}: {text}"
             return False
         if wanted is None:
-            self.said = f"[train] notice: trial {number} is over already; what this training finds is not told"
+            self.said = (
+                f"[train] notice: trial {number} has already ended; the results of this training"
+                " are not reported"
+            )
         elif wanted:
-            self.said = f"[train] the study stops this trial at step {step}: {self.metric} {value:.6g} promises no good result"
+            self.said = (
+                f"[train] the study prunes this trial at step {step}: {self.metric} {value:.6g}"
+                " is not promising"
+            )
         return bool(wanted)
 
     def leave(self) -> NoReturn:
@@ -132,69 +167,63 @@ class Reporter:
         runs = path.parent.parent
         definition = study.read_definition(runs / tune.STUDIES / str(self._trial["definition"]))
         found = study.open_study(runs, definition.study)
-        found.pruner = study_sampling.pruner(definition)
+        found.pruner = study.pruner(definition)
         return found
 
 
 def tell(run_dir: Path, attempt: str | None, status: int, reason: str) -> int:
-    """Tell the study how the training of a run ended."""
+    """Report to the study how the training of a run ended."""
     said = read(run_dir / TRIAL)
     definition = study.read_definition(run_dir.parent / tune.STUDIES / str(said["definition"]))
     number = int(str(said["number"]))
-    ending = _ending(status, reason, told_to_end=attempt is not None and (run_dir / "attempts" / attempt / "stop").exists())
-    if ending is None:
-        _say(f"hpctrain: trial {number} is not over: it goes on where the run does")
+    was_told_to_end = attempt is not None and (run_dir / "attempts" / attempt / "stop").exists()
+    ending: Ending = "failed"
+    if status == layout.DONE:
+        ending = "pruned" if reason == study.PRUNED else "completed"
+    elif status in (layout.REQUEUE, layout.STOPPED) or was_told_to_end:
+        say(f"hpctrain: trial {number} is not over: it continues with the run")
         return 0
-    state = study.tell(
-        study.open_study(run_dir.parent, definition.study),
-        definition,
-        number,
-        ending,
-        (reason or f"exit-{status}") if ending == "failed" else None,
-    )
-    _say(f"hpctrain: trial {number} of the study {definition.study} is {state}")
+    why = (reason or f"exit-{status}") if ending == "failed" else None
+    there = study.open_study(run_dir.parent, definition.study)
+    state = study.tell(there, definition, number, ending, why)
+    say(f"hpctrain: trial {number} of the study {definition.study} is {state}")
     return 0
 
 
-def _ending(status: int, reason: str, *, told_to_end: bool) -> Ending | None:
-    if status == layout.DONE:
-        return "pruned" if reason == study.PRUNED else "completed"
-    if status in (layout.REQUEUE, layout.STOPPED) or told_to_end:
-        return None
-    return "failed"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def main(argv: list[str]) -> NoReturn:
-    """Do what the words say, and exit."""
+    """Run the command line, and exit."""
     try:
         sys.exit(_main(argv))
     except HpctrainError as error:
-        sys.stderr.write(error.render() + "\n")
-        sys.exit(error.exit_code)
+        failure = error
     except OSError as error:
-        place = Path(error.filename).parent if isinstance(error.filename, str) else Path(layout.RUNS)
-        what = f"the study can write nothing: {(error.strerror or str(error)).lower()}"
-        refused = HpctrainError(what, details=(str(place),), fix=f"df -h {shell.quote(place)}; ls -ld {shell.quote(place)}")
-        sys.stderr.write(refused.render() + "\n")
-        sys.exit(refused.exit_code)
+        named = isinstance(error.filename, str)
+        place = shell.quote(Path(error.filename).parent if named else Path(layout.RUNS))
+        failure = HpctrainError(
+            f"the study can write nothing: {(error.strerror or str(error)).lower()}",
+            fix=f"df -h {place} && ls -ld {place}",
+        )
+    sys.stderr.write(failure.render() + "\n")
+    sys.exit(failure.exit_code)
 
 
 def _main(argv: list[str]) -> int:
     where = os.environ.get(layout.RUN_DIR_VARIABLE)
     if not where:
-        raise UsageError(f"{layout.RUN_DIR_VARIABLE} is not set: this belongs into a job script", fix="hpctrain tune")
+        raise UsageError(
+            f"{layout.RUN_DIR_VARIABLE} is not set: this command belongs in a job script",
+            fix="hpctrain tune",
+        )
     run_dir, attempt = Path(where), os.environ.get(layout.ATTEMPT_VARIABLE)
     match argv:
         case ["ask", file]:
             return ask(Path(file), run_dir, attempt)
-        case ["tell", status, *reason] if status.isdecimal():
+        case ["tell", status, *reason] if is_number(status):
             return tell(run_dir, attempt, int(status), " ".join(reason).strip())
-    raise UsageError(f"what is {' '.join(argv)!r}?", fix="python -m hpctrain.training.trial ask FILE, or: tell STATUS REASON")
+    raise UsageError(
+        f"cannot use {' '.join(argv)!r}",
+        hint="use: python -m hpctrain.training.trial ask FILE, or tell STATUS REASON",
+    )
 
 
 if __name__ == "__main__":

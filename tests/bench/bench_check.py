@@ -1,10 +1,10 @@
-"""`make bench`: the CPU time of `hpctrain check` without Slurm, beside `hpctrain render` in the same run.
+"""`make bench`: the CPU time of `hpctrain check` without Slurm, beside `hpctrain render` in the
+same run.
 
-CPU time (user + system of the child process), not wall time: machines are shared. The median of some runs; the target is 300 ms, with a
-profile, a model folder and a virtual environment to look at.
+CPU time (user + system of the child process), not wall time: machines are shared. The median of
+some runs; the target is 300 ms, with a profile, a model folder and a virtual environment to look
+at.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -26,10 +26,22 @@ environment: {venv: PREFIX}
 training: {model_name_or_path: model, dataset_name: data}
 """
 ROWS = [
-    ("hpctrain render --to - (for comparison)", ["render", "--cluster", "leonardo", "--to", "-"], None),
+    (
+        "hpctrain render --to - (for comparison)",
+        ["render", "--cluster", "leonardo", "--to", "-"],
+        None,
+    ),
     ("hpctrain check --no-slurm, no profile", ["check", "--no-slurm"], TARGET_MS),
-    ("hpctrain check --no-slurm, leonardo", ["check", "--no-slurm", "--cluster", "leonardo"], TARGET_MS),
-    ("hpctrain check --no-slurm --json", ["check", "--no-slurm", "--cluster", "leonardo", "--json"], TARGET_MS),
+    (
+        "hpctrain check --no-slurm, leonardo",
+        ["check", "--no-slurm", "--cluster", "leonardo"],
+        TARGET_MS,
+    ),
+    (
+        "hpctrain check --no-slurm --json",
+        ["check", "--no-slurm", "--cluster", "leonardo", "--json"],
+        TARGET_MS,
+    ),
 ]
 
 
@@ -44,13 +56,18 @@ def cpu_ms(argv: list[str], cwd: str) -> float:
 
 
 def make(project: Path) -> None:
-    """Write a job with a model of eight weight files and a tokenised dataset."""
+    """Write a job with a model of eight weight files and a tokenized dataset."""
     (project / "config.yaml").write_text(CONFIG.replace("PREFIX", sys.prefix))
-    tensors = {f"layer.{number}": {"dtype": "BF16", "shape": [4096, 4096], "data_offsets": [0, 0]} for number in range(40)}
+    tensors = {
+        f"layer.{number}": {"dtype": "BF16", "shape": [4096, 4096], "data_offsets": [0, 0]}
+        for number in range(40)
+    }
     header = json.dumps(tensors).encode()
     (project / "model").mkdir()
     for number in range(8):
-        (project / "model" / f"model-{number}.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+        (project / "model" / f"model-{number}.safetensors").write_bytes(
+            struct.pack("<Q", len(header)) + header
+        )
     (project / "model" / "config.json").write_text("{}")
     (project / "model" / "tokenizer.json").write_text("{}")
     (project / "data").mkdir()
@@ -68,7 +85,9 @@ def main() -> int:
         for title, words, target in ROWS:
             times = [cpu_ms([HPCTRAIN, *words], directory) for _ in range(RUNS)]
             median = statistics.median(times)
-            verdict = "" if target is None else f"< {target} ms: {'met' if median < target else 'MISSED'}"
+            verdict = (
+                "" if target is None else f"< {target} ms: {'met' if median < target else 'MISSED'}"
+            )
             missed += target is not None and median >= target
             print(f"{title:44} {median:6.0f} ms {min(times):6.0f} ms  {verdict}")
     return 1 if missed else 0

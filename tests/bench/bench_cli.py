@@ -1,10 +1,9 @@
-"""`make bench`: the CPU time of `hpctrain --help` and `hpctrain render`, beside a named alternative in the same run.
+"""`make bench`: the CPU time of `hpctrain --help` and `hpctrain render`, beside a named alternative
+in the same run.
 
-CPU time (user + system of the child process), not wall time: machines are shared. The median of some runs; the targets are 60 ms for
---help and 200 ms for render with a config file.
+CPU time (user + system of the child process), not wall time: machines are shared. The median of
+some runs; the targets are 60 ms for --help and 200 ms for render with a config file.
 """
-
-from __future__ import annotations
 
 import os
 import resource
@@ -19,8 +18,16 @@ HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 ROWS = [
     ("python -c pass", [sys.executable, "-c", "pass"], None),
     ("hpctrain --help", [HPCTRAIN, "--help"], 60),
-    ("hpctrain render (config.yaml, 2 x 4)", [HPCTRAIN, "render", "--nodes", "2", "--gpus", "4"], 200),
-    ("accelerate launch --help (for comparison)", [str(Path(sys.executable).with_name("accelerate")), "launch", "--help"], None),
+    (
+        "hpctrain render (config.yaml, 2 x 4)",
+        [HPCTRAIN, "render", "--nodes", "2", "--gpus", "4"],
+        200,
+    ),
+    (
+        "accelerate launch --help (for comparison)",
+        [str(Path(sys.executable).with_name("accelerate")), "launch", "--help"],
+        None,
+    ),
 ]
 
 
@@ -36,7 +43,9 @@ def main() -> int:
     """Print the table; 1 where a target is missed."""
     missed = 0
     with tempfile.TemporaryDirectory() as project:
-        Path(project, "config.yaml").write_text((Path(__file__).parents[2] / "config.yaml").read_text())
+        Path(project, "config.yaml").write_text(
+            (Path(__file__).parents[2] / "config.yaml").read_text()
+        )
         os.environ["HPCTRAIN_STATE_DIR"] = project
         baseline = None
         print(f"{'':44} {'median':>9} {'min':>9} {'x python':>9}  target")
@@ -44,12 +53,19 @@ def main() -> int:
             if not Path(argv[0]).exists():
                 print(f"{title:44} {'absent':>9}")
                 continue
-            times = [cpu_ms(argv, project) for _ in range(RUNS if target or baseline is None else 3)]
+            times = [
+                cpu_ms(argv, project) for _ in range(RUNS if target or baseline is None else 3)
+            ]
             median = statistics.median(times)
             baseline = baseline or median
-            verdict = "" if target is None else f"< {target} ms: {'met' if median < target else 'MISSED'}"
+            verdict = (
+                "" if target is None else f"< {target} ms: {'met' if median < target else 'MISSED'}"
+            )
             missed += target is not None and median >= target
-            print(f"{title:44} {median:6.0f} ms {min(times):6.0f} ms {median / baseline:8.1f}x  {verdict}")
+            print(
+                f"{title:44} {median:6.0f} ms {min(times):6.0f} ms {median / baseline:8.1f}x "
+                f" {verdict}"
+            )
     return 1 if missed else 0
 
 

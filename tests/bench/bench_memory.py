@@ -2,16 +2,15 @@
 
     python tests/bench/bench_memory.py [--samples 2000] [--children 4] [--threads 64] [--json]
 
-Measures, in one run on one machine, the whole path of MemoryCallback (all sensors, the line, the JSON record, both
-written) and, as alternatives, what one would write first: psutil's scan of all processes for the children, with and
-without starting nvidia-smi. The process has children and threads as a training has data loader workers and torch's
-pools. The target is below 0.1 % of training at every=10 and 100 ms a step: 1 ms a sample. The speed's share is that of one line and ten
+Measures, in one run on one machine, the whole path of MemoryCallback (all sensors, the line, the
+JSON record, both written) and, as alternatives, what one would write first: psutil's scan of all
+processes for the children, with and without starting nvidia-smi. The process has children and
+threads as a training has data loader workers and torch's pools. The target is below 0.1 % of
+training at every=10 and 100 ms a step: 1 ms a sample. The speed's share is that of one line and ten
 steps' batches of 8 x 2048 tokens; on a GPU (--cuda) the batches lie there, and a line waits for it.
 
 Exit code 1: the median of a sample is above the target.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -56,11 +55,17 @@ def callback(run_dir: Path, event: str) -> Callable[[], None]:
     from hpctrain import MemoryCallback
 
     own = MemoryCallback(every=1, run_dir=run_dir)
-    args = SimpleNamespace(process_index=0, world_size=1, local_process_index=0, output_dir=str(run_dir))
+    args = SimpleNamespace(
+        process_index=0, world_size=1, local_process_index=0, output_dir=str(run_dir)
+    )
     state = SimpleNamespace(global_step=1)
     own.on_train_begin(args, state)
     own.on_step_end(args, state)
-    return (lambda: own.on_step_end(args, state)) if event == "step" else (lambda: own.on_save(args, state))
+    return (
+        (lambda: own.on_step_end(args, state))
+        if event == "step"
+        else (lambda: own.on_save(args, state))
+    )
 
 
 def skipped() -> Callable[[], None]:
@@ -74,27 +79,40 @@ def skipped() -> Callable[[], None]:
 
 
 def speed(run_dir: Path, device: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return what SpeedCallback does in a step without a line, and a line with the ten steps before it; of one process."""
+    """Return what SpeedCallback does in a step without a line, and a line with the ten steps before
+    it; of one process.
+    """
     import torch
 
-    from hpctrain.training.expectation import Expectation
-    from hpctrain.training.fit_file import FitFile
-    from hpctrain.training.ranks import Ranks
-    from hpctrain.training.run_files import RunFiles
-    from hpctrain.training.settings import Survival
-    from hpctrain.training.speed_callback import SpeedCallback
+    from hpctrain.training.monitoring.run_files import RunFiles
+    from hpctrain.training.monitoring.speed import SpeedCallback
+    from hpctrain.training.process import Ranks
+    from hpctrain.training.survival import ResilienceContext
 
     files = RunFiles(run_dir, "bench")
     own = SpeedCallback(
-        every=EVERY, survival=Survival(), ranks=Ranks(), expected=lambda: Expectation(why="bench"), run_files=files,
-        fit_file=FitFile(None, None),
-    )  # fmt: skip
+        every=EVERY,
+        survival=ResilienceContext(),
+        ranks=Ranks(),
+        run_files=files,
+    )
     strategy = SimpleNamespace(value="no")
     args = SimpleNamespace(
-        process_index=0, world_size=1, output_dir=str(run_dir), dataloader_num_workers=0, eval_strategy=strategy, save_strategy=strategy
+        process_index=0,
+        world_size=1,
+        output_dir=str(run_dir),
+        dataloader_num_workers=0,
+        eval_strategy=strategy,
+        save_strategy=strategy,
     )
     state = SimpleNamespace(
-        global_step=1, max_steps=10**9, epoch=0.5, eval_steps=0, save_steps=0, logging_steps=EVERY, is_world_process_zero=True
+        global_step=1,
+        max_steps=10**9,
+        epoch=0.5,
+        eval_steps=0,
+        save_steps=0,
+        logging_steps=EVERY,
+        is_world_process_zero=True,
     )
     batch = {
         "input_ids": torch.zeros((8, 2048), dtype=torch.int64, device=device),
@@ -103,7 +121,7 @@ def speed(run_dir: Path, device: str) -> tuple[Callable[[], None], Callable[[], 
     }
     trainer = SimpleNamespace(get_batch_samples=lambda batches, *_: ([next(batches)], None))
     own.attach(trainer)
-    files._open(args)
+    files.on_train_begin(args, state, None)  # type: ignore[arg-type]
     own.on_train_begin(args, state, None)
 
     def step(number: int) -> None:
@@ -128,7 +146,9 @@ def naive_psutil() -> None:
 
 
 def naive_smi() -> None:
-    """The same, and nvidia-smi started for the GPU (`true` in its place where it is missing: only the start counts)."""
+    """The same, and nvidia-smi started for the GPU (`true` in its place where it is missing: only
+    the start counts).
+    """
     program = shutil.which("nvidia-smi") or "true"
     query = ["--query-gpu=memory.used,memory.total", "--format=csv"]
     subprocess.run([program, *query], capture_output=True, check=False)
@@ -141,7 +161,9 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--children", type=int, default=4)
     parser.add_argument("--threads", type=int, default=64)
-    parser.add_argument("--cuda", action="store_true", help="measure the speed with batches on the GPU")
+    parser.add_argument(
+        "--cuda", action="store_true", help="measure the speed with batches on the GPU"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     stop = threading.Event()
@@ -154,8 +176,12 @@ def main() -> int:
         few = max(20, options.samples // 20)
         with contextlib.redirect_stdout(output):
             results["MemoryCallback, a step without a sample"] = timed(skipped(), options.samples)
-            results["MemoryCallback, one sample"] = timed(callback(Path(folder), "step"), options.samples)
-            results["MemoryCallback, at a save (all threads)"] = timed(callback(Path(folder), "save"), few)
+            results["MemoryCallback, one sample"] = timed(
+                callback(Path(folder), "step"), options.samples
+            )
+            results["MemoryCallback, at a save (all threads)"] = timed(
+                callback(Path(folder), "save"), few
+            )
             one, ten = speed(Path(folder), "cuda" if options.cuda else "cpu")
             results["SpeedCallback, a step without a line"] = timed(one, few)
             results["SpeedCallback, ten steps and their line"] = timed(ten, few)
@@ -180,7 +206,9 @@ def main() -> int:
         print(" ".join(f"{name}={value}" for name, value in setting.items()))
         print(f"{'':45}{'median µs':>12}{'p95 µs':>12}{'share of training':>20}")
         for name, row in results.items():
-            print(f"{name:45}{row['median_us']:12.1f}{row['p95_us']:12.1f}{row['share_percent']:19.4f}%")
+            print(
+                f"{name:45}{row['median_us']:12.1f}{row['p95_us']:12.1f}{row['share_percent']:19.4f}%"
+            )
     return int(results["MemoryCallback, one sample"]["share_percent"] > 100 * TARGET)
 
 

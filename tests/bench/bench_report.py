@@ -1,10 +1,10 @@
-"""`make bench`: what a report of a long run costs: 64 ranks, 100,000 steps logged every 10, samples every 10 (some 450 MB of files).
+"""`make bench`: what a report of a long run costs: 64 ranks, 100,000 steps logged every 10, samples
+every 10 (some 450 MB of files).
 
-Wall and CPU seconds and the most memory of `hpctrain report`, its start included, beside the least that anything that reads these files can
+Wall and CPU seconds and the most memory of `hpctrain report`, its start included, beside the least
+that anything that reads these files can
 cost: the same lines through json.loads alone, kept nowhere.
 """
-
-from __future__ import annotations
 
 import os
 import resource
@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-import made_runs
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.report import made_runs
 
 RANKS, STEPS = 64, int(os.environ.get("BENCH_STEPS", "100000"))
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
@@ -31,7 +31,9 @@ for path in pathlib.Path(sys.argv[1]).rglob("*.jsonl"):
 def measure(words: list[str], project: Path) -> tuple[float, float, float]:
     """Return wall seconds, CPU seconds and MiB of the most memory of a command."""
     begun = time.perf_counter()
-    process = subprocess.Popen(words, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        words, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

@@ -1,11 +1,10 @@
 """`make bench`: the CPU time of planning and rendering sweeps of 10,000 points.
 
-CPU time (user + system of the child process, its start included), not wall time: machines are shared; the median of the runs. The target
-is 2 s for each. The bare list is the form that research code keeps, 12 numbers in each of its points and no two alike. The last row, one
-job without a sweep, is there to compare.
+CPU time (user + system of the child process, its start included), not wall time: machines are
+shared; the median of the runs. The target is 2 s for each. The bare list is the form that research
+code keeps, 12 numbers in each of its points and no two alike. The last row, one job without a
+sweep, is there to compare.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -21,12 +20,15 @@ TARGET_S = 2.0
 RUNS = 5
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 GRID = {"learning_rate": 20, "weight_decay": 25, "seed": 20}
-RANDOM = "{learning_rate: {log_uniform: [1e-5, 1e-3]}, weight_decay: {uniform: [0, 0.1]}, layers: {integer: [2, 8]}}"
 ROWS = [
-    ("sweep plan, grid", ["sweep", "plan"], "grid.yaml", TARGET_S),
-    ("sweep plan, random", ["sweep", "plan"], "random.yaml", TARGET_S),
-    ("sweep plan, bare JSON list", ["sweep", "plan"], "list.yaml", TARGET_S),
-    ("sweep plan --json, bare JSON list", ["sweep", "plan", "--json"], "list.yaml", TARGET_S),
+    ("submit --dry-run, grid", ["submit", "--dry-run"], "grid.yaml", TARGET_S),
+    ("submit --dry-run, bare JSON list", ["submit", "--dry-run"], "list.yaml", TARGET_S),
+    (
+        "submit --dry-run --json, bare JSON list",
+        ["submit", "--dry-run", "--json"],
+        "list.yaml",
+        TARGET_S,
+    ),
     ("render, grid", ["render", "--force"], "grid.yaml", TARGET_S),
     ("render, bare JSON list", ["render", "--force"], "list.yaml", TARGET_S),
     ("render, one job (for comparison)", ["render", "--force"], "job.yaml", None),
@@ -45,15 +47,22 @@ def cpu_s(argv: list[str], cwd: str) -> float:
 
 def make(project: Path) -> None:
     """Write the sweeps, each of 10,000 points."""
-    axes = ", ".join(f"{key}: [{', '.join(str(number / 100) for number in range(count))}]" for key, count in GRID.items())
-    points = [{f"key_{key}": number * key + 0.5 + number / 1000 for key in range(12)} for number in range(POINTS)]
+    axes = ", ".join(
+        f"{key}: [{', '.join(str(number / 100) for number in range(count))}]"
+        for key, count in GRID.items()
+    )
+    points = [
+        {f"key_{key}": number * key + 0.5 + number / 1000 for key in range(12)}
+        for number in range(POINTS)
+    ]
     (project / "points.json").write_text(json.dumps(points))
     (project / "train.py").write_text("")
     head = "script: train.py\nlauncher: srun\nresources: {cpus_per_task: 4}\n"
     sweeps = {
-        "grid": f"sweep: {{grid: {{{axes}}}}}\n", "random": f"sweep: {{random: {{count: {POINTS}, seed: 1, values: {RANDOM}}}}}\n",
-        "list": "sweep: points.json\n", "job": "",
-    }  # fmt: skip
+        "grid": f"sweep: {{grid: {{{axes}}}}}\n",
+        "list": "sweep: points.json\n",
+        "job": "",
+    }
     for name, text in sweeps.items():
         (project / f"{name}.yaml").write_text(head + text)
 
@@ -68,7 +77,11 @@ def main() -> int:
         for title, words, config, target in ROWS:
             times = [cpu_s([HPCTRAIN, *words, "--config", config], project) for _ in range(RUNS)]
             median = statistics.median(times)
-            verdict = "" if target is None else f"< {target:g} s: {'met' if median < target else 'MISSED'}"
+            verdict = (
+                ""
+                if target is None
+                else f"< {target:g} s: {'met' if median < target else 'MISSED'}"
+            )
             missed += target is not None and median >= target
             print(f"{title:40} {median:7.2f} s {min(times):7.2f} s  {verdict}")
     return 1 if missed else 0

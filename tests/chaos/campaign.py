@@ -1,12 +1,12 @@
-"""Faults injected into real jobs: each run must end with the weights of an uninterrupted one, whatever was done to it.
+"""Faults injected into real jobs: each run must end with the weights of an uninterrupted one,
+whatever was done to it.
 
     python tests/chaos/campaign.py [--short] [--minutes N] [--only NAME,...] [--out DIRECTORY]
 
-Runs in the rough lab (HPCTRAIN_LAB_NUMBER=2 tests/lab/lab up), whose nodes may die. Exit status: 0 all is well, 1 findings or faults that
-were not reached in time, 3 the lab cannot run on this machine.
+Runs in the rough lab (HPCTRAIN_LAB_NUMBER=2 tests/lab/lab up), whose nodes may die. Exit status: 0
+all is well, 1 findings or faults that were not reached in time, 3 the lab cannot run on this
+machine.
 """
-
-from __future__ import annotations
 
 import argparse
 import shutil
@@ -96,12 +96,16 @@ class Campaign:
     def suffer(self, fault: Fault) -> Verdict:
         """Submit a run, strike it, carry it to its end, and look."""
         began = time.monotonic()
-        run = self.run(fault.name, fault.nodes, fault.patience_s, options=fault.options, pace_s=fault.pace_s)
+        run = self.run(
+            fault.name, fault.nodes, fault.patience_s, options=fault.options, pace_s=fault.pace_s
+        )
         wrong: list[str] = []
         with ExitStack() as stack:
             if fault.name in ON_SMALL_DISK:
                 small_disk(run)
-                stack.callback(subprocess.run, ["umount", "--lazy", str(run.checkpoints)], check=False)
+                stack.callback(
+                    subprocess.run, ["umount", "--lazy", str(run.checkpoints)], check=False
+                )
             try:
                 run.submit()
                 fault.strike(run)
@@ -115,12 +119,23 @@ class Campaign:
         wrong += judged(fault, run.humans, attempts, lost, equal=equal)
         wrong += [f"left behind: {thing}" for thing in left]
         return Verdict(
-            fault.name, fault.what, attempts, run.humans, lost, fault.lost, round(time.monotonic() - began, 1), equal, tuple(left),
-            tuple(wrong), tuple(run.notes),
-        )  # fmt: skip
+            fault.name,
+            fault.what,
+            attempts,
+            run.humans,
+            lost,
+            fault.lost,
+            round(time.monotonic() - began, 1),
+            equal,
+            tuple(left),
+            tuple(wrong),
+            tuple(run.notes),
+        )
 
     def go(self, faults: list[Fault]) -> tuple[list[Verdict], list[str]]:
-        """Inject the faults while there is time; return what came of them, and the names of those that were not reached."""
+        """Inject the faults while there is time; return what came of them, and the names of those
+        that were not reached.
+        """
         with ThreadPoolExecutor(2) as pool:
             kinds = sorted({fault.nodes for fault in faults})
             self.weights = dict(zip(kinds, pool.map(self.uninterrupted, kinds), strict=True))
@@ -133,10 +148,15 @@ class Campaign:
                 return
             verdict = self.suffer(fault)
             verdicts.append(verdict)
-            say(f"{verdict.fault}: {'; '.join(verdict.wrong) or 'ok'} ({verdict.lost} steps lost, {verdict.seconds:.0f} s)")
+            say(
+                f"{verdict.fault}: {'; '.join(verdict.wrong) or 'ok'} ({verdict.lost} steps lost,"
+                f" {verdict.seconds:.0f} s){''.join(f'; {note}' for note in verdict.notes)}"
+            )
 
         # The longest one first, so that the others fill the time that it takes.
-        together = sorted((fault for fault in faults if not fault.alone), key=lambda fault: -fault.patience_s)
+        together = sorted(
+            (fault for fault in faults if not fault.alone), key=lambda fault: -fault.patience_s
+        )
         with ThreadPoolExecutor(TOGETHER) as pool:
             list(pool.map(one, together))
         for fault in faults:
@@ -157,19 +177,37 @@ def chosen(options: argparse.Namespace) -> list[Fault]:
     Raises:
         SystemExit: a name that no fault has.
     """
-    names = set(options.only.split(",")) if options.only else {fault.name for fault in FAULTS if fault.short or not options.short}
+    names = (
+        set(options.only.split(","))
+        if options.only
+        else {fault.name for fault in FAULTS if fault.short or not options.short}
+    )
     if unknown := names - {fault.name for fault in FAULTS}:
-        raise SystemExit(f"error: no fault {', '.join(sorted(unknown))}; there are {', '.join(fault.name for fault in FAULTS)}")
+        raise SystemExit(
+            f"error: no fault {', '.join(sorted(unknown))}; there are"
+            f" {', '.join(fault.name for fault in FAULTS)}"
+        )
     return [fault for fault in FAULTS if fault.name in names]
 
 
 def main() -> int:
-    """Run the campaign, print the page, and return the exit status."""
-    parser = argparse.ArgumentParser(description="Inject faults into real Slurm jobs, and see what they cost.")
-    parser.add_argument("--minutes", type=float, default=40, help="begin no fault after this time (default: %(default)s)")
+    """Run the campaign and return the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Inject faults into real Slurm jobs, and see what they cost."
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=40,
+        help="begin no fault after this time (default: %(default)s)",
+    )
     parser.add_argument("--short", action="store_true", help="a few of them, for CI")
     parser.add_argument("--only", help="names of faults, with commas")
-    parser.add_argument("--out", type=Path, help="where report.md and report.json go, and the runs stay; else only the page is printed")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="directory of report.json and of the runs; default: a temporary one",
+    )
     options = parser.parse_args()
     faults = chosen(options)
     directory = (options.out or Path(tempfile.mkdtemp(prefix="hpctrain-chaos-"))).absolute()
@@ -182,9 +220,12 @@ def main() -> int:
     except (GaveUpError, LabError) as error:
         sys.stderr.write(f"error: not even a run without any fault ends as it should: {error}\n")
         return 1
-    about = f"{MAX_STEPS} steps, a checkpoint each {SAVE_STEPS}; CPU, two played nodes of a real Slurm."
-    sys.stdout.write(chaos_report.write(directory, verdicts, skipped, time.monotonic() - campaign.began, about))
-    good = not skipped and not any(verdict.wrong for verdict in verdicts)
+    chaos_report.write(directory, verdicts, skipped, time.monotonic() - campaign.began)
+    failed = [verdict.fault for verdict in verdicts if verdict.wrong]
+    say(
+        f"{len(verdicts)} faults; failed: {failed or 'none'}; no time left for: {skipped or 'none'}"
+    )
+    good = not skipped and not failed
     if good and options.out is None:
         shutil.rmtree(directory)
     return 0 if good else 1

@@ -1,4 +1,4 @@
-"""What a campaign found, as a page and as JSON."""
+"""What a campaign found, as JSON."""
 
 from __future__ import annotations
 
@@ -56,32 +56,12 @@ def judged(fault: Fault, humans: int, attempts: int, lost: int, *, equal: bool) 
     return wrong
 
 
-def page(verdicts: list[Verdict], skipped: list[str], seconds: float, about: str) -> str:
-    """Return the report as Markdown."""
-    failed = [verdict for verdict in verdicts if verdict.wrong]
-    lines = [
-        "# Injected faults",
-        "",
-        f"{len(verdicts)} faults in {seconds:.0f} s, {len(failed)} with findings, {len(skipped)} not reached. {about}",
-        "",
-        "| fault | what was done | starts | by hand | steps lost (allowed) | weights | left behind | seconds | |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for one in verdicts:
-        weights = "equal" if one.weights_equal else "DIFFER"
-        verdict, left = "FAILED" if one.wrong else "ok", len(one.left) or "nothing"
-        cells = (one.fault, one.what, one.attempts, one.humans, f"{one.lost} ({one.allowed})", weights, left, f"{one.seconds:.0f}", verdict)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += ["", *(f"- {one.fault}: {text}" for one in verdicts for text in (*one.wrong, *one.notes))]
-    if skipped:
-        lines.append(f"- no time left for: {', '.join(skipped)}")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def write(directory: Path, verdicts: list[Verdict], skipped: list[str], seconds: float, about: str) -> str:
-    """Write report.md and report.json, and return the page."""
-    text = page(verdicts, skipped, seconds, about)
-    (directory / "report.md").write_text(text)
-    value = {"schema": 1, "seconds": round(seconds, 1), "skipped": skipped, "faults": [asdict(verdict) for verdict in verdicts]}
+def write(directory: Path, verdicts: list[Verdict], skipped: list[str], seconds: float) -> None:
+    """Write report.json."""
+    value = {
+        "schema": 1,
+        "seconds": round(seconds, 1),
+        "skipped": skipped,
+        "faults": [asdict(verdict) for verdict in verdicts],
+    }
     (directory / "report.json").write_text(json.dumps(value, indent=1) + "\n")
-    return text

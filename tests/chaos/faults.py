@@ -1,10 +1,10 @@
 """The faults of the campaign: what is done to a run, and what must come of it.
 
-A fault is a function that waits for its moment and strikes. The rest of the row says what is then allowed:
-`lost` steps over the whole run (0 for an announced end), and how often a `human` has to submit the run again.
+A fault is a function that waits for its moment and strikes. The rest of the row says what is then
+allowed:
+`lost` steps over the whole run (0 for an announced end), and how often a `human` has to submit the
+run again.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -119,7 +119,9 @@ def kill_rank(last: bool) -> Callable[[Run], None]:
 
 
 def kill_program(word: str) -> Callable[[Run], None]:
-    """Return a strike: SIGKILL to the first process of the job that has a word in its command line and is no rank."""
+    """Return a strike: SIGKILL to the first process of the job that has a word in its command line
+    and is no rank.
+    """
 
     def strike(run: Run) -> None:
         run.reach(HIT)
@@ -172,7 +174,9 @@ def power_failure(run: Run) -> None:
 
 def come_back(run: Run) -> None:
     """Wait until Slurm has given the node up and has requeued the job, then start the node again."""
-    run.wait(lambda: run.lab.wait_for_node(run.lab.nodes[1], "down"), f"{run.lab.nodes[1]} is down", 0.3)
+    run.wait(
+        lambda: run.lab.wait_for_node(run.lab.nodes[1], "down"), f"{run.lab.nodes[1]} is down", 0.3
+    )
     run.wait(lambda: "PENDING" in run.state(), "the job is pending again", 0.2)
     run.lab.up()
 
@@ -189,19 +193,32 @@ def preempt(run: Run) -> None:
     """A job of a higher partition wants both nodes."""
     run.reach(HIT)
     run.lab.run(
-        "sbatch", "--partition=high", "--nodes=2", "--exclusive", "--time=1", "--mem=100", "--output=/dev/null", "--wrap=sleep 5"
-    )  # fmt: skip
+        "sbatch",
+        "--partition=high",
+        "--nodes=2",
+        "--exclusive",
+        "--time=1",
+        "--mem=100",
+        "--output=/dev/null",
+        "--wrap=sleep 5",
+    )
     run.wait(lambda: "RUNNING" not in run.state(), "the job is preempted", 0.3)
 
 
 def small_disk(run: Run) -> None:
     """Give the run a small disk of its own for its checkpoints, before it starts."""
     run.checkpoints.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(run.checkpoints)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(run.checkpoints)],
+        check=True,
+    )
 
 
 def fill_disk(run: Run) -> None:
-    """Somebody else's file takes what is left; the next save fails, and so does the job. Then the file goes."""
+    """Somebody else's file takes what is left; the next save fails, and so does the job.
+
+    Then the file goes.
+    """
     run.reach(SAVE_STEPS + 2)
     filler = run.checkpoints / "somebody-elses-file"
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
@@ -234,21 +251,28 @@ def whole(run: Run, step: int) -> None:
     """
     done = subprocess.run(
         ["hpctrain", "checkpoints", "verify", f"{run.tag}/checkpoint-{step}"],
-        env=run.lab.env, cwd=run.project, capture_output=True, text=True,
-    )  # fmt: skip
+        env=run.lab.env,
+        cwd=run.project,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise GaveUpError(f"checkpoint-{step} is no longer whole: {done.stdout}{done.stderr}")
 
 
 def damage(how: Callable[[Path], None]) -> Callable[[Run], None]:
-    """Return a strike: the job is killed, and its newest checkpoint is damaged before it is submitted again."""
+    """Return a strike: the job is killed, and its newest checkpoint is damaged before it is
+    submitted again.
+    """
 
     def strike(run: Run) -> None:
         run.reach(LATE_HIT)
         # `scancel --signal=KILL` would be a cancellation: announced, and saved.
         ranks(run)[0].kill()
         run.wait(lambda: not run.state(), "the job is gone", 0.3)
-        newest = max(run.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+        newest = max(
+            run.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2])
+        )
         how(newest)
         run.notes.append(f"damaged {newest.name}")
 
@@ -273,9 +297,15 @@ def without(name: str) -> Callable[[Path], None]:
 
 
 def half_copied(checkpoint: Path) -> None:
-    """A copy that broke off: a directory that looks newer than all others, with nothing to show for it."""
+    """A copy that broke off: a directory that looks newer than all others, with nothing to show for
+    it.
+    """
     step = int(checkpoint.name.partition("-")[2])
-    shutil.copytree(checkpoint, checkpoint.with_name(f"checkpoint-{step + 1}"), ignore=lambda _, names: [names[0], "hpctrain.json"])
+    shutil.copytree(
+        checkpoint,
+        checkpoint.with_name(f"checkpoint-{step + 1}"),
+        ignore=lambda _, names: [names[0], "hpctrain.json"],
+    )
 
 
 ONE_SAVE = SAVE_STEPS
@@ -284,11 +314,28 @@ TWO_SAVES = 2 * SAVE_STEPS
 
 FAULTS = (
     # Announced ends: nothing is lost.
-    Fault("sigterm-steps", "scancel --signal=TERM", slurm("scancel", "--signal=TERM", "JOB"), nodes=2, short=True),
-    Fault("sigterm-batch", "scancel --batch --signal=TERM", slurm("scancel", "--batch", "--signal=TERM", "JOB")),
+    Fault(
+        "sigterm-steps",
+        "scancel --signal=TERM",
+        slurm("scancel", "--signal=TERM", "JOB"),
+        nodes=2,
+        short=True,
+    ),
+    Fault(
+        "sigterm-batch",
+        "scancel --batch --signal=TERM",
+        slurm("scancel", "--batch", "--signal=TERM", "JOB"),
+    ),
     Fault("sigusr1", "scancel --signal=USR1", slurm("scancel", "--signal=USR1", "JOB"), nodes=2),
     Fault("sigterm-storm", "SIGTERM ten times in two seconds", again_and_again),
-    Fault("scancel", "scancel: no requeue brings it back, a human does", slurm("scancel", "JOB"), human=1, nodes=2, short=True),
+    Fault(
+        "scancel",
+        "scancel: no requeue brings it back, a human does",
+        slurm("scancel", "JOB"),
+        human=1,
+        nodes=2,
+        short=True,
+    ),
     Fault("requeue", "scontrol requeue from outside", slurm("scontrol", "requeue", "JOB")),
     Fault(
         "chain",
@@ -298,31 +345,151 @@ FAULTS = (
     ),
     Fault("stop-file", "touch runs/RUN_ID/stop", touch_stop, human=1),
     Fault(
-        "time-limit", "--time=1, and work for four minutes", nothing, options=("--time", "1", "--max-restarts", "40"), pace_s=4.0,
-        restarts=4, patience_s=1200,
+        "time-limit",
+        "--time=1, and work for four minutes",
+        nothing,
+        options=("--time", "1", "--max-restarts", "40"),
+        pace_s=4.0,
+        restarts=4,
+        patience_s=1200,
     ),
-    Fault("preempted", "preemption, GraceTime=0", preempt, nodes=2, options=("--partition", "low"), alone=True, short=True),
-    Fault("preempted-grace", "preemption, GraceTime=20", preempt, nodes=2, options=("--partition", "low_grace"), alone=True),
-    Fault("controller", "slurmctld killed, back after 10 s", restart_controller, alone=True, restarts=1),
-    # Ends without a word: at most one save's steps.
-    Fault("kill-rank-0", "SIGKILL to rank 0", kill_rank(last=False), lost=ONE_SAVE, human=1, nodes=2),
-    Fault("kill-last-rank", "SIGKILL to the last rank", kill_rank(last=True), lost=ONE_SAVE, human=1, nodes=2, short=True),
-    Fault("kill-launcher", "SIGKILL to accelerate launch", kill_program("accelerate launch"), lost=ONE_SAVE, human=1, nodes=2),
-    Fault("kill-srun", "SIGKILL to srun", kill_program("srun "), lost=ONE_SAVE, human=1),
-    Fault("kill-batch-shell", "SIGKILL to the batch script", kill_program("slurm_script"), lost=ONE_SAVE, human=1),
-    Fault("kill-in-save", "SIGKILL while a checkpoint is written", kill_while_saving, lost=ONE_SAVE, human=1),
-    Fault("frozen-rank", "SIGSTOP to a rank, then scancel", freeze_rank, lost=ONE_SAVE, human=1, nodes=2),
-    Fault("slurmd", "slurmd of a node stops", stop_slurmd, lost=ONE_SAVE, nodes=2, alone=True, pace_s=SLOW_S),
     Fault(
-        "power-failure", "a node dies with all its processes", power_failure, lost=ONE_SAVE, nodes=2, alone=True, pace_s=SLOW_S, short=True
+        "preempted",
+        "preemption, GraceTime=0",
+        preempt,
+        nodes=2,
+        options=("--partition", "low"),
+        alone=True,
+        short=True,
+    ),
+    Fault(
+        "preempted-grace",
+        "preemption, GraceTime=20",
+        preempt,
+        nodes=2,
+        options=("--partition", "low_grace"),
+        alone=True,
+    ),
+    Fault(
+        "controller",
+        "slurmctld killed, back after 10 s",
+        restart_controller,
+        alone=True,
+        restarts=1,
+    ),
+    # Ends without a word: at most one save's steps.
+    Fault(
+        "kill-rank-0", "SIGKILL to rank 0", kill_rank(last=False), lost=ONE_SAVE, human=1, nodes=2
+    ),
+    Fault(
+        "kill-last-rank",
+        "SIGKILL to the last rank",
+        kill_rank(last=True),
+        lost=ONE_SAVE,
+        human=1,
+        nodes=2,
+        short=True,
+    ),
+    Fault(
+        "kill-launcher",
+        "SIGKILL to accelerate launch",
+        kill_program("accelerate launch"),
+        lost=ONE_SAVE,
+        human=1,
+        nodes=2,
+    ),
+    Fault("kill-srun", "SIGKILL to srun", kill_program("srun "), lost=ONE_SAVE, human=1),
+    Fault(
+        "kill-batch-shell",
+        "SIGKILL to the batch script",
+        kill_program("slurm_script"),
+        lost=ONE_SAVE,
+        human=1,
+    ),
+    Fault(
+        "kill-in-save",
+        "SIGKILL while a checkpoint is written",
+        kill_while_saving,
+        lost=ONE_SAVE,
+        human=1,
+    ),
+    Fault(
+        "frozen-rank",
+        "SIGSTOP to a rank, then scancel",
+        freeze_rank,
+        lost=ONE_SAVE,
+        human=1,
+        nodes=2,
+    ),
+    Fault(
+        "slurmd",
+        "slurmd of a node stops",
+        stop_slurmd,
+        lost=ONE_SAVE,
+        nodes=2,
+        alone=True,
+        pace_s=SLOW_S,
+    ),
+    Fault(
+        "power-failure",
+        "a node dies with all its processes",
+        power_failure,
+        lost=ONE_SAVE,
+        nodes=2,
+        alone=True,
+        pace_s=SLOW_S,
+        short=True,
     ),
     # Disks and files.
-    Fault("full-disk", "the disk fills up before a save", fill_disk, lost=ONE_SAVE, human=1, short=True),
-    Fault("read-only", "the checkpoints' file system turns read-only", read_only, lost=ONE_SAVE, human=1),
-    Fault("truncated", "killed, newest checkpoint truncated", damage(truncate), lost=TWO_SAVES, human=1),
-    Fault("bit-flip", "killed, one bit of the newest weights flipped", damage(flip_a_bit), lost=TWO_SAVES, human=1),
-    Fault("no-manifest", "killed, newest manifest gone", damage(without("hpctrain.json")), lost=TWO_SAVES, human=1),
-    Fault("no-optimizer", "killed, newest optimizer file gone", damage(without("optimizer.pt")), lost=TWO_SAVES, human=1),
-    Fault("half-copy", "killed, a half-copied newer checkpoint", damage(half_copied), lost=ONE_SAVE, human=1),
-)  # fmt: skip
+    Fault(
+        "full-disk",
+        "the disk fills up before a save",
+        fill_disk,
+        lost=ONE_SAVE,
+        human=1,
+        short=True,
+    ),
+    Fault(
+        "read-only",
+        "the checkpoints' file system turns read-only",
+        read_only,
+        lost=ONE_SAVE,
+        human=1,
+    ),
+    Fault(
+        "truncated",
+        "killed, newest checkpoint truncated",
+        damage(truncate),
+        lost=TWO_SAVES,
+        human=1,
+    ),
+    Fault(
+        "bit-flip",
+        "killed, one bit of the newest weights flipped",
+        damage(flip_a_bit),
+        lost=TWO_SAVES,
+        human=1,
+    ),
+    Fault(
+        "no-manifest",
+        "killed, newest manifest gone",
+        damage(without("hpctrain.json")),
+        lost=TWO_SAVES,
+        human=1,
+    ),
+    Fault(
+        "no-optimizer",
+        "killed, newest optimizer file gone",
+        damage(without("optimizer.pt")),
+        lost=TWO_SAVES,
+        human=1,
+    ),
+    Fault(
+        "half-copy",
+        "killed, a half-copied newer checkpoint",
+        damage(half_copied),
+        lost=ONE_SAVE,
+        human=1,
+    ),
+)
 ON_SMALL_DISK = frozenset({"full-disk", "read-only"})

@@ -1,6 +1,7 @@
-"""A lab of tests/lab: Slurm's commands in it, its daemons, and the processes of its jobs. The campaign's is the second one."""
+"""A lab of tests/lab: Slurm's commands in it, its daemons, and the processes of its jobs.
 
-from __future__ import annotations
+The campaign's is the second one.
+"""
 
 import json
 import os
@@ -14,7 +15,19 @@ import psutil
 LAB = Path(__file__).parents[1] / "lab" / "lab"
 CANNOT_RUN_HERE = 3
 # What an outer job, or the user's habits, would change about the commands below.
-SCRUBBED = ("SLURM", "SBATCH_", "SRUN_", "SACCT_", "SQUEUE_", "HPCTRAIN_", "PYTEST_", "PYTHONPATH", "RANK", "WORLD_SIZE", "MASTER_")
+SCRUBBED = (
+    "SLURM",
+    "SBATCH_",
+    "SRUN_",
+    "SACCT_",
+    "SQUEUE_",
+    "HPCTRAIN_",
+    "PYTEST_",
+    "PYTHONPATH",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+)
 
 
 class LabError(Exception):
@@ -45,15 +58,22 @@ class RoughLab:
         }
 
     def up(self) -> Path:
-        """Start what of the lab is not running, and return its slurm.conf; nodes that were down come back.
+        """Start what of the lab is not running, and return its slurm.conf; nodes that were down
+        come back.
 
         Raises:
             LabError: it does not start.
             SystemExit: with status 3: it cannot run on this machine.
         """
-        environment = {name: value for name, value in os.environ.items() if name != "HPCTRAIN_LAB_DIR" or self.number == 1}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "HPCTRAIN_LAB_DIR" or self.number == 1
+        }
         environment["HPCTRAIN_LAB_NUMBER"] = str(self.number)
-        done = subprocess.run([sys.executable, str(LAB), "up"], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, str(LAB), "up"], env=environment, capture_output=True, text=True
+        )
         if done.returncode == CANNOT_RUN_HERE:
             sys.stderr.write(done.stderr)
             raise SystemExit(CANNOT_RUN_HERE)
@@ -61,14 +81,27 @@ class RoughLab:
             raise LabError(done.stderr)
         return Path(done.stdout.strip().partition("=")[2])
 
-    def run(self, *argv: str, cwd: Path | None = None, check: bool = True, timeout_s: float = 120, **more: str) -> str:
+    def run(
+        self,
+        *argv: str,
+        cwd: Path | None = None,
+        check: bool = True,
+        timeout_s: float = 120,
+        **more: str,
+    ) -> str:
         """Run a command and return what it says on stdout.
 
         Raises:
             LabError: with its words, if it fails and `check` is true.
         """
         done = subprocess.run(
-            argv, env={**self.env, **more}, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            argv,
+            env={**self.env, **more},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
         )
         if check and done.returncode:
             raise LabError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}")
@@ -81,7 +114,9 @@ class RoughLab:
             LabError: squeue fails, which says nothing about the job.
         """
         try:
-            lines = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r").splitlines()
+            lines = self.run(
+                "squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r"
+            ).splitlines()
         except LabError as error:
             if "Invalid job id specified" in str(error):  # forgotten, five minutes after its end
                 return None
@@ -100,15 +135,22 @@ class RoughLab:
 
     def wait_for_node(self, node: str, state: str) -> bool:
         """Say whether sinfo calls a node so now."""
-        return state in self.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T")
+        return state in self.run(
+            "sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T"
+        )
 
     def processes_of(self, job_ids: set[str]) -> list[psutil.Process]:
-        """Return the living processes that the lab started for these jobs, on whichever of its nodes."""
+        """Return the living processes that the lab started for these jobs, on whichever of its
+        nodes.
+        """
         found = []
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
-                ours = environment.get("SLURM_CLUSTER_NAME") == self.cluster and environment.get("SLURM_JOB_ID") in job_ids
+                ours = (
+                    environment.get("SLURM_CLUSTER_NAME") == self.cluster
+                    and environment.get("SLURM_JOB_ID") in job_ids
+                )
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
@@ -117,10 +159,17 @@ class RoughLab:
 
     def cgroups_of(self, job_ids: set[str]) -> list[Path]:
         """Return the cgroups of these jobs that are still there."""
-        return [path for job in job_ids for node in self.nodes for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_{job}")]
+        return [
+            path
+            for job in job_ids
+            for node in self.nodes
+            for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_{job}")
+        ]
 
     def pids_on(self, node: str, job_ids: set[str]) -> set[int]:
-        """Return every process of these jobs on one node, the step managers included: what a power failure takes away."""
+        """Return every process of these jobs on one node, the step managers included: what a power
+        failure takes away.
+        """
         found: set[int] = set()
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_*"):
             if top.name.removeprefix("job_") in job_ids:

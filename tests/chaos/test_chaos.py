@@ -1,4 +1,6 @@
-"""The short campaign on the real Slurm, and what the campaign's judge says of runs that are not well."""
+"""The short campaign on the real Slurm, and what the campaign's judge says of runs that are not
+well.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,25 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.slurm
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(1500)
 def test_the_short_campaign(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(HERE / "campaign.py"), "--short", "--minutes", "15", "--out", str(tmp_path / "chaos")],
+        [
+            sys.executable,
+            str(HERE / "campaign.py"),
+            "--short",
+            "--minutes",
+            "15",
+            "--out",
+            str(tmp_path / "chaos"),
+        ],
         capture_output=True,
         text=True,
     )
-    if done.returncode == CANNOT_RUN_HERE and not (os.environ.get("CI") or os.environ.get("HPCTRAIN_REQUIRE_LAB")):
+    if done.returncode == CANNOT_RUN_HERE and not (
+        os.environ.get("CI") or os.environ.get("HPCTRAIN_REQUIRE_LAB")
+    ):
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads((tmp_path / "chaos" / "report.json").read_text())
@@ -58,16 +71,6 @@ def test_the_judge_finds_what_is_wrong(judge: ModuleType, seen: dict[str, int], 
     well = {"humans": 1, "attempts": 2, "lost": 15, "equal": True}
     assert judge.judged(fault, **well) == []
     assert judge.judged(fault, **{**well, **seen}) == [words]
-
-
-def test_the_page_names_what_failed_and_what_was_not_reached(judge: ModuleType) -> None:
-    good = judge.Verdict("good", "nothing much", 2, 0, 0, 0, 61.2, True)
-    bad = judge.Verdict("bad", "something", 2, 1, 20, 15, 30.0, False, ("process x",), ("20 steps lost, 15 allowed",), ("held once",))
-    text = judge.page([good, bad], ["late"], 91.2, "About.")
-    assert text.startswith("# Injected faults\n\n2 faults in 91 s, 1 with findings, 1 not reached. About.\n")
-    assert "| good | nothing much | 2 | 0 | 0 (0) | equal | nothing | 61 | ok |\n" in text
-    assert "| bad | something | 2 | 1 | 20 (15) | DIFFER | 1 | 30 | FAILED |\n" in text
-    assert text.endswith("- bad: 20 steps lost, 15 allowed\n- bad: held once\n- no time left for: late\n")
 
 
 def test_every_fault_is_named_once_and_the_short_campaign_is_short(judge: ModuleType) -> None:

@@ -1,6 +1,6 @@
-"""One run in the campaign: how it is submitted, what its files say, and how it is carried to its end."""
-
-from __future__ import annotations
+"""One run in the campaign: how it is submitted, what its files say, and how it is carried to its
+end.
+"""
 
 import hashlib
 import itertools
@@ -16,7 +16,8 @@ from rough_lab import RoughLab
 
 #: Names of things that are on their way to become something else; nothing of the kind may stay.
 UNFINISHED = re.compile(r"^\.|\.lock$|\.tmp$|\.writing$|lock$|\.\d+\.\d+$")
-#: A job that starts again at once on a node whose slurmd has just come back may fail to launch; Slurm then holds it.
+#: A job that starts again at once on a node whose slurmd has just come back may fail to launch;
+#: Slurm then holds it.
 HELD = ("launch failed requeued held", "JobHeldUser")
 
 
@@ -87,19 +88,32 @@ class Run:
 
     def submit(self) -> None:
         """Render and submit the run under its tag."""
-        self._hpctrain("submit", "--job-name", self.name, "--nodes", str(self.nodes), *self.options, "--run-id", self.tag)
+        self._hpctrain(
+            "submit",
+            "--job-name",
+            self.name,
+            "--nodes",
+            str(self.nodes),
+            *self.options,
+            "--run-id",
+            self.tag,
+        )
 
     def resubmit(self) -> None:
         """Do what a person does whose run has ended too early."""
         self._hpctrain("resubmit", self.tag)
 
     def _hpctrain(self, *words: str) -> None:
-        said = self.lab.run("hpctrain", *words, "--parsable", cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s))
+        said = self.lab.run(
+            "hpctrain", *words, "--parsable", cwd=self.project, CHAOS_STEP_SECONDS=str(self.pace_s)
+        )
         self.links = [line.partition(";")[0] for line in said.split()]
         self.jobs += self.links
 
     def now(self) -> tuple[str, str] | None:
-        """Return (job id, `STATE REASON`) of the job that works on the run or is the next to do so; None: Slurm has none left."""
+        """Return (job id, `STATE REASON`) of the job that works on the run or is the next to do so;
+        None: Slurm has none left.
+        """
         for job in self.links:
             state = self.lab.queued(job)
             if state is not None:
@@ -123,10 +137,18 @@ class Run:
             start, end = read(folder / "start.json"), read(folder / "end.json")
             steps = metrics(folder / "metrics.jsonl")
             begun = next((line["step"] for line in steps if line["event"] == "begin"), None)
-            reached = max((line["step"] for line in steps if line["event"] in ("log", "save", "begin")), default=None)
+            reached = max(
+                (line["step"] for line in steps if line["event"] in ("log", "save", "begin")),
+                default=None,
+            )
             word = (folder / "exit").read_text().strip() if (folder / "exit").exists() else None
-            found.append(Attempt(folder.name, start.get("at", 0), begun, reached, word, end.get("outcome")))
-        return sorted(found, key=lambda attempt: (attempt.started, [int(part) for part in attempt.name.split(".")]))
+            found.append(
+                Attempt(folder.name, start.get("at", 0), begun, reached, word, end.get("outcome"))
+            )
+        return sorted(
+            found,
+            key=lambda attempt: (attempt.started, [int(part) for part in attempt.name.split(".")]),
+        )
 
     def step(self) -> int:
         """Return the last step that the newest attempt has logged; 0 before."""
@@ -163,10 +185,15 @@ class Run:
 
     def completed(self) -> bool:
         attempts = self.attempts()
-        return bool(attempts) and attempts[-1].outcome == "completed" and (self.directory / "model").is_dir()
+        return (
+            bool(attempts)
+            and attempts[-1].outcome == "completed"
+            and (self.directory / "model").is_dir()
+        )
 
     def carry(self, most: int = 3) -> None:
-        """Carry the run to its end: wait while Slurm has the job, and be the human where it has not.
+        """Carry the run to its end: wait while Slurm has the job, and be the human where it has
+        not.
 
         Raises:
             GaveUpError: it does not end, or `most` new submissions were not enough.
@@ -177,7 +204,9 @@ class Run:
                 if self.completed():
                     return
                 if self.humans == most:
-                    raise GaveUpError(f"not completed after {most} new submissions{self.last_words()}")
+                    raise GaveUpError(
+                        f"not completed after {most} new submissions{self.last_words()}"
+                    )
                 self.humans += 1
                 self.resubmit()
             elif any(word in state for word in HELD):
@@ -190,20 +219,33 @@ class Run:
     def steps_lost(self) -> int:
         """Return how many steps were done and had to be done again, over all attempts."""
         trained = [attempt for attempt in self.attempts() if attempt.begun_at is not None]
-        return sum(max(0, (before.reached or 0) - (after.begun_at or 0)) for before, after in itertools.pairwise(trained))
+        return sum(
+            max(0, (before.reached or 0) - (after.begun_at or 0))
+            for before, after in itertools.pairwise(trained)
+        )
 
     def weights(self) -> str:
         """Return a digest of the final weights."""
         files = sorted((self.directory / "model").glob("*.safetensors"))
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else "none"
+        return (
+            hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+            if files
+            else "none"
+        )
 
     def leftovers(self) -> list[str]:
-        """Return what the run left that nobody should find: processes, cgroups, locks and temporary files."""
+        """Return what the run left that nobody should find: processes, cgroups, locks and temporary
+        files.
+        """
         jobs = {*self.jobs, *(attempt.name.partition(".")[0] for attempt in self.attempts())}
         until = time.monotonic() + 30
-        while (self.lab.processes_of(jobs) or self.lab.cgroups_of(jobs)) and time.monotonic() < until:
+        while (
+            self.lab.processes_of(jobs) or self.lab.cgroups_of(jobs)
+        ) and time.monotonic() < until:
             time.sleep(0.3)
-        found = [f"process {' '.join(process.cmdline())[:60]}" for process in self.lab.processes_of(jobs)]
+        found = [
+            f"process {' '.join(process.cmdline())[:60]}" for process in self.lab.processes_of(jobs)
+        ]
         found += [f"cgroup {path}" for path in self.lab.cgroups_of(jobs)]
         for path in self.directory.rglob("*"):
             within = path.relative_to(self.directory)
@@ -215,7 +257,13 @@ class Run:
     def last_words(self) -> str:
         """Return the end of the job's error log, for a report."""
         logs = sorted((self.project / "logs").glob(f"error_*_{self.job}.log"))
-        return "".join(f"\n    {line}" for line in logs[-1].read_text(errors="replace").splitlines()[-6:]) if logs else ""
+        return (
+            "".join(
+                f"\n    {line}" for line in logs[-1].read_text(errors="replace").splitlines()[-6:]
+            )
+            if logs
+            else ""
+        )
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """A job that is checked, and what `hpctrain check --json` says of it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from conftest import Desk
+from tests.cli.conftest import Desk
 
 #: A job that needs nothing but a script; PATH has its launcher.
 JOB = "script: train.py\nlauncher: srun\nresources:\n  cpus_per_task: 4\n"

@@ -1,17 +1,17 @@
-"""A desk for the tests of the command line: a directory, what is typed there, and what must be true of every refusal."""
+"""A desk for the tests of the command line: a directory, what is typed there, and what must be true
+of every refusal.
+"""
 
-from __future__ import annotations
-
+import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hpctrain.cli import main
-
-sys.path.insert(0, str(Path(__file__).parent))  # check_desk.py, for this folder's tests
+from hpctrain.slurm import job_ids
+from tests import pasted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ class Said:
 class Desk:
     """The directory where the commands are typed."""
 
-    def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, directory: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.directory, self._capfd, self.patch = directory, capfd, monkeypatch
         monkeypatch.chdir(directory)
 
@@ -48,19 +50,23 @@ class Desk:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
-    def program(self, name: str, body: str) -> None:
-        """Put an executable in front of everything else on PATH."""
-        path = self.write(f"../programs/{name}", f"#!/bin/bash\n{body}\n")
-        path.chmod(0o755)
+    def program(self, names: str, body: str) -> None:
+        """Put an executable in front of everything else on PATH, or one for each of several names."""
+        for name in names.split():
+            path = self.write(f"../programs/{name}", f"#!/bin/bash\n{body}\n")
+            path.chmod(0o755)
         if not os.environ["PATH"].startswith(f"{path.parent}:"):
             self.patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
 
     def run(self, *words: str) -> Said:
+        job_ids.this_cluster.cache_clear()  # each command is a process of its own
         self._capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(list(words))
         said = self._capfd.readouterr()
         assert isinstance(ended.value.code, int)
+        wrong = {each: pasted.wrong(each) for each in pasted.commands(said.err)}
+        assert not any(wrong.values()), f"cannot be pasted: {wrong}"
         return Said(ended.value.code, said.out, said.err)
 
     def refused(self, *words: str, code: int = 2) -> Said:
@@ -69,22 +75,38 @@ class Desk:
         said = self.run(*words)
         assert said.code == code, said.err
         assert any(line.startswith("error: ") for line in said.lines), said.err
-        assert said.lines[-1].startswith("fix: ")
+        assert said.lines[-1].startswith(("fix: ", "hint: "))
         assert "Traceback" not in said.err
         assert "this is a mistake in hpctrain" not in said.err
         assert said.out == ""
         assert self.snapshot() == before
         return said
 
+    def outcomes(self) -> dict[str, list[str]]:
+        """Return run → how each of its attempts ended."""
+        return {
+            run.name: [
+                json.loads(end.read_text())["outcome"]
+                for end in sorted(run.glob("attempts/*/end.json"))
+            ]
+            for run in sorted((self.directory / "runs").iterdir())
+            if not run.name.startswith(".")
+        }
+
     def snapshot(self) -> dict[str, tuple[int, bytes]]:
         """Return all files and directories with their contents."""
         return {
-            str(path.relative_to(self.directory)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+            str(path.relative_to(self.directory)): (
+                path.lstat().st_mode,
+                path.read_bytes() if path.is_file() else b"",
+            )
             for path in self.directory.rglob("*")
         }
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Desk:
     (tmp_path / "project").mkdir()
     return Desk(tmp_path / "project", capfd, monkeypatch)

@@ -1,7 +1,5 @@
 """A program on a pseudo-terminal, for tests that look at what its user would see."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -11,6 +9,7 @@ import signal
 import struct
 import termios
 import time
+from pathlib import Path
 
 import pyte
 
@@ -18,13 +17,22 @@ import pyte
 class Terminal:
     """A program on a pseudo-terminal, and what the terminal shows."""
 
-    def __init__(self, *words: str, columns: int = 80, rows: int = 24, **variables: str) -> None:
+    def __init__(
+        self,
+        *words: str,
+        columns: int = 80,
+        rows: int = 24,
+        cwd: Path = Path(),
+        **variables: str,
+    ) -> None:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.written = b""
+        self._seen = 0
         self.pid, self._file = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.chdir(cwd)
             os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **variables})  # noqa: S606
         self.resize(columns, rows)
 
@@ -62,8 +70,21 @@ class Terminal:
             assert time.monotonic() < end, f"{part!r} is not in\n{self.text}"
             self.read()
 
+    def until(self, words: str, seconds: float = 60) -> None:
+        """Read until `words` have been written since the last call."""
+        end, wanted = time.monotonic() + seconds, words.encode()
+        while wanted not in self.written[self._seen :]:
+            assert time.monotonic() < end, f"{words!r} is not in\n{self.written!r}"
+            self.read()
+        self._seen = self.written.index(wanted, self._seen) + len(wanted)
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
     def while_only_numbers_change(self, refreshes: int) -> bytes:
-        """Return what is written in that many seconds in which no line comes or goes: a busy machine's are said for a while."""
+        """Return what is written in that many seconds in which no line comes or goes: a busy
+        machine's are said for a while.
+        """
         end = time.monotonic() + 60
         while time.monotonic() < end:
             before = re.sub(r"\d+", "N", self.text)
@@ -74,7 +95,7 @@ class Terminal:
 
     def interrupt(self) -> int:
         """Type Ctrl-C and return the exit status."""
-        os.write(self._file, b"\x03")
+        self.type("\x03")
         return self.end()
 
     def end(self) -> int:

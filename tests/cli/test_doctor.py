@@ -1,7 +1,5 @@
 """`hpctrain doctor` as it is typed: on a login node, and the preflight job on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,13 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Desk
+from tests.cli.conftest import Desk
 
 OWN = ("--script", "train.py", "--launcher", "srun", "--venv", sys.prefix)
 
@@ -39,36 +36,46 @@ def test_all_is_well_for_a_script_in_this_environment(project: Desk) -> None:
     words = {probe["probe"]: probe["result"] for probe in found["probes"]}
     assert (said.code, found["ok"]) == (0, True)
     assert list(words) == [
-        "python", "cluster", "slurm", "modules", "environment", "versions", "torch", "model and data", "caches", "quotas", "offline",
-    ]  # fmt: skip
-    assert {words[name] for name in ("python", "modules", "environment", "versions", "model and data", "offline")} == {"ok"}
+        "python",
+        "cluster",
+        "slurm",
+        "modules",
+        "environment",
+        "versions",
+        "torch",
+        "quotas",
+        "offline",
+    ]
+    assert {
+        words[name] for name in ("python", "modules", "environment", "versions", "offline")
+    } == {"ok"}
     assert project.snapshot().keys() == {"train.py"}, "looking writes nothing"
 
 
 @pytest.mark.usefixtures("no_slurm")
 def test_lines_for_people_and_exit_code_1(project: Desk) -> None:
-    said = project.run("doctor", "--quick", "--script", "train.py", "--venv", "nowhere", "--launcher", "srun")
+    said = project.run(
+        "doctor", "--quick", "--script", "train.py", "--venv", "nowhere", "--launcher", "srun"
+    )
     assert said.code == 1
-    assert "error   environment: the virtual environment nowhere is not there\n" in said.out
+    assert "error   environment: the virtual environment nowhere does not exist\n" in said.out
     assert "error doctor-environment-missing: the virtual environment nowhere" in said.out
-    assert "fix:  python3 -m venv DIRECTORY" in said.out
-    assert said.lines[-1].startswith("fix: python3 -m venv")
+    assert "fix:  python3 -m venv nowhere" in said.out
+    assert said.lines[-1] == "1 error"
     assert all(len(line) <= 80 for line in said.out.splitlines() if "/" not in line)
     assert "\x1b" not in said.out
 
 
-@pytest.mark.usefixtures("no_slurm")
-def test_missing_model_and_data_are_said_in_the_words_of_the_training(project: Desk) -> None:
-    said = project.run("doctor", "--json", "--quick", "--venv", sys.prefix, "--", "--model_name_or_path", "m", "--dataset_name", "d")
-    probe = next(probe for probe in read_json(said.out)["probes"] if probe["probe"] == "model and data")
-    assert [finding["id"] for finding in probe["findings"]] == ["doctor-model-or-data"] * 2
-    assert "there is no model folder 'm'" in probe["findings"][0]["what"]
-
-
 def test_a_silent_slurm_is_an_error(project: Desk) -> None:
-    project.program("sinfo", "echo 'sinfo: error: slurm_load_partitions: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    project.program(
+        "sinfo",
+        "echo 'sinfo: error: slurm_load_partitions: Unable to contact slurm controller (connect"
+        " failure)' >&2; exit 1",
+    )
     for program in ("scontrol", "sacctmgr"):
-        project.program(program, "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+        project.program(
+            program, "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+        )
     said = project.run("doctor", "--json", "--quick", *OWN)
     probe = next(probe for probe in read_json(said.out)["probes"] if probe["probe"] == "slurm")
     assert probe["result"] == "error"
@@ -106,11 +113,19 @@ def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
     watched = psutil.Process(running.pid)
     deadline = time.monotonic() + 60
     started: list[psutil.Process] = []
-    while not started or "ok      python" not in out.read_text():  # what is known is said before all is
+    while (
+        not started or "ok      python" not in out.read_text()
+    ):  # what is known is said before all is
         assert time.monotonic() < deadline, out.read_text()
-        started = [child for child in watched.children(recursive=True) if "hpctrain.training.offline_check" in command_of(child)]
+        started = [
+            child
+            for child in watched.children(recursive=True)
+            if "hpctrain.training.preflight.offline_check" in command_of(child)
+        ]
         time.sleep(0.1)
-    while running.poll() is None:  # the first may come in an instant in which Python drops it: while a module is imported
+    while (
+        running.poll() is None
+    ):  # the first may come in an instant in which Python drops it: while a module is imported
         assert time.monotonic() < deadline
         running.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -120,18 +135,21 @@ def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
     assert alive == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
 def test_neither_torch_nor_the_training_is_imported_here(project: Desk) -> None:
     code = (
-        "import sys\nfrom hpctrain.cli import cli\ncli.main(['doctor', '--quick', *sys.argv[1:]], standalone_mode=False)\n"
-        "heavy = [name for name in sys.modules if name.split('.')[0] in ('torch', 'transformers') or 'hpctrain.training' in name]\n"
-        "print('heavy:', heavy)\n"
+        "import sys\nfrom hpctrain.cli import cli\ncli.main(['doctor', '--quick', *sys.argv[1:]],"
+        " standalone_mode=False)\nheavy = [name for name in sys.modules if name.split('.')[0] in"
+        " ('torch', 'transformers') or 'hpctrain.training' in name]\nprint('heavy:', heavy)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *OWN], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *OWN], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
-# -- the preflight job -------------------------------------------------------------------------------------------------
+# -- the preflight job -----------------------------------------------------------------------------
 
 
 class Job:
@@ -139,15 +157,27 @@ class Job:
 
     def __init__(self, directory: Path, hpctrain: str) -> None:
         self.directory, self.hpctrain = directory, hpctrain
-        kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        }
         path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-        self.environment = kept | {"PATH": path, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+        self.environment = kept | {
+            "PATH": path,
+            "ACCELERATE_USE_CPU": "true",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
 
     def run(self, *words: str, code: int) -> Any:
         done = subprocess.run(
             [self.hpctrain, "doctor", "--json", *words],
-            cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=280,
-        )  # fmt: skip
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return read_json(done.stdout)
 
@@ -174,8 +204,6 @@ def test_two_played_nodes_report(job: Job) -> None:
         assert node["read"]["dropped"] is True
         assert node["write"]["bytes"] > 0
         assert node["played"] is True
-    (away,) = [node["ahead_s"] for node in found["nodes"] if node["ahead_s"] is not None]
-    assert abs(away) < 0.1, "it is one clock"
     assert [rank["done"] for rank in found["ranks"]] == [True, True]
     largest = max(found["all_reduce"], key=lambda each: each["bytes"])
     assert largest["group"] == "all"
@@ -185,7 +213,11 @@ def test_two_played_nodes_report(job: Job) -> None:
     assert {name for each in found["networks"] for name in each["devices"]} == {"lo"}
     assert [finding["id"] for finding in found["findings"]] == ["node-gpus-missing"]
     assert found["findings"][0]["level"] == "note"
-    left = sorted(path.name for path in job.directory.rglob("*") if "checkpoints" in path.name or path.name.startswith(".hpctrain"))
+    left = sorted(
+        path.name
+        for path in job.directory.rglob("*")
+        if "checkpoints" in path.name or path.name.startswith(".hpctrain-")
+    )
     assert left == [], "the test files are gone"
 
     again = job.run("--of", found["job_id"], code=0)
@@ -196,7 +228,9 @@ def test_two_played_nodes_report(job: Job) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
 def test_what_is_broken_on_the_nodes_is_said(job: Job) -> None:
-    """A rank bound to one core by a hook, a checkpoint directory that cannot be written, a dataset that is not there."""
+    """A rank bound to one core by a hook, a checkpoint directory that cannot be written, a dataset
+    that is not there.
+    """
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine has one core")
     core = min(os.sched_getaffinity(0))
@@ -217,11 +251,14 @@ def test_a_rank_that_dies_is_missed(job: Job) -> None:
     wrapper = job.directory / "bin/python"
     wrapper.parent.mkdir()
     wrapper.write_text(
-        f'#!/bin/sh\n[ "$SLURM_PROCID" = 1 ] && sleep 6 && echo "error: this node has no disk" >&2 && exit 7\nexec {sys.executable} "$@"\n'
+        '#!/bin/sh\n[ "$SLURM_PROCID" = 1 ] && sleep 6 && echo "error: this node has no disk" >&2'
+        f' && exit 7\nexec {sys.executable} "$@"\n'
     )
     wrapper.chmod(0o755)
     job.environment["PATH"] = f"{wrapper.parent}:{job.environment['PATH']}"
-    found = job.run("--job", "--local", "--nodes", "2", "--gpus", "1", "--launcher", "srun", *DATA, code=1)
+    found = job.run(
+        "--job", "--local", "--nodes", "2", "--gpus", "1", "--launcher", "srun", *DATA, code=1
+    )
     assert found["state"] == "FAILED"
     silent = [finding for finding in found["findings"] if finding["id"] == "node-silent"]
     assert "1 of 2 processes never reported" in silent[0]["what"]

@@ -1,54 +1,86 @@
-"""`hpctrain explain`: what it reads, what it says, and what somebody gets who has nothing to explain."""
+"""`hpctrain explain`: what it reads, what it says, and what somebody gets who has nothing to
+explain.
+"""
 
-from __future__ import annotations
-
-import io
 import json
 import os
+import re
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
 
-from hpctrain.cli import explain_case
-
-if TYPE_CHECKING:
-    from conftest import Desk
-
-pytestmark = pytest.mark.usefixtures("no_slurm")
+from hpctrain.cli.actions.explain import first_line
+from hpctrain.explain import pages
+from hpctrain.explain.model import JobContext
+from hpctrain.jobs import explanation
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.util import builtin
+from tests.cli.conftest import Desk
 
 EVIDENCE = {
-    "type": "object", "required": ["file", "line", "text"], "additionalProperties": False,
-    "properties": {"file": {"type": "string"}, "line": {"type": ["integer", "null"], "minimum": 1},
-                   "text": {"type": "string", "maxLength": 4000}},
-}  # fmt: skip
+    "type": "object",
+    "required": ["file", "line", "text"],
+    "additionalProperties": False,
+    "properties": {
+        "file": {"type": "string"},
+        "line": {"type": ["integer", "null"], "minimum": 1},
+        "text": {"type": "string", "maxLength": 4000},
+    },
+}
 #: The answer, as docs/explain.md has it.
 SCHEMA = {
-    "type": "object", "required": ["schema", "diagnoses"],
+    "type": "object",
+    "required": ["schema", "diagnoses"],
     "properties": {
         "schema": {"const": 1},
         "diagnoses": {
             "type": "array",
             "items": {
-                "type": "object", "required": ["id", "certainty", "cause", "fix", "evidence", "rank", "node", "since"],
+                "type": "object",
+                "required": [
+                    "id",
+                    "certainty",
+                    "cause",
+                    "fix",
+                    "evidence",
+                    "rank",
+                    "node",
+                    "since",
+                ],
                 "properties": {
-                    "id": {"type": "string", "pattern": "^[a-z0-9-]+$"}, "certainty": {"enum": ["certain", "likely"]},
-                    "cause": {"type": "string", "minLength": 1}, "fix": {"type": "string", "minLength": 1},
-                    "evidence": {"type": "array", "items": EVIDENCE, "minItems": 1}, "rank": {"type": ["integer", "null"]},
+                    "id": {"type": "string", "pattern": "^[a-z0-9-]+$"},
+                    "certainty": {"enum": ["certain", "likely"]},
+                    "cause": {"type": "string", "minLength": 1},
+                    "fix": {"type": "string", "minLength": 1},
+                    "evidence": {"type": "array", "items": EVIDENCE, "minItems": 1},
+                    "rank": {"type": ["integer", "null"]},
                     "node": {"type": ["string", "null"]},
-                    "since": {"type": ["string", "null"], "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$"},
-                    "changes": {"type": "array", "items": {"type": "object", "required": ["key", "old", "new"]}},
+                    "since": {
+                        "type": ["string", "null"],
+                        "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$",
+                    },
+                    "changes": {
+                        "type": "array",
+                        "items": {"type": "object", "required": ["key", "old", "new"]},
+                    },
                 },
             },
         },
-        "consequences": {"type": "array", "items": {"type": "object", "properties": {"evidence": EVIDENCE, "count": {"type": "integer"}}}},
-        "unexplained": {"type": ["object", "null"]}, "failed": {"type": "boolean"},
+        "consequences": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"evidence": EVIDENCE, "count": {"type": "integer"}},
+            },
+        },
+        "unexplained": {"type": ["object", "null"]},
+        "failed": {"type": "boolean"},
     },
-}  # fmt: skip
+}
 OOM = """2026-03-21 02:00:00 INFO begin
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "train.py", line 3, in <module>
@@ -58,8 +90,9 @@ GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 38
 memory 36.30 GiB is allocated by PyTorch, and 102.21 MiB is reserved by PyTorch but unallocated.
 """
 WATCHDOG = (
-    "[rank{0}]:[E321 02:10:08.408271257 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+    "[rank{0}]:[E321 02:10:08.408271257 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught"
+    " collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=4, NumelOut=4,"
+    " Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
 )
 
 
@@ -71,24 +104,43 @@ def answer(desk: Desk, *words: str) -> dict[str, Any]:
     return value
 
 
-def run_of(desk: Desk, run: str = "sft-1", *, outcome: str = "failed", status: int = 1, job: str = "4300000001") -> Path:
+def run_of(
+    desk: Desk,
+    run: str = "sft-1",
+    *,
+    outcome: str = "failed",
+    status: int = 1,
+    job: str = "4300000001",
+) -> Path:
     """Make a run with one attempt and its logs."""
     folder = f"runs/{run}"
     at = int(time.time()) - 600
-    desk.write(f"{folder}/run.json", json.dumps({"schema": 1, "run_id": run, "tag": run, "name": "sft", "created": at}))
+    desk.write(
+        f"{folder}/run.json",
+        json.dumps({"schema": 1, "run_id": run, "tag": run, "name": "sft", "created": at}),
+    )
     desk.write(
         f"{folder}/attempts/{job}.0/start.json",
-        json.dumps({"schema": 1, "job_id": job, "slurm_job_id": job, "restart": 0, "host": "n1", "at": at}),
+        json.dumps(
+            {"schema": 1, "job_id": job, "slurm_job_id": job, "restart": 0, "host": "n1", "at": at}
+        ),
     )
     desk.write(
         f"{folder}/attempts/{job}.0/end.json",
-        json.dumps({"schema": 1, "at": at + 60, "status": status, "outcome": outcome, "reason": None}),
+        json.dumps(
+            {"schema": 1, "at": at + 60, "status": status, "outcome": outcome, "reason": None}
+        ),
     )
-    desk.write(f"{folder}/script.sbatch", f"#!/bin/bash\n#SBATCH --job-name=sft\n#SBATCH --output={desk.directory}/logs/output_sft_%j.log\n"
-               f"#SBATCH --error={desk.directory}/logs/error_sft_%j.log\n")  # fmt: skip
+    desk.write(
+        f"{folder}/script.sbatch",
+        "#!/bin/bash\n#SBATCH --job-name=sft\n#SBATCH"
+        f" --output={desk.directory}/logs/output_sft_%j.log\n#SBATCH"
+        f" --error={desk.directory}/logs/error_sft_%j.log\n",
+    )
     return Path(folder)
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_bare_file_of_a_job_that_nobody_knows(desk: Desk) -> None:
     desk.write("slurm-77.out", OOM + "".join(WATCHDOG.format(rank) for rank in range(3)))
     said = desk.run("explain", "slurm-77.out")
@@ -103,37 +155,41 @@ def test_a_bare_file_of_a_job_that_nobody_knows(desk: Desk) -> None:
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in said.out
     assert "read for slurm-77.out: 1 file" in said.err
-    assert "more: hpctrain docs cuda-oom" in said.err
+    assert "more: hpctrain explain cuda-oom" in said.err
     value = answer(desk, "slurm-77.out")
     assert [(each["id"], each["rank"]) for each in value["diagnoses"]] == [("cuda-oom", 3)]
     assert value["diagnoses"][0]["evidence"][0]["line"] == 5
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_folder_of_rank_files_says_which_rank(desk: Desk) -> None:
     for rank in range(4):
-        desk.write(f"ranks/rank-{rank}.log", OOM.replace("[rank3]: ", "") if rank == 2 else WATCHDOG.format(rank))
+        desk.write(
+            f"ranks/rank-{rank}.log",
+            OOM.replace("[rank3]: ", "") if rank == 2 else WATCHDOG.format(rank),
+        )
     value = answer(desk, "ranks")
     assert [(each["id"], each["rank"]) for each in value["diagnoses"]] == [("cuda-oom", 2)]
     assert sum(each["count"] for each in value["consequences"]) == 3
 
 
-def test_the_standard_input_is_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OOM.encode())))
-    value = answer(desk, "-")
-    assert value["diagnoses"][0]["evidence"][0]["file"] == "<stdin>"
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.usefixtures("no_slurm")
 def test_a_healthy_log_is_silent(desk: Desk) -> None:
-    desk.write("job.log", "UserWarning: errors may follow\n" + "{'loss': 1.0, 'grad_norm': 0.2}\n" * 30)
-    assert desk.run("explain", "job.log").out == "nothing points to a failure\n"
+    desk.write(
+        "job.log", "UserWarning: errors may follow\n" + "{'loss': 1.0, 'grad_norm': 0.2}\n" * 30
+    )
+    assert desk.run("explain", "job.log").out == "no failure found\n"
     value = answer(desk, "job.log")
     assert (value["diagnoses"], value["unexplained"], value["failed"]) == ([], None, False)
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_what_no_rule_knows_is_shown_as_it_is(desk: Desk) -> None:
     desk.write(
         "job.log",
-        'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    f()\nacme.QuantumError: \x1b[31mflux\x1b[0m\n',
+        'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n   '
+        " f()\nacme.QuantumError: \x1b[31mflux\x1b[0m\n",
     )
     said = desk.run("explain", "job.log")
     assert said.out.splitlines()[0] == "the job failed, and no rule says why; its first error:"
@@ -143,15 +199,21 @@ def test_what_no_rule_knows_is_shown_as_it_is(desk: Desk) -> None:
     assert value["unexplained"]["lines"][-1] == "acme.QuantumError: flux"
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_tokens_do_not_get_out(desk: Desk) -> None:
     token = "hf_" + "aB3dE5fG7h" * 3 + "QwErT"
-    desk.write("job.log", f'Traceback (most recent call last):\n  File "t.py", line 1\nacme.QuantumError: token {token}\n')
+    desk.write(
+        "job.log",
+        'Traceback (most recent call last):\n  File "t.py", line 1\nacme.QuantumError: token'
+        f" {token}\n",
+    )
     said = desk.run("explain", "job.log")
     assert "acme.QuantumError" in said.out
     assert token not in said.out
     assert token not in json.dumps(answer(desk, "job.log"))
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_run_is_explained_by_its_name_and_by_nothing(desk: Desk) -> None:
     run_of(desk)
     desk.write("logs/error_sft_4300000001.log", OOM)
@@ -163,63 +225,459 @@ def test_a_run_is_explained_by_its_name_and_by_nothing(desk: Desk) -> None:
     assert "read for run sft-1, job 4300000001: 2 files" in desk.run("explain").err
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_run_that_completed_has_nothing_to_explain(desk: Desk) -> None:
     run_of(desk, outcome="completed", status=0)
     desk.write("logs/error_sft_4300000001.log", OOM)
-    assert desk.run("explain", "sft-1").out == "nothing points to a failure\n"
+    assert desk.run("explain", "sft-1").out == "no failure found\n"
 
 
-def test_without_a_word_the_run_that_failed_is_meant_though_another_is_newer(desk: Desk) -> None:
+@pytest.mark.usefixtures("no_slurm")
+def test_without_a_word_the_newest_run_is_meant_and_an_older_one_that_failed_is_named(
+    desk: Desk,
+) -> None:
     run_of(desk)
     run_of(desk, "sft-2", outcome="completed", status=0, job="4300000002")
+    started = desk.directory / "runs/sft-2/attempts/4300000002.0/start.json"
+    started.write_text(started.read_text().replace('"at": ', '"at": 1'))
     desk.write("logs/error_sft_4300000001.log", OOM)
-    assert [each["id"] for each in answer(desk)["diagnoses"]] == ["cuda-oom"]
+    assert answer(desk)["diagnoses"] == []
+    said = " ".join(desk.run("explain").err.split())
+    assert "run sft-2, job 4300000002" in said
+    assert said.endswith("hpctrain explain sft-1")
 
 
-def test_report_and_resubmit_get_the_same_answer(desk: Desk) -> None:
-    run_of(desk)
-    desk.write("logs/error_sft_4300000001.log", OOM)
-    found = explain_case.explanation("sft-1")
-    assert [each.id for each in found.explanation.diagnoses] == ["cuda-oom"]
-    assert (found.run, found.title) == ("sft-1", "run sft-1, job 4300000001")
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_without_a_word_the_newest_job_that_has_ended_is_meant(desk: Desk) -> None:
+    jobs = []
+    for name, last in (
+        ("bad", "echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2; exit 1"),
+        ("good", "true"),
+        ("worse", "exit 3"),
+    ):
+        desk.write(f"{name}.sh", f"#!/bin/bash\n{last}\n")
+        said = desk.run("submit", "--local", "--wait", f"{name}.sh")
+        jobs += re.findall(r"submitted job (\d+)", said.out + said.err)[:1]
+        value, words = answer(desk), " ".join(desk.run("explain").err.split())
+        assert f"read for job {jobs[-1]} " in words
+        assert [each["id"] for each in value["diagnoses"]] == (
+            ["cuda-oom"] if name == "bad" else []
+        )
+        assert (f"hpctrain explain {jobs[0]}" in words) is (name == "good")
 
 
-@pytest.mark.parametrize("words", [("nothing-here",), ("./no.log",), ("no/a.log", "no/b.log"), ("a.log", "b")])
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_without_a_word_a_run_of_this_directory_comes_before_a_job_of_another(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.write("train.py", "raise SystemExit(3)\n")
+    desk.run("submit", "--local", "--wait", "--script", "train.py", "--launcher", "srun")
+    [run] = [each.name for each in (desk.directory / "runs").iterdir() if each.name[0] != "."]
+    other = desk.directory / "other"
+    other.mkdir()
+    with monkeypatch.context() as there:
+        there.chdir(other)
+        (other / "own.sh").write_text("#!/bin/bash\nexit 1\n")
+        desk.run("submit", "--local", "--wait", "own.sh")
+    assert f"read for run {run}, " in " ".join(desk.run("explain").err.split())
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize(
+    "words", [("nothing-here",), ("./no.log",), ("no/a.log", "no/b.log"), ("a.log", "b")]
+)
 def test_words_that_stand_for_nothing_are_refused(words: tuple[str, ...], desk: Desk) -> None:
     desk.refused("explain", *words)
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_with_nothing_here_it_says_what_to_give(desk: Desk) -> None:
-    assert desk.refused("explain", code=1).lines[-1] == "fix: hpctrain explain FILE"
+    assert desk.refused("explain", code=1).lines[-1] == "hint: name a log: hpctrain explain FILE"
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_scheduler_that_is_down_keeps_nothing_from_being_read(desk: Desk) -> None:
     for name in ("sbatch", "squeue", "sacct", "scontrol", "sinfo"):
-        desk.program(name, 'echo "error: Unable to contact slurm controller (connect failure)" >&2; exit 1')
+        desk.program(
+            name, 'echo "error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+        )
     desk.write("slurm-77.out", OOM)
     said = desk.run("explain", "slurm-77.out")
     assert said.out.splitlines()[0] == "certain: cuda-oom"
     assert "note: " in said.err
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_record_of_another_time_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain.scheduler.parse.accounting import Account
+    from hpctrain.slurm.notations.accounting import JobUsage
 
     now = time.time()
-    young = Account(job_id="77", scheduler="slurm", state="COMPLETED", started=now + 90_000, source="sacct")
+    young = JobUsage(
+        job_id="77", scheduler="slurm", state="COMPLETED", started=now + 90_000, source="sacct"
+    )
     notes: list[str] = []
-    meant = explain_case.explain_words.Meant(files=(), title="x", job="77")
-    monkeypatch.setattr(explain_case.schedulers, "accounts", lambda *_args, **_more: [young])
-    assert explain_case._account(meant, explain_case.Case(), [now], notes) is None
+    meant = explanation.ExplainedJob(files=(), title="x", job="77")
+    monkeypatch.setattr(explanation.schedulers, "accounts", lambda *_args, **_more: [young])
+    assert explanation._account(meant, explanation.JobContext(), [now], notes) is None
     assert "its record is left out" in notes[0]
-    assert explain_case._account(meant, explain_case.Case(), [now + 95_000], notes) == young
+    assert explanation._account(meant, explanation.JobContext(), [now + 95_000], notes) == young
 
 
+@pytest.mark.usefixtures("no_slurm")
 def test_a_pipe_that_closes_is_no_error(hpctrain: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(OOM)
     piped = f"set -o pipefail; {hpctrain} explain a.log | head -n 1"
     done = subprocess.run(
-        ["bash", "-c", piped], cwd=tmp_path, capture_output=True, text=True, env={**os.environ},
-    )  # fmt: skip
+        ["bash", "-c", piped],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ},
+    )
     assert done.stdout == "certain: cuda-oom\n"
+    assert "rror" not in done.stderr
+
+
+# -- What explain knows of the config of a run that failed twice, of what was typed behind `-
+
+
+CUDA_OOM = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been"
+    " OOM Killed."
+)
+NEVER_ENOUGH = f"import sys\nsys.stderr.write({CUDA_OOM!r} + '\\n')\nsys.exit(137)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_a_second_failure_is_explained_with_the_numbers_of_the_second_start(desk: Desk) -> None:
+    desk.write("train.py", NEVER_ENOUGH)
+    desk.write(
+        "config.yaml",
+        "script: train.py\nlauncher: srun\nresources: {mem: 64G}\ntraining: {learning_rate:"
+        " 1e-5}\n",
+    )
+    assert (
+        desk.run(
+            "submit",
+            "--local",
+            "--wait",
+            "--run-id",
+            "r1",
+            "--",
+            "--learning_rate=1e-3",
+            "--max-steps",
+            "7",
+            "--bf16",
+            "--lora_target_modules",
+            "q_proj",
+            "v_proj",
+        ).code
+        == 137
+    )
+    first = explanation.explained(["r1"])
+    assert first.explanation.diagnoses[0].fix.text.startswith("--mem 64G -> 96G")
+    assert first.case.config["training"] == {
+        "learning_rate": "1e-3",
+        "max_steps": "7",
+        "bf16": "true",
+        "lora_target_modules": ["q_proj", "v_proj"],
+    }
+    assert desk.run("resubmit", "r1", "--apply-fix", "--local", "--wait").code == 137
+    second = explanation.explained(["r1"])
+    assert second.explanation.diagnoses[0].fix.text.startswith("--mem 96G -> ")
+    assert second.case.config["training"]["learning_rate"] == "1e-3"
+
+
+def test_the_profile_that_the_config_names_says_what_the_partition_has() -> None:
+    config = {"cluster": "leonardo", "resources": {"partition": "boost_usr_prod"}}
+    known = explanation.with_cluster(JobContext(config=config))
+    assert known.extra["profile"]["name"] == "leonardo"
+    assert known.extra["time_max_s"] == 24 * 3600
+    assert known.gpu_memory_bytes is not None
+    assert explanation.with_cluster(JobContext(config={"cluster": "nowhere"})).extra == {}
+
+
+def test_the_people_of_a_job_that_was_cancelled() -> None:
+    account = JobUsage(
+        job_id="7", scheduler="local", state="CANCELLED", user="root", cancelled_by=0
+    )
+    assert explanation.with_cluster(JobContext(account=account)).extra == {
+        "canceller": "root",
+    }
+    nobody = JobUsage(
+        job_id="7",
+        scheduler="local",
+        state="CANCELLED",
+        user="no-such-user",
+        cancelled_by=4_000_000,
+    )
+    assert explanation.with_cluster(JobContext(account=nobody)).extra == {}
+
+
+# -- `hpctrain explain JOB` with the programs of Slurm 20.11, whose accounting does not know
+
+
+RECORDED = Path(__file__).parents[1] / "scheduler" / "recorded" / "slurm-20.11"
+
+
+def slurm(desk: Desk, *, remembers: bool = True) -> None:
+    """Put the programs on PATH; a slurmctld that does not remember knows of no job any more,
+    minutes after its end.
+    """
+    desk.program("sbatch", "exit 1")
+    desk.program("sinfo", "exit 1")
+    desk.program("sacctmgr", "exit 1")
+    desk.program(
+        "sacct",
+        f'[ "$1" = --helpformat ] && exec cat {RECORDED}/helpformat.txt\nexec cat'
+        f" {RECORDED}/sacct.txt",
+    )
+    shown = (
+        f'[ "$1 $2" = "show job" ] && grep "^JobId=${{!#}} " {RECORDED}/scontrol.txt && exit 0'
+        if remembers
+        else ""
+    )
+    desk.program(
+        "scontrol", f"{shown}\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1"
+    )
+    desk.program("squeue", f"exec cat {RECORDED}/squeue.txt" if remembers else "true")
+
+
+def explained(desk: Desk, job: str) -> tuple[list[dict[str, Any]], str]:
+    said = desk.run("explain", job, "--json")
+    assert said.code == 0, said.err
+    return json.loads(said.out)["diagnoses"], said.err
+
+
+def test_a_log_that_could_not_be_opened(desk: Desk) -> None:
+    """22.05 says 0:53 of it; 20.11 says 1:0, as of any script that fails."""
+    slurm(desk)
+    (only,), _ = explained(desk, "6009")
+    assert (only["id"], only["certainty"]) == ("output-directory-missing", "likely")
+    assert "/home/ada/train/nowhere" in only["cause"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_empty_log_that_could_be_opened_is_another_matter(desk: Desk, there: bool) -> None:
+    slurm(desk)
+    desk.program(
+        "scontrol",
+        f'[ "$1 $2" = "show job" ] && grep "^JobId=6009 " {RECORDED}/scontrol.txt | sed'
+        ' "s#/home/ada/train/nowhere#$PWD#g"',
+    )
+    if there:
+        desk.write("6009.out", "")
+    assert explained(desk, "6009")[0] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "slurm-6010.out",
+        "step-oom-6010.err",
+        "logs/output_sft_6010.log",
+        "job6010.out",
+        "slurm-6010_4.out",
+    ],
+)
+def test_the_log_of_a_job_that_slurmctld_has_forgotten_is_looked_for_here(
+    desk: Desk, name: str
+) -> None:
+    slurm(desk, remembers=False)
+    for other in ("slurm-16010.out", "logs/output_sft_60101.log", "6010.py"):
+        desk.write(
+            other,
+            "slurmstepd: error: *** JOB 16010 ON node13 CANCELLED AT 2026-11-22T08:16:56 DUE TO"
+            " NODE FAILURE ***\n",
+        )
+    _, said = explained(desk, "6010")
+    assert "where job 6010 writes is not known" in said
+    desk.write(name, "srun: error: node13: task 0: Out Of Memory\n")
+    (only,), said = explained(desk, "6010")
+    assert (only["id"], only["evidence"][0]["line"]) == ("host-oom", 1)
+    assert "is not known" not in said
+
+
+# -- What `hpctrain explain` asks of Slurm: how long it waits where a log has been named, and
+
+
+LOG = "ModuleNotFoundError: No module named 'flash_attn'\n"
+PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "sinfo")
+
+
+def test_a_log_is_read_soon_where_slurm_does_not_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's programs are installed, and there is no cluster, or a controller that is silent: what
+    the log says does not wait for it.
+    """
+    monkeypatch.setattr(explanation, "_PATIENCE_S", 0.2)
+    for name in PROGRAMS:
+        desk.program(name, "exec sleep 50")
+    desk.write("slurm-77.out", LOG)
+    said = desk.run("explain", "slurm-77.out")
+    assert said.out.splitlines()[0] == "certain: python-module-missing"
+    words = " ".join(said.err.split())
+    assert "note: whether job 77 still runs, or how it ended, is not known" in words
+    assert "did not answer within 0.2 s; hpctrain ps 77 asks again" in words
+    assert all(len(line) <= 79 for line in said.err.splitlines()), (
+        "a terminal would break the line in the middle of a word"
+    )
+
+
+SACCT = r"""
+[ "$1" = --helpformat ] && { echo 'JobID JobName State Reason Submit Start End ExitCode Elapsed ElapsedRaw Timelimit NNodes User'; exit 0; }
+while [ $# -gt 0 ]; do [ "$1" = -o ] && fields=$2; shift; done
+for field in $(echo "$fields" | tr , ' '); do
+    case $field in
+        JobID|JobIDRaw) printf 202;; JobName) printf sft;; State) printf PENDING;; Reason) printf None;; Submit) printf SUBMITTED;; *) ;;
+    esac
+    printf '\x1f'
+done | sed 's/.$//'
+echo
+"""
+SQUEUE = r"""
+line() { printf '%s\x1f' "$1" sft "$2" "$3" 0:00 10:00 2 gpu 2026-11-22T14:20:00; printf '\n'; }
+while read -r job state reason; do line $job $state $reason; done < STATE
+"""
+
+
+def test_the_reason_of_a_job_that_was_submitted_a_moment_ago(desk: Desk) -> None:
+    """By a plain sbatch, right after another explain, whose answer of squeue is kept for 15 s and
+    knows nothing of the job.
+    """
+    desk.program("sbatch", "exit 1")
+    desk.program("scontrol", "exit 1")
+    desk.program("sacct", SACCT.replace("SUBMITTED", str(int(time.time()))))
+    desk.program("squeue", SQUEUE.replace("STATE", os.fspath(desk.directory / "state")))
+    desk.write("state", "201 RUNNING None\n")
+    desk.run("explain", "201", "--json")
+    desk.write("state", "201 RUNNING None\n202 PENDING InvalidQOS\n")
+    said = desk.run("explain", "202", "--json")
+    assert [each["id"] for each in json.loads(said.out)["diagnoses"]] == ["qos-invalid"], said.err
+
+
+# -- `hpctrain explain ID`: the list, a page, and a mistyped id
+
+
+FINDINGS, DIAGNOSES = builtin.findings(), pages.pages()
+#: What is both has its two pages, one behind the other.
+PAGES = {
+    name: (
+        "\n\n".join(page.rstrip() for pages in (FINDINGS, DIAGNOSES) if (page := pages.get(name)))
+        + "\n"
+    )
+    for name in sorted({*FINDINGS, *DIAGNOSES})
+}
+#: One that is known to be there.
+ID = "partition-unknown"
+
+
+def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Desk) -> None:
+    said = desk.run("explain", "--list")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "check:",
+        "lint:",
+        "doctor:",
+        "explain:",
+    ], "every page belongs to a verb"
+    listed = [line.split(":")[0].strip() for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(PAGES)
+    assert max(map(len, lines)) == 80, "cut at the width, and not before"
+    full = {f"  {id_}: {first_line(page)}" for id_, page in PAGES.items()}
+    assert all(
+        line in full or any(each.startswith(line.removesuffix("…")) for each in full)
+        for line in lines
+        if line.startswith("  ")
+    )
+    assert lines.index("lint:") < next(
+        at for at, line in enumerate(lines) if line.startswith("  nodelist-cut:")
+    )
+    assert lines.index("doctor:") < next(
+        at for at, line in enumerate(lines) if line.startswith("  node-silent:")
+    )
+    assert f"{len(PAGES)} pages" in said.err
+    assert "README" not in said.out
+
+
+@pytest.mark.slow
+def test_a_page_in_a_pipe_is_filled_to_80_columns(desk: Desk) -> None:
+    for id_, page in PAGES.items():
+        out = desk.run("explain", id_).out
+        assert out.split() == page.split(), "no word is lost, and none is moved"
+        code = re.findall(r"```.*?```", page, re.DOTALL)
+        assert all(block in out for block in code)
+        prose = re.sub(r"```.*?```", "", out, flags=re.DOTALL)
+        assert [
+            line
+            for line in prose.splitlines()
+            if len(line) > 80 and not line.startswith("|") and len(line.split()) > 2
+        ] == []
+
+
+@pytest.mark.parametrize("word", [f"[{ID}]", f"{ID}.md"])
+def test_what_is_copied_from_a_screen_or_a_link_is_understood(word: str, desk: Desk) -> None:
+    assert desk.run("explain", word).out == desk.run("explain", ID).out
+
+
+def test_a_mistyped_id_gets_the_nearest(desk: Desk) -> None:
+    assert f"hpctrain explain {ID}" in desk.run("explain", "partition-unknwon").err
+
+
+def test_a_run_of_that_name_comes_first(desk: Desk) -> None:
+    (desk.directory / "runs" / ID).mkdir(parents=True)
+    assert f"# {ID}" not in desk.run("explain", ID).out
+
+
+def test_json(desk: Desk) -> None:
+    assert json.loads(desk.run("explain", "--list", "--json").out) == {
+        "schema": 1,
+        "pages": [{"id": id_, "first_line": first_line(page)} for id_, page in PAGES.items()],
+    }
+    assert json.loads(desk.run("explain", "--json", ID).out) == {
+        "schema": 1,
+        "id": ID,
+        "text": PAGES[ID],
+    }
+
+
+def on_a_terminal(command: str, cwd: Path, **variables: str) -> str:
+    """Return what a command writes to a terminal of 80 columns; `script` of util-linux gives it
+    one.
+    """
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color", **variables}
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0
+    return done.stdout.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_a_page_and_the_list_no_wider_than_it(
+    hpctrain: str, tmp_path: Path
+) -> None:
+    page = on_a_terminal(f"{hpctrain} explain {ID}", tmp_path)
+    listed = on_a_terminal(f"{hpctrain} explain --list", tmp_path)
+    assert f"# {ID}" in page
+    assert all(id_ in listed for id_ in PAGES)
+    assert max(map(len, [*page.splitlines(), *listed.splitlines()])) <= 80
+
+
+def test_a_pipe_that_closes_while_pages_are_listed(hpctrain: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {hpctrain} explain --list | head -n 1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert len(done.stdout.splitlines()) == 1
     assert "rror" not in done.stderr

@@ -1,24 +1,25 @@
-"""Launches on this machine: sweeps, stages, chains, resubmission, the code that was queued. Real jobs of the local scheduler."""
+"""Launches on this machine: sweeps, stages, chains, resubmission, the code that was queued.
 
-from __future__ import annotations
+Real jobs of the local scheduler.
+"""
 
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from hpctrain.jobs import header, library
 from hpctrain.runs import launch
+from hpctrain.slurm import client as slurm
+from hpctrain.util import shell
+from tests.cli.conftest import Desk
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from conftest import Desk
-
-pytestmark = [pytest.mark.usefixtures("no_slurm"), pytest.mark.slow]
 TRAIN = """\
 import json, os, sys
 point = json.loads(open(os.environ["HPCTRAIN_POINT"]).read()) if "HPCTRAIN_POINT" in os.environ else None
@@ -46,23 +47,24 @@ def seen(desk: Desk, run: str) -> dict[str, Any]:
     return found
 
 
-def outcomes(desk: Desk) -> dict[str, list[str]]:
-    """Return run → how each of its attempts ended."""
-    return {
-        run.name: [json.loads(end.read_text())["outcome"] for end in sorted(run.glob("attempts/*/end.json"))]
-        for run in sorted((desk.directory / "runs").iterdir()) if not run.name.startswith(".")
-    }  # fmt: skip
+SWEEP = (
+    "script: train.py\nlauncher: srun\nsweep: [{dim: 240}, {dim: 192, fail: true}, {dim: 10, name:"
+    ' "a b$(touch CANARY)"}]\n'
+)
 
 
-SWEEP = 'script: train.py\nlauncher: srun\nsweep: [{dim: 240}, {dim: 192, fail: true}, {dim: 10, name: "a b$(touch CANARY)"}]\n'
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_sweep_runs_its_points_and_resubmit_the_one_that_failed(project: Desk) -> None:
     project.write("config.yaml", SWEEP)
     said = project.run("submit", "--local", "--wait")
     assert said.code == 3
     tag = tag_of(project)
-    assert outcomes(project) == {f"{tag}_0": ["completed"], f"{tag}_1": ["failed"], f"{tag}_2": ["completed"]}
+    assert project.outcomes() == {
+        f"{tag}_0": ["completed"],
+        f"{tag}_1": ["failed"],
+        f"{tag}_2": ["completed"],
+    }
     assert seen(project, f"{tag}_0")["argv"] == ["--dim", "240"]
     assert seen(project, f"{tag}_2")["argv"] == ["--dim", "10", "--name", "a b$(touch CANARY)"]
     assert seen(project, f"{tag}_2")["point"] == {"dim": 10, "name": "a b$(touch CANARY)"}
@@ -71,56 +73,85 @@ def test_a_sweep_runs_its_points_and_resubmit_the_one_that_failed(project: Desk)
     assert f"Exported run_id to <<< {tag}_1.id >>>\n" in log
     assert (project.directory / f"runs/.launches/{tag}/{tag}_1.id").read_text() == f"{tag}_1\n"
 
-    assert project.run("resubmit", tag, "--dry-run").out == f"would submit --array=1 runs/.launches/{tag}/scripts/sft.sbatch {tag}\n"
+    assert (
+        project.run("resubmit", tag, "--dry-run").out
+        == f"would submit --array=1 runs/.launches/{tag}/scripts/sft.sbatch {tag}\n"
+    )
     project.write("mended", "")
     said = project.run("resubmit", tag, "--local", "--wait")
     assert (said.code, "2 completed, 1 failed" in said.lines) == (0, True), said.err
-    assert outcomes(project) == {f"{tag}_0": ["completed"], f"{tag}_1": ["failed", "completed"], f"{tag}_2": ["completed"]}
+    assert project.outcomes() == {
+        f"{tag}_0": ["completed"],
+        f"{tag}_1": ["failed", "completed"],
+        f"{tag}_2": ["completed"],
+    }
     said = project.run("resubmit", tag)
     assert (said.code, said.out) == (0, "")
     assert f"nothing is left to submit of {tag}" in said.err
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_part_of_a_sweep_and_then_the_rest(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\nsweep: {grid: {a: [1, 2], b: [3, 4]}, throttle: 2}\n")
+    project.write(
+        "config.yaml",
+        "script: train.py\nlauncher: srun\nsweep: {grid: {a: [1, 2], b: [3, 4]}, throttle: 2}\n",
+    )
     assert project.run("submit", "--local", "--wait", "--array", "0,3").code == 0
     tag = tag_of(project)
-    assert outcomes(project) == {f"{tag}_0": ["completed"], f"{tag}_3": ["completed"]}
+    assert project.outcomes() == {f"{tag}_0": ["completed"], f"{tag}_3": ["completed"]}
     assert seen(project, f"{tag}_3")["argv"] == ["--a", "2", "--b", "4"]
     assert project.run("submit", "--local", "--wait", "--run-id", tag, "--array", "1-2").code == 0
-    assert sorted(outcomes(project)) == [f"{tag}_{index}" for index in range(4)]
+    assert sorted(project.outcomes()) == [f"{tag}_{index}" for index in range(4)]
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_points_that_change_the_job_have_scripts_of_their_own(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\nsweep: {grid: {seed: [1, 2], resources.nodes: [1, 2]}}\n")
+    project.write(
+        "config.yaml",
+        "script: train.py\nlauncher: srun\nsweep: {grid: {seed: [1, 2], resources.nodes: [1,"
+        " 2]}}\n",
+    )
     assert project.run("render").out.splitlines() == ["sft.sbatch", "sft-2.sbatch"]
-    assert re.findall("--(?:nodes|array)=.*", (project.directory / "sft.sbatch").read_text())[:2] == ["--nodes=1", "--array=0,2"]
-    assert re.findall("--(?:nodes|array)=.*", (project.directory / "sft-2.sbatch").read_text())[:2] == ["--nodes=2", "--array=1,3"]
+    assert re.findall(r"--(?:nodes|array)=\S*", (project.directory / "sft.sbatch").read_text())[
+        :2
+    ] == ["--nodes=1", "--array=0,2"]
+    assert re.findall(r"--(?:nodes|array)=\S*", (project.directory / "sft-2.sbatch").read_text())[
+        :2
+    ] == ["--nodes=2", "--array=1,3"]
     assert project.run("submit", "--local", "--wait").code == 0
     tag = tag_of(project)
-    assert {name: seen(project, name)["env"]["SLURM_NNODES"] for name in outcomes(project)} == {
-        f"{tag}_0": "1", f"{tag}_1": "2", f"{tag}_2": "1", f"{tag}_3": "2",
-    }  # fmt: skip
+    assert {name: seen(project, name)["env"]["SLURM_NNODES"] for name in project.outcomes()} == {
+        f"{tag}_0": "1",
+        f"{tag}_1": "2",
+        f"{tag}_2": "1",
+        f"{tag}_3": "2",
+    }
     assert len(launch.load(project.directory / "runs", tag).submissions) == 2  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_sweep_larger_than_an_array_counts_on(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\nsweep: points.json\n")
     project.write("points.json", json.dumps([{"number": number} for number in range(1003)]))
     assert project.run("render").out.splitlines() == ["sft.sbatch", "sft-2.sbatch"]
     assert project.run("submit", "--local", "--wait", "--array", "1002").code == 0
     tag = tag_of(project)
-    assert outcomes(project) == {f"{tag}_1002": ["completed"]}
+    assert project.outcomes() == {f"{tag}_1002": ["completed"]}
     assert seen(project, f"{tag}_1002")["argv"] == ["--number", "1002"]
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 @pytest.mark.parametrize("passed", ["environment", "file"])
 def test_a_point_as_environment_and_as_a_file(project: Desk, passed: str) -> None:
     option = ", option: config" if passed == "file" else ""
     sweep = f"{{list: [{{DIM: 7, TEXT: \"a 'b'\"}}], pass: {passed}{option}}}"
     project.write("config.yaml", f"script: train.py\nlauncher: srun\nsweep: {sweep}\n")
     assert project.run("submit", "--local", "--wait").code == 0
-    [run] = outcomes(project)
+    [run] = project.outcomes()
     found = seen(project, run)
     assert found["point"] == {"DIM": 7, "TEXT": "a 'b'"}
     if passed == "environment":
@@ -129,24 +160,42 @@ def test_a_point_as_environment_and_as_a_file(project: Desk, passed: str) -> Non
         assert found["argv"] == ["--config", str(project.directory / "runs" / run / "point.json")]
 
 
-def test_the_same_script_runs_a_point_by_hand(project: Desk) -> None:
-    """Without Slurm: `SLURM_ARRAY_TASK_ID=2 bash sft.sbatch`."""
-    project.write("config.yaml", SWEEP)
-    assert project.run("render").code == 0
-    project.set(SLURM_ARRAY_TASK_ID="2", PATH=f"{os.environ['PATH']}:{Path(sys.executable).parent}")
-    ended = subprocess.run(["bash", "sft.sbatch"], cwd=project.directory, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    tag = tag_of(project)
-    assert outcomes(project) == {f"{tag}_2": ["completed"]}
-    assert f"Exported run_id to <<< {tag}_2.id >>>" in ended.stdout
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_within_a_task_of_another_array_all_points_are_looked_at(project: Desk) -> None:
+    """SLURM_ARRAY_TASK_ID is the surrounding job's there, and nobody's choice of a point."""
+    project.write(
+        "train.py",
+        "import os, time\nwhile os.environ['SLURM_ARRAY_TASK_ID'] == '0': time.sleep(0.1)\n",
+    )
+    project.write(
+        "config.yaml", "script: train.py\nlauncher: srun\nsweep: {grid: {number: [1, 2]}}\n"
+    )
+    words = ("submit", "--local", "--no-check", "--parallel", "2", "--run-id", "s")
+    assert project.run(*words).code == 0
+    try:
+        wait_until(lambda: project.outcomes().get("s_1") == ["completed"])
+        project.set(SLURM_JOB_ID="7", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="1")
+        said = project.run(*words)
+        assert said.code == 2, said.out
+        assert "s_0" in said.err
+    finally:
+        project.run("cancel", "--yes", "s")
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_batch_script_is_not_run_by_bash_where_there_is_a_slurm(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("render").code == 0
     project.program("sbatch", "exit 1")
-    ended = subprocess.run(["bash", "sft.sbatch"], cwd=project.directory, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("fix: sbatch sft.sbatch")) == (2, True)
+    ended = subprocess.run(
+        ["bash", "sft.sbatch"], cwd=project.directory, capture_output=True, text=True
+    )
+    assert (
+        ended.returncode,
+        ended.stderr.splitlines()[-1].startswith("fix: sbatch sft.sbatch"),
+    ) == (2, True)
     assert not (project.directory / "runs").exists()
 
 
@@ -162,28 +211,48 @@ stages:
 """
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_stages_stop_at_the_one_that_fails_and_go_on_from_it(project: Desk) -> None:
     project.write("config.yaml", STAGES)
-    assert project.run("render").out.splitlines() == ["st-first.sbatch", "st-second.sbatch", "st-third.sbatch", "st-report.sbatch"]
+    assert project.run("render").out.splitlines() == [
+        "st-first.sbatch",
+        "st-second.sbatch",
+        "st-third.sbatch",
+        "st-report.sbatch",
+    ]
     assert project.run("submit", "--local").code == 0
     tag = tag_of(project)
     assert tag.startswith("st-2")
     runs = project.directory / "runs"
-    until(lambda: (runs / f"{tag}_report/attempts").exists() and outcomes(project)[f"{tag}_report"] == ["completed"])
-    until(lambda: outcomes(project)[f"{tag}_second"] == ["failed"])
-    found = outcomes(project)
+    wait_until(
+        lambda: (
+            (runs / f"{tag}_report/attempts").exists()
+            and project.outcomes()[f"{tag}_report"] == ["completed"]
+        )
+    )
+    wait_until(lambda: project.outcomes()[f"{tag}_second"] == ["failed"])
+    found = project.outcomes()
     assert (found[f"{tag}_first"], found[f"{tag}_third"]) == (["completed"], [])
-    assert seen(project, f"{tag}_report")["env"]["HPCTRAIN_STAGE_FIRST"] == str(runs / f"{tag}_first")
+    assert seen(project, f"{tag}_report")["env"]["HPCTRAIN_STAGE_FIRST"] == str(
+        runs / f"{tag}_first"
+    )
     project.write("mended", "")
     said = project.run("resubmit", tag, "--local", "--wait")
     assert said.code == 0, said.err
-    assert outcomes(project) == {
-        f"{tag}_first": ["completed"], f"{tag}_second": ["failed", "completed"], f"{tag}_third": ["completed"],
+    assert project.outcomes() == {
+        f"{tag}_first": ["completed"],
+        f"{tag}_second": ["failed", "completed"],
+        f"{tag}_third": ["completed"],
         f"{tag}_report": ["completed"],
-    }  # fmt: skip
-    assert seen(project, f"{tag}_third")["env"]["HPCTRAIN_STAGE_SECOND"] == str(runs / f"{tag}_second")
+    }
+    assert seen(project, f"{tag}_third")["env"]["HPCTRAIN_STAGE_SECOND"] == str(
+        runs / f"{tag}_second"
+    )
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_waiting_for_stages_ends_when_one_fails(project: Desk) -> None:
     project.write("config.yaml", STAGES)
     said = project.run("submit", "--local", "--wait")
@@ -193,21 +262,31 @@ def test_waiting_for_stages_ends_when_one_fails(project: Desk) -> None:
     assert project.run("cancel", tag, "--yes").code == 0
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_refused_submission_takes_nothing_of_another_along(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "good").code == 0
     project.program("sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
     assert project.run("submit", "--no-check", "--run-id", "bad").code == 1
     assert launch.tags(project.directory / "runs") == ["good"]
-    assert sorted(path.name for path in (project.directory / "runs").iterdir() if path.name[0] != ".") == ["good"]
+    assert sorted(
+        path.name for path in (project.directory / "runs").iterdir() if path.name[0] != "."
+    ) == ["good"]
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: str) -> None:
     project.write("train.py", "import time; time.sleep(20)")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.run("render")
     started = [
-        subprocess.Popen([hpctrain, "submit", "--local", "--no-check", "--run-id", "r"], cwd=project.directory, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [hpctrain, "submit", "--local", "--no-check", "--run-id", "r"],
+            cwd=project.directory,
+            stderr=subprocess.DEVNULL,
+        )
         for _ in range(4)
     ]
     assert sorted(each.wait() for each in started)[:2] in ([0, 1], [0, 2])
@@ -215,19 +294,14 @@ def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: st
     assert project.run("cancel", "r", "--yes").code == 0
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_point_of_a_sweep_is_no_run_of_its_own(project: Desk) -> None:
     project.write("config.yaml", SWEEP)
     project.run("submit", "--local", "--wait", "--run-id", "s")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     said = project.run("submit", "--local", "--force", "--run-id", "s_1", "--", "--x", "1")
-    assert (said.code, said.lines[-1]) == (2, "fix: hpctrain resubmit s --array 1, or another --run-id")
-
-
-def until(ready: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    assert (said.code, said.lines[-2]) == (2, "fix: hpctrain resubmit s --array 1")
 
 
 GOES_ON = """\
@@ -239,38 +313,50 @@ sys.exit(int(sys.argv[1]) if steps + 1 >= int(sys.argv[2]) else 85)
 """
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["requeue", "chain"])
 def test_a_job_that_asks_for_it_goes_on_until_it_is_done(project: Desk, mode: str) -> None:
     project.write("train.py", GOES_ON)
-    project.write("config.yaml", f"script: train.py\nlauncher: srun\nrestart: {{mode: {mode}, max: 4}}\n")
+    project.write(
+        "config.yaml", f"script: train.py\nlauncher: srun\nrestart: {{mode: {mode}, max: 4}}\n"
+    )
     assert project.run("submit", "--local", "--wait", "--", "0", "3").code in (0, 85)
-    [run] = outcomes(project)
-    assert outcomes(project)[run] == ["requeued", "requeued", "completed"]
+    [run] = project.outcomes()
+    assert project.outcomes()[run] == ["requeued", "requeued", "completed"]
     if mode == "requeue":
-        assert len({name.name.partition(".")[0] for name in (project.directory / "runs" / run / "attempts").iterdir()}) == 1
+        assert (
+            len(
+                {
+                    name.name.partition(".")[0]
+                    for name in (project.directory / "runs" / run / "attempts").iterdir()
+                }
+            )
+            == 1
+        )
 
 
-@pytest.mark.parametrize("mode", ["requeue", "chain"])
-def test_a_job_that_fails_is_not_started_again(project: Desk, mode: str) -> None:
-    project.write("train.py", GOES_ON)
-    project.write("config.yaml", f"script: train.py\nlauncher: srun\nrestart: {{mode: {mode}, max: 4}}\n")
-    project.run("submit", "--local", "--wait", "--", "1", "2")
-    [run] = outcomes(project)
-    assert outcomes(project)[run] == ["requeued", "failed"]
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_restarts_have_a_bound(project: Desk) -> None:
     project.write("train.py", GOES_ON)
-    project.write("config.yaml", "script: train.py\nlauncher: srun\nrestart: {mode: requeue, max: 2}\n")
+    project.write(
+        "config.yaml", "script: train.py\nlauncher: srun\nrestart: {mode: requeue, max: 2}\n"
+    )
     said = project.run("submit", "--local", "--wait", "--", "0", "100")
     assert said.code == 85
-    [run] = outcomes(project)
-    assert outcomes(project)[run] == ["requeued", "requeued", "stopped"]
-    assert f"fix: hpctrain resubmit {run}" in next((project.directory / "logs").glob("error_sft_*.log")).read_text()
+    [run] = project.outcomes()
+    assert project.outcomes()[run] == ["requeued", "requeued", "stopped"]
+    assert (
+        f"fix: hpctrain resubmit {run}"
+        in next((project.directory / "logs").glob("error_sft_*.log")).read_text()
+    )
     assert project.run("resubmit", run, "--local", "--wait").code == 85  # and the count begins anew
-    assert outcomes(project)[run] == ["requeued", "requeued", "stopped"] * 2
+    assert project.outcomes()[run] == ["requeued", "requeued", "stopped"] * 2
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.write("data.txt", "as it is")
@@ -286,56 +372,68 @@ def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
     assert code["snapshot"] is True
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_resubmission_runs_the_code_of_before_and_says_that_it_changed(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "--fail").code == 3
     project.write("train.py", TRAIN.replace("sys.exit(3)", "pass"))
     said = project.run("resubmit", "r", "--local", "--wait")
     assert said.code == 3
-    assert "the project has changed since: train.py; to run it as it is now: --new-code" in said.err
+    assert "has changed since: train.py; to run it as it is now: --new-code for the" in said.err
     assert project.run("resubmit", "r", "--local", "--wait", "--new-code").code == 0
-    assert outcomes(project) == {"r": ["failed", "failed", "completed"]}
+    assert project.outcomes() == {"r": ["failed", "failed", "completed"]}
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_the_record_of_a_launch(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\nresources: {time: 5}\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "r").code == 0
     found = launch.load(project.directory / "runs", "r")
-    assert found is not None
-    assert (found.kind, found.runs, found.cwd) == ("run", ("r",), str(project.directory))
+    assert (found.kind, found.runs) == ("run", ("r",))
+    assert json.loads((found.path / "launch.json").read_text())["cwd"] == str(project.directory)
     [submission] = found.submissions
     assert (submission.scheduler, submission.script) == ("local", "sft.sbatch")
     config = json.loads((found.path / str(submission.config)).read_text())
     assert config["config"]["resources"]["time"] == 300
     assert config["origins"]["resources.time"] == "config.yaml:3:13"
-    assert (found.path / "scripts/sft.sbatch").read_text() == (project.directory / "sft.sbatch").read_text()
+    assert (found.path / "scripts/sft.sbatch").read_text() == (
+        project.directory / "sft.sbatch"
+    ).read_text()
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     for run in ("one", "two"):
         assert project.run("submit", "--local", "--wait", "--run-id", run).code == 0
-    assert project.run("runs", "drop", "one", "--yes").code == 0
+    assert project.run("runs", "delete", "one", "--yes").code == 0
     assert launch.tags(project.directory / "runs") == ["two"]
     assert (project.directory / "runs/.launches/two/code/train.py").read_text() == TRAIN
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_run_that_has_a_job_gets_no_second_one(project: Desk) -> None:
     project.write("train.py", "import time; time.sleep(60)")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     said = project.run("submit", "--local", "--parsable", "--run-id", "r")
     job = said.out.strip()
     try:
-        until(lambda: project.run("runs", "list", "--state", "running").out.count("\n") == 2)
+        wait_until(lambda: project.run("runs", "list", "--state", "running").out.count("\n") == 2)
         said = project.run("submit", "--local", "--run-id", "r")
         assert said.code == 2
-        assert said.lines[-2].startswith(f"error: the run r is running: job {job} is RUNNING")
+        assert said.lines[-3].startswith(f"error: the run r is running: job {job} is RUNNING")
         said = project.run("resubmit", "r", "--local")
         assert (said.code, "nothing is left to submit of r" in said.err) == (0, True)
     finally:
         assert project.run("cancel", job).code == 0
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../x", "a b", "-x", "x" * 121])
 def test_a_name_that_cannot_be(project: Desk, name: str) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
@@ -345,6 +443,8 @@ def test_a_name_that_cannot_be(project: Desk, name: str) -> None:
     assert not (project.directory / "runs").exists()
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_resubmit_knows_what_sbatch_was_typed_for(project: Desk) -> None:
     """A script that somebody submitted by hand keeps a copy of itself in its run."""
     project.write("config.yaml", "script: train.py\nlauncher: srun\ntraining: {fail: true}\n")
@@ -353,11 +453,402 @@ def test_resubmit_knows_what_sbatch_was_typed_for(project: Desk) -> None:
     launched = project.directory / "runs/.launches"
     launched.rename(project.directory / "gone")
     project.write("mended", "")
-    assert project.run("resubmit", "r", "--local", "--wait").code == 0, outcomes(project)
+    assert project.run("resubmit", "r", "--local", "--wait").code == 0, project.outcomes()
 
 
-def test_names_that_nobody_knows(project: Desk) -> None:
-    assert project.refused("resubmit", "nobody").lines[-1] == "fix: cd PROJECT, or: hpctrain resubmit NAME --runs-dir DIR"
-    (project.directory / "runs").mkdir()
-    assert "nobody" in project.refused("resubmit", "nobody").lines[0]
-    assert not Path("runs/.launches").exists()
+# -- Several `hpctrain submit` in one directory at the same moment: each sends the script tha
+
+
+TRAIN_AT_ONCE = """\
+import json, os, sys
+with open(os.path.join(os.environ["HPCTRAIN_RUN_DIR"], "seen.json"), "w") as stream:
+    json.dump(sys.argv[1:], stream)
+"""
+CONFIG = "script: train.py\nlauncher: srun\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_each_of_many_that_submit_at_once_runs_its_own_script(desk: Desk) -> None:
+    """Among them a sweep, which renders the same file."""
+    desk.write("train.py", TRAIN_AT_ONCE)
+    desk.write("config.yaml", CONFIG)
+    desk.write("sweep.yaml", CONFIG + "sweep: [{dim: 70}]\n")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    wanted = {**{f"R{number}": ["--dim", str(number)] for number in range(4)}, "S": []}
+    commands = {
+        run: ["--", *words] if words else ["--config", "sweep.yaml"]
+        for run, words in wanted.items()
+    }
+    submits = {
+        run: subprocess.Popen(
+            [
+                "hpctrain",
+                "submit",
+                "--local",
+                "--wait",
+                "--no-snapshot",
+                "--force",
+                "--run-id",
+                run,
+                *words,
+            ],
+            cwd=desk.directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for run, words in commands.items()
+    }
+    for run, submit in submits.items():
+        said = submit.communicate()[0]
+        assert submit.returncode == 0, f"{run}: {said}"
+    runs = desk.directory / "runs"
+    trained = {run: runs / (run if words else f"{run}_0") for run, words in wanted.items()}
+    assert {
+        run: json.loads((where / "seen.json").read_text()) for run, where in trained.items()
+    } == wanted | {"S": ["--dim", "70"]}
+    for run, where in trained.items():
+        kept = (runs / f".launches/{run}/scripts/sft.sbatch").read_text()
+        assert (where / "script.sbatch").read_text() == kept, "what ran is what is kept"
+        assert re.findall(r"--dim (\d+)", kept) == ([] if run == "S" else wanted[run][1:] * 2), (
+            "the command to make it again, and the job"
+        )
+    left = [path.name for path in desk.directory.iterdir() if path.name.startswith(".")]
+    assert left == [".hpctrain"]
+    assert not list((runs / ".launches").glob(".*"))
+
+
+@pytest.mark.slow
+def test_sbatch_gets_what_was_rendered_though_the_file_says_something_else_by_then(
+    desk: Desk, tmp_path: Path
+) -> None:
+    desk.write("train.py", TRAIN_AT_ONCE)
+    desk.write("config.yaml", CONFIG)
+    script = desk.directory / "sft.sbatch"
+    desk.program(
+        "sbatch", f'echo "#!/bin/bash" > {script}; cp "${{@: -2:1}}" {tmp_path}/sent; echo 101'
+    )
+    desk.program("squeue sacct scontrol sinfo scancel", "true")
+    assert desk.run("render", "--to", "rendered.sbatch").code == 0
+    said = desk.run("submit", "--no-check", "--run-id", "R", "--time", "10")
+    assert said.code == 0, said.err
+    assert script.read_text() == "#!/bin/bash\n"
+    sent = (tmp_path / "sent").read_text()
+    assert "#SBATCH --time=" in sent
+    assert "hpctrain.training" in sent or "train.py" in sent
+    assert (desk.directory / "runs/.launches/R/scripts/sft.sbatch").read_text() == sent
+
+
+def test_what_slurm_refuses_is_called_by_the_name_that_the_user_knows(desk: Desk) -> None:
+    desk.write("train.py", TRAIN_AT_ONCE)
+    desk.write("config.yaml", CONFIG)
+    desk.program(
+        "sbatch", 'echo "sbatch: error: Something that nobody has seen before" >&2; exit 1'
+    )
+    desk.program("squeue sacct scontrol sinfo scancel", "true")
+    said = desk.run("submit", "--no-check", "--run-id", "R")
+    assert said.code == 1
+    assert "Something that nobody has seen before" in said.err
+    assert said.lines[-1].endswith("hpctrain submit --run-id R --no-check")
+    assert not (desk.directory / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_the_options_of_the_render_before_that_are_left_out_are_said(
+    desk: Desk,
+) -> None:
+    desk.write("train.py", "pass\n")
+    desk.write(
+        "config.yaml", "script: train.py\nlauncher: srun\nresources: {time: 0:09:00, mem: 2G}\n"
+    )
+    desk.run("render", "--time", "8", "--mem", "3G")
+    said = desk.run("submit", "--local", "--no-check", "--wait", "--", "--a", "1")
+    assert said.code == 0, said.err
+    assert "without its earlier options: --time 8 --mem 3G" in said.err
+
+
+# -- The functions of a job script go where the script goes
+
+
+WORDS = ("--launcher", "srun", "--gpus", "0", "--script", "train.py")
+
+
+@pytest.fixture
+def library_project(desk: Desk) -> Desk:
+    desk.write("train.py", "import os, sys; sys.exit(0 if os.path.exists('done') else 3)\n")
+    return desk
+
+
+def functions(desk: Desk) -> list[Path]:
+    return sorted((desk.directory / header.LIBRARY_DIRECTORY).glob("*"))
+
+
+def test_a_script_for_stdout_has_its_functions_in_the_project(library_project: Desk) -> None:
+    text = library_project.run("render", "--to", "-", *WORDS).out
+    assert functions(library_project) == [library.path_in(text)]
+
+
+def test_a_script_for_a_directory_that_is_elsewhere_holds_them(library_project: Desk) -> None:
+    text = library_project.run("render", "--to", "-", *WORDS, "--chdir", "/nowhere/project").out
+    assert (library.path_in(text), "\nhpctrain_finish() {" in text) == (None, True)
+    assert not functions(library_project)
+
+
+def test_a_standalone_script_is_that_when_it_is_rendered_again(library_project: Desk) -> None:
+    assert library_project.run("render", "--standalone", *WORDS).code == 0
+    text = (library_project.directory / "sft.sbatch").read_text()
+    assert not functions(library_project)
+    again = next(line for line in text.splitlines() if line.startswith("# make it again: "))
+    assert library_project.run(*shell.split(again)[-8:]).code == 0
+    assert (library_project.directory / "sft.sbatch").read_text() == text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_submit_and_resubmit_put_them_back(library_project: Desk) -> None:
+    """Also those of an older hpctrain, from the launch's copy."""
+    assert library_project.run("render", *WORDS).code == 0
+    [path] = functions(library_project)
+    path.unlink()
+    assert library_project.run("submit", "--wait", "sft.sbatch").code == 3
+    assert functions(library_project) == [path]
+    [tag] = launch.tags(library_project.directory / "runs")
+    kept = launch.launch_dir(library_project.directory / "runs", tag) / path.name
+    assert kept.read_text() == path.read_text()
+    path.unlink()
+    library_project.write("templates/job.sh", "echo 'a newer one' >&2; exit 9\n")
+    library_project.write("done", "")
+    said = library_project.run("resubmit", tag, "--wait")
+    assert said.code == 0, said.err
+    assert path.read_text() == kept.read_text()
+
+
+# -- Launches whose sbatch is refused, or answers late or never, in the middle: what was sent
+
+
+#: Each call is a line of `asked`; the line of the same number in `modes` says what becomes of it.
+SBATCH = r"""
+cd HERE
+echo "$*" >> asked
+number=$(wc -l < asked)
+mode=$(sed -n "${number}p" modes 2>/dev/null)
+script=$(sed -n 's/.* \([^ ]*sbatch\) .*/\1/p' <<< "$*")
+array=$(cd PROJECT && sed -n 's/^#SBATCH --array=\([^ ]*\).*/\1/p' "$script")
+[[ $* =~ --array=([^ ]*) ]] && array=${BASH_REMATCH[1]}
+row=$(printf '%s\x1f' "$((100 + number))${array:+_[$array]}" sft PENDING None 0:00 5:00 1 gpu N/A)${2#--comment=}
+case $mode in
+    refuse) echo "sbatch: error: Batch job submission failed: Invalid qos specification" >&2; exit 1 ;;
+    late) echo "$row" >> late; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1 ;;
+    *) echo "$row" >> queue; echo $((100 + number)) ;;
+esac
+"""
+
+
+class Cluster:
+    """A Slurm of programs, and the project that submits to it."""
+
+    def __init__(self, desk: Desk, folder: Path) -> None:
+        self.desk, self.folder = desk, folder
+        folder.mkdir()
+        desk.write("train.py", "print(1)\n")
+        desk.program(
+            "sbatch", SBATCH.replace("HERE", str(folder)).replace("PROJECT", str(desk.directory))
+        )
+        desk.program("squeue", f"cat {folder}/queue 2>/dev/null; true")
+        desk.program("sacct scancel", "true")
+        desk.program("scontrol", "exit 1")
+        desk.patch.setattr(slurm, "_PAUSES_S", (0.0,))
+
+    def config(self, text: str) -> None:
+        self.desk.write("config.yaml", "script: train.py\nlauncher: srun\n" + text)
+
+    def modes(self, *modes: str) -> None:
+        """Say what becomes of the calls of sbatch from now on."""
+        (self.folder / "modes").write_text(
+            "ok\n" * len(self.asked) + "".join(f"{mode}\n" for mode in modes)
+        )
+
+    def arrive(self) -> None:
+        late = self.folder / "late"
+        with (self.folder / "queue").open("a") as queue:
+            queue.write(late.read_text())
+        late.unlink()
+
+    def end_all(self) -> None:
+        (self.folder / "queue").write_text("")
+
+    @property
+    def asked(self) -> list[str]:
+        path = self.folder / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def whole(self) -> launch.Launch:
+        [tag] = launch.tags(self.desk.directory / "runs")
+        found = launch.load(self.desk.directory / "runs", tag)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def cluster(desk: Desk, tmp_path: Path) -> Cluster:
+    return Cluster(desk, tmp_path / "slurm")
+
+
+CHAIN = "restart: {mode: chain, max: 2}\n"
+THREE_STAGES = (
+    "stages:\n  - name: train\n  - {name: tune, from: train}\n  - {name: evaluate, from: tune}\n"
+)
+
+
+@pytest.mark.slow
+def test_everything_is_recorded_before_the_first_sbatch(cluster: Cluster) -> None:
+    cluster.config(THREE_STAGES)
+    cluster.modes("ok", "refuse")
+    said = cluster.desk.run("submit", "--no-check")
+    assert said.code == 1
+    whole = cluster.whole
+    assert [(part.stage, part.dependencies) for part in whole.parts] == [
+        ("train", ()),
+        ("tune", (("train", "afterok"),)),
+        ("evaluate", (("tune", "afterok"),)),
+    ]
+    assert all(
+        (whole.path / "scripts" / part.script).is_file()
+        and (whole.path / str(part.config)).is_file()
+        for part in whole.parts
+    )
+    assert [each.job_id for each in whole.submissions] == ["101"]
+    assert (
+        f"submitted before that for {whole.tag}, and still there: 101; the rest is not" in said.err
+    )
+    assert said.lines[-1].endswith(f"then run: hpctrain resubmit {whole.tag}")
+
+
+@pytest.mark.slow
+def test_a_task_chosen_for_a_local_job_says_nothing_about_slurm(cluster: Cluster) -> None:
+    """Slurm runs the whole array whatever SLURM_ARRAY_TASK_ID is, so a task that waits counts."""
+    cluster.config("array: 0-1\n")
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "ar").code == 0
+    queue = cluster.folder / "queue"
+    queue.write_text(queue.read_text().replace("101_[0-1]", "101_[0]"))
+    cluster.desk.set(SLURM_ARRAY_TASK_ID="1")
+    said = cluster.desk.refused("submit", "--no-check", "--run-id", "ar")
+    assert "ar_0 is pending" in said.err
+    assert len(cluster.asked) == 1
+
+
+@pytest.mark.slow
+def test_a_refused_link_of_a_chain_is_confessed(cluster: Cluster) -> None:
+    cluster.config(CHAIN)
+    cluster.modes("ok", "ok", "refuse")
+    said = cluster.desk.run("submit", "--no-check")
+    assert said.code == 1
+    assert (
+        f"submitted before that for {cluster.whole.tag}, and still there: 101, 102; the rest is not"
+        in said.err
+    )
+    assert said.lines[-1].endswith(f"hpctrain resubmit {cluster.whole.tag}")
+    assert [(part.links, part.array) for part in cluster.whole.parts] == [(2, None)]
+
+
+@pytest.mark.slow
+def test_a_refused_first_script_leaves_nothing(cluster: Cluster) -> None:
+    cluster.config(THREE_STAGES)
+    assert cluster.desk.run("render").code == 0
+    cluster.modes("refuse")
+    cluster.desk.refused("submit", "--no-check", code=1)
+
+
+@pytest.mark.slow
+def test_an_unanswered_link_of_a_chain_is_found_before_anything_is_sent(cluster: Cluster) -> None:
+    cluster.config(CHAIN)
+    cluster.modes("ok", "late")
+    assert cluster.desk.run("submit", "--no-check").code == 3
+    said = cluster.desk.run("submit", "--no-check")
+    assert (said.code, "may still arrive" in said.err, len(cluster.asked)) == (3, True, 2), said.err
+    cluster.arrive()
+    said = cluster.desk.run("submit", "--no-check")
+    assert (said.code, len(cluster.asked)) == (1, 2), said.err
+    assert "job 102 is the earlier submission that sbatch did not answer" in said.err
+    assert [each.job_id for each in cluster.whole.submissions] == ["101", "102"]
+    said = cluster.desk.run("submit", "--no-check")
+    assert (said.code, said.out) == (0, "submitted 3 jobs to Slurm as a chain: 103, 104, 105\n")
+
+
+@pytest.mark.slow
+def test_no_stage_is_sent_again_while_another_is_not_answered(cluster: Cluster) -> None:
+    cluster.config(THREE_STAGES)
+    cluster.modes("ok", "late")
+    assert cluster.desk.run("submit", "--no-check").code == 3
+    said = cluster.desk.run("submit", "--no-check")
+    assert (said.code, "may still arrive" in said.err, len(cluster.asked)) == (3, True, 2), said.err
+    cluster.arrive()
+    said = cluster.desk.run("submit", "--no-check")
+    assert "job 102 is the earlier submission that sbatch did not answer" in said.err
+    assert (said.code, len(cluster.asked)) == (1, 2), said.err
+    assert len(launch.tags(cluster.desk.directory / "runs")) == 1
+
+
+@pytest.mark.slow
+def test_resubmit_continues_at_the_stage_that_was_not_answered(cluster: Cluster) -> None:
+    cluster.config(THREE_STAGES)
+    cluster.modes("ok", "late")
+    assert cluster.desk.run("submit", "--no-check").code == 3
+    again = ("resubmit", cluster.whole.tag, "--parsable")
+    assert (cluster.desk.run(*again).code, len(cluster.asked)) == (3, 2)
+    cluster.arrive()
+    said = cluster.desk.run(*again)
+    assert (said.code, said.out) == (0, "103\n"), said.err
+    assert "--dependency=afterok:102" in cluster.asked[2]
+
+
+SWEEPS = {
+    "sweep": "sweep: {grid: {seed: [1, 2, 3]}}\n",
+    "array": "array: 0-2\n",
+    "stages": THREE_STAGES,
+    "run": "",
+    "chain": CHAIN,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SWEEPS)
+def test_what_waits_is_not_submitted_a_second_time(cluster: Cluster, kind: str) -> None:
+    cluster.config(SWEEPS[kind])
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 0
+    asked = len(cluster.asked)
+    said = cluster.desk.run("submit", "--no-check", "--run-id", "r")
+    assert (said.code, len(cluster.asked)) == (2, asked), said.err
+    assert " is pending: job 10" in said.err
+    cluster.end_all()
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 0
+    assert len(cluster.asked) == 2 * asked
+
+
+@pytest.mark.slow
+def test_other_points_of_a_sweep_that_waits_may_be_submitted(cluster: Cluster) -> None:
+    cluster.config(SWEEPS["sweep"])
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r", "--array", "0").code == 0
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r", "--array", "1-2").code == 0
+    said = cluster.desk.run("submit", "--no-check", "--run-id", "r", "--array", "2")
+    assert (said.code, "the run r_2 is pending" in said.err, len(cluster.asked)) == (
+        2,
+        True,
+        2,
+    ), said.err
+
+
+@pytest.mark.slow
+def test_another_script_of_a_run_with_an_open_answer_waits_for_it(cluster: Cluster) -> None:
+    cluster.config("")
+    cluster.modes("late")
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 3
+    cluster.config("resources: {time: 10}\n")
+    assert cluster.desk.run("render").code == 0
+    said = cluster.desk.run("submit", "--no-check", "--run-id", "r")
+    assert (said.code, "may still arrive" in said.err, len(cluster.asked)) == (3, True, 1), said.err
+    assert cluster.desk.run("submit", "--no-check", "--run-id", "r", "--resend").code == 0
+    assert [each.job_id for each in cluster.whole.submissions] == ["102"]

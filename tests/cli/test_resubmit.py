@@ -1,22 +1,23 @@
-"""Going on with launches: what is left of them, with which script, and what their exit codes say. Real jobs of the local scheduler."""
+"""Going on with launches: what is left of them, with which script, and what their exit codes say.
 
-from __future__ import annotations
+Real jobs of the local scheduler.
+"""
 
 import json
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpctrain.cli import remaining
+from hpctrain.config import layers, to_spec
+from hpctrain.config.layers import Layer
+from hpctrain.explain.model import Change
+from hpctrain.jobs import apply_fix, resubmit
 from hpctrain.runs import launch
-from hpctrain.runs.states import State
+from hpctrain.runs.job_state import State
+from tests.cli.conftest import Desk
 
-if TYPE_CHECKING:
-    from conftest import Desk
-
-pytestmark = [pytest.mark.usefixtures("no_slurm"), pytest.mark.slow]
 TRAIN = """\
 import os, sys
 if "--fail" in sys.argv and not os.path.exists("mended"):
@@ -38,31 +39,13 @@ def project(desk: Desk) -> Desk:
     return desk
 
 
-def outcomes(desk: Desk) -> dict[str, list[str]]:
-    """Return run → how each of its attempts ended."""
-    return {
-        run.name: [json.loads(end.read_text())["outcome"] for end in sorted(run.glob("attempts/*/end.json"))]
-        for run in sorted((desk.directory / "runs").iterdir()) if not run.name.startswith(".")
-    }  # fmt: skip
-
-
-def until(ready: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def old_record(desk: Desk, tag: str) -> None:
-    """Make the record of a launch one that says nothing of its parts, as older ones do not."""
-    for part in (desk.directory / f"runs/.launches/{tag}/parts").glob("*.json"):
-        part.unlink()
-    assert launch.load(desk.directory / "runs", tag).parts == ()  # type: ignore[union-attr]
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_stage_that_was_never_submitted_is_left(project: Desk) -> None:
     """As after an sbatch that was refused midway: the stage has its part, and no submission."""
-    project.write("config.yaml", f"job_name: st\n{JOB}stages: [{{name: tr}}, {{name: ev, after: any}}]\n")
+    project.write(
+        "config.yaml", f"job_name: st\n{JOB}stages: [{{name: tr}}, {{name: ev, after: any}}]\n"
+    )
     assert project.run("submit", "--local", "--wait", "--run-id", "st").code == 0
     for kept in (project.directory / "runs/.launches/st/submissions").glob("*.json"):
         if json.loads(kept.read_text())["stage"] == "ev":
@@ -70,107 +53,164 @@ def test_a_stage_that_was_never_submitted_is_left(project: Desk) -> None:
     for made in (project.directory / "runs/st_ev/attempts").iterdir():
         made.rename(project.directory / "gone")
     said = project.run("resubmit", "st", "--dry-run")
-    assert (said.code, said.out) == (0, "would submit runs/.launches/st/scripts/st-ev.sbatch st\n"), said.err
+    assert (said.code, said.out) == (
+        0,
+        "would submit runs/.launches/st/scripts/st-ev.sbatch st\n",
+    ), said.err
     assert project.run("resubmit", "st", "--local", "--wait").code == 0
-    assert outcomes(project) == {"st_tr": ["completed"], "st_ev": ["completed"]}
+    assert project.outcomes() == {"st_tr": ["completed"], "st_ev": ["completed"]}
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_points_that_were_never_submitted_are_not_left(project: Desk) -> None:
     project.write("config.yaml", f"{JOB}sweep: [{{a: 1}}, {{b: 2}}, {{c: 3}}, {{fail: true}}]\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "sw", "--array", "0,3").code == 3
     said = project.run("resubmit", "sw", "--dry-run")
-    assert (said.code, said.out) == (0, "would submit --array=3 runs/.launches/sw/scripts/sft.sbatch sw\n"), said.err
-    assert "2 points were never submitted; to submit them: hpctrain submit --run-id sw --array 1-2" in said.lines
+    assert (said.code, said.out) == (
+        0,
+        "would submit --array=3 runs/.launches/sw/scripts/sft.sbatch sw\n",
+    ), said.err
+    assert (
+        "2 combinations were never submitted; to submit them: hpctrain submit --run-id sw --array 1-2"
+        in said.lines
+    )
     project.write("mended", "")
     assert project.run("resubmit", "sw", "--local", "--wait").code == 0
     said = project.run("resubmit", "sw", "--array", "1")
     assert (said.code, said.out) == (0, "")
-    assert "1 point was never submitted; to submit it: hpctrain submit --run-id sw --array 1" in said.lines
+    assert (
+        "1 combination was never submitted; to submit it: hpctrain submit --run-id sw --array 1"
+        in said.lines
+    )
     assert project.run("submit", "--local", "--wait", "--run-id", "sw", "--array", "1-2").code == 0
     said = project.run("resubmit", "sw")
     assert "4 completed" in said.lines
     assert "never submitted" not in said.err
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_an_array_without_a_sweep(project: Desk, old: bool) -> None:
-    project.write("train.py", TRAIN.replace('"--fail" in sys.argv', 'os.environ["SLURM_ARRAY_TASK_ID"] == "5"'))
+def listed(desk: Desk, tag: str) -> dict[str, str]:
+    """Return run → state, as `runs list` shows them."""
+    found = json.loads(desk.run("runs", "list", "--json", tag).out)["runs"]
+    return {run["id"]: run["state"] for run in found}
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_a_deleted_point_is_neither_listed_nor_submitted_again(project: Desk) -> None:
+    project.write("config.yaml", f"{JOB}sweep: [{{a: 1}}, {{fail: true}}]\n")
+    assert project.run("submit", "--local", "--wait", "--run-id", "sw").code == 3
+    assert project.run("runs", "delete", "sw_1", "--yes").code == 0
+    assert listed(project, "sw") == {"sw_0": "completed"}
+    said = project.run("resubmit", "sw", "--dry-run")
+    assert (said.code, said.out) == (0, ""), said.err
+    assert project.run("resubmit", "sw_1", "--dry-run").code == 2
+    # it is the user's to submit it again
+    assert project.run("submit", "--local", "--wait", "--run-id", "sw", "--array", "1").code == 3
+    assert listed(project, "sw") == {"sw_0": "completed", "sw_1": "failed"}
+    assert project.run("resubmit", "sw", "--dry-run").out.startswith("would submit --array=1 ")
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_a_deleted_stage_is_not_submitted_again(project: Desk) -> None:
+    project.write(
+        "config.yaml",
+        f"job_name: st\n{JOB}stages: [{{name: tr}}, {{name: ev, training: {{fail: true}}}}]\n",
+    )
+    assert project.run("submit", "--local", "--wait", "--run-id", "st").code == 3
+    assert project.run("runs", "delete", "st_tr", "--yes").code == 0
+    assert listed(project, "st") == {"st_ev": "failed"}
+    said = project.run("resubmit", "st", "--dry-run")
+    assert (said.code, said.out) == (
+        0,
+        "would submit runs/.launches/st/scripts/st-ev.sbatch st\n",
+    ), said.err
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_the_record_of_an_array_stays_until_its_last_run_is_deleted(project: Desk) -> None:
+    project.write("config.yaml", f"{JOB}array: 0-1\n")
+    assert project.run("submit", "--local", "--wait", "--run-id", "ar").code == 0
+    record = project.directory / "runs/.launches/ar/launch.json"
+    assert project.run("runs", "delete", "ar_0", "--yes").code == 0
+    assert record.exists()
+    assert listed(project, "ar") == {"ar_1": "completed"}
+    assert project.run("runs", "delete", "ar_1", "--yes").code == 0
+    assert not record.exists()
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_an_array_without_a_sweep(project: Desk) -> None:
+    project.write(
+        "train.py",
+        TRAIN.replace('"--fail" in sys.argv', 'os.environ["SLURM_ARRAY_TASK_ID"] == "5"'),
+    )
     project.write("config.yaml", f"{JOB}array: 2-5%1\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "ar").code == 3
-    if old:
-        old_record(project, "ar")
-    said = project.run("resubmit", "ar", "--dry-run")
-    assert (said.code, said.out) == (0, "would submit --array=5%1 runs/.launches/ar/scripts/sft.sbatch ar\n"), said.err
+    said = project.run("resubmit", "--dry-run")  # without a name: the newest submission
+    assert (said.code, said.out) == (
+        0,
+        "would submit --array=5%1 runs/.launches/ar/scripts/sft.sbatch ar\n",
+    ), said.err
     assert "3 completed, 1 failed" in said.err
     assert project.run("resubmit", "ar", "--array", "2", "--dry-run").out == ""
     project.write("mended", "")
     assert project.run("resubmit", "ar", "--local", "--wait").code == 0
-    assert outcomes(project) == {f"ar_{index}": ["completed"] for index in (2, 3, 4)} | {"ar_5": ["failed", "completed"]}
+    assert project.outcomes() == {f"ar_{index}": ["completed"] for index in (2, 3, 4)} | {
+        "ar_5": ["failed", "completed"]
+    }
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_the_script_that_was_submitted_last_is_the_one_that_goes_on(project: Desk, old: bool) -> None:
-    project.write("config.yaml", JOB)
-    scripts = {"5": "sft.sbatch", "7": "sft.2.sbatch"}
-    for minutes in ("5", "7", "5"):
-        assert project.run("submit", "--local", "--wait", "--run-id", "r1", "--force", "--time", minutes, "--", "--fail").code == 3
-        said = project.run("resubmit", "r1", "--dry-run")
-        assert said.out == f"would submit runs/.launches/r1/scripts/{scripts[minutes]} r1\n"
-        if old:
-            old_record(project, "r1")
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_points_that_were_submitted_again_keep_their_new_script(project: Desk) -> None:
     project.write("config.yaml", f"{JOB}sweep: [{{fail: 1}}, {{fail: 2}}, {{fail: 3}}]\n")
     for words in ((), ("--array", "1", "--time", "7")):
-        assert project.run("submit", "--local", "--wait", "--run-id", "sw", "--force", *words).code == 3
+        assert (
+            project.run("submit", "--local", "--wait", "--run-id", "sw", "--force", *words).code
+            == 3
+        )
     assert project.run("resubmit", "sw", "--array", "0", "--local", "--wait").code == 3
     said = project.run("resubmit", "sw", "--dry-run")
     scripts = "runs/.launches/sw/scripts"
     assert sorted(said.out.splitlines()) == [
-        f"would submit --array=0,2 {scripts}/sft.sbatch sw", f"would submit --array=1 {scripts}/sft.2.sbatch sw",
-    ]  # fmt: skip
+        f"would submit --array=0,2 {scripts}/sft.sbatch sw",
+        f"would submit --array=1 {scripts}/sft.2.sbatch sw",
+    ]
 
 
-@pytest.mark.parametrize(("code", "starts", "outcome"), [(0, 2, "completed"), (3, 2, "failed"), (0, 9, "requeued")])
-def test_the_exit_code_of_a_chain_is_that_of_its_run(project: Desk, code: int, starts: int, outcome: str) -> None:
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "starts", "outcome"), [(0, 2, "completed"), (3, 2, "failed"), (0, 9, "requeued")]
+)
+def test_the_exit_code_of_a_chain_is_that_of_its_run(
+    project: Desk, code: int, starts: int, outcome: str
+) -> None:
     project.write("train.py", GOES_ON)
     project.write("config.yaml", f"{JOB}restart: {{mode: chain, max: 2}}\n")
     said = project.run("submit", "--local", "--wait", "--run-id", "r", "--", str(code), str(starts))
-    assert outcomes(project)["r"][-1] == outcome
+    assert project.outcomes()["r"][-1] == outcome
     assert said.code == (85 if outcome == "requeued" else code), said.err
 
 
-def test_the_exit_code_of_a_requeued_job_is_its_last(project: Desk) -> None:
-    project.write("train.py", GOES_ON)
-    project.write("config.yaml", f"{JOB}restart: {{mode: requeue, max: 4}}\n")
-    assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "0", "3").code == 0
-    assert outcomes(project) == {"r": ["requeued", "requeued", "completed"]}
-
-
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 def test_a_resubmitted_chain_is_a_chain_whatever_its_config_says(project: Desk) -> None:
     project.write("train.py", GOES_ON)
     project.write("config.yaml", f"{JOB}restart: {{mode: chain, max: 1}}\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "0", "4").code == 85
     (project.directory / "runs/.launches/r/config.json").unlink()
     assert project.run("resubmit", "r", "--local", "--wait").code == 0
-    assert outcomes(project) == {"r": ["requeued", "requeued", "requeued", "completed"]}
+    assert project.outcomes() == {"r": ["requeued", "requeued", "requeued", "completed"]}
 
 
-def test_what_was_submitted_before_an_error_is_said(project: Desk) -> None:
-    project.write("config.yaml", f"{JOB}sweep: {{grid: {{fail: [1, 2], resources.time: [5, 6]}}}}\n")
-    assert project.run("submit", "--local", "--wait", "--run-id", "sw").code == 3
-    # This machine runs no job that asks for another time limit than it can read: found when that script is planned.
-    second = project.directory / "runs/.launches/sw/scripts/sft-2.sbatch"
-    second.write_text(second.read_text().replace("#SBATCH --time=", "#SBATCH --time=never"))
-    said = project.run("resubmit", "sw", "--local")
-    jobs = [each.job_id for each in launch.load(project.directory / "runs", "sw").submissions]  # type: ignore[union-attr]
-    assert (said.code, len(jobs)) == (2, 3), said.err
-    assert f"and still there: {jobs[-1]}; the rest is not" in said.err
-    assert said.lines[-1].endswith("; then: hpctrain resubmit sw")
-
-
-@pytest.mark.parametrize("damage", [None, "", "#!/bin/bash\n"])
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [None, "#!/bin/bash\n"])
 def test_a_stored_script_that_is_gone(project: Desk, damage: str | None) -> None:
     project.write("config.yaml", JOB)
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "--fail").code == 3
@@ -180,12 +220,490 @@ def test_a_stored_script_that_is_gone(project: Desk, damage: str | None) -> None
         script.write_text(damage)
     said = project.run("resubmit", "r", "--local")
     error = next(line for line in said.lines if line.startswith("error: "))
-    assert error.startswith(f"error: the script of r {'cannot be read' if damage is None else 'is damaged'}: {script}")
-    assert (said.code, said.lines[-1]) == (2, "fix: hpctrain submit --run-id r")
+    assert error.startswith(
+        f"error: the script of r {'cannot be read' if damage is None else 'is damaged'}: {script}"
+    )
+    assert (said.code, said.lines[-1]) == (2, "fix: hpctrain submit --run-id r -- --fail")
     assert len(launch.load(project.directory / "runs", "r").submissions) == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["failed", "stopped", "unknown"])
 def test_a_run_with_a_job_is_not_left(word: str) -> None:
-    assert remaining._is_left(State(word, forgotten=True))
-    assert not remaining._is_left(State(word, live=("12",), forgotten=True))
+    assert resubmit._is_left(State(word, forgotten=True))
+    assert not resubmit._is_left(State(word, live=("12",), forgotten=True))
+
+
+# -- resubmit --apply-fix: real jobs of the local scheduler that fail, are explained, changed
+
+
+slow = pytest.mark.slow
+
+OOM = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been"
+    " OOM Killed."
+)
+#: Needs more than 64G for what it is told to, as its newest job script says.
+LARGE_TRAIN = f"""\
+import glob, os, sys
+scripts = [open(name).read() for name in glob.glob("runs/.launches/*/scripts/*.sbatch")]
+if "--big" in sys.argv and not any("--mem=96G" in text for text in scripts):
+    sys.stderr.write({OOM!r} + "\\n")
+    sys.exit(137)
+print("done", *sys.argv[1:])
+"""
+LARGE_JOB = "script: train.py\nlauncher: srun\nresources: {mem: 64G}\n"
+
+
+@pytest.fixture
+def large(desk: Desk, no_slurm: None) -> Desk:
+    desk.write("train.py", LARGE_TRAIN)
+    desk.write("config.yaml", LARGE_JOB)
+    return desk
+
+
+def failing(desk: Desk, body: str, *words: str) -> None:
+    desk.write("train.py", body)
+    assert desk.run("submit", "--local", "--wait", "--run-id", "r1", *words).code != 0
+
+
+@slow
+def test_more_memory_and_the_run_is_done(large: Desk) -> None:
+    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
+    before = large.snapshot()
+    said = large.run("resubmit", "r1", "--apply-fix", "--dry-run")
+    assert (said.code, said.out.splitlines()) == (
+        0,
+        ["r1: host-oom, certain", "  resources.mem: 64G -> 96G", "would submit sft.sbatch r1"],
+    )
+    said = large.run("resubmit", "r1", "--apply-fix", "--dry-run", "--json")
+    fixes = [
+        {
+            "runs": ["r1"],
+            "diagnosis": "host-oom",
+            "certainty": "certain",
+            "changes": [{"key": "resources.mem", "old": "64G", "new": "96G"}],
+        }
+    ]
+    assert json.loads(said.out) == {
+        "schema": 1,
+        "run": "r1",
+        "fixes": fixes,
+        "jobs": [],
+        "dry_run": True,
+    }
+    assert large.snapshot() == before
+    said = large.run("resubmit", "r1", "--apply-fix", "--local", "--wait")
+    assert (said.code, large.outcomes()) == (0, {"r1": ["failed", "completed"]}), said.err
+    assert "  resources.mem: 64G -> 96G" in said.lines
+    whole = launch.load(large.directory / "runs", "r1")
+    assert whole is not None
+    assert [part.config for part in whole.parts] == ["config.json", "config.2.json"]
+    kept = json.loads((whole.path / "config.2.json").read_text())
+    assert (kept["config"]["resources"]["mem"], kept["origins"]["resources.mem"]) == (
+        96 << 30,
+        "hpctrain resubmit --apply-fix (host-oom)",
+    )
+    assert kept["origins"]["launcher"] == "config.yaml:2:1"
+
+
+@slow
+def test_the_header_says_how_to_make_the_changed_script_again(large: Desk) -> None:
+    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
+    assert large.run("resubmit", "r1", "--apply-fix", "--local", "--wait").code == 0
+    scripts = large.directory / "runs/.launches/r1/scripts"
+    text = (scripts / "sft.2.sbatch").read_text()
+    again = text.splitlines()[3].partition("hpctrain render ")[2].split()
+    rendered = (
+        large.run("render", *again, "--to=-")
+        if "--" not in again
+        else large.run("render", "--to=-", *again)
+    )
+    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert [line for line in rendered.out.splitlines() if line.startswith("#SBATCH")] == directives
+    assert rendered.out.splitlines()[4:] == text.splitlines()[4:]
+
+
+@slow
+def test_a_submission_that_was_interrupted_is_done_once(large: Desk) -> None:
+    """The changed script was kept, and no scheduler has got it: the same command goes on, and
+    changes nothing twice.
+    """
+    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpctrain.jobs.submit.Submitter.submit_script", interrupted)
+        assert large.run("resubmit", "r1", "--apply-fix", "--local").code == 130
+    said = large.run("resubmit", "r1", "--apply-fix", "--local", "--wait")
+    assert (said.code, large.outcomes()) == (0, {"r1": ["failed", "completed"]}), said.err
+    assert sorted(
+        path.name for path in (large.directory / "runs/.launches/r1/scripts").glob("*.sbatch")
+    ) == [
+        "sft.2.sbatch",
+        "sft.sbatch",
+    ]
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@slow
+def test_what_fails_with_the_fix_in_place_is_not_tried_for_ever(large: Desk) -> None:
+    body = LARGE_TRAIN.replace('and not any("--mem=96G" in text for text in scripts)', "")
+    failing(large, body, "--", "--big")
+    assert large.run("resubmit", "r1", "--apply-fix", "--local", "--wait").code == 137
+    said = large.run("resubmit", "r1", "--apply-fix", "--local", "--wait")
+    if said.code == 1:  # the record of this machine knows no memory, so the same fix comes out
+        assert "error: r1 failed with this fix applied: host-oom" in said.lines
+    else:
+        assert "  resources.mem: 96G -> " in said.err
+    assert not any(
+        "64G -> 96G" in line for line in said.lines if line.startswith("  resources.mem")
+    )
+
+
+@slow
+@pytest.mark.parametrize("own", ["", "environment: {env: {NCCL_SOCKET_IFNAME: ib0}}\n"])
+def test_an_interface_that_failed_is_not_prescribed_again(large: Desk, own: str) -> None:
+    """Whether the cluster's profile has set it or the user: the next script sets it no more, and a
+    second time there is no such fix.
+    """
+    large.write(
+        "config.yaml",
+        "script: train.py\nlauncher: srun\ncluster: leonardo\nresources: {account: a, partition:"
+        " boost_usr_prod}\n" + own,
+    )
+    failing(large, "raise RuntimeError('Unable to find address for: ib0')\n", "--no-check")
+    [found] = json.loads(large.run("explain", "r1", "--json").out)["diagnoses"]
+    assert (found["id"], {change["key"]: change["new"] for change in found["changes"]}) == (
+        "interface-missing",
+        {"environment.env.NCCL_SOCKET_IFNAME": None, "environment.env.GLOO_SOCKET_IFNAME": None},
+    )
+    large.write(
+        "train.py",
+        "import os\nassert not [name for name in os.environ if name.endswith('_SOCKET_IFNAME')]\n",
+    )
+    assert large.run("resubmit", "r1", "--apply-fix", "--new-code", "--local", "--wait").code == 0
+    script = (large.directory / "runs/.launches/r1/scripts/sft.2.sbatch").read_text()
+    assert "export NCCL_SOCKET_IFNAME" not in script
+    assert "export GLOO_SOCKET_IFNAME" not in script
+
+
+@slow
+def test_a_run_that_still_runs(large: Desk) -> None:
+    large.write("train.py", "import time\ntime.sleep(60)\n")
+    assert large.run("submit", "--local", "--run-id", "r1").code == 0
+    said = large.run("resubmit", "r1", "--apply-fix", "--local")
+    assert said.code == 0, said.err
+    assert "left alone, because they wait or run: r1" in said.err
+    assert large.run("cancel", "r1", "--yes").code == 0
+
+
+@slow
+def test_a_failure_that_no_rule_knows(large: Desk) -> None:
+    failing(large, "import sys\nsys.stderr.write('something odd\\n')\nsys.exit(3)\n")
+    said = large.refused("resubmit", "r1", "--apply-fix", "--local", code=1)
+    assert said.lines[-2] == "fix: hpctrain explain r1"
+
+
+CUDA = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+    "GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is free."
+)
+
+
+@slow
+def test_a_training_of_ones_own_is_told_and_not_changed(large: Desk) -> None:
+    """What its options mean only its author knows."""
+    large.write(
+        "config.yaml",
+        LARGE_JOB + "training: {per_device_train_batch_size: 4, gradient_accumulation_steps: 8}\n",
+    )
+    failing(large, f"import sys\nsys.stderr.write({CUDA!r})\nsys.exit(1)\n")
+    said = large.refused("resubmit", "r1", "--apply-fix", "--local", code=1)
+    assert (
+        "  per_device_train_batch_size: 4 -> 2, gradient_accumulation_steps: 8 -> 16" in said.lines
+    )
+
+
+DIED = (
+    "RuntimeError: One of the subprocesses has abruptly died during map operation. To debug the"
+    " error, disable multiprocessing."
+)
+
+
+@slow
+def test_what_is_only_likely_is_not_done_unasked(large: Desk) -> None:
+    failing(
+        large,
+        f"import sys\nsys.stderr.write('Traceback (most recent call last):\\n' + {DIED!r} +"
+        " '\\n')\nsys.exit(1)\n",
+    )
+    said = large.run("resubmit", "r1", "--apply-fix", "--local")
+    assert said.code == 2, said.err
+    assert any(line.startswith("error: map-worker-died is ") for line in said.lines)
+    assert "  resources.mem: 64G -> 96G" in said.lines
+    large.write("train.py", "print('done')\n")
+    assert (
+        large.run("resubmit", "r1", "--apply-fix", "--new-code", "--local", "--wait", "--yes").code
+        == 0
+    )
+    assert "--mem=96G" in (large.directory / "runs/.launches/r1/scripts/sft.2.sbatch").read_text()
+
+
+@slow
+def test_of_a_sweep_the_points_that_failed(large: Desk) -> None:
+    large.write(
+        "config.yaml",
+        f"{LARGE_JOB}sweep: {{list: [{{a: 1}}, {{a: 2, big: true}}, {{a: 3, big: true}}], throttle:"
+        " 2}\n",
+    )
+    assert large.run("submit", "--local", "--wait", "--run-id", "sw").code == 137
+    said = large.run("resubmit", "sw", "--apply-fix", "--dry-run")
+    assert said.code == 0, said.err
+    assert said.out.splitlines() == [
+        "sw_1 and 1 more: host-oom, certain",
+        "  resources.mem: 64G -> 96G",
+        "would submit --array=1-2%2 sft.sbatch sw",
+    ]
+    assert large.run("resubmit", "sw", "--apply-fix", "--local", "--wait").code == 0
+    assert large.outcomes() == {
+        "sw_0": ["completed"],
+        "sw_1": ["failed", "completed"],
+        "sw_2": ["failed", "completed"],
+    }
+    log = "\n".join(
+        path.read_text() for path in sorted((large.directory / "logs").glob("output_sft_*_2.log"))
+    )
+    assert "done --a 3 --big true" in log, "the point still has its own values"
+
+
+@slow
+def test_a_sweep_that_has_changed_since(large: Desk) -> None:
+    large.write("config.yaml", f"{LARGE_JOB}sweep: [{{a: 1}}, {{a: 2, big: true}}]\n")
+    assert large.run("submit", "--local", "--wait", "--run-id", "sw").code == 137
+    large.write("config.yaml", f"{LARGE_JOB}sweep: [{{a: 1}}, {{a: 5, big: true}}]\n")
+    said = large.refused("resubmit", "sw", "--apply-fix", "--local")
+    assert "error: the sweep of sw is not what config.yaml says now" in said.lines
+
+
+@slow
+def test_a_fix_of_an_array_without_a_sweep(large: Desk) -> None:
+    large.write(
+        "train.py",
+        LARGE_TRAIN.replace('"--big" in sys.argv', 'os.environ["SLURM_ARRAY_TASK_ID"] == "5"'),
+    )
+    large.write("config.yaml", f"{LARGE_JOB}array: 3-5%1\n")
+    assert large.run("submit", "--local", "--wait", "--run-id", "ar").code == 137
+    assert large.run("resubmit", "ar", "--apply-fix", "--local", "--wait").code == 0
+    assert large.outcomes() == {
+        "ar_3": ["completed"],
+        "ar_4": ["completed"],
+        "ar_5": ["failed", "completed"],
+    }
+
+
+@slow
+def test_a_study_is_changed_where_it_is_defined(large: Desk) -> None:
+    """Its trials read the definition, and not the launch's config; the kept config says that there
+    is one.
+    """
+    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
+    path = large.directory / "runs/.launches/r1/config.json"
+    kept = json.loads(path.read_text())
+    kept["config"]["tune"] = {
+        "space": {"x": {"choices": [1, 2]}},
+        "trials": 2,
+        "metric": "eval_loss",
+    }
+    path.write_text(json.dumps(kept))
+    said = large.refused("resubmit", "r1", "--apply-fix", "--local")
+    assert "error: r1 is a study, and its definition holds the config" in said.lines
+
+
+@slow
+def test_of_stages_the_one_that_failed(large: Desk) -> None:
+    stages = (
+        "stages: [{name: one}, {name: two, start: none, training: {big: true}}, {name: three,"
+        " start: none}]\n"
+    )
+    large.write("config.yaml", f"job_name: st\n{LARGE_JOB}{stages}")
+    assert large.run("submit", "--local", "--wait", "--run-id", "st").code != 0
+    said = large.run("resubmit", "st", "--apply-fix", "--local", "--wait")
+    assert said.code == 0, said.err
+    assert "st_two: host-oom, certain" in said.lines
+    assert large.outcomes()["st_two"] == ["failed", "completed"]
+    assert large.outcomes()["st_one"] == ["completed"]
+    assert large.outcomes()["st_three"] == ["completed"]
+    scripts = large.directory / "runs/.launches/st/scripts"
+    assert "--mem=96G" in (scripts / "st-two.2.sbatch").read_text()
+    assert not (scripts / "st-three.2.sbatch").exists()
+
+
+# -- the config, without jobs ----------------------------------------------------------------------
+
+
+#: Of a study, the definition is the config: it is refused.
+GOLDEN = sorted(
+    path.parent
+    for path in (Path(__file__).parents[1] / "golden").glob("*/config.yaml")
+    if "\ntune:" not in path.read_text()
+)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda path: path.name)
+def test_a_config_that_was_kept_means_the_same_again(case: Path) -> None:
+    """Sizes and times are bytes and seconds there, and MiB and minutes in config.yaml."""
+    from hpctrain.util import yaml12
+
+    first = layers.resolve(
+        [
+            layers.from_document(
+                yaml12.load((case / "config.yaml").read_text(), "config.yaml"), "config.yaml"
+            )
+        ]
+    ).config
+    kept = json.loads(json.dumps(first.replace(sweep=None).to_data()))
+    again = layers.resolve([Layer("file", "kept", apply_fix.as_written(kept), {})]).config
+    if first.stages is None:
+        assert to_spec.to_spec(again, directory="/p") == to_spec.to_spec(
+            first.replace(sweep=None), directory="/p"
+        )
+    assert again.replace(sweep=None, training={}).to_data() == {**kept, "training": {}}
+
+
+def test_what_was_quoted_stays_quoted() -> None:
+    """The kept config cannot tell; the script that was made of it can."""
+    config = {"training": {"model_init_kwargs": {"depth": "3"}, "packing": "True"}}
+    assert apply_fix.as_written(config)["training"] == {
+        "model_init_kwargs": {"depth": 3},
+        "packing": "true",
+    }
+    script = """    --model_init_kwargs '{"depth": "3"}'\n    --packing True\n"""
+    assert apply_fix.as_written(config, script)["training"] == config["training"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left", "old"),
+    [
+        (("--per_device_train_batch_size", "4", "--x", "1"), ("--x", "1"), "4"),
+        (("--per-device-train-batch-size=4", "--x"), ("--x",), "4"),
+        (("train", "--x", "1"), ("train", "--x", "1"), "8"),
+    ],
+)
+def test_an_option_behind_the_dashes_is_the_one_that_counts(
+    arguments: tuple[str, ...], left: tuple[str, ...], old: str
+) -> None:
+    change = Change(key="training.per_device_train_batch_size", old=None, new=2)
+    data: dict[str, Any] = {"training": {"per_device_train_batch_size": "8"}}
+    done = apply_fix._applied(data, [change], arguments)
+    assert (done[0].old, done[0].new, data["training"]) == (
+        old,
+        2,
+        {"per_device_train_batch_size": "2"},
+    )
+    assert apply_fix._without(arguments, [change]) == left
+
+
+# -- a real training -------------------------------------------------------------------------------
+
+#: A GPU that is too small for four rows: in its tenth step the training runs out of memory, where
+#: there are that many.
+SMALL = f"""
+import importlib.abc, importlib.util, sys
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "transformers.trainer":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            step = module.Trainer.training_step
+
+            def training_step(self, model, inputs, *rest):
+                if self.state.global_step >= 9 and len(inputs["input_ids"]) >= 4:
+                    import torch
+
+                    raise torch.OutOfMemoryError({CUDA.partition(": ")[2]!r})
+                return step(self, model, inputs, *rest)
+
+            module.Trainer.training_step = training_step
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("no_slurm")
+@slow
+def test_a_training_goes_on_with_half_the_micro_batch_and_the_same_global_batch(desk: Desk) -> None:
+    """It fails in step 10, and resumes at step 8: the data, the schedule and the number of steps
+    are the same as they would have been.
+    """
+    pytest.importorskip("torch")
+    sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+    import survival
+
+    model, dataset = survival.make(desk.directory)
+    config = json.loads((model / "config.json").read_text()) | {"attention_dropout": 0.0}
+    (model / "config.json").write_text(json.dumps(config))
+    desk.write("hooks/sitecustomize.py", SMALL)
+    env = (
+        f'{{PYTHONPATH: "{desk.directory}/hooks", ACCELERATE_USE_CPU: "true", CUDA_VISIBLE_DEVICES:'
+        ' "", OMP_NUM_THREADS: "1"}'
+    )
+    training = (
+        "save_steps: 4, logging_steps: 1, max_length: 32, learning_rate: 1e-2,"
+        " ddp_find_unused_parameters: false, use_cpu: true"
+    )
+    desk.write(
+        "config.yaml",
+        f"launcher: torchrun\nresources: {{gpus_per_node: 2}}\nenvironment: {{venv: {sys.prefix},"
+        f" env: {env}}}\ntraining: {{model_name_or_path: {model}, dataset_name: {dataset},"
+        f" max_steps: 14, {training}}}\n",
+    )
+    assert (
+        desk.run(
+            "submit",
+            "--local",
+            "--wait",
+            "--run-id",
+            "g1",
+            "--",
+            "--per_device_train_batch_size",
+            "4",
+        ).code
+        == 1
+    )
+    said = desk.run("resubmit", "g1", "--apply-fix", "--local", "--wait")
+    assert said.code == 0, said.err
+    assert "  training.per_device_train_batch_size: 4 -> 2" in said.lines
+    assert "  training.gradient_accumulation_steps: not set -> 2" in said.lines
+    assert desk.outcomes() == {"g1": ["failed", "completed"]}
+    losses = [
+        rows(path) for path in sorted((desk.directory / "runs/g1/attempts").glob("*/metrics.jsonl"))
+    ]
+    assert (sorted(losses[0]), sorted(losses[1])) == (list(range(1, 10)), list(range(9, 15)))
+    assert losses[1][9] == pytest.approx(losses[0][9], rel=1e-5), (
+        "the same rows, with the same weights"
+    )
+
+
+def rows(path: Path) -> dict[int, float]:
+    """Return step -> loss."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        row["step"]: row["loss"]
+        for row in found
+        if "loss" in row and row.get("event", "log") in ("log", "train")
+    }

@@ -1,25 +1,26 @@
-"""`hpctrain watch`: real jobs of the local scheduler, looked at on a real pseudo-terminal, through a pipe, and once."""
-
-from __future__ import annotations
+"""`hpctrain watch`: real jobs of the local scheduler, looked at on a real pseudo-terminal, through
+a pipe, and once.
+"""
 
 import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from terminal import Terminal
 
-from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.logs.read import Growing
+from hpctrain.report import watching
+from hpctrain.report.watching import StatusPoller, WatchedRun
+from hpctrain.slurm.notations.records import JobRecord
+from tests.cli.conftest import Desk
+from tests.cli.terminal import Terminal
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from conftest import Desk
-
-pytestmark = pytest.mark.usefixtures("no_slurm")
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 JOB = "script: train.py\nlauncher: srun\nresources: {time: 10}\nrestart: {mode: requeue, max: 2}\n"
 #: Writes what a training writes, so far as `upto` says; ends with the code in `end`.
@@ -64,13 +65,6 @@ sys.exit(int(code))
 """
 
 
-def until(ready: Callable[[], Any], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def project(desk: Desk) -> Iterator[Desk]:
     desk.set(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
@@ -98,21 +92,26 @@ def plain(said: str) -> list[str]:
     said = re.sub(r"^\d\d:\d\d:\d\d ", "", said, flags=re.MULTILINE)
     said = re.sub(r"\b9\d{7}\b", "JOB", said)
     said = re.sub(r"\d:\d\d:\d\d(?= of| on|;|$)", "TIME", said, flags=re.MULTILINE)
-    said = re.sub(r"^.*want to run on.*\n", "", said, flags=re.MULTILINE)  # this machine may be busy
+    said = re.sub(
+        r"^.*want to run on.*\n", "", said, flags=re.MULTILINE
+    )  # this machine may be busy
     return re.sub(
-        r"about \d+ \w+|leaves \d+ min|after TIME|after \d:\d\d:\d\d", lambda found: found[0].split()[0] + " N", said
+        r"about \d+ \w+|leaves \d+ min|after TIME|after \d:\d\d:\d\d",
+        lambda found: found[0].split()[0] + " N",
+        said,
     ).splitlines()
 
 
-# -- on a terminal -----------------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Desk) -> None:
     project.write("hold", "")  # until it was seen that there is no step yet
     job = submit(project)
     terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
-    terminal.shows("no step yet")
+    terminal.shows("no step")
     project.write("upto", "40")
     (project.directory / "hold").unlink()
     terminal.shows("step 40 of 100")
@@ -125,13 +124,15 @@ def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Des
     assert re.fullmatch(r"done in about \d+ s; the time limit leaves \d+ min", lines[3])
     assert lines[4] == "loss 8  tokens/s 1500  data wait 1.0%  step 0.5 s"
     assert lines[5].startswith("     9.5 ┤")
-    assert any(re.fullmatch(r"rank 0 n1:0 ▕█+.? +▏  29.3/40 GiB ▕█+.?▏  90%", line) for line in lines)
+    assert any(
+        re.fullmatch(r"rank 0 n1:0 ▕█+.? +▏  29.3/40 GiB ▕█+.?▏  90%", line) for line in lines
+    )
     assert any(re.fullmatch(r"host n1 ▕█+.? +▏ 1.0/3.9 GiB", line) for line in lines)
     assert "[train] warning: something is odd" in lines
     assert "Ctrl-C leaves the job alone" in lines
     assert max(map(len, lines)) < 80
     assert b"\x1b[?1049h" not in terminal.written
-    assert len(terminal.while_only_numbers_change(2)) < 300  # a clock, and times
+    assert len(terminal.while_only_numbers_change(2)) < 8000  # over a slow ssh, a frame is 2 KB
     assert terminal.interrupt() == 130
     assert terminal.lines[-1] == "" or f"hpctrain cancel {job}" in terminal.text
     assert f"job {job} keeps running; to stop it: hpctrain cancel {job}" in terminal.text
@@ -140,11 +141,21 @@ def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Des
     assert state_of(job) == "RUNNING"
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_other_sizes_no_colour_and_ascii(project: Desk) -> None:
+def test_other_sizes_and_no_colour(project: Desk) -> None:
     project.write("upto", "40")
     submit(project)
-    terminal = Terminal(HPCTRAIN, "watch", "r", "--interval", "1", NO_COLOR="1", PYTHONIOENCODING="ascii", COLUMNS="80", LINES="24")
+    terminal = Terminal(
+        HPCTRAIN,
+        "watch",
+        "r",
+        "--interval",
+        "1",
+        NO_COLOR="1",
+        COLUMNS="80",
+        LINES="24",
+    )
     terminal.shows("step 40 of 100")
     terminal.resize(50, 10)
     terminal.read(1.5)
@@ -152,7 +163,6 @@ def test_other_sizes_no_colour_and_ascii(project: Desk) -> None:
     terminal.shows("step 40 of 100", 20)
     assert len([line for line in terminal.lines if line]) <= 10
     assert terminal.text.count("step 40 of 100") == 1
-    assert terminal.text.isascii()
     assert not re.search(rb"\x1b\[[0-9;]*m", terminal.written)
     terminal.resize(200, 50)
     terminal.read(2)
@@ -161,6 +171,7 @@ def test_other_sizes_no_colour_and_ascii(project: Desk) -> None:
     assert terminal.interrupt() == 130
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_dumb_terminal_gets_lines(project: Desk) -> None:
     project.write("upto", "20")
@@ -171,6 +182,7 @@ def test_a_dumb_terminal_gets_lines(project: Desk) -> None:
     assert terminal.interrupt() == 130
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_the_end_leaves_a_last_frame_and_what_to_type(project: Desk) -> None:
     project.write("upto", "100")
@@ -185,27 +197,32 @@ def test_the_end_leaves_a_last_frame_and_what_to_type(project: Desk) -> None:
     assert "Ctrl-C" not in terminal.text
 
 
-# -- piped -------------------------------------------------------------------------------------------------------------
+# -- piped -----------------------------------------------------------------------------------------
 
 
 def piped(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([HPCTRAIN, "watch", "--interval", "1", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [HPCTRAIN, "watch", "--interval", "1", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def rest(watch: subprocess.Popen[str]) -> tuple[str, str]:
-    """Wait for the end and return what has not been read; `communicate` would lose what `readline` has read ahead."""
-    assert watch.stdout is not None
-    assert watch.stderr is not None
+    """Wait for the end and return what has not been read; `communicate` would lose what `readline`
+    has read ahead.
+    """
     out, err = watch.stdout.read(), watch.stderr.read()
     watch.wait(60)
     return out, err
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_piped_there_is_one_line_for_each_change(project: Desk) -> None:
     submit(project)
     watch = piped()
-    assert watch.stdout is not None
     first = watch.stdout.readline()
     project.write("upto", "40")
     lines = [first]
@@ -214,7 +231,9 @@ def test_piped_there_is_one_line_for_each_change(project: Desk) -> None:
     project.write("end", "0")
     out, err = rest(watch)
     told = plain("".join(lines) + out)
-    assert re.fullmatch(r"r: job JOB on this machine: running for TIME of TIME(; no step yet)?", told[0])
+    assert re.fullmatch(
+        r"r: job JOB on this machine: running for TIME of TIME(; no step is logged yet)?", told[0]
+    )
     assert [line for line in told if "step 40 of 100" in line] == [
         "r: step 40 of 100, loss 8, 1500 tokens/s, done in about N; the time limit leaves N"
     ]
@@ -227,12 +246,19 @@ def test_piped_there_is_one_line_for_each_change(project: Desk) -> None:
     assert "\x1b" not in out + first
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_json_lines_and_the_jobs_own_code(project: Desk) -> None:
     project.write("upto", "20")
     submit(project)
     watch = piped("--json", "--exit-status", "r")
-    until(lambda: any('"step": 20' in path.read_text() for path in Path("runs/r/attempts").glob("*/metrics.jsonl")), "steps")
+    wait_until(
+        lambda: any(
+            '"step": 20' in path.read_text()
+            for path in Path("runs/r/attempts").glob("*/metrics.jsonl")
+        ),
+        "steps",
+    )
     time.sleep(2)
     project.write("end", "7")
     out, _ = rest(watch)
@@ -240,11 +266,27 @@ def test_json_lines_and_the_jobs_own_code(project: Desk) -> None:
     assert watch.returncode == 7
     assert all((row["schema"], row["run"]) == (1, "r") for row in rows)
     step = next(row for row in rows if row["change"] == "step" and row["step"] == 20)
-    assert (step["max_steps"], step["loss"], step["worst"]["gpu_used_mib"], step["fits"]) == (100, 9.0, 30000, True)
-    assert {row["change"] for row in rows} - {"idle"} == {"state", "step", "saved", "warning", "end"}
-    assert (rows[-1]["change"], rows[-1]["exit_code"], rows[-1]["next"][0]) == ("end", 7, "hpctrain explain r")
+    assert (step["max_steps"], step["loss"], step["worst"]["gpu_used_mib"], step["fits"]) == (
+        100,
+        9.0,
+        30000,
+        True,
+    )
+    assert {row["change"] for row in rows} - {"idle"} == {
+        "state",
+        "step",
+        "saved",
+        "warning",
+        "end",
+    }
+    assert (rows[-1]["change"], rows[-1]["exit_code"], rows[-1]["next"][0]) == (
+        "end",
+        7,
+        "hpctrain explain r",
+    )
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_requeued_job_is_followed_to_its_end(project: Desk) -> None:
     project.write("upto", "20")
@@ -266,11 +308,11 @@ def test_a_requeued_job_is_followed_to_its_end(project: Desk) -> None:
     assert LocalScheduler().status([job])[0].state == "COMPLETED"
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_job_that_is_ended_by_somebody_else_is_told(project: Desk) -> None:
     job = submit(project)
     watch = piped("--exit-status", job)
-    assert watch.stdout is not None
     assert "running" in watch.stdout.readline()
     LocalScheduler().cancel([job])
     out, err = rest(watch)
@@ -279,22 +321,28 @@ def test_a_job_that_is_ended_by_somebody_else_is_told(project: Desk) -> None:
     assert "next: hpctrain explain r" in err
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_once_shows_what_is_known_and_ends(project: Desk) -> None:
     project.write("upto", "40")
     project.write("end", "0")
     job = submit(project)
-    until(lambda: state_of(job) == "COMPLETED", "the job ends")
+    wait_until(lambda: state_of(job) == "COMPLETED", "the job ends")
     for words in (("r",), (job,), ()):
         said = project.run("watch", "--once", *words)
         assert said.code == 0
         assert "completed after" in said.out
         assert "step 40 of 100" in said.out
         assert "\x1b" not in said.out
-    (end,) = [json.loads(line) for line in project.run("watch", "--once", "--json").out.splitlines() if '"end"' in line]
+    (end,) = [
+        json.loads(line)
+        for line in project.run("watch", "--once", "--json").out.splitlines()
+        if '"end"' in line
+    ]
     assert end["exit_code"] == 0
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
     project.write("config.yaml", JOB + "sweep:\n  grid: {lr: [1, 2, 3]}\n  throttle: 2\n")
@@ -304,7 +352,11 @@ def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
     terminal.shows("s: 2 running, 1 waiting")
     terminal.shows("40/100")
     rows = [line.split() for line in terminal.lines if line[:1].isdigit()]
-    assert [row[:2] for row in rows] == [["0", "running"], ["1", "running"], ["2", "waiting"]], "the head says of which sweep"
+    assert [row[:2] for row in rows] == [
+        ["0", "running"],
+        ["1", "running"],
+        ["2", "waiting"],
+    ], "the head says of which sweep"
     project.write("end0", "0")
     terminal.shows("2 running, 1 completed")
     project.write("end1", "2")
@@ -313,19 +365,189 @@ def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
     assert "1 failed, 2 completed" in terminal.text
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_training_of_ones_own_is_read_from_its_log(project: Desk) -> None:
-    project.write("train.py", """\
+    project.write(
+        "train.py",
+        """\
 import os, time
 print("{'loss': '2.5', 'grad_norm': '0.51', 'learning_rate': '1e-05', 'epoch': '0.12'}", flush=True)
 os.write(2, b"\\r 10%|#         | 20/200 [00:20<1:30:00,  2.50it/s]")
 os.write(2, "\\nUserWarning: caf\\u00e9 \\x1b[31mred\\x1b[0m\\n".encode())
 while not os.path.exists("end"):
     time.sleep(0.05)
-""")  # fmt: skip
+""",
+    )
     submit(project)
     terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
     terminal.shows("step 20 of 200, epoch 0.12")
     terminal.shows("UserWarning: café red")
     assert "loss 2.5  step 0.4 s" in terminal.lines
     assert terminal.interrupt() == 130
+
+
+# -- How often `hpctrain watch` asks Slurm, what it makes of the answers, and how it reads lo
+
+
+# -- what is meant ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_nothing_to_watch_is_an_error(desk: Desk) -> None:
+    said = desk.refused("watch")
+    assert said.lines == [
+        "error: no jobs or runs found",
+        "fix: hpctrain submit",
+    ]
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_words_that_mean_nothing_are_told_at_once(desk: Desk) -> None:
+    said = desk.refused("watch", "nonsense", "123", "90000001_7")
+    assert said.lines[0] == "error: there is no run or job 'nonsense', '123', '90000001_7'"
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize("words", [("--interval", "0"), ("--interval", "x"), ("--no-such",)])
+def test_bad_options_are_refused(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.refused("watch", *words)
+
+
+# -- the poll --------------------------------------------------------------------------------------
+
+SQUEUE = r"""
+echo "$*" >> squeue.log
+line() { printf '%s\x1f' "$1" sft "$2" "$3" 0:00 10:00 2 gpu 2099-11-22T14:20:00; printf '\n'; }
+cat state | while read -r job state reason; do line $job $state $reason; done
+"""
+
+
+@pytest.fixture
+def slurm(desk: Desk) -> Desk:
+    desk.program("sbatch", "exit 1")
+    desk.program(
+        "squeue",
+        SQUEUE.replace("squeue.log", str(desk.directory / "squeue.log")).replace(
+            "cat state", f"cat {desk.directory / 'state'}"
+        ),
+    )
+    desk.program("sacct", "exit 1")
+    desk.program("scontrol", "exit 1")
+    return desk
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_a_job_that_waits_is_explained(slurm: Desk) -> None:
+    slurm.write("state", "123 PENDING Priority\n")
+    said = slurm.run("watch", "123", "--once")
+    assert said.code == 0, said.err
+    assert "job 123 on Slurm" in said.out
+    assert "waiting: jobs with a higher priority are ahead; Slurm expects" in said.out
+    assert "14:20" in said.out
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_slurm_is_asked_every_30_s(slurm: Desk) -> None:
+    slurm.write("state", "123 PENDING Priority\n124 RUNNING None\n")
+    now = 0.0
+    poll = StatusPoller(lambda: now)
+    asked = []
+    for second in range(100):
+        now = float(second)
+        before = poll.asked
+        poll.ask(["123", "124"])
+        asked += [second] * (poll.asked - before)
+    assert asked == [0, 30, 60, 90]
+    poll.soon()
+    for now in (104.0, 105.0):
+        poll.ask(["123", "124"])
+        assert poll.asked == len(asked) + (now == 105.0)
+    # The same moment for squeue's cache: shared among all that ask.
+    assert (slurm.directory / "squeue.log").read_text().count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_job_that_has_ended_is_not_asked_for_again(slurm: Desk) -> None:
+    slurm.write("state", "123 COMPLETED None\n")
+    now = 0.0
+    poll = StatusPoller(lambda: now)
+    for second in range(0, 600, 5):
+        now = float(second)
+        poll.ask(["123"])
+    assert poll.asked == 1
+    assert poll.has_ended("123")
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_tasks_that_wait_are_found_among_each_other(slurm: Desk) -> None:
+    slurm.write("state", "7_1 RUNNING None\n7_[2-4%1] PENDING Resources\n")
+    poll = StatusPoller(time.monotonic)
+    poll.ask(["7_1", "7_3", "7_9"])
+    waiting, other = poll.record("7_3"), poll.record("7_9")
+    assert waiting.state == "PENDING"
+    assert other is None
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_controller_that_is_silent_is_a_note(slurm: Desk) -> None:
+    slurm.program(
+        "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
+    )
+    poll = StatusPoller(time.monotonic)
+    poll.ask(["999"])
+    assert "Slurm" in poll.unreachable.what
+
+
+# -- the log's end ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_of_a_huge_log_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 10_000_000 + b"\n" + b"line\n" * 100_000)
+    log = Growing(path, newest_bytes=1 << 18)
+    assert 0 < len(log.lines()) <= 52_429
+    assert log.lines() == []
+
+
+# -- What `hpctrain watch` shows of the log of a run
+
+
+def test_warnings_of_an_earlier_attempt_are_dropped_and_repeated_ones_shown_once(
+    tmp_path: Path,
+) -> None:
+    begins = "hpctrain: attempt 7.1 of the run r begins on n1 at 2026-11-22T04:10:00+0100"
+    poller = StatusPoller(time.monotonic)
+    watched = WatchedRun(tmp_path, "r", poller, lambda *_: (None, ""), jobs=("7",))
+    later = [f"srun: error: node{n}: task {n}: Exited with exit code 1" for n in range(3)]
+    lines = ["torch.OutOfMemoryError: CUDA out of memory.", begins, *later, "UserWarning: old"]
+    watched._take_lines([line.encode() for line in lines])
+    assert watching.view(watched, 0.0).warnings == (later[-1], "UserWarning: old")
+
+
+def test_what_torchrun_writes_at_every_end_is_no_warning(tmp_path: Path) -> None:
+    poller = StatusPoller(time.monotonic)
+    watched = WatchedRun(tmp_path, "r", poller, lambda *_: (None, ""), jobs=("7",))
+    watched._take_lines(
+        [
+            b"frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f libc10.so)",
+            b"W1123 14:13:29.562000 1049 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:"
+            b"1298] The node 'node2_1049_0' has failed to shutdown the rendezvous 'none' due to an"
+            b" error of type RendezvousConnectionError.",
+        ]
+    )
+    assert watching.view(watched, 0.0).warnings == ()
+
+
+def test_a_run_whose_directory_was_taken_away_while_it_runs_is_said(tmp_path: Path) -> None:
+    """Its job runs, and nothing says any more how far it is: `no step` alone would be no truth."""
+    poller = StatusPoller(time.monotonic)
+    watched = WatchedRun(tmp_path, "gone", poller, lambda *_: (None, ""), jobs=("7",))
+    poller.records["7"] = JobRecord(job_id="7", scheduler="slurm", state="RUNNING")
+    (said,) = watching.notes(watched, 90.0)
+    assert said.startswith(f"{tmp_path / 'gone'} does not exist")
+    assert not list(watching.notes(watched, 5.0)), "it may have to be made yet"
+    poller.records["7"] = JobRecord(job_id="7", scheduler="slurm", state="PENDING")
+    assert not list(watching.notes(watched, None))

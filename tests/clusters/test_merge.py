@@ -1,42 +1,62 @@
-"""A profile with Slurm's own words over it: what Slurm says wins and says so, what it does not say stays."""
-
-from __future__ import annotations
+"""A profile with Slurm's own words over it: what Slurm says wins and says so, what it does not say
+stays.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hpctrain.clusters import load
-from hpctrain.clusters.evidence import Evidence
+from hpctrain.clusters import discover, load
 from hpctrain.clusters.live import Association, LiveCluster, LiveNodes, LivePartition, LiveQos
-from hpctrain.clusters.merge import gpu_partitions, merge, typical
+from hpctrain.clusters.load import Attestation
+from hpctrain.clusters.merge import merge
 from hpctrain.clusters.profile import Cluster, Profile
-from hpctrain.scheduler import discover
 
 RECORDED = Path(__file__).parent / "recorded"
 SHIPPED = sorted(load.available({}))
 MIB, GIB = 1024**2, 1024**3
-A100 = LiveNodes(count=10, cpus=32, threads_per_core=1, memory=400 * GIB, gpus=(("a100", 4),), features=("a100",))
+A100 = LiveNodes(
+    count=10, cpus=32, threads_per_core=1, memory=400 * GIB, gpus=(("a100", 4),), features=("a100",)
+)
 
 
 def recorded(version: str = "24.11") -> LiveCluster:
-    return discover.from_texts({name: (RECORDED / version / f"{name}.txt").read_text() for name in discover.queries("ada", {})})
+    return discover.from_texts(
+        {
+            name: (RECORDED / version / f"{name}.txt").read_text()
+            for name in discover.queries("ada", {})
+        }
+    )
 
 
 def site(**sections: object) -> Cluster:
     """Return a profile with one kind of node and one partition, all of it documented."""
     values: dict[str, object] = {
-        "name": "site", "title": "A site",
-        "partitions": {"gpu": {"nodes": "a100", "time_max": "12:00:00", "nodes_max": 4}, "gone": {"time_max": "01:00:00"}},
-        "nodes": {"a100": {"gpus": 4, "cpus": 32, "memory": "480G", "gpu": "NVIDIA A100", "cpus_per_gpu": 8}},
-        "defaults": {"partition": "gpu", "nodes": "a100"}, "gpu_request": {"dialect": "gpus-per-node"},
-    }  # fmt: skip
-    profile = Profile.model_validate(values | sections)
-    documented = Evidence("documented", "https://site.example/docs")
-    return Cluster(profile, {(key,): documented for key in values} | {("partitions", "gone", "time_max"): documented})
+        "name": "site",
+        "title": "A site",
+        "partitions": {
+            "gpu": {"nodes": "a100", "time_max": "12:00:00", "nodes_max": 4},
+            "gone": {"time_max": "01:00:00"},
+        },
+        "nodes": {
+            "a100": {
+                "gpus": 4,
+                "cpus": 32,
+                "memory": "480G",
+                "gpu": "NVIDIA A100",
+                "cpus_per_gpu": 8,
+            }
+        },
+        "defaults": {"partition": "gpu", "nodes": "a100"},
+        "gpu_request": {"dialect": "gpus-per-node"},
+    }
+    profile = Profile.read(values | sections)
+    documented = Attestation("documented", "https://site.example/docs")
+    return Cluster(
+        profile,
+        {(key,): documented for key in values} | {("partitions", "gone", "time_max"): documented},
+    )
 
 
 def live(*partitions: LivePartition, **facts: object) -> LiveCluster:
@@ -51,14 +71,21 @@ def test_silence_changes_nothing() -> None:
 
 def test_limits_of_slurm_win_and_say_so() -> None:
     merged = merge(
-        site(), live(LivePartition(name="gpu", default=True, up=True, time_max=86400, nodes=(A100,)), kill_wait=60, version=(23, 2))
+        site(),
+        live(
+            LivePartition(name="gpu", default=True, up=True, time_max=86400, nodes=(A100,)),
+            version=(23, 2),
+        ),
     )
     gpu = merged.profile.partitions["gpu"]
     assert (gpu.time_max, gpu.nodes_max, gpu.default, gpu.nodes) == (86400, 4, True, "a100")
     assert merged.evidence("partitions", "gpu", "time_max") == "scontrol show partition gpu"
-    assert merged.evidence("partitions", "gpu", "nodes_max") == "profile site: documented, https://site.example/docs"
-    assert (merged.profile.slurm.kill_wait, merged.profile.slurm.version) == (60, "23.02")
-    assert merged.evidence("slurm", "kill_wait") == "scontrol show config"
+    assert (
+        merged.evidence("partitions", "gpu", "nodes_max")
+        == "profile site: documented, https://site.example/docs"
+    )
+    assert merged.profile.slurm.version == "23.02"
+    assert merged.evidence("slurm", "version") == "scontrol show config"
     assert merged.profile.gpu_request.dialect == "gpus-per-node"
 
 
@@ -75,13 +102,22 @@ def test_a_node_shows_what_it_has_and_the_profile_what_a_job_can_have() -> None:
     shape = merge(site(), live(LivePartition(name="gpu", nodes=(bigger,)))).profile.nodes["a100"]
     assert (shape.cpus, shape.memory) == (32, 480 * GIB)
     smaller = merge(site(), live(LivePartition(name="gpu", nodes=(replace(A100, cpus=30),))))
-    assert (smaller.profile.nodes["a100"].cpus, smaller.profile.nodes["a100"].memory) == (30, 400 * GIB)
+    assert (smaller.profile.nodes["a100"].cpus, smaller.profile.nodes["a100"].memory) == (
+        30,
+        400 * GIB,
+    )
     assert smaller.evidence("nodes", "a100", "memory") == "sinfo -p gpu"
-    assert smaller.evidence("nodes", "a100", "gpu") == "profile site: documented, https://site.example/docs"
+    assert (
+        smaller.evidence("nodes", "a100", "gpu")
+        == "profile site: documented, https://site.example/docs"
+    )
 
 
 def test_another_number_of_gpus_makes_the_old_share_of_cores_void() -> None:
-    merged = merge(site(), live(LivePartition(name="gpu", nodes=(replace(A100, gpus=(("a100", 8),), cpus=128),))))
+    merged = merge(
+        site(),
+        live(LivePartition(name="gpu", nodes=(replace(A100, gpus=(("a100", 8),), cpus=128),))),
+    )
     shape = merged.profile.nodes["a100"]
     assert (shape.gpus, shape.cpus, shape.cpus_per_gpu) == (8, 128, None)
 
@@ -96,23 +132,38 @@ def test_gpus_that_slurm_does_not_show_are_no_proof() -> None:
 def test_two_partitions_with_unlike_nodes_get_two_kinds() -> None:
     h100 = LiveNodes(count=2, cpus=96, threads_per_core=2, memory=1000 * GIB, gpus=(("h100", 8),))
     profile = site(partitions={"dev": {"nodes": "a100"}, "gpu": {"nodes": "a100"}})
-    merged = merge(profile, live(LivePartition(name="dev", nodes=(h100,)), LivePartition(name="gpu", nodes=(A100,)))).profile
+    merged = merge(
+        profile,
+        live(LivePartition(name="dev", nodes=(h100,)), LivePartition(name="gpu", nodes=(A100,))),
+    ).profile
     assert (merged.partitions["gpu"].nodes, merged.partitions["dev"].nodes) == ("a100", "a100-dev")
     dev = merged.nodes["a100-dev"]
     assert (merged.nodes["a100"].gpus, dev.gpus, dev.cpus, dev.gpu) == (4, 8, 96, "h100")
 
 
 def test_features_choose_among_the_nodes_of_one_partition() -> None:
-    nodes = {"small": {"gpus": 4, "select": {"constraint": "gpu&hbm40g"}}, "large": {"gpus": 4, "select": {"constraint": "gpu&hbm80g"}}}
-    groups = tuple(replace(A100, cpus=cpus, features=("gpu", feature)) for cpus, feature in ((64, "hbm40g"), (128, "hbm80g")))
-    merged = merge(site(nodes=nodes, partitions={"gpu": {}}), live(LivePartition(name="gpu", nodes=groups))).profile
+    nodes = {
+        "small": {"gpus": 4, "select": {"constraint": "gpu&hbm40g"}},
+        "large": {"gpus": 4, "select": {"constraint": "gpu&hbm80g"}},
+    }
+    groups = tuple(
+        replace(A100, cpus=cpus, features=("gpu", feature))
+        for cpus, feature in ((64, "hbm40g"), (128, "hbm80g"))
+    )
+    profile = site(nodes=nodes, partitions={"gpu": {}}, defaults={"partition": "gpu"})
+    merged = merge(profile, live(LivePartition(name="gpu", nodes=groups))).profile
     assert {name: shape.cpus for name, shape in merged.nodes.items()} == {"small": 64, "large": 128}
     assert merged.partitions["gpu"].nodes is None
 
 
 def test_the_default_partition_of_the_profile_stays_while_it_is_there() -> None:
     other = LivePartition(name="other", default=True, up=True, nodes=(A100,))
-    assert merge(site(), live(other, LivePartition(name="gpu", nodes=(A100,)))).profile.defaults.partition == "gpu"
+    assert (
+        merge(
+            site(), live(other, LivePartition(name="gpu", nodes=(A100,)))
+        ).profile.defaults.partition
+        == "gpu"
+    )
     merged = merge(site(), live(other))
     assert merged.profile.defaults.partition == "other"
     assert merged.evidence("defaults", "partition") == "sinfo -p other, which has GPUs"
@@ -126,44 +177,68 @@ def test_whole_nodes() -> None:
     assert merge(whole, live(shared)).profile.partitions["gpu"].whole_nodes is True
     linear = merge(site(), live(shared, whole_nodes=True))
     assert linear.profile.partitions["gpu"].whole_nodes is True
-    assert linear.evidence("partitions", "gpu", "whole_nodes") == "scontrol show config: SelectType=select/linear"
+    assert (
+        linear.evidence("partitions", "gpu", "whole_nodes")
+        == "scontrol show config: SelectType=select/linear"
+    )
 
 
 def test_the_qos_of_a_partition_limits_every_job_in_it() -> None:
-    qos = (LiveQos(name="Tight", time_max=600, nodes_max=9, gpus_max=8), LiveQos(name="normal"), LiveQos(name="of-others"))
+    qos = (
+        LiveQos(name="Tight", time_max=600, nodes_max=9, gpus_max=8),
+        LiveQos(name="normal"),
+        LiveQos(name="of-others"),
+    )
     facts = {"qos": qos, "associations": (Association(account="a", qos=("normal",)),)}
     merged = merge(
         site(qos={"old": {"time_max": "10"}}),
-        live(LivePartition(name="gpu", time_max=86400, nodes_max=4, qos="tight", nodes=(A100,)), **facts),
+        live(
+            LivePartition(name="gpu", time_max=86400, nodes_max=4, qos="tight", nodes=(A100,)),
+            **facts,
+        ),
     )
     gpu = merged.profile.partitions["gpu"]
     assert (gpu.time_max, gpu.nodes_max, gpu.gpus_max) == (600, 4, 8)
-    assert merged.evidence("partitions", "gpu", "time_max") == "sacctmgr show qos tight, the QOS of the partition"
+    assert (
+        merged.evidence("partitions", "gpu", "time_max")
+        == "sacctmgr show qos tight, the QOS of the partition"
+    )
     assert list(merged.profile.qos) == ["normal"]
 
 
 def test_memory_is_said_in_one_way() -> None:
     profile = site(memory={"default_per_node": "8G", "request": "all"})
-    merged = merge(profile, live(LivePartition(name="gpu", nodes=(A100,)), default_memory_per_cpu=2 * GIB))
-    assert (merged.profile.memory.default_per_cpu, merged.profile.memory.default_per_node) == (2 * GIB, None)
+    merged = merge(
+        profile, live(LivePartition(name="gpu", nodes=(A100,)), default_memory_per_cpu=2 * GIB)
+    )
+    assert (merged.profile.memory.default_per_cpu, merged.profile.memory.default_per_node) == (
+        2 * GIB,
+        None,
+    )
     assert merged.profile.memory.request == "all"
-    own = merge(profile, live(LivePartition(name="gpu", default_memory_per_node=GIB, nodes=(A100,)), default_memory_per_cpu=2 * GIB))
+    own = merge(
+        profile,
+        live(
+            LivePartition(name="gpu", default_memory_per_node=GIB, nodes=(A100,)),
+            default_memory_per_cpu=2 * GIB,
+        ),
+    )
     assert (own.profile.memory.default_per_cpu, own.profile.memory.default_per_node) == (None, GIB)
     assert own.evidence("memory", "default_per_node") == "scontrol show partition gpu"
 
 
-def test_a_silent_scontrol_is_not_named_as_the_source() -> None:
-    said = live(LivePartition(name="gpu", time_max=60, nodes=(A100,)), silent=("scontrol show partition -o: not on PATH",))
-    assert merge(site(), said).evidence("partitions", "gpu", "time_max") == "sinfo -p gpu"
-
-
-@pytest.mark.parametrize("version", sorted(path.name for path in RECORDED.iterdir() if path.is_dir()))
+@pytest.mark.parametrize(
+    "version", sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
+)
 def test_a_site_without_a_profile(version: str) -> None:
     merged = merge(None, recorded(version))
     profile = merged.profile
     assert (profile.name, profile.title, profile.gpu_request.dialect, profile.gpu_request.type) == (
-        "recorded", "Slurm cluster recorded", "gres", None,
-    )  # fmt: skip
+        "recorded",
+        "Slurm cluster recorded",
+        "gres",
+        None,
+    )
     assert profile.defaults.partition == "mixed"  # most GPU nodes; the default one has none
     shapes = {name: part.nodes for name, part in profile.partitions.items()}
     assert shapes["gpu"] == shapes["debug"] == shapes["closed"] == "a100"
@@ -176,54 +251,24 @@ def test_a_site_without_a_profile(version: str) -> None:
     assert merged.evidence("nodes", "a100", "gpus") == "sinfo -p mixed"
 
 
-@pytest.mark.parametrize(("name", "expected"), [(None, "this-cluster"), ("a b/c", "a-b-c"), ("...", "this-cluster"), ("x" * 99, "x" * 64)])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(None, "this-cluster"), ("a b/c", "a-b-c"), ("...", "this-cluster"), ("x" * 99, "x" * 64)],
+)
 def test_any_cluster_name_makes_a_profile(name: str | None, expected: str) -> None:
     merged = merge(None, LiveCluster(cluster_name=name))
     assert merged.profile.name == expected
     assert merged.profile.gpu_request.dialect is None  # nobody has shown a GPU
 
 
-def test_which_nodes_are_typical() -> None:
-    assert typical([]) is None
-    cpu = LiveNodes(count=100, cpus=128)
-    few = replace(A100, count=1)
-    assert typical([cpu, few]) == few
-    assert typical([few, A100, cpu]) == A100
-    assert [each.name for each in gpu_partitions(recorded())] == ["mixed", "gpu", "whole", "debug", "course", "secret"]
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_profile_takes_what_another_cluster_says(name: str) -> None:
-    """Whatever Slurm says of whatever site, the outcome is a valid profile, and its partitions name kinds of nodes that are there."""
+    """Whatever Slurm says of whatever site, the outcome is a valid profile, and its partitions name
+    kinds of nodes that are there.
+    """
     merged = merge(load.load(name, {}), recorded())
     assert set(merged.profile.partitions) == {each.name for each in recorded().partitions or ()}
-    assert {part.nodes for part in merged.profile.partitions.values()} - {None} <= set(merged.profile.nodes)
+    assert {part.nodes for part in merged.profile.partitions.values()} - {None} <= set(
+        merged.profile.nodes
+    )
     assert merged.profile.defaults.partition in merged.profile.partitions
-
-
-groups = st.builds(
-    LiveNodes, count=st.integers(1, 3), cpus=st.sampled_from([None, 16, 32]), memory=st.sampled_from([None, GIB, 64 * GIB]),
-    gpus=st.sampled_from([(), (("a100", 4),), (("", 2),), (("a", 1), ("b c/d", 2))]), features=st.sampled_from([(), ("gpu", "hbm80g")]),
-)  # fmt: skip
-partitions = st.lists(
-    st.builds(LivePartition, name=st.sampled_from(["gpu", "x", "gone"]), default=st.booleans(), up=st.sampled_from([None, True, False]),
-              time_max=st.sampled_from([None, 60]), exclusive=st.sampled_from([None, True, False]), qos=st.sampled_from([None, "q"]),
-              nodes=st.lists(groups, max_size=3).map(tuple)),
-    max_size=3, unique_by=lambda each: each.name,
-)  # fmt: skip
-
-
-@given(partitions, st.booleans())
-def test_whatever_slurm_says(found: list[LivePartition], known: bool) -> None:
-    said = LiveCluster(partitions=tuple(found), qos=(LiveQos(name="q", time_max=30),))
-    cluster = site() if known else None
-    merged = merge(cluster, said)
-    profile = merged.profile
-    assert {part.nodes for part in profile.partitions.values()} - {None} <= set(profile.nodes)
-    for each in found:
-        if each.time_max is not None:
-            assert profile.partitions[each.name].time_max == (30 if each.qos else 60)
-    assert all(evidence.source for evidence in merged.origins.values())
-    if found:
-        assert set(profile.partitions) == {each.name for each in found}
-        assert profile.defaults.partition is None or profile.defaults.partition in profile.partitions

@@ -1,55 +1,44 @@
-"""The pages of the findings: each id has one, each page an id, and the index lists them all."""
-
-from __future__ import annotations
+"""docs/findings.md: a section for each finding, and a finding for each section."""
 
 import importlib
-from pathlib import Path
+import re
 
 import pytest
 
-from hpctrain import data
-from hpctrain.cli.docs import first_line
+from hpctrain.checks.script import IDS as LINT_IDS
+from hpctrain.checks.script import RULES, lint
+from hpctrain.cli.actions.explain import first_line
+from hpctrain.util import builtin
 
-PAGES = data.findings()
-FOLDER = Path(__file__).parents[2] / "docs" / "findings"
+PAGES = builtin.findings()
 #: Where findings come from; each has the ids of its own in IDS.
-ROOMS = ("hpctrain.jobs.lint", "hpctrain.jobs.check", "hpctrain.doctor")
+ROOMS = ("hpctrain.checks.script", "hpctrain.checks.job", "hpctrain.doctor")
+_SCRIPT = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
 
-def ids() -> dict[str, str]:
-    """Return id and room of all findings."""
-    return {id_: room for room in ROOMS for id_ in importlib.import_module(room).IDS}
+def ids() -> list[str]:
+    return [id_ for room in ROOMS for id_ in importlib.import_module(room).IDS]
 
 
-def test_each_id_has_a_page() -> None:
-    missing = {id_: room for id_, room in ids().items() if id_ not in PAGES}
-    assert not missing, "write docs/findings/ID.md, beginning with: # ID"
+def test_each_finding_has_a_section_and_each_section_a_finding() -> None:
+    assert sorted(PAGES) == sorted(ids()), "docs/findings.md: a section `### ID` for each"
 
 
-def test_each_page_has_an_id() -> None:
-    assert sorted(set(PAGES) - set(ids())) == []
+@pytest.mark.parametrize("id_", PAGES)
+def test_a_section_says_what_it_is_about_why_and_what_to_do(id_: str) -> None:
+    assert len(first_line(PAGES[id_])) > 20
+    assert all(part in PAGES[id_] for part in ("**Why it matters.**", "**What to do.**"))
 
 
-def test_rooms_share_no_id_by_accident() -> None:
-    for room in ROOMS:
-        listed = importlib.import_module(room).IDS
-        assert len(listed) == len(set(listed)), room
-
-
-@pytest.mark.parametrize("id_", sorted(PAGES))
-def test_a_page_begins_with_its_id_and_says_something(id_: str) -> None:
-    page = PAGES[id_]
-    assert page.startswith(f"# {id_}\n")
-    assert len(first_line(page)) > 20, "the first paragraph says what the finding is about"
-
-
-def test_the_index_lists_each_page(request: pytest.FixtureRequest) -> None:
-    rows = "".join(f"| [{id_}]({id_}.md) | {first_line(page).replace('|', chr(92) + '|')} |\n" for id_, page in PAGES.items())
-    index = (
-        "# Findings\n\nWhat `hpctrain check`, `lint` and `doctor` find before a job runs, a page for each. "
-        f"`hpctrain docs ID` prints it.\n\n| finding | |\n|---|---|\n{rows}"
-    )
-    file = FOLDER / "README.md"
-    if request.config.getoption("--update-docs"):
-        file.write_text(index)
-    assert file.read_text() == index, "write it with: pytest --update-docs"
+@pytest.mark.parametrize("id_", LINT_IDS)
+def test_the_examples_of_a_lint_rule(id_: str) -> None:
+    """The wrong script gets its finding, the right one none."""
+    rule, page = RULES[id_], PAGES[id_]
+    assert ("`--fix`" in page) == rule.fixes
+    assert all(version in page for version in (rule.since, rule.until) if version)
+    examples = _SCRIPT.findall(page)
+    wrong, right = examples
+    if id_ == "dos-line-ends":
+        wrong = wrong.replace("\n", "\r\n")
+    assert id_ in {one.id for one in lint(wrong, "x.sbatch")}
+    assert [one.id for one in lint(right, "x.sbatch")] == []

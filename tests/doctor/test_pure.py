@@ -1,110 +1,82 @@
-"""The pure parts: versions, quotas, report lines, NCCL's words, small words."""
+"""The pure parts: versions, quotas, report lines, NCCL's words, small words; the ids and the libraries."""
 
-from __future__ import annotations
-
-import json
+import re
 import string
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.specifiers import SpecifierSet
 
-from hpctrain.doctor import lines, nccl_log, quota_text, report, words
-from hpctrain.doctor.facts import Quota
-from hpctrain.doctor.judge import versions
-
-releases = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
-
-
-@given(releases, st.lists(st.tuples(st.sampled_from([">=", "<=", ">", "<", "==", "!="]), releases), max_size=3))
-def test_versions_compare_as_packaging_compares_them(version: str, bounds: list[tuple[str, str]]) -> None:
-    wanted = SpecifierSet(",".join(operator + bound for operator, bound in bounds))
-    assert versions.satisfies(version, tuple(bounds)) == wanted.contains(version)
-
-
-@given(releases, st.lists(st.integers(0, 30), min_size=2, max_size=4))
-def test_compatible_releases_and_series(version: str, parts: list[int]) -> None:
-    bound = ".".join(map(str, parts))
-    assert versions.satisfies(version, (("~=", bound),)) == SpecifierSet(f"~={bound}").contains(version)
-    assert versions.satisfies(version, (("==", f"{bound}.*"),)) == SpecifierSet(f"=={bound}.*").contains(version)
+import hpctrain.doctor
+from hpctrain.doctor import IDS, inside, login_evaluation, report
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("version", "demand", "well"),
     [
-        ("torch>=2.6", ("torch", ((">=", "2.6"),))),
-        ("Transformers>=4.56.2,!=5.1.*", ("transformers", ((">=", "4.56.2"), ("!=", "5.1.*")))),
-        ("accelerate (>=1.10.1)", ("accelerate", ((">=", "1.10.1"),))),
-        ("datasets[audio]<6", ("datasets", (("<", "6"),))),
-        ("peft", ("peft", ())),
+        ("2.13.0+cpu", "torch>=2.6,<3", True),
+        ("5.0rc1", "transformers>=5.0", True),
+        ("2.9.0a0+git1234", "torch>=2.9", True),
+        ("5.1.3", "Transformers>=4.56.2,!=5.1.*", False),
+        ("1.10", "accelerate (>=1.10.1)", False),
+        ("7", "datasets[audio]<6", False),
+        ("odd", "peft>=1", True),
+        ("1", "what >> is this", True),
     ],
 )
-def test_a_demand_is_read(text: str, expected: object) -> None:
-    assert versions.demand(text) == expected
-
-
-def test_a_local_version_is_its_release() -> None:
-    assert versions.satisfies("2.13.0+cpu", ((">=", "2.6"), ("<", "3")))
-
-
-QUOTA = """Disk quotas for user ada (uid 1000):
-                         Filesystem blocks   quota   limit   grace   files   quota   limit   grace
-                       nas:/home 47185920* 47185920 52428800 1764000000 120000  200000  220000       0
-                          /dev/sdb1    1024       0       0       0      12       0       0       0
-"""
-LFS = """/lustre/scratch/a/very/long/path
-                1610612736  0  2147483648       -  532123*  500000  550000 6d23h
-"""
-
-
-def test_quotas_of_both_programs() -> None:
-    home, disk = quota_text.parse_quota(QUOTA)
-    assert home == Quota(file_system="nas:/home", used=47185920 << 10, limit=52428800 << 10, files=120000, files_limit=220000)
-    assert disk.limit is None
-    assert quota_text.parse_quota("Disk quotas for user ada (uid 1000): none\n") == []
-    (scratch,) = quota_text.parse_lfs_quota(LFS)
-    assert (scratch.used, scratch.limit, scratch.files, scratch.files_limit) == (1610612736 << 10, 2147483648 << 10, 532123, 550000)
+def test_what_versions_demand(version: str, demand: str, well: bool) -> None:
+    assert login_evaluation.satisfies(version, demand) == well
 
 
 @given(
-    st.dictionaries(st.text(string.ascii_lowercase, min_size=1).filter(lambda key: key != "kind"), st.text() | st.integers() | st.none())
+    st.dictionaries(
+        st.text(string.ascii_lowercase, min_size=1).filter(lambda key: key != "kind"),
+        st.text() | st.integers() | st.none(),
+    )
 )
 def test_a_line_comes_back_and_stays_one_line(values: dict[str, object]) -> None:
-    line = lines.line("rank", **values)
+    line = report.line("rank", **values)
     assert len(line.splitlines()) == 1
-    assert lines.read(f"[default0]:{line}\nsome other line\n") == [{"kind": "rank", **values}]
+    assert report.read_lines(f"[default0]:{line}\nsome other line\n") == [
+        {"kind": "rank", **values}
+    ]
 
 
 def test_a_line_fits_into_one_write_whatever_it_says() -> None:
-    line = lines.line("failed", said="ü" * 100_000, stage="x" * 9000)
+    line = report.line("failed", said="ü" * 100_000, stage="x" * 9000)
     assert len(line.encode()) < 4096
-    assert lines.read(line)[0]["kind"] == "failed"
+    assert report.read_lines(line)[0]["kind"] == "failed"
 
 
-@pytest.mark.parametrize("torn", ['[doctor] {"kind":"rank","ra', "[doctor] 7", '[doctor] {"rank": 1}', "[doctor] "])
+@pytest.mark.parametrize(
+    "torn", ['[doctor] {"kind":"rank","ra', "[doctor] 7", '[doctor] {"rank": 1}', "[doctor] "]
+)
 def test_torn_lines_are_no_facts(torn: str) -> None:
-    assert lines.read(torn) == []
+    assert report.read_lines(torn) == []
 
 
 def test_a_report_of_another_version_is_read() -> None:
     log = "\n".join(
         [
-            lines.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
-            lines.line("rank", rank=2, host="node2", cpus=None),
-            lines.line("node", rank=10, host="node10", shm={"path": "/dev/shm", "free": 5}),
-            lines.line("node", rank=2, host="node2"),
-            lines.line("torch", rank=2, host="node2", version="2.6", visible=3),
-            lines.line("read", rank=2, host="node2", path="d", bytes=100, seconds=2.0, dropped=True),
-            lines.line("done", rank=2, host="node2"),
+            report.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
+            report.line("rank", rank=2, host="node2", cpus=None),
+            report.line("node", rank=10, host="node10", shm={"path": "/dev/shm", "free": 5}),
+            report.line("node", rank=2, host="node2"),
+            report.line("torch", rank=2, host="node2", version="2.6", visible=3),
+            report.line(
+                "read", rank=2, host="node2", path="d", bytes=100, seconds=2.0, dropped=True
+            ),
+            report.line("done", rank=2, host="node2"),
         ]
     )
-    found = report.read(log)
+    found = report.read_report(log)
     assert [rank.rank for rank in found.ranks] == [2, 10]
     assert [node.host for node in found.nodes] == ["node2", "node10"]
     assert found.ranks[1].cpu_set == {0, 1, 2, 8}
     assert (found.ranks[0].done, found.ranks[0].visible, found.ranks[1].done) == (True, 3, False)
-    assert found.nodes[0].read is not None
     assert found.nodes[0].read.speed == 50.0
 
 
@@ -125,18 +97,39 @@ a:1:1 [0] NCCL INFO Using network Socket
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (SLINGSHOT, nccl_log.NcclNetwork("AWS Libfabric (cxi)", (), "hsn0")),
-        (INFINIBAND, nccl_log.NcclNetwork("IB", ("mlx5_0", "mlx5_1"), "ib0")),
-        (SOCKETS, nccl_log.NcclNetwork("Socket", ("eth0", "eth1"), None)),
-        ("", nccl_log.NcclNetwork()),
+        (SLINGSHOT, ("AWS Libfabric (cxi)", (), "hsn0")),
+        (INFINIBAND, ("IB", ("mlx5_0", "mlx5_1"), "ib0")),
+        (SOCKETS, ("Socket", ("eth0", "eth1"), None)),
+        ("", (None, (), None)),
     ],
 )
-def test_what_nccl_says_of_its_network(text: str, expected: nccl_log.NcclNetwork) -> None:
-    assert nccl_log.parse(text) == expected
+def test_what_nccl_says_of_its_network(text: str, expected: tuple[Any, ...]) -> None:
+    found = report.nccl_network(text, "a")
+    assert (found.transport, found.devices, found.bootstrap) == expected
 
 
-def test_small_words() -> None:
-    assert [words.size(count) for count in (0, 900, 5 << 30, 64 << 30, 3 << 40)] == ["0 B", "900 B", "5.0 GiB", "64 GiB", "3.0 TiB"]
-    assert [words.rate(speed) for speed in (85e6, 3.1e8, 163e9)] == ["85 MB/s", "0.31 GB/s", "163 GB/s"]
-    assert words.ranges([3, 1, 2, 9]) == "1-3,9"
-    assert json.dumps(words.many(1, "process", "es")) == '"1 process"'
+# -- Every id is said somewhere, and listed
+
+
+ROOM = Path(hpctrain.doctor.__file__).parent
+
+
+def test_the_ids_are_those_that_the_evaluation_says() -> None:
+    said = {
+        each
+        for path in ROOM.glob("*_evaluation.py")
+        for each in re.findall(r'"((?:doctor|node)-[a-z-]+)"', path.read_text())
+    }
+    assert said == set(IDS)
+    assert len(IDS) == len(set(IDS))
+
+
+# -- What doctor looks for is what the training demands
+
+
+def test_each_library_of_the_training_is_looked_for() -> None:
+    """What is demanded and never looked for would be called missing on every machine."""
+    extra = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]["train"]
+    assert {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in extra} <= set(inside.PACKAGES)

@@ -1,9 +1,17 @@
-"""Logs with what is to be said of them: tests/corpus/explain. One case by hand: `python tests/explain/corpus.py DIR`."""
+r"""Logs with the diagnoses that are expected of them: tests/corpus/explain, one file for each rule.
 
-from __future__ import annotations
+A file holds cases one after the other. `@case KIND NAME` begins one (fires, misses or healthy);
+YAML follows, with where the log is from and what is expected; `@file NAME` begins a log, whose
+bytes are the lines below, up to the next `@`. Control characters are written as \xNN in a log of
+`@file NAME escaped`. One case by hand: `python tests/explain/corpus.py fires/RULE/NAME`.
+"""
 
+import atexit
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -11,88 +19,152 @@ from typing import Any
 
 import yaml
 
-from hpctrain.explain import engine, rule
-from hpctrain.explain.case import AttemptFact, Case, FileFact
-from hpctrain.explain.hit import Scanned
-from hpctrain.explain.model import Explanation
-from hpctrain.explain.rule import Rule
-from hpctrain.logs import found, scan
-from hpctrain.logs.model import LogFile
+from hpctrain.explain import engine
+from hpctrain.explain import rules as failure_rules
+from hpctrain.explain.model import AttemptFact, Explanation, FileFact, JobContext, ScanResult
+from hpctrain.explain.rules import FailureRule
+from hpctrain.logs import files, scan
+from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import Sample, parse_line
-from hpctrain.scheduler.parse.accounting import Account, Step
+from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "explain"
-#: There are 1500 files to read before the first test.
+HEALTHY_LINES = CORPUS / "healthy-lines.txt"
+_CASE = re.compile(rb"^@case (\w+) (.+)\n", re.MULTILINE)
+_FILE = re.compile(rb"^@file (\S+)( escaped)?\n", re.MULTILINE)
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-KEYS = {"origin", "record", "config", "samples", "attempts", "expect", "step", "max_steps", "step_s", "fit", "world_size", "gpus_per_node",
-        "gpu_memory_bytes", "node_memory_bytes", "now", "extra", "unexplained"}  # fmt: skip
+KEYS = {
+    "origin",
+    "record",
+    "config",
+    "samples",
+    "attempts",
+    "expect",
+    "step",
+    "max_steps",
+    "step_s",
+    "fit",
+    "world_size",
+    "gpus_per_node",
+    "gpu_memory_bytes",
+    "node_memory_bytes",
+    "now",
+    "extra",
+    "unexplained",
+}
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One folder of the corpus."""
+    """One case of the corpus."""
 
-    path: Path
     kind: str
     rule: str | None
+    name: str
     said: dict[str, Any]
+    contents: tuple[tuple[str, bytes], ...]
 
     @property
-    def name(self) -> str:
-        return str(self.path.relative_to(CORPUS))
+    def path(self) -> Path:
+        return _folder() / self.name
 
     @property
     def logs(self) -> list[Path]:
-        return sorted(file for file in self.path.rglob("*") if file.is_file() and file.name != "case.yaml")
+        """The case's logs, which are written at the first call."""
+        paths = []
+        for name, content in self.contents:
+            path = self.path / name
+            paths.append(path)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return sorted(paths)
 
 
-def rules() -> tuple[Rule, ...]:
-    return rule.shipped()
+@cache
+def _folder() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="hpctrain-corpus-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
-def read(path: Path) -> Kept:
-    kind, *rest = path.relative_to(CORPUS).parts
-    file = path / "case.yaml"
-    said = yaml.load(file.read_text(), LOADER) if file.exists() else {}  # noqa: S506 - both are safe loaders
-    unknown = set(said) - KEYS
-    assert not unknown, f"{file}: unknown keys {sorted(unknown)}"
-    return Kept(path, kind, rest[0] if kind != "healthy" else None, said)
+def rules() -> tuple[FailureRule, ...]:
+    return failure_rules.shipped()
+
+
+def _read(file: Path) -> Iterator[Kept]:
+    _, *parts = _CASE.split(file.read_bytes())
+    for kind, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        given, *logs = _FILE.split(text)
+        said = yaml.load(given, LOADER) or {}  # noqa: S506 - both are safe loaders
+        unknown = set(said) - KEYS
+        assert not unknown, f"{file}, {name.decode()}: unknown keys {sorted(unknown)}"
+        rule_name = None if kind == b"healthy" else file.stem
+        yield Kept(
+            kind=kind.decode(),
+            rule=rule_name,
+            name="/".join(filter(None, (kind.decode(), rule_name, name.decode()))),
+            said=said,
+            contents=tuple(
+                (log.decode(), _unescaped(content) if escaped else content)
+                for log, escaped, content in zip(logs[::3], logs[1::3], logs[2::3], strict=True)
+            ),
+        )
+
+
+def _unescaped(content: bytes) -> bytes:
+    return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), content)
 
 
 @cache
 def cases() -> tuple[Kept, ...]:
     """Return every case: fires/RULE/CASE, misses/RULE/CASE, healthy/CASE."""
-    paths = [*CORPUS.glob("fires/*/*"), *CORPUS.glob("misses/*/*"), *CORPUS.glob("healthy/*")]
-    return tuple(read(path) for path in sorted(paths) if path.is_dir())
+    files = [*CORPUS.glob("*.txt"), *CORPUS.glob("healthy/*.txt")]
+    found = [kept for file in files if file.name != HEALTHY_LINES.name for kept in _read(file)]
+    return tuple(sorted(found, key=lambda kept: (kept.kind, Path(kept.name))))
 
 
 def log_files(paths: Sequence[Path]) -> tuple[LogFile, ...]:
-    return found.of_paths(paths)
+    return files.of_paths(paths)
 
 
-def case_of(kept: Kept, files: Sequence[LogFile]) -> Case:
+def case_of(kept: Kept, files: Sequence[LogFile]) -> JobContext:
     said = kept.said
     record = said.get("record")
-    values = {key: said[key] for key in KEYS - {"origin", "record", "samples", "attempts", "expect", "unexplained"} if key in said}
-    return Case(
-        files=tuple(FileFact(name=file.name, rank=file.rank, node=file.node, size=file.path.stat().st_size) for file in files),
+    values = {
+        key: said[key]
+        for key in KEYS - {"origin", "record", "samples", "attempts", "expect", "unexplained"}
+        if key in said
+    }
+    return JobContext(
+        files=tuple(
+            FileFact(name=file.name, rank=file.rank, node=file.node, size=file.path.stat().st_size)
+            for file in files
+        ),
         account=_account(record) if record else None,
         attempts=tuple(AttemptFact(**attempt) for attempt in said.get("attempts") or ()),
-        samples=tuple(_sample(line) for line in said.get("samples") or ()), **values,
-    )  # fmt: skip
+        samples=tuple(_sample(line) for line in said.get("samples") or ()),
+        **values,
+    )
 
 
 def explain(kept: Kept, files: Sequence[LogFile] | None = None) -> Explanation:
     """Return what the engine says of a case; of its logs, unless others are given."""
     files = log_files(kept.logs) if files is None else files
-    scanned = scan.scan(files, rules(), processes=1)
+    scanned = scan.scan(files, rules())
     return judge(case_of(kept, files), scanned)
 
 
-def judge(case: Case, scanned: Scanned) -> Explanation:
+def judge(case: JobContext, scanned: ScanResult) -> Explanation:
     return engine.explain(
-        case, scanned.hits, rules(), troubles=scanned.troubles, first_failed=scanned.first_failed, status=scanned.status
-    )  # fmt: skip
+        case,
+        scanned.hits,
+        rules(),
+        troubles=scanned.troubles,
+        first_failed=scanned.first_failed,
+        status=scanned.status,
+    )
 
 
 def differences(kept: Kept, said: Explanation) -> list[str]:
@@ -106,23 +178,31 @@ def differences(kept: Kept, said: Explanation) -> list[str]:
     for each, diagnosis in zip(expected, said.diagnoses, strict=True):
         first = diagnosis.evidence[0] if diagnosis.evidence else None
         have = {
-            "id": diagnosis.id, "certainty": diagnosis.certainty, "rank": diagnosis.rank, "node": diagnosis.node,
-            "file": Path(first.file).name if first else None, "line": first.line if first else None,
-        }  # fmt: skip
+            "id": diagnosis.id,
+            "certainty": diagnosis.certainty,
+            "rank": diagnosis.rank,
+            "node": diagnosis.node,
+            "file": Path(first.file).name if first else None,
+            "line": first.line if first else None,
+        }
         unknown = set(each) - set(have)
         wrong += [f"{each['id']}: expect has unknown keys {sorted(unknown)}"] if unknown else []
-        wrong += [f"{each['id']}: {key} is {have[key]!r}, not {each[key]!r}" for key in each if key in have and have[key] != each[key]]
+        wrong += [
+            f"{each['id']}: {key} is {have[key]!r}, not {each[key]!r}"
+            for key in each
+            if key in have and have[key] != each[key]
+        ]
     return wrong
 
 
-def _account(record: dict[str, Any]) -> Account:
+def _account(record: dict[str, Any]) -> JobUsage:
     given = dict(record)
-    steps = tuple(Step(**step) for step in given.pop("steps", ()))
+    steps = tuple(StepUsage(**step) for step in given.pop("steps", ()))
     given.setdefault("job_id", "1234")
     given.setdefault("scheduler", "slurm")
-    names = {field.name for field in fields(Account)}
+    names = {field.name for field in fields(JobUsage)}
     assert set(given) <= names, f"record has unknown keys {sorted(set(given) - names)}"
-    return Account(**given, steps=steps)
+    return JobUsage(**given, steps=steps)
 
 
 def _sample(line: str) -> Sample:
@@ -132,13 +212,18 @@ def _sample(line: str) -> Sample:
 
 
 if __name__ == "__main__":
-    for word in sys.argv[1:]:
-        kept = read(Path(word).resolve())
+    for kept in (kept for kept in cases() if kept.name in sys.argv[1:]):
         answer = explain(kept)
         print(f"== {kept.name}")
         for diagnosis in answer.diagnoses:
-            print(f"{diagnosis.id} [{diagnosis.certainty}] rank={diagnosis.rank} node={diagnosis.node} since={diagnosis.since}")
-            print(f"  cause: {diagnosis.cause}\n  fix: {diagnosis.fix.text}\n  changes: {diagnosis.fix.changes}")
+            print(
+                f"{diagnosis.id} [{diagnosis.certainty}] rank={diagnosis.rank}"
+                f" node={diagnosis.node} since={diagnosis.since}"
+            )
+            print(
+                f"  cause: {diagnosis.cause}\n  fix: {diagnosis.fix.text}\n  changes:"
+                f" {diagnosis.fix.changes}"
+            )
             for evidence in diagnosis.evidence:
                 print(f"  {evidence.file}:{evidence.line}: {evidence.text}")
         for consequence in answer.consequences:

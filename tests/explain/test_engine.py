@@ -1,20 +1,28 @@
 """Which of what was found is the cause, and what is said of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctrain.explain import engine, engine_order, rule, text
-from hpctrain.explain.case import AttemptFact, Case
-from hpctrain.explain.hit import FirstFailed, Hit, Trouble
-from hpctrain.explain.model import Evidence, Explanation
-from hpctrain.memory.sample import Sample
-from hpctrain.scheduler.parse.accounting import Account, Step
+from hpctrain.explain import engine, rules, text
+from hpctrain.explain.model import (
+    AttemptFact,
+    ErrorExcerpt,
+    Evidence,
+    Explanation,
+    FirstFailed,
+    JobContext,
+    Match,
+)
+from hpctrain.logs import files, scan
+from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
 
-RULES = rule.load({"a.yaml": r"""
+RULES = rules.load(
+    {
+        "a.yaml": (
+            r"""
 - {id: oom, stage: run, area: memory, kind: cause, certainty: certain, lines: [a], masks: [killed],
    cause: "Memory of rank {rank} ran out. It wanted {size}. Node {node} has no more.",
    remedy: "halve it\nask for {size}\ntype this", source: s}
@@ -34,19 +42,36 @@ RULES = rule.load({"a.yaml": r"""
    cause: "A process failed.", remedy: r, source: s}
 - {id: pending, stage: pending, area: queue, kind: cause, certainty: certain, cause: "It waits.", remedy: r, source: s,
    record: {state: [PENDING], reason: '^QOSMax'}}
-"""})  # fmt: skip
+"""
+        )
+    }
+)
 
 
-def hit(rule_id: str, line: int, at: float | None = None, *, file: str = "job.log", shown: str = "an error", **more: Any) -> Hit:
+def hit(
+    rule_id: str,
+    line: int,
+    at: float | None = None,
+    *,
+    file: str = "job.log",
+    shown: str = "an error",
+    **more: Any,
+) -> Match:
     order = {"job.log": 0}.get(file, 1)
-    return Hit(rule=rule_id, evidence=Evidence(file=file, line=line, text=shown), order=(order, line), at=at, **more)
+    return Match(
+        rule=rule_id,
+        evidence=Evidence(file=file, line=line, text=shown),
+        order=(order, line),
+        at=at,
+        **more,
+    )
 
 
-def account(state: str, **more: Any) -> Account:
-    return Account(job_id="7", scheduler="slurm", state=state, source="sacct", **more)
+def account(state: str, **more: Any) -> JobUsage:
+    return JobUsage(job_id="7", scheduler="slurm", state=state, source="sacct", **more)
 
 
-def said(*hits: Hit, case: Case = Case(), **more: Any) -> Explanation:  # noqa: B008 - frozen
+def said(*hits: Match, case: JobContext = JobContext(), **more: Any) -> Explanation:  # noqa: B008 - frozen
     return engine.explain(case, hits, RULES, **more)
 
 
@@ -62,7 +87,9 @@ def test_the_earliest_cause_in_time_wins_over_files() -> None:
 
 
 def test_in_one_file_the_line_decides_and_a_line_without_a_time_takes_the_next_ones() -> None:
-    assert ids(said(hit("oom", 5, None), hit("link", 9, 50.0), hit("disk", 7, 60.0, file="b.log"))) == ["oom"]
+    assert ids(
+        said(hit("oom", 5, None), hit("link", 9, 50.0), hit("disk", 7, 60.0, file="b.log"))
+    ) == ["oom"]
 
 
 def test_causes_of_one_moment_are_told_apart_by_the_rank_that_failed_first() -> None:
@@ -72,11 +99,21 @@ def test_causes_of_one_moment_are_told_apart_by_the_rank_that_failed_first() -> 
 
 
 def test_consequences_are_counted_with_their_ranks_and_are_never_a_diagnosis() -> None:
-    found = said(hit("oom", 1, 10.0), *(hit("killed", n, 9.0, file="b.log", rank=n, count=3) for n in range(4)))
+    found = said(
+        hit("oom", 1, 10.0),
+        *(hit("killed", n, 9.0, file="b.log", rank=n, count=3) for n in range(4)),
+    )
     assert ids(found) == ["oom"]
     (consequence,) = found.consequences
     assert (consequence.count, consequence.ranks) == (12, (0, 1, 2, 3))
     assert ids(said(hit("killed", 1, 10.0))) == []
+
+
+def test_another_name_of_the_line_of_a_diagnosis_is_no_consequence() -> None:
+    found = said(hit("oom", 1, 10.0), hit("stuck", 1, 10.0))
+    assert (ids(found), found.consequences) == (["oom"], ())
+    found = said(hit("oom", 1, 10.0), hit("stuck", 1, 10.0), hit("stuck", 5, 12.0))
+    assert [each.id for each in found.consequences] == ["stuck"]
 
 
 def test_a_symptom_is_named_only_where_there_is_no_cause() -> None:
@@ -87,104 +124,205 @@ def test_a_symptom_is_named_only_where_there_is_no_cause() -> None:
 
 def test_a_record_and_a_line_that_agree_are_certain() -> None:
     assert said(hit("disk", 1, 5.0)).diagnoses[0].certainty == "likely"
-    found = said(hit("disk", 1, 5.0), case=Case(account=account("NODE_FAIL", exit_code=1)))
+    found = said(hit("disk", 1, 5.0), case=JobContext(account=account("NODE_FAIL", exit_code=1)))
     assert found.diagnoses[0].certainty == "certain"
     assert [each.file for each in found.diagnoses[0].evidence] == ["job.log", "sacct"]
 
 
 def test_a_record_alone_fires_unless_the_rule_wants_all() -> None:
-    assert ids(said(case=Case(account=account("TIMEOUT", time_limit_s=3600)))) == ["time-limit"]
-    assert said(case=Case(account=account("TIMEOUT", time_limit_s=3600))).diagnoses[0].cause == "The time limit of 01:00:00 was reached."
-    assert ids(said(case=Case(account=account("PREEMPTED")))) == []
-    assert ids(said(hit("preempted-here", 1), case=Case(account=account("PREEMPTED")))) == ["preempted-here"]
+    assert ids(said(case=JobContext(account=account("TIMEOUT", time_limit_s=3600)))) == [
+        "time-limit"
+    ]
+    assert (
+        said(case=JobContext(account=account("TIMEOUT", time_limit_s=3600))).diagnoses[0].cause
+        == "The time limit of 01:00:00 was reached."
+    )
+    assert ids(said(case=JobContext(account=account("PREEMPTED")))) == []
+    assert ids(said(hit("preempted-here", 1), case=JobContext(account=account("PREEMPTED")))) == [
+        "preempted-here"
+    ]
 
 
 def test_an_early_error_wins_over_the_time_limit_that_it_made_the_job_wait_for() -> None:
-    assert ids(said(hit("oom", 1, 5.0), case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["oom"]
+    assert ids(
+        said(hit("oom", 1, 5.0), case=JobContext(account=account("TIMEOUT", ended=9000.0)))
+    ) == ["oom"]
 
 
 def test_what_is_only_likely_and_long_ago_does_not_hide_what_is_certain() -> None:
-    assert ids(said(hit("disk", 1, 5.0), case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit", "disk"]
+    assert ids(
+        said(hit("disk", 1, 5.0), case=JobContext(account=account("TIMEOUT", ended=9000.0)))
+    ) == [
+        "time-limit",
+        "disk",
+    ]
 
 
 def test_an_error_that_the_training_got_over_is_none() -> None:
     over = hit("oom", 1, 5.0, steps_after=25)
-    assert ids(said(over, case=Case(account=account("TIMEOUT", ended=9000.0)))) == ["time-limit"]
-    assert ids(said(hit("oom", 1, 5.0, shown="[Errno 28] No space left on device", steps_after=25))) == [], "whatever its words are"
+    assert ids(said(over, case=JobContext(account=account("TIMEOUT", ended=9000.0)))) == [
+        "time-limit"
+    ]
+    assert (
+        ids(said(hit("oom", 1, 5.0, shown="[Errno 28] No space left on device", steps_after=25)))
+        == []
+    ), "whatever its words are"
     assert ids(said(hit("oom", 1, 5.0, done_after="complete"))) == [], "the training was complete"
-    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=2, done_after="complete"))) == ["nan"], "it ended with NaN"
-    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=4))) == [], "one step was NaN"
-    assert ids(said(hit("nan", 1, 5.0, shown="ValueError: nan", steps_after=25))) == [], "an error is got over"
-    notice = hit("notice", 1, 5.0, shown="error: *** JOB 7 ON n1 CANCELLED AT 04:10 DUE TO PREEMPTION ***", steps_after=25)
+    assert ids(
+        said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=2, done_after="complete"))
+    ) == ["nan"], "it ended with NaN"
+    assert ids(said(hit("nan", 1, 5.0, shown="{'loss': nan}", steps_after=4))) == [], (
+        "one step was NaN"
+    )
+    assert ids(said(hit("nan", 1, 5.0, shown="ValueError: nan", steps_after=25))) == [], (
+        "an error is got over"
+    )
+    notice = hit(
+        "notice",
+        1,
+        5.0,
+        shown="error: *** JOB 7 ON n1 CANCELLED AT 04:10 DUE TO PREEMPTION ***",
+        steps_after=25,
+    )
     assert ids(said(notice)) == ["notice"], "the time that is left is trained in"
 
 
-def test_an_error_that_was_perhaps_got_over_is_evidence_only_of_a_failure_that_nothing_else_explains() -> None:
-    few, failed = hit("oom", 1, 5.0, steps_after=5), Case(account=account("FAILED", exit_code=1))
+def test_an_error_that_was_perhaps_got_over_is_evidence_only_of_a_failure_that_nothing_else_explains() -> (
+    None
+):
+    few, failed = (
+        hit("oom", 1, 5.0, steps_after=5),
+        JobContext(account=account("FAILED", exit_code=1)),
+    )
     assert ids(said(few)) == [], "it goes on"
-    assert ids(said(hit("oom", 1, 5.0, done_after="zero"))) == [], "a script says that it ended well"
+    assert ids(said(hit("oom", 1, 5.0, done_after="zero"))) == [], (
+        "a script says that it ended well"
+    )
     (found,) = said(few, case=failed).diagnoses
     assert (found.id, found.certainty) == ("oom", "likely")
     assert ids(said(few, hit("disk", 9, 50.0), case=failed)) == ["disk"]
     assert ids(said(few, hit("stuck", 9, 50.0), case=failed)) == ["stuck"]
     shown = said(few, case=failed, troubles=(trouble(99, at=9.0),))
     assert ids(shown) == []
-    assert shown.unexplained is not None
     assert shown.unexplained.line == 99
 
 
-def test_an_error_that_nobody_caught_ended_its_process_though_held_back_output_came_behind_it() -> None:
-    frames = ("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "    main()", "OutOfMemoryError: no")
-    assert ids(said(hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=frames, steps_after=10),))) == ["oom"]
+def test_an_error_that_nobody_caught_ended_its_process_though_held_back_output_came_behind_it() -> (
+    None
+):
+    frames = (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "    main()",
+        "OutOfMemoryError: no",
+    )
+    assert ids(
+        said(
+            hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=frames, steps_after=10),)
+        )
+    ) == ["oom"]
     caught = (frames[0], '  File "train.py", line 9, in step', *frames[2:])
-    assert ids(said(hit("oom", 4, 5.0, steps_after=10), troubles=(trouble(1, lines=caught, steps_after=10),))) == []
+    assert (
+        ids(
+            said(
+                hit("oom", 4, 5.0, steps_after=10),
+                troubles=(trouble(1, lines=caught, steps_after=10),),
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("more", [{"steps_after": 25}, {"steps_after": 1, "done_after": "complete"}])
+@pytest.mark.parametrize(
+    "more", [{"steps_after": 25}, {"steps_after": 1, "done_after": "complete"}]
+)
 def test_what_a_process_had_held_back_may_come_behind_its_last_error(more: dict[str, Any]) -> None:
-    frames = ("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "    main()", "OutOfMemoryError: no")
-    failed = Case(account=account("FAILED", exit_code=1))
+    frames = (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "    main()",
+        "OutOfMemoryError: no",
+    )
+    failed = JobContext(account=account("FAILED", exit_code=1))
 
-    def found(size: int, case: Case = failed) -> list[tuple[str, str]]:
+    def found(size: int, case: JobContext = failed) -> list[tuple[str, str]]:
         shown = trouble(1, lines=frames, bytes_after=size, **more)
         explained = said(hit("oom", 4, 5.0, bytes_after=size, **more), case=case, troubles=(shown,))
         return [(each.id, each.certainty) for each in explained.diagnoses]
 
     assert found(8000) == [("oom", "likely")]
     assert found(8_000_000) == [], "so much is not held back"
-    assert found(8000, Case()) == [], "nobody says that it failed"
+    assert found(8000, JobContext()) == [], "nobody says that it failed"
 
 
 def test_an_error_that_somebody_caught_was_got_over_by_one_step() -> None:
     def frames(function: str) -> tuple[str, ...]:
-        return ("Traceback (most recent call last):", f'  File "a.py", line 9, in {function}', "    import triton", "ImportError: no")
+        return (
+            "Traceback (most recent call last):",
+            f'  File "a.py", line 9, in {function}',
+            "    import triton",
+            "ImportError: no",
+        )
 
-    for function, found in (("is_available", []), ("_bootstrap", ["oom"]), ("worker", ["oom"]), ("<module>", ["oom"])):
+    for function, found in (
+        ("is_available", []),
+        ("_bootstrap", ["oom"]),
+        ("worker", ["oom"]),
+        ("<module>", ["oom"]),
+    ):
         shown = trouble(1, lines=frames(function), steps_after=1)
         assert ids(said(hit("oom", 4, 5.0, steps_after=1), troubles=(shown,))) == found, function
     shown = trouble(1, lines=frames("is_available"), steps_after=0)
-    assert ids(said(hit("oom", 4, 5.0, steps_after=0), troubles=(shown,))) == ["oom"], "it was raised again, perhaps"
+    assert ids(said(hit("oom", 4, 5.0, steps_after=0), troubles=(shown,))) == ["oom"], (
+        "it was raised again, perhaps"
+    )
 
 
 def test_a_job_that_completed_has_nothing_to_explain() -> None:
-    for case in (Case(account=account("COMPLETED", exit_code=0)), Case(attempts=(AttemptFact(name="7.0", outcome="completed", status=0),))):
+    for case in (
+        JobContext(account=account("COMPLETED", exit_code=0)),
+        JobContext(attempts=(AttemptFact(name="7.0", outcome="completed", status=0),)),
+    ):
         found = said(hit("oom", 1, 5.0), case=case, troubles=(trouble(1),))
-        assert (ids(found), found.unexplained, found.failed, found.consequences) == ([], None, False, ())
+        assert (ids(found), found.unexplained, found.failed, found.consequences) == (
+            [],
+            None,
+            False,
+            (),
+        )
     assert ids(said(hit("oom", 1, 5.0), status=0)) == []
     assert ids(said(hit("oom", 1, 5.0), status=1)) == ["oom"]
 
 
 def test_a_job_whose_step_failed_is_explained_where_that_is_certain() -> None:
-    case = Case(account=account("COMPLETED", exit_code=0, steps=(Step(name="0", state="FAILED", exit_code=1),)))
+    case = JobContext(
+        account=account(
+            "COMPLETED", exit_code=0, steps=(StepUsage(name="0", state="FAILED", exit_code=1),)
+        )
+    )
     assert ids(said(hit("oom", 1, 5.0), case=case)) == ["oom"]
     assert ids(said(hit("stuck", 1, 5.0), case=case)) == []
 
 
 def test_of_a_job_that_runs_or_waits_no_line_is_believed() -> None:
-    assert ids(said(hit("oom", 1, 5.0), case=Case(account=account("RUNNING")), troubles=(trouble(1),))) == []
-    assert said(case=Case(account=account("RUNNING")), troubles=(trouble(1),)).unexplained is None
-    assert ids(said(case=Case(account=account("PENDING", reason="QOSMaxJobsPerUserLimit")))) == ["pending"]
-    assert ids(said(case=Case(account=account("PENDING", reason="Priority")))) == []
+    assert (
+        ids(
+            said(
+                hit("oom", 1, 5.0),
+                case=JobContext(account=account("RUNNING")),
+                troubles=(trouble(1),),
+            )
+        )
+        == []
+    )
+    assert (
+        said(case=JobContext(account=account("RUNNING")), troubles=(trouble(1),)).unexplained
+        is None
+    )
+    assert ids(
+        said(case=JobContext(account=account("PENDING", reason="QOSMaxJobsPerUserLimit")))
+    ) == ["pending"]
+    assert ids(said(case=JobContext(account=account("PENDING", reason="Priority")))) == []
 
 
 def test_earlier_starts_are_history() -> None:
@@ -192,60 +330,82 @@ def test_earlier_starts_are_history() -> None:
         AttemptFact(name="7.0", started=0.0, outcome="requeued", last_step=40, reason="deadline"),
         AttemptFact(name="7.1", started=1000.0),
     )
-    found = said(hit("oom", 1, 500.0), hit("link", 9, 1500.0), case=Case(attempts=attempts, account=account("FAILED")))
+    found = said(
+        hit("oom", 1, 500.0),
+        hit("link", 9, 1500.0),
+        case=JobContext(attempts=attempts, account=account("FAILED")),
+    )
     assert ids(found) == ["link"]
     assert found.history == ("7.0: requeued at step 40 (deadline)",)
-    found = said(hit("oom", 1, 500.0, attempt="7.0"), hit("link", 9, None, attempt="7.1"), case=Case(attempts=attempts))
+    found = said(
+        hit("oom", 1, 500.0, attempt="7.0"),
+        hit("link", 9, None, attempt="7.1"),
+        case=JobContext(attempts=attempts),
+    )
     assert (ids(found), found.history) == (["link"], ("7.0: requeued at step 40 (deadline, oom)",))
     found = said(hit("oom", 1, None, part=0, parts=1), hit("link", 9, None, part=1, parts=1))
     assert (ids(found), found.history) == (["link"], ("start 1: oom",))
 
 
-def test_clocks_that_differ_are_set_right_by_the_samples() -> None:
-    def sample(rank: int, step: int, at: float) -> Sample:
-        return Sample(time_ms=int(at * 1000), step=step, event="step", host=f"n{rank}", rank=rank, world_size=2, local_rank=0)
-
-    samples = tuple(sample(rank, step, step * 10.0 + 300 * rank) for rank in range(2) for step in range(1, 6))
-    assert engine_order.skews(samples) == {"n1": 300.0}
+def test_clocks_that_differ_are_set_right() -> None:
     hits = (hit("link", 1, 100.0, file="a.log", node="n0"), hit("oom", 1, 380.0, node="n1"))
     assert ids(said(*hits)) == ["link"]
-    assert ids(said(*hits, case=Case(samples=samples))) == ["oom"]
+    assert ids(said(*hits, case=JobContext(extra={"clocks": {"n1": 300.0}}))) == ["oom"]
 
 
-def trouble(line: int, **more: Any) -> Trouble:
-    given = {"file": "job.log", "lines": ("Traceback (most recent call last):", "KeyError: 1"), "error": "KeyError: 1", "traceback": True}
-    return Trouble(**{**given, "line": line, "order": (0, line), **more})
+def trouble(line: int, **more: Any) -> ErrorExcerpt:
+    given = {
+        "file": "job.log",
+        "lines": ("Traceback (most recent call last):", "KeyError: 1"),
+        "error": "KeyError: 1",
+        "traceback": True,
+    }
+    return ErrorExcerpt(**{**given, "line": line, "order": (0, line), **more})
 
 
 def test_what_a_launcher_says_behind_a_traceback_does_not_hide_it() -> None:
-    failed = Case(account=account("FAILED", exit_code=1))
-    soft = trouble(1, at=1.0, lines=("lib: error: no triton",), error="lib: error: no triton", traceback=False)
+    failed = JobContext(account=account("FAILED", exit_code=1))
+    soft = trouble(
+        1, at=1.0, lines=("lib: error: no triton",), error="lib: error: no triton", traceback=False
+    )
     own = trouble(200, at=5.0)
-    launchers = trouble(215, at=6.0, lines=("Traceback (most recent call last):", "x.ChildFailedError:"), error="x.ChildFailedError:")
+    launchers = trouble(
+        215,
+        at=6.0,
+        lines=("Traceback (most recent call last):", "x.ChildFailedError:"),
+        error="x.ChildFailedError:",
+    )
     ends = (hit("torchelastic-child-failed", 210, 6.0), hit("torchelastic-child-failed", 217, 6.0))
     for troubles, line in (((soft, own, launchers), 200), ((soft, launchers), 1)):
         found = said(*ends, case=failed, troubles=troubles)
-        assert found.unexplained is not None
         assert found.unexplained.line == line
 
 
 def test_a_crash_is_of_the_rank_that_torch_saw_crash_first() -> None:
     def rank(rule_id: str, code: int) -> int | None:
-        return said(hit(rule_id, 1, 5.0), first_failed=(FirstFailed(rank=3, node="n2", at=5.0, exit_code=code),)).diagnoses[0].rank
+        return (
+            said(
+                hit(rule_id, 1, 5.0),
+                first_failed=(FirstFailed(rank=3, node="n2", at=5.0, exit_code=code),),
+            )
+            .diagnoses[0]
+            .rank
+        )
 
     assert (rank("segfault", -11), rank("segfault", -9), rank("segfault", 1)) == (3, 3, None)
     assert rank("stuck", -11) is None, "who gave up first is not who was missing"
 
 
 def test_where_no_rule_fits_the_earliest_error_of_the_first_rank_is_shown() -> None:
-    failed = Case(account=account("FAILED", exit_code=1))
-    early, late = trouble(1, at=5.0, rank=0, lines=("ValueError: late",)), trouble(1, at=9.0, rank=3, file="b.log")
+    failed = JobContext(account=account("FAILED", exit_code=1))
+    early, late = (
+        trouble(1, at=5.0, rank=0, lines=("ValueError: late",)),
+        trouble(1, at=9.0, rank=3, file="b.log"),
+    )
     found = said(case=failed, troubles=(late, early))
     assert found.failed
-    assert found.unexplained is not None
     assert (found.unexplained.rank, found.unexplained.since) == (0, "1970-01-01T00:00:05")
     found = said(case=failed, troubles=(late, early), first_failed=(FirstFailed(rank=3),))
-    assert found.unexplained is not None
     assert found.unexplained.rank == 3
     assert said(case=failed).failed
     assert said(case=failed).unexplained is None
@@ -254,29 +414,37 @@ def test_where_no_rule_fits_the_earliest_error_of_the_first_rank_is_shown() -> N
 def test_of_bare_logs_only_what_ends_a_program_counts_as_a_failure() -> None:
     assert said(troubles=(trouble(1),)).unexplained is not None
     assert said(troubles=(trouble(1, steps_after=5),)).unexplained is None
-    assert said(troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)).unexplained is None
-    assert not said(troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)).failed
+    assert (
+        said(
+            troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)
+        ).unexplained
+        is None
+    )
+    assert not said(
+        troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)
+    ).failed
 
 
 def test_a_consequence_is_not_shown_as_the_first_error() -> None:
-    failed = Case(account=account("FAILED"))
-    found = said(hit("killed", 3, 4.0), case=failed, troubles=(trouble(1, at=4.0, error="SignalException"), trouble(200, at=9.0)))
-    assert found.unexplained is not None
+    failed = JobContext(account=account("FAILED"))
+    found = said(
+        hit("killed", 3, 4.0),
+        case=failed,
+        troubles=(trouble(1, at=4.0, error="SignalException"), trouble(200, at=9.0)),
+    )
     assert found.unexplained.line == 200
 
 
 def test_a_lone_network_error_behind_an_unknown_error_of_another_rank_is_no_cause() -> None:
-    failed = Case(account=account("FAILED"))
+    failed = JobContext(account=account("FAILED"))
     link, unknown = hit("link", 1, 20.0, rank=5, file="b.log"), trouble(400, at=5.0, rank=2)
     found = said(link, case=failed, troubles=(unknown,))
     assert ids(found) == []
-    assert found.unexplained is not None
     assert found.unexplained.rank == 2
     assert ids(said(link, case=failed, troubles=(replace(unknown, at=30.0),))) == ["link"]
     stuck = hit("stuck", 30, 20.0, rank=0)
     found = said(stuck, case=failed, troubles=(trouble(5, rank=2),))
     assert ids(found) == [], "one that says no time, before it in its file"
-    assert found.unexplained is not None
     assert found.unexplained.rank == 2
     assert ids(said(stuck, case=failed, troubles=(trouble(40, rank=2),))) == ["stuck"]
 
@@ -290,40 +458,129 @@ def test_sentences_with_names_that_are_not_known_go_but_for_the_first() -> None:
     assert diagnosis.fix.text.endswith("type this")
 
 
-@pytest.mark.parametrize(("what", "shown"), [("which model?", "It said: which model?"), ("no", "It said: no."), ("no.", "It said: no.")])
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [("which model?", "It said: which model?"), ("no", "It said: no."), ("no.", "It said: no.")],
+)
 def test_what_is_quoted_at_the_end_of_a_sentence_keeps_its_own_stop(what: str, shown: str) -> None:
     assert text.sentences("It said: {what}.", {"what": what}, {"what"}) == shown
 
 
 def test_braces_of_a_shell_are_text() -> None:
-    assert text.lines("echo ${HOME} {print} {rank}", {"rank": "3"}, {"rank"}) == "echo ${HOME} {print} 3"
+    assert (
+        text.filled_lines("echo ${HOME} {print} {rank}", {"rank": "3"}, {"rank"})
+        == "echo ${HOME} {print} 3"
+    )
 
 
 def test_the_rank_is_taken_from_the_copy_of_the_line_in_the_ranks_own_file() -> None:
     shared = hit("oom", 1, 5.0)
-    (diagnosis,) = said(shared, hit("oom", 1, 5.0, file="rank-3.log", rank=3, node="n2", count=0)).diagnoses
+    (diagnosis,) = said(
+        shared, hit("oom", 1, 5.0, file="rank-3.log", rank=3, node="n2", count=0)
+    ).diagnoses
     assert (diagnosis.rank, diagnosis.node) == (3, "n2")
     assert [each.file for each in diagnosis.evidence] == ["job.log"]
 
 
 def test_where_the_first_line_names_no_process_a_later_one_of_the_same_start_does() -> None:
     first = hit("oom", 1, 5.0, shown="slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.")
-    later = hit("oom", 2, 5.0, rank=2, node="gpu012", shown="srun: error: gpu012: task 2: Out Of Memory")
+    later = hit(
+        "oom", 2, 5.0, rank=2, node="gpu012", shown="srun: error: gpu012: task 2: Out Of Memory"
+    )
     (diagnosis,) = said(first, later).diagnoses
     assert (diagnosis.rank, diagnosis.node) == (2, "gpu012")
     (diagnosis,) = said(first, replace(later, part=1, parts=1)).diagnoses
     assert (diagnosis.rank, diagnosis.node) == (None, None), "of another start"
-    (diagnosis,) = said(first, later, first_failed=(FirstFailed(rank=6, node="gpu013", at=4.0),)).diagnoses
+    (diagnosis,) = said(
+        first, later, first_failed=(FirstFailed(rank=6, node="gpu013", at=4.0),)
+    ).diagnoses
     assert (diagnosis.rank, diagnosis.node) == (6, "gpu013"), "torch saw which one was the first"
 
 
 def test_the_node_that_a_line_names_is_the_one_and_not_the_node_that_wrote_of_it() -> None:
-    writer = hit("oom", 1, 5.0, node="gpu012", shown="slurmstepd-gpu012: error: *** JOB 7 ON gpu012 CANCELLED")
-    (diagnosis,) = said(writer, hit("oom", 2, 5.0, node="gpu013", shown="Node failure on gpu013", groups={"node": "gpu013"})).diagnoses
+    writer = hit(
+        "oom",
+        1,
+        5.0,
+        node="gpu012",
+        shown="slurmstepd-gpu012: error: *** JOB 7 ON gpu012 CANCELLED",
+    )
+    (diagnosis,) = said(
+        writer,
+        hit(
+            "oom", 2, 5.0, node="gpu013", shown="Node failure on gpu013", groups={"node": "gpu013"}
+        ),
+    ).diagnoses
     assert diagnosis.node == "gpu013"
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED by 1000"])
 def test_the_end_is_said_in_the_schedulers_words(state: str) -> None:
-    found = said(case=Case(account=account(state, exit_code=1, elapsed_s=65, time_limit_s=3600)))
+    found = said(
+        case=JobContext(account=account(state, exit_code=1, elapsed_s=65, time_limit_s=3600))
+    )
     assert found.ended == f"job 7: {state}, exit code 1:0, ran for 00:01:05 of 01:00:00"
+
+
+def bare_log(folder: Path, *lines: str) -> Explanation:
+    """Return what is said of a log of which nothing else is known."""
+    path = folder / "slurm-7.out"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    seen = scan.scan(files.of_paths([path]), rules.shipped())
+    return engine.explain(
+        JobContext(), seen.hits, rules.shipped(), troubles=seen.troubles, status=seen.status
+    )
+
+
+MODULE = 'Lmod has detected the following error: The following module(s) are unknown: "cuda/99"'
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is free."
+CANCELLED = "slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT 2026-11-20T10:00:00{why} ***"
+FRAMES = ("Traceback (most recent call last):", '  File "train.py", line 9, in <module>')
+
+
+@pytest.mark.parametrize(
+    ("behind", "expected"),
+    [
+        ((), ["module-unknown"]),
+        (("ModuleNotFoundError: No module named 'torch'",), ["module-unknown"]),
+        ((*FRAMES, OOM), ["cuda-oom"]),
+        ((*FRAMES, "ValueError: no rule knows this"), []),
+        (("{'loss': 2.0, 'epoch': 0.1}", "{'loss': 1.9, 'epoch': 0.2}"), []),
+        ((CANCELLED.format(job=7, why=" DUE TO TIME LIMIT"),), ["time-limit"]),
+    ],
+)
+def test_a_message_of_the_set_up_is_the_cause_only_where_nothing_else_came_behind_it(
+    behind: tuple[str, ...], expected: list[str], tmp_path: Path
+) -> None:
+    found = bare_log(tmp_path, MODULE, *behind)
+    assert [each.id for each in found.diagnoses] == expected
+    assert (found.unexplained is not None) == any("no rule" in line for line in behind)
+
+
+def test_of_jobs_in_one_file_the_last_one_is_explained(tmp_path: Path) -> None:
+    first, last = CANCELLED.format(job=7, why=""), CANCELLED.format(job=8, why=" DUE TO TIME LIMIT")
+    found = bare_log(tmp_path, *FRAMES, OOM, first, "loading", last)
+    assert [(each.id, each.evidence[0].line) for each in found.diagnoses] == [("time-limit", 6)]
+
+
+def test_two_causes_of_different_areas_that_claim_the_end_are_both_only_likely() -> None:
+    found = said(hit("oom", 10), hit("link", 90))
+    assert [(each.id, each.certainty) for each in found.diagnoses] == [
+        ("oom", "likely"),
+        ("link", "likely"),
+    ]
+
+
+@pytest.mark.parametrize("behind", [0, 100])
+def test_an_error_without_its_traceback_is_shown_where_it_is_the_last_word(
+    behind: int, tmp_path: Path
+) -> None:
+    found = bare_log(tmp_path, "ValueError: no rule knows this", *["a line of text"] * behind * 2)
+    assert (found.unexplained is not None) == (behind == 0)
+
+
+@pytest.mark.parametrize("line", [MODULE, OOM, CANCELLED.format(job=7, why=" DUE TO TIME LIMIT")])
+def test_on_a_log_of_another_no_fix_needs_a_project(line: str, tmp_path: Path) -> None:
+    found = bare_log(tmp_path, line)
+    assert found.diagnoses
+    assert not any("hpctrain" in each.fix.text for each in found.diagnoses)

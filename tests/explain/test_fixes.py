@@ -1,38 +1,39 @@
-"""Fixes: in the job's own numbers, never another training, never more than there is, never what the job has already."""
+"""The fixes of single jobs: what is changed, and what is only said."""
 
-from __future__ import annotations
-
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from fixes_case import GIB, config, new, sample, text, training
-
-from hpctrain.explain.case import Case
 from hpctrain.explain.fixes import FIXES
-from hpctrain.explain.model import Change, Fix
+from hpctrain.explain.model import AttemptFact, Change, Fix, JobContext
 from hpctrain.fit import memory
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.shape import ModelShape, read_shape
-from hpctrain.scheduler.parse import memory_size
-from hpctrain.scheduler.parse.accounting import Account
+from hpctrain.slurm.notations import units
+from hpctrain.slurm.notations.accounting import JobUsage
+from tests.explain.fixes_case import GIB, T0, config, new, sample, text, training
 
 MIB = 1 << 20
 SHAPE = read_shape(
     {
-        "model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
-        "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True,
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "tie_word_embeddings": True,
     }
-)  # fmt: skip
+)
 
 
-def fit_json(layout: Layout, *, gpu_bytes: int = 40 * GIB, shape: ModelShape = SHAPE) -> dict[str, Any]:
+def fit_json(
+    layout: Layout, *, gpu_bytes: int = 40 * GIB, shape: ModelShape = SHAPE
+) -> dict[str, Any]:
     return {
         "schema": 1,
         "layout": asdict(layout),
@@ -43,12 +44,15 @@ def fit_json(layout: Layout, *, gpu_bytes: int = 40 * GIB, shape: ModelShape = S
     }
 
 
-# -- GPU memory --------------------------------------------------------------------------------------------------------
+# -- GPU memory ------------------------------------------------------------------------------------
 
 
 def test_half_the_micro_batch_where_nothing_is_measured() -> None:
-    fixed = FIXES["gpu_batch"](Case(config=config()), {})
-    assert text(fixed).splitlines()[0] == "per_device_train_batch_size: 4 -> 2, gradient_accumulation_steps: 8 -> 16"
+    fixed = FIXES["gpu_batch"](JobContext(config=config()), {})
+    assert (
+        text(fixed).splitlines()[0]
+        == "per_device_train_batch_size: 4 -> 2, gradient_accumulation_steps: 8 -> 16"
+    )
     assert fixed == Fix(
         text=text(fixed),
         changes=(
@@ -59,43 +63,52 @@ def test_half_the_micro_batch_where_nothing_is_measured() -> None:
 
 
 def test_the_largest_micro_batch_that_fits_by_the_formula() -> None:
-    """With room for exactly 6 of 16 rows and a little, 4 is the largest divisor of the batch that fits."""
+    """With room for exactly 6 of 16 rows and a little, 4 is the largest divisor of the batch that
+    fits.
+    """
     asked = Layout(gpus_per_node=4, micro_batch=16, accumulation=2, length=2048)
     room = int(memory.gpu_memory(SHAPE, replace(asked, micro_batch=6, accumulation=1)).total / 0.92)
-    case = Case(config=training(per_device_train_batch_size="16", gradient_accumulation_steps="2"), fit=fit_json(asked, gpu_bytes=room))
+    case = JobContext(
+        config=training(per_device_train_batch_size="16", gradient_accumulation_steps="2"),
+        fit=fit_json(asked, gpu_bytes=room),
+    )
     assert new(FIXES["gpu_batch"](case, {})) == {
-        "training.per_device_train_batch_size": 4, "training.gradient_accumulation_steps": 8,
-    }  # fmt: skip
-    assert "the global batch stays 128 rows" in text(FIXES["gpu_batch"](case, {}))
-
-
-def test_what_the_job_has_shown_counts_more_than_the_formula() -> None:
-    """It ran out although the formula says that it fits: so it needs more, and 15 rows, which fit by the formula alone, are too many."""
-    asked = Layout(gpus_per_node=4, micro_batch=16, accumulation=15, length=2048)
-    room = int(memory.gpu_memory(SHAPE, asked).total * 1.5)
-    said = training(per_device_train_batch_size="16", gradient_accumulation_steps="15")
-    micro = new(FIXES["gpu_batch"](Case(config=said, fit=fit_json(asked, gpu_bytes=room)), {}))["training.per_device_train_batch_size"]
-    assert 8 <= micro < 15
-    assert memory.gpu_memory(SHAPE, replace(asked, micro_batch=micro)).total * 1.5 < 0.95 * room
+        "training.per_device_train_batch_size": 4,
+        "training.gradient_accumulation_steps": 8,
+    }
+    assert "the global batch stays 128 sequences" in text(FIXES["gpu_batch"](case, {}))
 
 
 def test_checkpointing_where_the_micro_batch_is_one() -> None:
     asked = Layout(gpus_per_node=4, micro_batch=1, accumulation=8, length=8192)
-    assert memory.gpu_memory(SHAPE, replace(asked, checkpointing="full")).total < 0.7 * memory.gpu_memory(SHAPE, asked).total
-    case = Case(
+    assert (
+        memory.gpu_memory(SHAPE, replace(asked, checkpointing="full")).total
+        < 0.7 * memory.gpu_memory(SHAPE, asked).total
+    )
+    case = JobContext(
         config=training(per_device_train_batch_size="1"),
         fit=fit_json(asked, gpu_bytes=int(memory.gpu_memory(SHAPE, asked).total * 0.9)),
     )
     assert new(FIXES["gpu_batch"](case, {})) == {"training.activation_checkpointing": True}
-    asked_off = replace(case, config=training(per_device_train_batch_size="1", gradient_checkpointing="false"))
+    asked_off = replace(
+        case, config=training(per_device_train_batch_size="1", gradient_checkpointing="false")
+    )
     assert new(FIXES["gpu_batch"](asked_off, {})) == {"training.gradient_checkpointing": True}
 
 
-def tight(step: int | None) -> Case:
-    """Micro batch 1 with checkpointing, and weights that do not fit one GPU: only dividing them helps."""
-    asked = Layout(gpus_per_node=4, micro_batch=1, accumulation=8, length=1024, checkpointing="full")
+def tight(step: int | None) -> JobContext:
+    """Micro batch 1 with checkpointing, and weights that do not fit one GPU: only dividing them
+    helps.
+    """
+    asked = Layout(
+        gpus_per_node=4, micro_batch=1, accumulation=8, length=1024, checkpointing="full"
+    )
     room = int(memory.gpu_memory(SHAPE, asked).total * 0.8)
-    return Case(config=training(per_device_train_batch_size="1"), fit=fit_json(asked, gpu_bytes=room), step=step)
+    return JobContext(
+        config=training(per_device_train_batch_size="1"),
+        fit=fit_json(asked, gpu_bytes=room),
+        step=step,
+    )
 
 
 def test_sharding_before_the_first_step_and_only_said_after_it() -> None:
@@ -105,158 +118,357 @@ def test_sharding_before_the_first_step_and_only_said_after_it() -> None:
     assert "cannot be resumed" in text(later)
 
 
-def test_what_would_fit_where_nothing_does() -> None:
-    asked = Layout(gpus_per_node=1, micro_batch=1, accumulation=8, length=1024, checkpointing="full")
-    room = int(memory.gpu_memory(SHAPE, asked).total * 0.8)
-    fixed = FIXES["gpu_batch"](Case(config=training(per_device_train_batch_size="1"), fit=fit_json(asked, gpu_bytes=room)), {})
-    assert new(fixed) == {}
-    assert "not even 1 with checkpointing" in text(fixed)
-    assert "use_peft: true" in text(fixed)
-
-
-def test_an_evaluation_that_does_not_fit_leaves_the_training_alone() -> None:
-    samples = (sample(0, "train_begin"), sample(1, "first_step"), sample(100))
-    said = training(eval_strategy="steps", eval_steps="100", per_device_eval_batch_size="16")
-    assert new(FIXES["gpu_batch"](Case(config=said, samples=samples), {})) == {"training.per_device_eval_batch_size": 8}
-
-
 def test_of_a_script_of_ones_own_it_is_only_said() -> None:
-    fixed = FIXES["gpu_batch"](Case(config=config(script="train.py")), {})
+    fixed = FIXES["gpu_batch"](JobContext(config=config(script="train.py")), {})
     assert new(fixed) == {}
     assert "per_device_train_batch_size: 4 -> 2" in text(fixed)
 
 
 _LAYOUTS = st.builds(
-    Layout, micro_batch=st.integers(1, 24), accumulation=st.integers(1, 12), length=st.sampled_from([256, 1024, 4096]),
-    checkpointing=st.sampled_from(["off", "full"]), gpus_per_node=st.sampled_from([1, 2, 8]),
+    Layout,
+    micro_batch=st.integers(1, 24),
+    accumulation=st.integers(1, 12),
+    length=st.sampled_from([256, 1024, 4096]),
+    checkpointing=st.sampled_from(["off", "full"]),
+    gpus_per_node=st.sampled_from([1, 2, 8]),
     sharding=st.sampled_from(["ddp", "fsdp", "zero2"]),
-)  # fmt: skip
+)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@given(asked=_LAYOUTS, part=st.floats(0.05, 1.5), known=st.booleans(), step=st.sampled_from([None, 40]))
-def test_the_global_batch_never_changes(asked: Layout, part: float, known: bool, step: int | None) -> None:
-    micro, accumulation, gpus, sharding = asked.micro_batch, asked.accumulation, asked.gpus_per_node, asked.sharding
-    said = training(per_device_train_batch_size=str(micro), gradient_accumulation_steps=str(accumulation)) | {"sharding": sharding}
+@given(
+    asked=_LAYOUTS, part=st.floats(0.05, 1.5), known=st.booleans(), step=st.sampled_from([None, 40])
+)
+def test_the_global_batch_never_changes(
+    asked: Layout, part: float, known: bool, step: int | None
+) -> None:
+    micro, accumulation, gpus, sharding = (
+        asked.micro_batch,
+        asked.accumulation,
+        asked.gpus_per_node,
+        asked.sharding,
+    )
+    said = training(
+        per_device_train_batch_size=str(micro), gradient_accumulation_steps=str(accumulation)
+    ) | {"sharding": sharding}
     room = int(memory.gpu_memory(SHAPE, asked).total * part)
-    fixed = FIXES["gpu_batch"](Case(config=said, fit=fit_json(asked, gpu_bytes=room) if known else None, step=step, world_size=gpus), {})
+    fixed = FIXES["gpu_batch"](
+        JobContext(
+            config=said,
+            fit=fit_json(asked, gpu_bytes=room) if known else None,
+            step=step,
+            world_size=gpus,
+        ),
+        {},
+    )
     if fixed is None:
         return
     values = new(fixed)
-    rows = values.get("training.per_device_train_batch_size", micro), values.get("training.gradient_accumulation_steps", accumulation)
+    rows = (
+        values.get("training.per_device_train_batch_size", micro),
+        values.get("training.gradient_accumulation_steps", accumulation),
+    )
     assert rows[0] * rows[1] == micro * accumulation
     assert rows[0] <= micro
     assert all(str(change.old).lower() != str(change.new).lower() for change in fixed.changes)
-    assert not {"resources.nodes", "resources.gpus_per_node", "training.max_length", "training.learning_rate"} & set(values)
+    assert not {
+        "resources.nodes",
+        "resources.gpus_per_node",
+        "training.max_length",
+        "training.learning_rate",
+    } & set(values)
 
 
-# -- fragmentation -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("torch", "variable", "name"),
-    [
-        (None, None, "PYTORCH_CUDA_ALLOC_CONF"),
-        ("2.9.1+cu128", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-        ("2.13.0+cu130", "PYTORCH_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-        ("2.6.0", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
-    ],
-)
-def test_the_variable_that_this_torch_heeds(torch: str | None, variable: str | None, name: str) -> None:
-    case = Case(config=config(), extra={"torch": torch} if torch else {})
-    fixed = FIXES["fragmentation"](case, {"variable": variable} if variable else {})
-    assert new(fixed) == {f"environment.env.{name}": "expandable_segments:True"}
+# -- fragmentation ---------------------------------------------------------------------------------
 
 
 def test_a_variable_that_is_set_already() -> None:
     held = config(environment={"env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}})
-    assert new(FIXES["fragmentation"](Case(config=held), {})) == {
+    assert new(FIXES["fragmentation"](JobContext(config=held), {})) == {
         "environment.env.PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"
     }
     done = config(environment={"env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}})
-    assert FIXES["fragmentation"](Case(config=done), {}) is None
+    assert FIXES["fragmentation"](JobContext(config=done), {}) is None
 
 
-# -- the host ----------------------------------------------------------------------------------------------------------
+# -- the host --------------------------------------------------------------------------------------
 
 
 def test_more_memory() -> None:
-    fixed = FIXES["host_memory"](Case(config=config(), samples=(sample(),)), {})
-    assert text(fixed).splitlines() == ["--mem 64G -> 96G", "the samples saw 63.5 GiB of 64.0 GiB"]
+    fixed = FIXES["host_memory"](JobContext(config=config(), samples=(sample(),)), {})
+    assert text(fixed).splitlines() == ["--mem 64G -> 96G", "the samples saw 63.5 GiB of 64 GiB"]
     assert new(fixed) == {"resources.mem": "96G"}
 
 
 def test_memory_without_a_config_is_only_said() -> None:
-    account = Account(job_id="7", scheduler="slurm", state="OUT_OF_MEMORY", memory_bytes=32 * GIB)
-    fixed = FIXES["host_memory"](Case(account=account), {})
+    account = JobUsage(job_id="7", scheduler="slurm", state="OUT_OF_MEMORY", memory_bytes=32 * GIB)
+    fixed = FIXES["host_memory"](JobContext(account=account), {})
     assert (text(fixed).splitlines()[0], new(fixed)) == ("--mem 32G -> 48G", {})
 
 
 def test_memory_for_each_core() -> None:
     said = config(resources={"nodes": 1, "gpus_per_node": 4, "mem_per_cpu": 4 * GIB})
-    fixed = FIXES["host_memory"](Case(config=said, samples=(sample(),)), {})
-    assert (text(fixed).splitlines()[0], new(fixed)) == ("--mem-per-cpu 4G -> 6G", {"resources.mem_per_cpu": "6G"})
+    fixed = FIXES["host_memory"](JobContext(config=said, samples=(sample(),)), {})
+    assert (text(fixed).splitlines()[0], new(fixed)) == (
+        "--mem-per-cpu 4G -> 6G",
+        {"resources.mem_per_cpu": "6G"},
+    )
 
 
 def test_a_node_has_no_more_than_it_has() -> None:
-    small = Case(config=training(dataloader_num_workers="8"), samples=(sample(),), node_memory_bytes=80 * GIB)
+    small = JobContext(
+        config=training(dataloader_num_workers="8"), samples=(sample(),), node_memory_bytes=80 * GIB
+    )
     assert text(FIXES["host_memory"](small, {})).splitlines()[0] == "--mem 64G -> 0"
     full = replace(small, node_memory_bytes=64 * GIB)
     assert new(FIXES["host_memory"](full, {})) == {"training.dataloader_num_workers": 4}
     no_workers = replace(full, config=config())
-    assert new(FIXES["host_memory"](no_workers, {})) == {}
-    assert "fsdp" in text(FIXES["host_memory"](no_workers, {}))
-
-
-def test_a_leak_gets_what_it_needs_to_the_end() -> None:
-    samples = tuple(
-        sample(step, rss_mib=2000 + 50 * step, cgroup_used_mib=25_000 + 50 * step, cgroup_limit_mib=65_536)
-        for step in (10, 100, 200, 400, 800)
-    )
-    fixed = FIXES["host_memory"](Case(config=config(), samples=samples, max_steps=1600), {})
-    assert new(fixed) == {"resources.mem": "128G"}  # (25,000 + 50 x 1600) MiB and 15 %
-    assert "a leak" in text(fixed)
+    assert FIXES["host_memory"](no_workers, {}) is None
 
 
 @given(
-    mem=st.integers(512, 400_000).map(lambda mib: mib * MIB), node=st.none() | st.integers(512, 500_000).map(lambda mib: mib * MIB),
-    workers=st.integers(0, 16), used=st.integers(1, 600_000),
-)  # fmt: skip
+    mem=st.integers(512, 400_000).map(lambda mib: mib * MIB),
+    node=st.none() | st.integers(512, 500_000).map(lambda mib: mib * MIB),
+    workers=st.integers(0, 16),
+    used=st.integers(1, 600_000),
+)
 @example(mem=GIB, node=1_600 * MIB, workers=0, used=1)
-def test_sizes_only_grow_and_stay_below_the_node(mem: int, node: int | None, workers: int, used: int) -> None:
+@example(mem=3_414 * MIB, node=5_121 * MIB, workers=0, used=1)
+def test_sizes_only_grow_and_stay_below_the_node(
+    mem: int, node: int | None, workers: int, used: int
+) -> None:
     said = training(dataloader_num_workers=str(workers))
     said["resources"] = {**said["resources"], "mem": mem}
-    seen = sample(cgroup_limit_mib=mem // MIB, cgroup_used_mib=used, node_total_mib=None, node_used_mib=None)
-    fixed = FIXES["host_memory"](Case(config=said, samples=(seen,), node_memory_bytes=node), {})
+    seen = sample(
+        cgroup_limit_mib=mem // MIB, cgroup_used_mib=used, node_total_mib=None, node_used_mib=None
+    )
+    fixed = FIXES["host_memory"](
+        JobContext(config=said, samples=(seen,), node_memory_bytes=node), {}
+    )
     if fixed is None:
         return
     for change in fixed.changes:
         if change.key == "resources.mem":
-            size = memory_size.parse(str(change.new))
+            size = units.parse_memory(str(change.new))
             assert size == 0 or mem < size
             assert node is None or size <= node
         else:
-            assert (change.key, int(str(change.new)) < workers) == ("training.dataloader_num_workers", True)
+            assert (change.key, int(str(change.new)) < workers) == (
+                "training.dataloader_num_workers",
+                True,
+            )
+
+
+# -- Fixes of time, of the job itself, and what is true of all of them
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def slow(**more: Any) -> JobContext:
+    said: dict[str, Any] = {
+        "config": config(),
+        "step": 7000,
+        "max_steps": 9000,
+        "step_s": 2.0,
+        "account": JobUsage(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=4 * 3600),
+        "attempts": (AttemptFact(name="7.0", started=T0, ended=T0 + 4 * 3600),),
+    }
+    return JobContext(**{**said, **more})
+
+
+def test_a_longer_time_limit() -> None:
+    fixed = FIXES["time_limit"](slow(), {})
+    # 4 h and 2000 steps of 2 s, a tenth more, in quarters of an hour
+    assert text(fixed).splitlines()[0] == "--time 04:00:00 -> 05:45:00"
+    assert new(fixed) == {"resources.time": "05:45:00"}
+    doubled = FIXES["time_limit"](slow(step_s=None), {})
+    assert new(doubled) == {"resources.time": "08:00:00"}
+    assert "nothing says how many steps are left" in text(doubled)
+    at_most = FIXES["time_limit"](slow(step_s=None, extra={"time_max_s": 5 * 3600}), {})
+    assert new(at_most) == {"resources.time": "05:00:00"}
+    assert FIXES["time_limit"](slow(step_s=None, extra={"time_max_s": 4 * 3600}), {}) is None
+
+
+def test_a_partition_that_allows_no_more() -> None:
+    capped = slow(extra={"time_max_s": 5 * 3600})
+    assert new(FIXES["time_limit"](capped, {})) == {"resources.time": "05:00:00"}
+    alone = replace(capped, config=config(restart={"mode": "off", "max": 10}))
+    assert new(FIXES["time_limit"](alone, {})) == {
+        "resources.time": "05:00:00",
+        "restart.mode": "requeue",
+    }
+    assert FIXES["time_limit"](slow(extra={"time_max_s": 4 * 3600}), {}) is None, (
+        "it has all there is, and goes on by itself"
+    )
+    own = replace(capped, config=config(script="train.py"))
+    assert new(FIXES["time_limit"](own, {})) == {"resources.time": "05:00:00"}
+    assert "your script must resume" in text(FIXES["time_limit"](own, {}))
+
+
+@given(
+    had=st.integers(60, 30 * 86_400),
+    step=st.integers(0, 10**5),
+    left=st.integers(1, 10**5),
+    step_s=st.floats(0.001, 600),
+    most=st.none() | st.integers(60, 60 * 86_400),
+)
+def test_a_limit_only_grows_and_stays_below_the_partitions(
+    had: int, step: int, left: int, step_s: float, most: int | None
+) -> None:
+    account = JobUsage(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=had)
+    case = slow(
+        account=account,
+        step=step,
+        max_steps=step + left,
+        step_s=step_s,
+        extra={} if most is None else {"time_max_s": most},
+    )
+    fixed = FIXES["time_limit"](case, {})
+    for change in fixed.changes if fixed is not None else ():
+        if change.key == "resources.time":
+            seconds = units.parse_time(str(change.new))
+            assert seconds is not None
+            assert had < seconds
+            assert most is None or seconds <= most
+
+
+def test_a_limit_that_is_refused_is_cut() -> None:
+    said = config(resources={"time": 2 * 86_400}, restart={"mode": "off"})
+    fixed = FIXES["time_max"](JobContext(config=said, extra={"time_max_s": 86_400}), {})
+    assert text(fixed).splitlines()[0] == "--time 2-00:00:00 -> 1-00:00:00"
+    assert new(fixed) == {"resources.time": "1-00:00:00", "restart.mode": "requeue"}
+    assert FIXES["time_max"](JobContext(config=config(), extra={"time_max_s": 86_400}), {}) is None
+    assert FIXES["time_max"](JobContext(config=config()), {}) is None
+
+
+# -- the job ---------------------------------------------------------------------------------------
+
+
+def test_a_node_is_left_out() -> None:
+    assert new(
+        FIXES["exclude_node"](JobContext(config=config()), {"node": "n3.cluster.example"})
+    ) == {"sbatch.exclude": "n3"}
+    account = JobUsage(job_id="7", scheduler="slurm", state="NODE_FAIL", failed_node="n3")
+    assert text(FIXES["exclude_node"](JobContext(account=account), {})).startswith("--exclude=n3\n")
+    held = JobContext(config=config(sbatch={"exclude": "n[1-2]"}))
+    assert new(FIXES["exclude_node"](held, {"node": "n3"})) == {"sbatch.exclude": "n[1-2],n3"}
+    assert FIXES["exclude_node"](held, {"node": "n2"}) is None
+    assert FIXES["exclude_node"](JobContext(config=config()), {"node": "n3; rm -rf ~"}) is None
+
+
+def test_offline() -> None:
+    online = JobContext(config=config(offline=False))
+    assert new(FIXES["offline"](online, {"repo": "Qwen/Qwen2.5-0.5B"})) == {"offline": True}
+    fixed = FIXES["offline"](JobContext(config=config()), {"repo": "Qwen/Qwen2.5-0.5B"})
+    assert (text(fixed).splitlines()[0], new(fixed)) == (
+        "on a login node: hf download Qwen/Qwen2.5-0.5B",
+        {},
+    )
+    assert FIXES["offline"](JobContext(config=config()), {"repo": "a b; reboot"}) is None
 
 
 @pytest.mark.parametrize(
-    ("resources", "workers", "first"),
+    ("name", "known"), [("account", "accounts"), ("partition", "partitions"), ("qos", "qos")]
+)
+def test_what_slurm_lists(name: str, known: str) -> None:
+    said = config(resources={name: "wrong"})
+    one = JobContext(config=said, extra={known: ("wrong", "right")})
+    assert (text(FIXES[name](one, {})).splitlines()[0], new(FIXES[name](one, {}))) == (
+        f"--{name} wrong -> right",
+        {f"resources.{name}": "right"},
+    )
+    two = JobContext(config=said, extra={known: ("right", "left")})
+    assert (text(FIXES[name](two, {})).splitlines()[0], new(FIXES[name](two, {}))) == (
+        f"--{name} one of: right, left",
+        {},
+    )
+    assert FIXES[name](JobContext(config=said), {}) is None
+
+
+def test_the_networks_variables_are_those_of_the_profile() -> None:
+    profile = {
+        "name": "here",
+        "network": {"interface": "hsn", "variables": {"NCCL_NET": "AWS Libfabric"}},
+    }
+    said = config(environment={"env": {"NCCL_SOCKET_IFNAME": "ib0"}})
+    fixed = FIXES["nccl"](JobContext(config=said, extra={"profile": profile}), {})
+    assert new(fixed) == {
+        "environment.env.NCCL_SOCKET_IFNAME": "hsn",
+        "environment.env.NCCL_NET": "AWS Libfabric",
+    }
+    had = {"NCCL_SOCKET_IFNAME": "hsn", "NCCL_NET": "AWS Libfabric"}
+    assert (
+        FIXES["nccl"](JobContext(config=said, extra={"profile": profile, "variables": had}), {})
+        is None
+    )
+    assert FIXES["nccl"](JobContext(config=config()), {}) is None
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(FIXES))
+@pytest.mark.parametrize(
+    "odd",
     [
-        ({"gpus_per_node": 4, "cpus_per_gpu": 2}, None, "--cpus-per-gpu 2 -> 8"),
-        ({"gpus_per_node": 4, "cpus_per_task": 4}, "11", "--cpus-per-task 4 -> 48"),
-        ({"gpus_per_node": 4, "cpus_per_task": 32}, None, None),
-        ({"gpus_per_node": 4}, None, "--cpus-per-gpu 1 -> 8"),
+        JobContext(),
+        JobContext(config={}),
+        JobContext(config={"training": None, "resources": 3}),
+        JobContext(config=config(), fit={"layout": 3}),
     ],
 )
-def test_more_cores(resources: dict[str, Any], workers: str | None, first: str | None) -> None:
-    account = Account(job_id="7", scheduler="slurm", state="RUNNING", cpus=4, n_nodes=1)
-    said = training(dataloader_num_workers=workers) | {"resources": resources}
-    fixed = FIXES["cpus"](Case(config=said, account=account), {})
-    assert (None if fixed is None else fixed.text.splitlines()[0]) == first
+def test_no_case_is_too_odd(name: str, odd: JobContext) -> None:
+    fixed = FIXES[name](odd, {"node": "", "repo": "", "port": "x", "most": "never"})
+    assert fixed is None or (
+        fixed.text and all(change.old != change.new for change in fixed.changes)
+    )
 
 
-def test_fewer_workers() -> None:
-    said = training(dataloader_num_workers="8")
-    assert new(FIXES["workers"](Case(config=said), {})) == {"training.dataloader_num_workers": 4}
-    assert new(FIXES["workers"](Case(config=said), {"suggested": "1"})) == {"training.dataloader_num_workers": 1}
-    assert FIXES["workers"](Case(config=config()), {}) is None
+@pytest.mark.parametrize("name", sorted(FIXES))
+def test_a_fix_that_is_done_is_not_proposed_again(name: str) -> None:
+    """Each fix, applied to the config, is followed by another step, or none, but not by itself."""
+    base = training(dataloader_num_workers="8", save_steps="5000")
+    base |= {
+        "environment": {"env": {"NCCL_SOCKET_IFNAME": "ib0"}},
+        "offline": False,
+        "accelerate_config": "mine.yaml",
+    }
+    base["resources"] = {
+        **base["resources"],
+        "account": "a",
+        "partition": "p",
+        "qos": "q",
+        "cpus_per_gpu": 1,
+    }
+    extra = {
+        "accounts": ("b",),
+        "partitions": ("c",),
+        "qos": ("d",),
+        "time_max_s": 2 * 3600 if name == "time_max" else None,
+    }
+    case = slow(config=base, samples=(sample(),), extra=extra)
+    fixed = FIXES[name](case, {"node": "n7"})
+    if fixed is None or not fixed.changes:
+        return
+    done: dict[str, Any] = {**base}
+    for change in fixed.changes:
+        section, _, rest = change.key.rpartition(".")
+        holder: dict[str, Any] = done
+        for part in section.split(".") if section else ():
+            holder[part] = dict(holder.get(part) or {})
+            holder = holder[part]
+        holder[rest] = _as_kept(change)
+    after = replace(case, config=done, account=None, samples=())
+    again = FIXES[name](after, {"node": "n7"})
+    assert again is None or again.changes != fixed.changes
+
+
+def _as_kept(change: Change) -> Any:
+    """Return a value as the config keeps it: bytes, seconds, words."""
+    if change.key == "resources.mem":
+        return units.parse_memory(str(change.new))
+    if change.key == "resources.time":
+        return units.parse_time(str(change.new))
+    return change.new if isinstance(change.new, bool) or change.new is None else str(change.new)

@@ -1,26 +1,28 @@
 """How an explanation looks on a terminal."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest
 
-from hpctrain.explain import render
 from hpctrain.explain.model import Diagnosis, ErrorBlock, Evidence, Explanation, Fix
+from hpctrain.explain.text import page
 
 WRAPPED = (
-    "Workers that are spawned get copies of the dataset and its collator: use functions of a module instead of lambdas and local ones, "
-    "and open\n"
-    "files and connections in the worker.\n"
+    "Workers that are spawned get copies of the dataset and its collator: use functions of a module"
+    " instead of lambdas and local ones, and open\nfiles and connections in the worker.\n"
 )
 
 
 def fix(text: str, width: int = 80) -> list[str]:
     diagnosis = Diagnosis(
-        id="x", stage="run", certainty="certain", cause="c", fix=Fix(text=text), evidence=(Evidence(file="a.log", line=1, text="t"),)
+        id="x",
+        stage="run",
+        certainty="certain",
+        cause="c",
+        fix=Fix(text=text),
+        evidence=(Evidence(file="a.log", line=1, text="t"),),
     )
-    found = render.lines(Explanation(diagnoses=(diagnosis,)), width=width)
+    found = page(Explanation(diagnoses=(diagnosis,)), width=width)
     return found[next(n for n, line in enumerate(found) if line.startswith("fix: ")) :]
 
 
@@ -36,18 +38,25 @@ def test_a_sentence_of_several_lines_is_filled_as_one() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Look for it:\nhpctrain logs --err", "halve it\nask for less\ntype this", "One.\nTwo.\ngrep -n A B",
-        "hpctrain render\nhpctrain submit\nhpctrain watch", "x " * 45 + "and\nmy-own-command --its-flag",
-        "x " * 45 + "and\nhpctrain render\nsqueue --me", "export " + "A=1 " * 25 + "\nthen look at it\nsqueue --me",
+        "Look for it:\nhpctrain logs --err",
+        "halve it\nask for less\ntype this",
+        "One.\nTwo.\ngrep -n A B",
+        "hpctrain render\nhpctrain submit\nhpctrain watch",
+        "x " * 45 + "and\nmy-own-command --its-flag",
+        "x " * 45 + "and\nhpctrain render\nsqueue --me",
+        "export " + "A=1 " * 25 + "\nthen look at it\nsqueue --me",
     ],
-)  # fmt: skip
+)
 def test_what_is_to_be_typed_stands_on_a_line_of_its_own(text: str) -> None:
-    assert [line.removeprefix("fix: ").strip() for line in fix(text, 200)] == [line.strip() for line in text.splitlines()]
+    assert [line.removeprefix("fix: ").strip() for line in fix(text, 200)] == [
+        line.strip() for line in text.splitlines()
+    ]
 
 
 def test_a_long_command_is_still_one_when_it_is_copied() -> None:
     command = (
-        'hpctrain submit -- --eval_strategy steps --eval_steps 500 --fsdp_config \'{"version": 1, "offload": false}\' --save_steps 500'
+        'hpctrain submit -- --eval_strategy steps --eval_steps 500 --fsdp_config \'{"version": 1,'
+        ' "offload": false}\' --save_steps 500'
     )
     _, *typed = fix("Do it:\n" + command)
     assert len(typed) == 2
@@ -64,8 +73,15 @@ def test_a_command_with_a_quote_that_does_not_end_is_left_whole() -> None:
 def test_what_an_unknown_exception_says_is_shown_whole_and_a_frame_in_one_line() -> None:
     said = "RuntimeError: " + "one of the variables has been modified " * 4 + "by an operation"
     frame = '  File "' + "/a/very/long/folder" * 6 + '", line 1, in f'
-    block = ErrorBlock(file="a.log", line=1, rank=None, node=None, since=None, lines=("Traceback (most recent call last):", frame, said))
-    found = render.lines(Explanation(unexplained=block, failed=True), width=80)
+    block = ErrorBlock(
+        file="a.log",
+        line=1,
+        rank=None,
+        node=None,
+        since=None,
+        lines=("Traceback (most recent call last):", frame, said),
+    )
+    found = page(Explanation(unexplained=block, failed=True), width=80)
     assert max(map(len, found)) <= 80
     assert " ".join(" ".join(line.strip() for line in found).split()).endswith(said)
     assert sum("very/long" in line for line in found) == 1

@@ -1,6 +1,6 @@
-"""Makes tests/fit/fit_models.py importable."""
+"""Makes bench/fit/fit_tracked.py importable, which needs torch."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "fit"))

@@ -1,47 +1,56 @@
-"""A training's options -> its layout; and what is taken where nothing is asked, held against TRL and hpctrain's own training."""
+"""A training's options -> its layout; and what is taken where nothing is asked, held against TRL
+and hpctrain's own training.
+"""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from fit_models import shape
 
-from hpctrain.errors import UsageError
-from hpctrain.fit import asked, memory
+from hpctrain.fit import memory, training_options
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.parameters import lora_targets
+from hpctrain.fit.shape import lora_targets
+from hpctrain.util import shell
+from tests.fit.fit_models import Data, Split, shape
 
 SMALL = shape("qwen3-0.6b")
 ALL = tuple(lora_targets(SMALL, "all-linear"))
 
 
-@dataclass
-class Split:
-    longest: int
-
-
-@dataclass
-class Data:
-    packed: bool = False
-    max_length: int | None = None
-    splits: dict[str, Split] = field(default_factory=lambda: {"train": Split(700)})
-
-
 def layout(*words: str, **changes: object) -> Layout:
     where = {"nodes": 1, "gpus_per_node": 1, "sharding": "ddp", "shape": SMALL} | changes
-    return asked.layout_of(asked.options_of(words), **where)
+    return training_options.layout_of(shell.options_of(words), **where)
 
 
 def test_nothing_asked_is_what_the_training_takes() -> None:
-    assert layout() == Layout(micro_batch=8, length=1024, accumulation=1, weights="float32", compute="bfloat16", loss="fused")
+    assert layout() == Layout(
+        micro_batch=8,
+        length=1024,
+        accumulation=1,
+        weights="float32",
+        compute="bfloat16",
+        loss="fused",
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
         ((), False),
-        (("--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'), True),
-        (("--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": false}}'), False),
-        (("--accelerator_config", '{"sync_each_batch": true}'), False),  # transformers has no such key there
+        (
+            ("--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'),
+            True,
+        ),
+        (
+            (
+                "--accelerator_config",
+                '{"gradient_accumulation_kwargs": {"sync_each_batch": false}}',
+            ),
+            False,
+        ),
+        (
+            ("--accelerator_config", '{"sync_each_batch": true}'),
+            False,
+        ),  # transformers has no such key there
         (("--accelerator_config", '{"gradient_accumulation_kwargs": null}'), False),
         (("--accelerator_config", "accelerator.json"), False),
     ],
@@ -50,25 +59,23 @@ def test_whether_each_pass_is_sent(words: tuple[str, ...], sent: bool) -> None:
     assert layout(*words).sync_each_batch is sent
 
 
-def test_an_accelerator_config_that_is_not_json_is_refused_and_a_file_is_not_read() -> None:
-    with pytest.raises(UsageError, match="accelerator_config is no JSON"):
-        layout("--accelerator_config", "{sync")
-    assert any("accelerator.json is not read" in note for note in asked.uncounted({"accelerator_config": "accelerator.json"}))
-
-
 @pytest.mark.torch
 def test_each_pass_is_sent_where_trainer_reads_it(tmp_path: object) -> None:
-    """The words that config.yaml's mapping becomes, read by transformers, in the place where Trainer looks (trainer.py, no_sync)."""
+    """The words that config.yaml's mapping becomes, read by transformers, in the place where
+    Trainer looks (trainer.py, no_sync).
+    """
     from transformers import HfArgumentParser, TrainingArguments
 
-    from hpctrain.jobs.sweep.words import argument_words
+    from hpctrain.config.arguments import argument_words
 
     said = {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
     words = [*argument_words(said.items()), "--output_dir", str(tmp_path), "--use_cpu", "true"]
     (read,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
     assert read.accelerator_config.gradient_accumulation_kwargs["sync_each_batch"] is True
     assert layout(*words[:2]).sync_each_batch
-    typed = asked.layout_of(vars(read), nodes=1, gpus_per_node=1, sharding="ddp", shape=SMALL)
+    typed = training_options.layout_of(
+        vars(read), nodes=1, gpus_per_node=1, sharding="ddp", shape=SMALL
+    )
     assert typed.sync_each_batch  # as the training itself works its own memory out
 
 
@@ -87,22 +94,43 @@ def test_the_defaults_are_trls() -> None:
     from trl import ModelConfig, SFTConfig
 
     said = {each.name: each.default for cls in (SFTConfig, ModelConfig) for each in fields(cls)}
-    assert said["per_device_train_batch_size"] == asked.MICRO_BATCH
-    assert said["max_length"] == asked.MAX_LENGTH
-    assert said["lora_r"] == asked.LORA_RANK
-    assert said["lora_dropout"] == asked.LORA_DROPOUT
-    assert said["optim"] == asked.OPTIMIZER
+    assert said["per_device_train_batch_size"] == training_options.MICRO_BATCH
+    assert said["max_length"] == training_options.MAX_LENGTH
+    assert said["lora_r"] == training_options.LORA_RANK
+    assert said["lora_dropout"] == training_options.LORA_DROPOUT
+    assert said["optim"] == training_options.OPTIMIZER
     assert said["gradient_accumulation_steps"] == 1
-    assert (said["packing"], said["padding_free"], said["loss_type"], said["packing_strategy"]) == (False, False, "nll", "bfd")
+    assert (said["packing"], said["padding_free"], said["loss_type"], said["packing_strategy"]) == (
+        False,
+        False,
+        "nll",
+        "bfd",
+    )
     assert (said["use_peft"], said["load_in_4bit"], said["load_in_8bit"]) == (False, False, False)
 
 
 def test_words_and_typed_values_say_the_same() -> None:
-    words = ("--per_device_train_batch_size", "4", "--use-peft", "true", "--lora_r=8", "--lora_target_modules", "q_proj", "v_proj")
-    typed = {"per_device_train_batch_size": 4, "use_peft": True, "lora_r": 8, "lora_target_modules": ["q_proj", "v_proj"]}
+    words = (
+        "--per_device_train_batch_size",
+        "4",
+        "--use-peft",
+        "true",
+        "--lora_r=8",
+        "--lora_target_modules",
+        "q_proj",
+        "v_proj",
+    )
+    typed = {
+        "per_device_train_batch_size": 4,
+        "use_peft": True,
+        "lora_r": 8,
+        "lora_target_modules": ["q_proj", "v_proj"],
+    }
     where = {"nodes": 2, "gpus_per_node": 4, "sharding": "fsdp", "shape": SMALL}
-    assert asked.layout_of(asked.options_of(words), **where) == asked.layout_of(typed, **where)
-    assert asked.layout_of(typed, **where).lora.targets == ("q_proj", "v_proj")
+    assert training_options.layout_of(
+        shell.options_of(words), **where
+    ) == training_options.layout_of(typed, **where)
+    assert training_options.layout_of(typed, **where).lora.targets == ("q_proj", "v_proj")
 
 
 def test_lora_has_a_bfloat16_base_and_all_linear_is_written_out() -> None:
@@ -118,47 +146,28 @@ def test_lora_has_a_bfloat16_base_and_all_linear_is_written_out() -> None:
 @pytest.mark.parametrize(
     ("words", "field_", "value"),
     [
-        (("--dtype", "bfloat16"), "weights", "bfloat16"), (("--torch_dtype", "torch.float16"), "weights", "float16"),
-        (("--loss_type", "dft"), "loss", "fused"), (("--label_smoothing_factor", "0.1"), "loss", "logits"),
+        (("--dtype", "bfloat16"), "weights", "bfloat16"),
+        (("--torch_dtype", "torch.float16"), "weights", "float16"),
+        (("--loss_type", "dft"), "loss", "fused"),
+        (("--label_smoothing_factor", "0.1"), "loss", "logits"),
         (("--loss_type", "dft", "--label_smoothing_factor", "0.1"), "loss", "fused"),
-        (("--loss_type", "chunked_nll"), "loss", "fused"), (("--attn_implementation", "flash_attention_2"), "attention", "flash"),
+        (("--loss_type", "chunked_nll"), "loss", "fused"),
+        (("--attn_implementation", "flash_attention_2"), "attention", "flash"),
         (("--attn_implementation", "kernels-community/flash-attn2"), "attention", "flash"),
-        (("--attn_implementation", "flex_attention"), "attention", "flex"), (("--attn_implementation", "eager"), "attention", "eager"),
-        (("--optim", "OptimizerNames.ADAMW_8BIT"), "optimizer", "adamw_8bit"), (("--load_in_4bit", "--use_peft"), "quantization", "4bit"),
-        (("--gradient_checkpointing", "true"), "checkpointing", "full"), (("--activation_checkpointing",), "checkpointing", "full"),
-        (("--packing", "true"), "padding_free", True), (("--packing", "--packing_strategy", "wrapped"), "padding_free", False),
-        (("--max_length", "4096"), "length", 4096), (("--gradient_accumulation_steps=4",), "accumulation", 4),
+        (("--attn_implementation", "flex_attention"), "attention", "flex"),
+        (("--attn_implementation", "eager"), "attention", "eager"),
+        (("--optim", "OptimizerNames.ADAMW_8BIT"), "optimizer", "adamw_8bit"),
+        (("--load_in_4bit", "--use_peft"), "quantization", "4bit"),
+        (("--gradient_checkpointing", "true"), "checkpointing", "full"),
+        (("--activation_checkpointing",), "checkpointing", "full"),
+        (("--packing", "true"), "padding_free", True),
+        (("--packing", "--packing_strategy", "wrapped"), "padding_free", False),
+        (("--max_length", "4096"), "length", 4096),
+        (("--gradient_accumulation_steps=4",), "accumulation", 4),
     ],
-)  # fmt: skip
+)
 def test_each_option_counts(words: tuple[str, ...], field_: str, value: object) -> None:
     assert getattr(layout(*words), field_) == value
-
-
-def test_auto_is_the_dtype_of_the_checkpoint() -> None:
-    assert layout("--dtype", "auto", stored="float16").weights == "float16"
-    assert layout("--dtype", "auto").weights == "bfloat16"
-
-
-def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(UsageError) as caught:
-        layout(
-            "--per_device_train_batch_size",
-            "none",
-            "--max_length",
-            "-1",
-            "--bf16",
-            "perhaps",
-            "--dtype",
-            "int8",
-            "--load_in_4bit",
-            "--load_in_8bit",
-        )
-    said = caught.value.render()
-    assert "4 problems" in said
-    for word in ("max_length", "'perhaps'", "'int8'", "exclude each other"):
-        assert word in said
-    with pytest.raises(UsageError, match="no linear layer 'nope'"):
-        layout("--use_peft", "true", "--lora_target_modules", "nope")
 
 
 def test_checkpointing_is_on_where_it_is_needed_and_nobody_said() -> None:
@@ -167,8 +176,10 @@ def test_checkpointing_is_on_where_it_is_needed_and_nobody_said() -> None:
     assert layout(gpu_bytes=without - 1).checkpointing == "full"
     assert layout().checkpointing == "off"
     assert layout("--gradient_checkpointing", "false", gpu_bytes=1).checkpointing == "off"
-    assert asked.needs_checkpointing(SMALL, replace(layout(), checkpointing="full"), without - 1)
-    assert asked.checkpointing_asked({"gradient_checkpointing": None}) is None
+    assert training_options.needs_checkpointing(
+        SMALL, replace(layout(), checkpointing="full"), without - 1
+    )
+    assert training_options.checkpointing_asked({"gradient_checkpointing": None}) is None
 
 
 def test_rows_of_a_prepared_dataset_are_as_long_as_they_are() -> None:
@@ -180,12 +191,23 @@ def test_rows_of_a_prepared_dataset_are_as_long_as_they_are() -> None:
     assert (packed.length, packed.padding_free) == (4096, True)
     assert layout("--packing", "true", dataset=Data()).length == 1024
     assert layout("--packing", "true", dataset=Data(max_length=2048)).length == 2048
-    assert layout("--packing", "true", "--max_length", "512", dataset=Data(max_length=2048)).length == 512
-    assert layout("--dataset_train_split", "mine", dataset=Data(splits={"mine": Split(77)})).length == 77
+    assert (
+        layout("--packing", "true", "--max_length", "512", dataset=Data(max_length=2048)).length
+        == 512
+    )
+    assert (
+        layout("--dataset_train_split", "mine", dataset=Data(splits={"mine": Split(77)})).length
+        == 77
+    )
 
 
-@pytest.mark.parametrize(("length", "rows"), [(4096, 2), (2048, 4), (1500, 5), (32768, 1), (1024, 8), (256, 8), (None, 8)])
-def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(length: int | None, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "rows"),
+    [(4096, 2), (2048, 4), (1500, 5), (32768, 1), (1024, 8), (256, 8), (None, 8)],
+)
+def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(
+    length: int | None, rows: int
+) -> None:
     """Eight rows of 4096 would be 32,768 tokens a pass, four times what TRL's defaults mean."""
     data = Data(packed=True, max_length=length)
     assert layout(dataset=data).micro_batch == rows
@@ -196,21 +218,34 @@ def test_long_packed_rows_are_fewer_to_a_pass_where_nobody_says(length: int | No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--use_liger_kernel",), "Liger's layers are not counted"), (("--torch_compile", "true"), "torch.compile is not counted"),
-        (("--torch_compile_mode", "max-autotune"), "torch.compile is not counted"), (("--deepspeed", "ds.json"), "DeepSpeed config"),
-        (("--activation_offloading", "true"), "the GPU needs less than this, and the node more"),
-        (("--fsdp_config", '{"offload_params": true}'), "FSDP's offloading is not counted"),
-        (("--fsdp", "full_shard offload"), "FSDP's offloading is not counted"),
+        (("--use_liger_kernel",), "use_liger_kernel is not counted"),
+        (("--torch_compile", "true"), "torch_compile is not counted"),
+        (("--deepspeed", "ds.json"), "DeepSpeed config"),
+        (("--activation_offloading", "true"), "the GPU needs less, and the node more"),
+        (("--fsdp_config", '{"offload_params": true}'), "fsdp_config is not read"),
+        (("--config", "sft.yaml"), "--config is not read"),
     ],
-)  # fmt: skip
+)
 def test_what_the_formula_does_not_follow_is_said(words: tuple[str, ...], said: str) -> None:
-    (found,) = asked.uncounted(asked.options_of(words))
+    (found,) = training_options.uncounted(shell.options_of(words))
     assert said in found
-    assert asked.uncounted(asked.options_of(["--use_liger_kernel", "false", "--torch_compile", "false"])) == ()
+    assert (
+        training_options.uncounted(
+            shell.options_of(["--use_liger_kernel", "false", "--torch_compile", "false"])
+        )
+        == ()
+    )
 
 
 def test_an_evaluation_of_the_sft_training_counts_where_it_is_asked_for() -> None:
     assert layout("--eval_strategy", "steps").evaluation == 8
     assert layout("--eval_strategy", "steps", "--per_device_eval_batch_size", "3").evaluation == 3
-    large = layout("--eval_strategy", "epoch", "--per_device_eval_batch_size", "64", "--per_device_train_batch_size", "1")
+    large = layout(
+        "--eval_strategy",
+        "epoch",
+        "--per_device_eval_batch_size",
+        "64",
+        "--per_device_train_batch_size",
+        "1",
+    )
     assert memory.gpu_memory(SMALL, large).moment == "an evaluation"

@@ -1,4 +1,6 @@
-"""What DDP adds to a process, by torch's own reducer: small real tensors, as its C++ code takes no fake ones."""
+"""What DDP adds to a process, by torch's own reducer: small real tensors, as its C++ code takes no
+fake ones.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +12,14 @@ from hpctrain.fit.memory import gpu_memory
 from hpctrain.fit.shape import read_shape
 
 CONFIG = {
-    "model_type": "llama", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 4,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
 ALONE = Layout(micro_batch=1, length=32)
 FOUR = Layout(micro_batch=1, length=32, gpus_per_node=4)
 
@@ -29,7 +36,9 @@ def group() -> Iterator[None]:
 
 
 def _sent(_state, bucket):  # DDP refuses annotations that are not its own types
-    """Play the reduction of a bucket: the fake group gives nothing back, and DDP's own hook wants a tensor."""
+    """Play the reduction of a bucket: the fake group gives nothing back, and DDP's own hook wants a
+    tensor.
+    """
     import torch
 
     done: Any = torch.futures.Future()
@@ -40,20 +49,18 @@ def _sent(_state, bucket):  # DDP refuses annotations that are not its own types
 @pytest.mark.torch
 @pytest.mark.usefixtures("group")
 def test_the_buckets_are_a_second_copy_of_the_gradients_at_the_peak() -> None:
+    import fit_tracked
     import torch
 
-    from hpctrain.training import fit_exact
-    from hpctrain.training.fit_exact_kernels import on_cuda
-
     def tracked(*, ddp: bool) -> int:
-        run = fit_exact._Run(fit_exact._model(fit_exact._config(CONFIG, None), ALONE), ALONE)
+        run = fit_tracked._Run(fit_tracked._model(fit_tracked._config(CONFIG, None), ALONE), ALONE)
         if ddp:  # accelerate's defaults: gradients are no views of the buckets
             with run.tracker:
                 run.model = torch.nn.parallel.DistributedDataParallel(run.model)
             run.model.register_comm_hook(None, _sent)
         return run.step().peak
 
-    with on_cuda():
+    with fit_tracked.on_cuda():
         alone, of_four = tracked(ddp=False), tracked(ddp=True)
     shape = read_shape(CONFIG)
     assert of_four - alone == 4 * shape.parameters

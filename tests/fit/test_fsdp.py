@@ -1,27 +1,36 @@
-"""What FSDP2 holds: the formula beside torch's own FSDP2, with fake tensors and a fake process group."""
+"""What FSDP2 holds: the formula beside torch's own FSDP2, with fake tensors and a fake process
+group.
+"""
 
 import dataclasses
 
 import pytest
 
 from hpctrain.fit.layout import Layout, Lora
-from hpctrain.fit.memory import gpu_memory
-from hpctrain.fit.memory_static import CUBLAS
+from hpctrain.fit.memory import CUBLAS, gpu_memory
 from hpctrain.fit.shape import read_shape
-from hpctrain.training import fit_exact
 
-#: Wide layers and few words: the peak is in a layer, where nearly all that comes and goes is FSDP2's.
+#: Wide layers and few words: the peak is in a layer, where nearly all that comes and goes is
+#: FSDP2's.
 WIDE = {
-    "model_type": "llama", "vocab_size": 1000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 3,
-    "num_attention_heads": 8, "num_key_value_heads": 2,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
 WORDS = {**WIDE, "vocab_size": 48000}
 TIED = {**WORDS, "tie_word_embeddings": True}
 LAYOUT = Layout(micro_batch=1, length=256, gpus_per_node=8, sharding="fsdp")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LORA = {"lora": Lora(rank=16, targets=ALL), "weights": "bfloat16"}
 CASES = {
-    f"{name}, {checkpointing}, {accumulation} accumulated": (WIDE, {**how, "checkpointing": checkpointing, "accumulation": accumulation})
+    f"{name}, {checkpointing}, {accumulation} accumulated": (
+        WIDE,
+        {**how, "checkpointing": checkpointing, "accumulation": accumulation},
+    )
     for name, how in {"full": {}, "lora": LORA}.items()
     for checkpointing in ("off", "full")
     for accumulation in (1, 4)
@@ -40,47 +49,64 @@ CASES = {
 
 def predicted(config, layout):
     labels = 2 if layout.loss == "classes" else 0
-    return gpu_memory(read_shape(config, labels=labels), layout).allocated - CUBLAS  # no kernel runs, so nobody took a workspace
+    return (
+        gpu_memory(read_shape(config, labels=labels), layout).allocated - CUBLAS
+    )  # no kernel runs, so nobody took a workspace
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CASES)
 def test_within_5_percent_of_the_tracker(name):
+    from fit_tracked import tracked
+
     config, changes = CASES[name]
     layout = dataclasses.replace(LAYOUT, **changes)
-    tracked = fit_exact.exact(config, layout).peak
-    assert abs(predicted(config, layout) / tracked - 1) <= 0.05
+    assert abs(predicted(config, layout) / tracked(config, layout).peak - 1) <= 0.05
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("checkpointing", ["off", "full"])
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_each_half_of_a_pass_has_the_trackers_peak(lora, checkpointing):
-    """Forward and backward hold different buffers: the larger of the two alone would hide an error in the other."""
+    """Forward and backward hold different buffers: the larger of the two alone would hide an error
+    in the other.
+    """
+    from fit_tracked import tracked
+
     from hpctrain.fit import memory
 
     layout = dataclasses.replace(LAYOUT, checkpointing=checkpointing, **(LORA if lora else {}))
-    moments, shape = memory._moments(read_shape(WIDE), layout), read_shape(WIDE)
-    stays = memory.static.weights(shape, layout) + memory.static.optimizer(shape, layout)
-    tracked = fit_exact.exact(WIDE, layout).moments
+    moments, shape = memory.moments(read_shape(WIDE), layout), read_shape(WIDE)
+    stays = memory.weights_bytes(shape, layout) + memory.optimizer_bytes(shape, layout)
+    peaks = tracked(WIDE, layout).moments
     for moment in ("forward", "backward"):
-        assert stays + sum(moments[moment].values()) == pytest.approx(tracked[moment], rel=0.02), moment
+        assert stays + sum(moments[moment].values()) == pytest.approx(peaks[moment], rel=0.05), (
+            moment
+        )
 
 
 @pytest.mark.torch
 def test_what_is_trained_is_divided():
-    found, shape = fit_exact.exact(WIDE, LAYOUT), read_shape(WIDE)
-    assert found.parts["Optstate"] == pytest.approx(8 * shape.parameters / 8, rel=0.01)  # weights are gathered, states never are
+    from fit_tracked import tracked
+
+    found, shape = tracked(WIDE, LAYOUT), read_shape(WIDE)
+    assert found.parts["Optstate"] == pytest.approx(
+        8 * shape.parameters / 8, rel=0.01
+    )  # weights are gathered, states never are
 
 
 @pytest.mark.torch
 def test_all_gradients_of_a_step_that_accumulates_are_kept_unless_each_pass_is_sent():
-    """Trainer has FSDP2 reduce them in the last pass alone: until then each process has all of them, in the compute dtype."""
+    """Trainer has FSDP2 reduce them in the last pass alone: until then each process has all of
+    them, in the compute dtype.
+    """
+    from fit_tracked import tracked
+
     layout = dataclasses.replace(LAYOUT, checkpointing="full")
     kept = dataclasses.replace(layout, accumulation=4)
     sent = dataclasses.replace(kept, sync_each_batch=True)
     deep = {**WIDE, "num_hidden_layers": 8}
-    once, four, each = (fit_exact.exact(deep, one).peak for one in (layout, kept, sent))
+    once, four, each = (tracked(deep, one).peak for one in (layout, kept, sent))
     whole, share = 2 * read_shape(deep).parameters, 4 * read_shape(deep).parameters // 8
     assert four - each > 0.5 * whole
     assert 0 <= each - once <= share  # of the passes before, the own share

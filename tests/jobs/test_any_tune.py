@@ -1,6 +1,6 @@
-"""Any study of any job: its script runs and asks the study, and what a trial tries reaches the training as words and nothing else."""
-
-from __future__ import annotations
+"""Any study of any job: its script runs and asks the study, and what a trial tries reaches the
+training as words and nothing else.
+"""
 
 import json
 import re
@@ -9,34 +9,42 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import any_job
 import pytest
 import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stand_ins import NOTIFY, RECORD, Machine
 
-from hpctrain import yaml12
 from hpctrain.config import layers
+from hpctrain.config import study as tune
+from hpctrain.config.spec import JobSpec
 from hpctrain.config.to_spec import to_spec
 from hpctrain.config.tune import definition
-from hpctrain.jobs import tune
-from hpctrain.jobs.spec import JobSpec
+from hpctrain.util import yaml12
+from tests.jobs import any_job
+from tests.jobs.stand_ins import NOTIFY, RECORD, Machine
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # optuna is in the same extra
 
 #: What Machine sets.
 HOME = "/nowhere"
-word = (any_job.one_line | st.sampled_from([*any_job.CANARIES, "~/x", "a b", "-", "null", "1e3"])).filter(
-    lambda text: not text.startswith("--")
-)
+word = (
+    any_job.one_line | st.sampled_from([*any_job.CANARIES, "~/x", "a b", "-", "null", "1e3"])
+).filter(lambda text: not text.startswith("--"))
 choice = word | st.integers(-9, 9) | st.floats(-2, 2, allow_nan=False) | st.booleans() | st.none()
 values = st.lists(
-    choice, min_size=2, max_size=4,
-    # Two choices that read alike, or are equal to Python as 1 and True are, are one to the study, which refuses them.
-    unique_by=(lambda each: "none" if each is None else str(each).lower(), lambda each: str(each) if isinstance(each, str) else each),
-)  # fmt: skip
-bounds = st.fixed_dictionaries({"low": st.integers(1, 5), "high": st.integers(6, 9)}, optional={"log": st.just(True)})
+    choice,
+    min_size=2,
+    max_size=4,
+    # Two choices that read alike, or are equal to Python as 1 and True are, are one to the study,
+    # which refuses them.
+    unique_by=(
+        lambda each: "none" if each is None else str(each).lower(),
+        lambda each: str(each) if isinstance(each, str) else each,
+    ),
+)
+bounds = st.fixed_dictionaries(
+    {"low": st.integers(1, 5), "high": st.integers(6, 9)}, optional={"log": st.just(True)}
+)
 space = st.dictionaries(
     st.from_regex(r"searched_[A-Za-z0-9_-]{0,5}", fullmatch=True),
     st.builds(lambda each: {"choices": each}, values) | bounds,
@@ -44,7 +52,11 @@ space = st.dictionaries(
     max_size=3,
 )
 studies = st.fixed_dictionaries(
-    {"space": space}, optional={"study": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True), "trials": st.integers(4, 9)}
+    {"space": space},
+    optional={
+        "study": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
+        "trials": st.integers(4, 9),
+    },
 )
 
 
@@ -54,7 +66,9 @@ class StudyMachine(Machine):
     def __init__(self, root: Path, name: str) -> None:
         super().__init__(root, name)
         real = f'if [ "$2" = hpctrain.training.trial ]; then exec "{sys.executable}" "$@"; fi\n'
-        self._program("python", NOTIFY.format(python=sys.executable) + real + RECORD.format(name="python"))
+        self._program(
+            "python", NOTIFY.format(python=sys.executable) + real + RECORD.format(name="python")
+        )
 
     def strangers(self, spec: JobSpec) -> list[str]:
         """Return what has no business there; a study has its files."""
@@ -67,17 +81,22 @@ class StudyMachine(Machine):
 
 def read(config: dict[str, Any], study: dict[str, Any]) -> Any:
     """Return the validated config; numbers are plain in the study, as a person writes them."""
-    plain = re.sub(r'!!(?:int|float|bool|null) "([^"\n]*)"', r"\1", yaml.safe_dump({"tune": study}, default_style='"', width=10_000))
+    plain = re.sub(
+        r'!!(?:int|float|bool|null) "([^"\n]*)"',
+        r"\1",
+        yaml.safe_dump({"tune": study}, default_style='"', width=10_000),
+    )
     base = yaml.safe_dump(config, default_style='"', width=10_000).replace('!!null "null"', "null")
     text = base.replace("!!int ", "").replace("!!bool ", "") + plain
-    return layers.resolve([layers.from_document(yaml12.load(text, "config.yaml"), "config.yaml")]).config
+    return layers.resolve(
+        [layers.from_document(yaml12.load(text, "config.yaml"), "config.yaml")]
+    ).config
 
 
 def job_of(machine: StudyMachine, config: dict[str, Any], study: dict[str, Any]) -> JobSpec:
     """Return the job of a study whose definition lies where its script looks for it."""
     known = read(config, study)
     spec = to_spec(known, directory=str(machine.directory), arguments=[])
-    assert spec.study is not None
     file = machine.directory / spec.study.file
     file.parent.mkdir(parents=True)
     file.write_text(definition(known).text)
@@ -92,21 +111,39 @@ def check_the_study(config: dict[str, Any], study: dict[str, Any], root: Path, n
     assert set(said["params"]) == set(study["space"])
     for key, value in said["params"].items():
         held = study["space"][key].get("choices")
-        assert value in held if held else study["space"][key]["low"] <= value <= study["space"][key]["high"]
-    at_home = {key: re.sub(r"\A~(?=/|\Z)", HOME, value) if isinstance(value, str) else value for key, value in said["params"].items()}
+        assert (
+            value in held
+            if held
+            else study["space"][key]["low"] <= value <= study["space"][key]["high"]
+        )
+    at_home = {
+        key: re.sub(r"\A~(?=/|\Z)", HOME, value) if isinstance(value, str) else value
+        for key, value in said["params"].items()
+    }
     words = [*spec.arguments, *tune.words_of(at_home)]
     words += [] if spec.script else ["--trial", str(machine.run_dir(spec) / "trial.json")]
     calls = machine.calls("python" if spec.launcher == "srun" else spec.launcher)
     assert calls
     for call in calls:
-        assert call.argv[len(call.argv) - len(words) :] == [each.encode("utf-8", "surrogateescape") for each in words]
+        assert call.argv[len(call.argv) - len(words) :] == [
+            each.encode("utf-8", "surrogateescape") for each in words
+        ]
     assert machine.strangers(spec) == []
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # an example takes seconds
-@given(config=any_job.configs(), study=studies, name=any_job.file_name.filter(lambda name: "\\" not in name))
+@settings(
+    max_examples=10, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)  # an example takes seconds
+@given(
+    config=any_job.configs(),
+    study=studies,
+    name=any_job.file_name.filter(lambda name: "\\" not in name),
+)
 def test_no_value_of_a_study_runs(
-    config: dict[str, Any], study: dict[str, Any], name: str, tmp_path_factory: pytest.TempPathFactory
+    config: dict[str, Any],
+    study: dict[str, Any],
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     root = tmp_path_factory.mktemp("machine")
     check_the_study(config, study, root, name)
@@ -115,15 +152,33 @@ def test_no_value_of_a_study_runs(
 
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])
 def test_a_study_of_nothing_but_canaries(launcher: str, tmp_path: Path) -> None:
-    space = {f"v{number}": {"choices": [canary, f"{canary} "]} for number, canary in enumerate(any_job.CANARIES)}
-    check_the_study({"launcher": launcher}, {"space": space}, tmp_path, "$(touch CANARY); 'touch CANARY' \" # %j")
+    space = {
+        f"v{number}": {"choices": [canary, f"{canary} "]}
+        for number, canary in enumerate(any_job.CANARIES)
+    }
+    check_the_study(
+        {"launcher": launcher},
+        {"space": space},
+        tmp_path,
+        "$(touch CANARY); 'touch CANARY' \" # %j",
+    )
 
 
 def test_the_canaries_sing_where_a_shell_reads_the_words(tmp_path: Path) -> None:
-    """What the tests above look for does appear when the words of a trial are read as shell; else they would prove nothing."""
+    """What the tests above look for does appear when the words of a trial are read as shell; else
+    they would prove nothing.
+    """
     machine = StudyMachine(tmp_path, "project")
-    spec = job_of(machine, {"launcher": "srun"}, {"space": {"v": {"choices": ["$(touch CANARY)", "$(touch CANARY) "]}}})
-    script = any_job.script_of(spec, [], str(machine.directory))
-    line = next(each for each in script.splitlines() if each.startswith("mapfile ") and "trial.words" in each)
+    spec = job_of(
+        machine,
+        {"launcher": "srun"},
+        {"space": {"v": {"choices": ["$(touch CANARY)", "$(touch CANARY) "]}}},
+    )
+    script = any_job.script_of(spec, [], str(machine.directory), standalone=True)
+    line = next(
+        each.strip()
+        for each in script.splitlines()
+        if each.strip().startswith("mapfile ") and "trial.words" in each
+    )
     machine.run(script.replace(line, 'eval "command+=($(<"$HPCTRAIN_RUN_DIR/trial.words"))"'), spec)
     assert machine.strangers(spec) == ["CANARY"]

@@ -1,6 +1,7 @@
-"""Whole scripts, compared whole. A case is a directory with config.yaml; `pytest --update-golden` writes its script.sbatch."""
+"""Whole scripts, compared whole.
 
-from __future__ import annotations
+A case is a directory with config.yaml; `pytest --update-golden` writes its script.sbatch.
+"""
 
 import subprocess
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from hpctrain import data, yaml12
 from hpctrain.clusters import load
-from hpctrain.config import cluster_layer, layers, stages, to_spec
+from hpctrain.config import layers, stages, sweep, to_spec
+from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.schema import Config
-from hpctrain.jobs import render, sweep
-from hpctrain.jobs.spec import JobSpec
+from hpctrain.config.spec import JobSpec
+from hpctrain.jobs import header, render
+from hpctrain.util import builtin, yaml12
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
 DIRECTORY = "/home/user/project"
@@ -24,34 +26,53 @@ def files_of(case: Path) -> dict[str, str]:
     document = yaml12.load((case / "config.yaml").read_text(), "config.yaml")
     found = [layers.from_document(document, "config.yaml")]
     if "cluster" in document.data:
-        found.append(cluster_layer.layer(load.load(document.data["cluster"], {}), found))
+        found.append(cluster_layer(load.load(document.data["cluster"], {}), found))
     config = layers.resolve(found).config
     made: dict[str, Any] = {"version": "VERSION", "directory": DIRECTORY, "arguments": ()}
     texts = {}
     for name, spec in specs_of(config, found):
         template = spec.template or render.template_name(spec)
-        texts[name] = render.render(spec, data.templates(), template=template, **made)
+        # The name of the library has the digest of its text: of this text, whatever the library is.
+        templates = builtin.templates() | {header.LIBRARY: ""}
+        texts[name] = render.render(spec, templates, template=template, **made)
     if config.sweep is not None:
-        texts["points.tsv"] = sweep.table(config.sweep, sweep.expand(config.sweep), training=config.training).text
+        texts["points.tsv"] = sweep.table(
+            config.sweep, sweep.expand(config.sweep), training=config.training
+        ).text
     return texts
 
 
 def specs_of(config: Config, found: list[layers.Layer]) -> list[tuple[str, JobSpec]]:
-    """Return the jobs of a case, each with the name of its file: of a sweep the array of the first group, of stages each."""
+    """Return the jobs of a case, each with the name of its file: of a sweep the array of the first
+    group, of stages each.
+    """
     if config.sweep is not None:
         points = sweep.expand(config.sweep)
         table = sweep.table(config.sweep, points, training=config.training)
         [group] = sweep.groups(config.sweep, points)
         parts = sweep.arrays(group.indices, 4, config.sweep.throttle)
-        specs = [to_spec.of_part(config, config.sweep, part, table.name, directory=DIRECTORY) for part in parts]
-        return [("script.sbatch" if not number else f"script-{number + 1}.sbatch", spec) for number, spec in enumerate(specs)]
+        specs = [
+            to_spec.of_part(config, config.sweep, part, table.name, directory=DIRECTORY)
+            for part in parts
+        ]
+        return [
+            ("script.sbatch" if not number else f"script-{number + 1}.sbatch", spec)
+            for number, spec in enumerate(specs)
+        ]
     if config.stages is not None:
         planned = stages.read(found)
-        resolved = stages.resolve_each(planned, found, lambda each: to_spec.to_spec(layers.resolve(each).config, directory=DIRECTORY))
         return [
-            (f"script{f'-{stage.name}' if stage.index else ''}.sbatch", to_spec.of_stage(spec, stage, planned)) for stage, spec in resolved
+            (
+                f"script{f'-{stage.name}' if stage.index else ''}.sbatch",
+                to_spec.of_stage(_spec([stages.layer(stage, found), *found]), stage, planned),
+            )
+            for stage in planned
         ]
     return [("script.sbatch", to_spec.to_spec(config, directory=DIRECTORY))]
+
+
+def _spec(found: list[layers.Layer]) -> JobSpec:
+    return to_spec.to_spec(layers.resolve(found).config, directory=DIRECTORY)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -78,5 +99,28 @@ def test_the_cases_that_must_exist() -> None:
         "each cluster has two: see docs/clusters.md"
     )
     launchers, shardings = ("accelerate", "torchrun", "srun"), ("ddp", "fsdp", "zero2", "zero3")
-    assert {f"leonardo-{launcher}-{sharding}" for launcher in launchers for sharding in shardings} <= names
-    assert {path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/script*.sbatch")} == set(CASES)
+    assert {
+        f"leonardo-{launcher}-{sharding}" for launcher in launchers for sharding in shardings
+    } <= names
+    assert {
+        path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/script*.sbatch")
+    } == set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("text", "in_container"),
+    [
+        ("array: 0-3\nnotify: {on: [failed], command: ./tell.sh}", True),
+        ("notify: {on: [failed], webhook: ~/.hpctrain_webhook}", True),
+        ("notify: {on: [failed], command: ./tell.sh}", False),
+    ],
+)
+def test_python_outside_the_training_runs_in_the_container(text: str, in_container: bool) -> None:
+    head = "environment: {container: {image: images/a.sif, engine: apptainer}}\n"
+    training = "training: {model_name_or_path: models/m, dataset_name: data/d}\n"
+    document = yaml12.load(head + training + text, "config.yaml")
+    config = layers.resolve([layers.from_document(document, "config.yaml")]).config
+    made: dict[str, Any] = {"version": "VERSION", "directory": DIRECTORY, "arguments": ()}
+    spec = to_spec.to_spec(config, directory=DIRECTORY)
+    script = render.render(spec, builtin.templates(), template=render.template_name(spec), **made)
+    assert ("\nfirst_node=(" in script) == in_container

@@ -1,6 +1,7 @@
 """The lab's verbs. stdout is for the caller's eval, everything else goes to stderr.
 
-Exit status: 0 done · 1 it failed, or the lab is not up · 2 usage · 3 it cannot run on this machine · 130 interrupted.
+Exit status: 0 done · 1 it failed, or the lab is not up · 2 usage · 3 it cannot run on this machine
+· 130 interrupted.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options; argparse itself ends with status 2 on a wrong one."""
-    parser = argparse.ArgumentParser(prog="lab", description="A real two-node Slurm cluster on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="lab", description="A real two-node Slurm cluster on this machine."
+    )
     verbs = parser.add_subparsers(required=True, metavar="up|down|status|env|play|unplay|sites")
     default = os.environ.get("HPCTRAIN_LAB_DIR", lab_conf.DIRECTORY)
     for name, verb, text in (
@@ -64,18 +67,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         (
             "play",
             play,
-            "start played sites, and the lab if it is not up; prints the export line, or for several sites lines of SITE PATH",
+            (
+                "start played sites, and the lab if it is not up; prints the export line, or for"
+                " several sites lines of SITE PATH"
+            ),
         ),
         ("unplay", unplay, "stop played sites, all of them if none is named"),
         ("sites", sites, "list the sites that can be played, and whether they are"),
     ):
         sub = verbs.add_parser(name, help=text, description=text)
-        sub.add_argument("--dir", default=default, help="everything it writes goes here (default: %(default)s)")
+        sub.add_argument(
+            "--dir", default=default, help="everything it writes goes here (default: %(default)s)"
+        )
         sub.set_defaults(verb=verb)
         if name in ("up", "play"):
-            sub.add_argument("--no-install", action="store_true", help="refuse when packages are missing")
+            sub.add_argument(
+                "--no-install", action="store_true", help="refuse when packages are missing"
+            )
         if name == "down":
-            sub.add_argument("--keep", action="store_true", help="leave the directory: logs, database, saved state")
+            sub.add_argument(
+                "--keep",
+                action="store_true",
+                help="leave the directory: logs, database, saved state",
+            )
         if name in ("play", "unplay"):
             sub.add_argument("site", nargs="*", help="a directory under tests/lab/sites")
         if name == "play":
@@ -83,7 +97,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     unknown = set(getattr(options, "site", ())).difference(lab_sites.names())
     if unknown:
-        parser.error(f"no site {', '.join(sorted(unknown))}; there are {', '.join(lab_sites.names())}")
+        parser.error(
+            f"no site {', '.join(sorted(unknown))}; there are {', '.join(lab_sites.names())}"
+        )
     if options.verb is play and not options.site and not options.all:
         parser.error(f"play which site? {', '.join(lab_sites.names())}")
     return options
@@ -145,7 +161,9 @@ def unplay(layout: Layout, options: argparse.Namespace) -> int:
 def sites(layout: Layout, _options: argparse.Namespace) -> int:
     """List the sites."""
     now = lab_play.played(layout)
-    sys.stdout.write("".join(f"{name}{'  played' if name in now else ''}\n" for name in lab_sites.names()))
+    sys.stdout.write(
+        "".join(f"{name}{'  played' if name in now else ''}\n" for name in lab_sites.names())
+    )
     return 0
 
 
@@ -154,15 +172,20 @@ def bring_up(layout: Layout, *, fresh: bool) -> None:
 
     Args:
         layout: where the lab lives.
-        fresh: there was no lab in this directory before, so nothing on the machine can be left over from one.
+        fresh: there was no lab in this directory before, so nothing on the machine can be left over
+            from one.
     """
     alive = lab_daemons.living(layout)
     todo = [daemon for daemon in lab_daemons.daemons(layout) if daemon.name not in alive]
     try:
         if fresh and (strangers := lab_daemons.in_cgroups()):
-            raise Refusal(f"a slurmd that is not ours runs jobs as {' or '.join(lab_conf.NODES)} (pid {strangers[0]})")
+            raise Refusal(
+                f"a slurmd that is not ours runs jobs as {' or '.join(lab_conf.NODES)} (pid"
+                f" {strangers[0]})"
+            )
         if not alive:
-            # After a crash of everything: daemons that the state file has forgotten still hold the ports.
+            # After a crash of everything: daemons that the state file has forgotten still hold the
+            # ports.
             lab_daemons.stop_all(layout)
         lab_host.require_ports([daemon.port for daemon in todo if daemon.port is not None])
         prepare(layout)
@@ -218,7 +241,8 @@ def prepare(layout: Layout) -> None:
 
 
 def register(layout: Layout) -> None:
-    """Tell the accounting database about the cluster, its accounts, its QOS and root's right to use them.
+    """Tell the accounting database about the cluster, its accounts, its QOS and root's right to use
+    them.
 
     Raises:
         LabError: sacctmgr refused, with its words.
@@ -243,7 +267,9 @@ def register(layout: Layout) -> None:
 
 def node_states(layout: Layout) -> dict[str, str]:
     """Return node → state as sinfo says it ('idle', 'mixed', 'idle*' for one that does not answer)."""
-    asked = slurm(layout, "sinfo", "--noheader", "--Node", "--partition=boost_usr_prod", "--format=%N %T")
+    asked = slurm(
+        layout, "sinfo", "--noheader", "--Node", "--partition=boost_usr_prod", "--format=%N %T"
+    )
     if asked.returncode:
         return {}
     return dict(line.split(maxsplit=1) for line in asked.stdout.splitlines() if line.strip())
@@ -275,7 +301,9 @@ def ready(states: dict[str, str]) -> bool:
 
 def healthy(layout: Layout) -> bool:
     """Say whether every daemon is alive and both nodes take jobs."""
-    return len(lab_daemons.living(layout)) == len(lab_daemons.daemons(layout)) and ready(node_states(layout))
+    return len(lab_daemons.living(layout)) == len(lab_daemons.daemons(layout)) and ready(
+        node_states(layout)
+    )
 
 
 def print_exports(layout: Layout) -> None:
@@ -308,7 +336,9 @@ def cancel_jobs(layout: Layout) -> None:
     deadline = time.monotonic() + lab_conf.KILL_WAIT_S + 3
     cancelled: set[str] = set()
     while True:
-        jobs = set(slurm(layout, "squeue", "--noheader", "--format=%F", timeout_s=10).stdout.split())
+        jobs = set(
+            slurm(layout, "squeue", "--noheader", "--format=%F", timeout_s=10).stdout.split()
+        )
         if jobs - cancelled:
             say(f"cancelling {len(jobs)} jobs")
             slurm(layout, "scancel", *sorted(jobs), timeout_s=10)
@@ -330,7 +360,10 @@ def status(layout: Layout, _options: argparse.Namespace) -> int:
     elif not alive:
         line = f"{lab_conf.CLUSTER} is down"
     else:
-        line = f"{lab_conf.CLUSTER} is broken: {nodes or 'no node answers'}; not running: {', '.join(dead) or 'none'}"
+        line = (
+            f"{lab_conf.CLUSTER} is broken: {nodes or 'no node answers'}; not running:"
+            f" {', '.join(dead) or 'none'}"
+        )
     sys.stdout.write(f"{line} ({layout.root})\n")
     return 0 if good else 1
 
@@ -351,9 +384,18 @@ def check_directory(layout: Layout) -> None:
         Refusal: Slurm or a Unix socket cannot take the path, or it holds somebody else's files.
     """
     path = str(layout.root)
-    if len(path) > lab_conf.MAX_DIR_LENGTH or not all(char.isalnum() or char in "/._-" for char in path):
-        raise Refusal(f"{path!r} must have at most {lab_conf.MAX_DIR_LENGTH} characters out of A-Z a-z 0-9 / . _ -")
-    if layout.root.exists() and not layout.marker.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
+    if len(path) > lab_conf.MAX_DIR_LENGTH or not all(
+        char.isalnum() or char in "/._-" for char in path
+    ):
+        raise Refusal(
+            f"{path!r} must have at most {lab_conf.MAX_DIR_LENGTH} characters out of A-Z a-z 0-9 /"
+            " . _ -"
+        )
+    if (
+        layout.root.exists()
+        and not layout.marker.exists()
+        and (not layout.root.is_dir() or any(layout.root.iterdir()))
+    ):
         raise Refusal(f"{path} holds other files; name another directory with --dir")
 
 

@@ -1,9 +1,9 @@
-"""What the lab's files say: the paths inside its directory and the text of every configuration file.
+"""What the lab's files say: the paths inside its directory and the text of every configuration
+file.
 
-Pure, except for write_config, which writes that text. Nothing here starts a process or looks at the machine.
+Pure, except for write_config, which writes that text. Nothing here starts a process or looks at the
+machine.
 """
-
-from __future__ import annotations
 
 import os
 import secrets
@@ -12,11 +12,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# A machine can hold several labs: 1 is everybody's; 2 is the one whose nodes die and whose jobs are preempted. Each has its own nodes,
-# ports, directory and daemons.
+# A machine can hold several labs: 1 is everybody's; 2 is the one whose nodes die and whose jobs are
+# preempted. Each has its own nodes, ports, directory and daemons.
 _SAID = os.environ.get("HPCTRAIN_LAB_NUMBER") or "1"
-if _SAID not in tuple("123456789"):
-    sys.stderr.write(f"error: HPCTRAIN_LAB_NUMBER is {_SAID!r}; a lab has a number from 1 to 9\nfix: HPCTRAIN_LAB_NUMBER=2\n")
+if _SAID not in [str(number) for number in range(1, 20)]:  # the ports of a twentieth are the sites'
+    sys.stderr.write(
+        f"error: HPCTRAIN_LAB_NUMBER is {_SAID!r}; a lab has a number from 1 to 19\nfix:"
+        " HPCTRAIN_LAB_NUMBER=2\n"
+    )
     raise SystemExit(2)
 NUMBER = int(_SAID)
 SUFFIX = "" if NUMBER == 1 else f"-{NUMBER}"
@@ -27,18 +30,21 @@ NODE_PORTS = {node: 17001 + 10 * (NUMBER - 1) + index for index, node in enumera
 CONTROLLER_PORT = 16817 + 10 * (NUMBER - 1)
 DATABASE_PORT = CONTROLLER_PORT + 2
 DIRECTORY = f"/tmp/hpctrain-lab{SUFFIX}"
-# Jobs of two labs meet on this machine's ports, which are made of job ids.
-FIRST_JOB_ID = 1 + 1000 * (NUMBER - 1)
+# Jobs of two labs meet on this machine's ports, which are made of job ids. A test of two clusters
+# with the same ids says one.
+FIRST_JOB_ID = int(os.environ.get("HPCTRAIN_LAB_FIRST_JOB_ID") or 1 + 1000 * (NUMBER - 1))
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE_MB = 8000
 GPUS_PER_NODE = 4
-# Slurm's default is 30 s. The rough lab's jobs need some of it: they save when they are told of their end.
+# Slurm's default is 30 s. The rough lab's jobs need some of it: they save when they are told of
+# their end.
 KILL_WAIT_S = 5 if NUMBER == 1 else 15
 ACCOUNTS = ("euhpc_a06_067", "proj_b")
 DEFAULT_ACCOUNT = "proj_b"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
-# Linux allows 107 characters in the path of a Unix socket, and "run/munge.socket.2.lock" is our longest.
+# Linux allows 107 characters in the path of a Unix socket, and "run/munge.socket.2.lock" is our
+# longest.
 MAX_DIR_LENGTH = 80
 
 
@@ -175,7 +181,8 @@ PartitionName=boost_usr_prod Nodes={node_range} Default=YES MaxTime=24:00:00 Sta
 PartitionName=debug Nodes={node_range} MaxTime=00:10:00 State=UP
 """
 
-# What every lab but the first has besides: jobs that others may preempt, and a controller that soon notices a dead node.
+# What every lab but the first has besides: jobs that others may preempt, and a controller that soon
+# notices a dead node.
 ROUGH_CONF = """\
 SlurmdTimeout=10
 PreemptType=preempt/partition_prio
@@ -195,9 +202,9 @@ def slurm_conf(layout: Layout, hostname: str) -> str:
         hostname: the short name of this machine; slurmctld refuses to start under another one.
     """
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={NODE_PORTS[name]} CPUs={CPUS_PER_NODE} "
-        f"Boards=1 SocketsPerBoard=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
-        f"RealMemory={MEMORY_PER_NODE_MB} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
+        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={NODE_PORTS[name]}"
+        f" CPUs={CPUS_PER_NODE} Boards=1 SocketsPerBoard=2 CoresPerSocket={CPUS_PER_NODE // 2}"
+        f" ThreadsPerCore=1 RealMemory={MEMORY_PER_NODE_MB} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
         for name in NODES
     )
     return (SLURM_CONF + (ROUGH_CONF if NUMBER > 1 else "")).format(
@@ -218,12 +225,16 @@ def slurm_conf(layout: Layout, hostname: str) -> str:
 
 
 def gres_conf(layout: Layout) -> str:
-    """Return gres.conf: four device files, because a line with Count and no File is counted as 0 GPUs."""
+    """Return gres.conf: four device files, because a line with Count and no File is counted as 0
+    GPUs.
+    """
     return f"NodeName={NODE_RANGE} Name=gpu File={layout.devices}/gpu[0-{GPUS_PER_NODE - 1}]\n"
 
 
 def cgroup_conf() -> str:
-    """Return cgroup.conf: a job that outgrows its --mem is killed by the kernel, swap does not help it."""
+    """Return cgroup.conf: a job that outgrows its --mem is killed by the kernel, swap does not help
+    it.
+    """
     return f"""\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint={CGROUP_ROOT}
@@ -234,7 +245,9 @@ AllowedSwapSpace=0
 
 
 def slurmdbd_conf(layout: Layout) -> str:
-    """Return slurmdbd.conf; slurmdbd finds the database's socket in its environment (MYSQL_UNIX_PORT)."""
+    """Return slurmdbd.conf; slurmdbd finds the database's socket in its environment
+    (MYSQL_UNIX_PORT).
+    """
     return f"""\
 DbdHost=localhost
 DbdPort={DATABASE_PORT}
@@ -255,7 +268,8 @@ def write_config(layout: Layout, hostname: str) -> None:
     """Make the lab's directories and write every file the daemons read.
 
     Raises:
-        OSError: the directory cannot be written, or this machine does not allow device files (EPERM).
+        OSError: the directory cannot be written, or this machine does not allow device files
+            (EPERM).
     """
     for folder in (layout.etc, layout.run, layout.log, layout.spool / "slurmctld", layout.devices):
         folder.mkdir(parents=True, exist_ok=True)

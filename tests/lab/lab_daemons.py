@@ -1,6 +1,8 @@
-"""The lab's processes: how each is started, how the lab knows its own again, and how all of them end.
+"""The lab's processes: how each is started, how the lab knows its own again, and how all of them
+end.
 
-A process is remembered as pid plus start time, so that a pid used again by somebody else is never signalled.
+A process is remembered as pid plus start time, so that a pid used again by somebody else is never
+signalled.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from lab_host import SYSTEM_PATH, program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# In the environment of every daemon, hence of every slurmstepd, and of nobody else; a user's shell has SLURM_CONF too.
+# In the environment of every daemon, hence of every slurmstepd, and of nobody else; a user's shell
+# has SLURM_CONF too.
 MARK = "HPCTRAIN_LAB_DAEMON"
 START_TIMEOUT_S = 60.0
 TERM_TIMEOUT_S = 15.0
@@ -57,12 +60,15 @@ def socket_answers(path: Path) -> bool:
 def port_listens(port: int) -> bool:
     """Say whether somebody listens on a TCP port of this machine.
 
-    The kernel's table is read instead of trying to connect: slurmd logs an error for every empty connection.
+    The kernel's table is read instead of trying to connect: slurmd logs an error for every empty
+    connection.
     """
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if Path(table).exists():
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-            if any(int(row[1].rpartition(":")[2], 16) == port and row[3] == TCP_LISTEN for row in rows):
+            if any(
+                int(row[1].rpartition(":")[2], 16) == port and row[3] == TCP_LISTEN for row in rows
+            ):
                 return True
     return False
 
@@ -99,7 +105,8 @@ def mariadbd(layout: Layout) -> tuple[str, ...]:
         "--innodb-lock-wait-timeout=900",
         # Speed before safety: the database lives as long as the lab does.
         "--innodb-flush-log-at-trx-commit=0",
-        # slurmdbd ends at a conflict of two transactions otherwise; "loose": an older MariaDB does not know it.
+        # slurmdbd ends at a conflict of two transactions otherwise; "loose": an older MariaDB does
+        # not know it.
         "--loose-innodb-snapshot-isolation=OFF",
     )
 
@@ -123,7 +130,12 @@ def daemons(layout: Layout) -> list[Daemon]:
             lab_conf.CONTROLLER_PORT,
         ),
         *(
-            Daemon(f"slurmd-{node}", ("slurmd", "-D", "-N", node), lambda port=port: port_listens(port), port)  # type: ignore[misc]
+            Daemon(
+                f"slurmd-{node}",
+                ("slurmd", "-D", "-N", node),
+                lambda port=port: port_listens(port),
+                port,
+            )  # type: ignore[misc]
             for node, port in lab_conf.NODE_PORTS.items()
         ),
     ]
@@ -152,11 +164,15 @@ def slurm(layout: Layout, *argv: str, timeout_s: float = 40.0) -> subprocess.Com
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]} gave no answer in {timeout_s:.0f} s")
+        return subprocess.CompletedProcess(
+            argv, 124, "", f"{argv[0]} gave no answer in {timeout_s:.0f} s"
+        )
 
 
 def started_at(pid: int) -> int | None:
-    """Return a living process' start time in clock ticks since boot; None for a dead one or a zombie."""
+    """Return a living process' start time in clock ticks since boot; None for a dead one or a
+    zombie.
+    """
     try:
         # The second field is the command in parentheses and may itself hold spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -176,13 +192,16 @@ def remembered(layout: Layout) -> dict[str, tuple[int, int]]:
 
 def living(layout: Layout) -> dict[str, int]:
     """Return name → pid of the lab's daemons that are alive."""
-    return {name: pid for name, (pid, start) in remembered(layout).items() if started_at(pid) == start}
+    return {
+        name: pid for name, (pid, start) in remembered(layout).items() if started_at(pid) == start
+    }
 
 
 def start(layout: Layout, daemon: Daemon) -> None:
     """Start one daemon and wait until it answers.
 
-    It gets a session of its own and no file of ours, so that it outlives the calling shell and a `$(lab up)` ends.
+    It gets a session of its own and no file of ours, so that it outlives the calling shell and a
+    `$(lab up)` ends.
 
     Raises:
         LabError: it ended, or did not answer in time; with the last lines of its log.
@@ -207,9 +226,14 @@ def start(layout: Layout, daemon: Daemon) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not daemon.ready():
         if child.poll() is not None:
-            raise LabError(f"{daemon.name} ended with status {child.returncode}{log_tail(layout, daemon.name)}")
+            raise LabError(
+                f"{daemon.name} ended with status {child.returncode}{log_tail(layout, daemon.name)}"
+            )
         if time.monotonic() > deadline:
-            raise LabError(f"{daemon.name} gave no answer in {START_TIMEOUT_S:.0f} s{log_tail(layout, daemon.name)}")
+            raise LabError(
+                f"{daemon.name} gave no answer in {START_TIMEOUT_S:.0f}"
+                f" s{log_tail(layout, daemon.name)}"
+            )
         time.sleep(0.05)
     # The child is init's from now on: nobody waits for it here.
     child.returncode = 0
@@ -236,7 +260,10 @@ def marked(layout: Layout) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0") and started_at(int(entry.name)) is not None:
+                if (
+                    wanted in (entry / "environ").read_bytes().split(b"\0")
+                    and started_at(int(entry.name)) is not None
+                ):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -244,7 +271,9 @@ def marked(layout: Layout) -> list[int]:
 
 
 def in_cgroups() -> list[int]:
-    """Return the pids in the cgroups of node1 and node2: the tasks of jobs, which carry no mark of ours."""
+    """Return the pids in the cgroups of node1 and node2: the tasks of jobs, which carry no mark of
+    ours.
+    """
     found: set[int] = set()
     for folder in own_cgroups():
         try:
@@ -263,7 +292,9 @@ def signal_and_wait(pids: list[int], number: signal.Signals, timeout_s: float) -
         except ProcessLookupError:
             pass
     deadline = time.monotonic() + timeout_s
-    while alive := [pid for pid, begun in left.items() if begun is not None and started_at(pid) == begun]:
+    while alive := [
+        pid for pid, begun in left.items() if begun is not None and started_at(pid) == begun
+    ]:
         if time.monotonic() > deadline:
             return alive
         time.sleep(0.05)
@@ -277,7 +308,8 @@ def stop_all(layout: Layout) -> None:
         LabError: a process is still there after SIGKILL, or a cgroup cannot be removed.
     """
     for daemon in reversed(daemons(layout)):
-        # Both slurmd go before slurmctld, which goes before slurmdbd: each still tells the next one what it knows.
+        # Both slurmd go before slurmctld, which goes before slurmdbd: each still tells the next one
+        # what it knows.
         pid = living(layout).get(daemon.name)
         if pid is not None and signal_and_wait([pid], signal.SIGTERM, TERM_TIMEOUT_S):
             signal_and_wait([pid], signal.SIGKILL, TERM_TIMEOUT_S)

@@ -1,4 +1,5 @@
-"""What the lab asks of the machine: can it run here, are the packages there, do its nodes have an address.
+"""What the lab asks of the machine: can it run here, are the packages there, do its nodes have an
+address.
 
 Raises Refusal, with one line, before anything has been started.
 """
@@ -30,7 +31,16 @@ PACKAGES = (
     "slurm-wlm-mysql-plugin",
     "environment-modules",
 )
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "mariadb-install-db")
+PROGRAMS = (
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "munged",
+    "slurmdbd",
+    "mariadbd",
+    "mariadb",
+    "mariadb-install-db",
+)
 HIERARCHIES = ("memory", "freezer")
 HOSTS_MARK = f"# hpctrain-lab{lab_conf.SUFFIX}"
 HOSTS_LINE = f"127.0.0.1 {' '.join(lab_conf.NODES)} {HOSTS_MARK}"
@@ -55,13 +65,21 @@ def program(name: str) -> str | None:
 def missing_packages() -> list[str]:
     """Return the packages that dpkg does not list as installed.
 
-    On a machine without dpkg the programs themselves are looked for, and their names are returned instead.
+    On a machine without dpkg the programs themselves are looked for, and their names are returned
+    instead.
     """
     dpkg = program("dpkg-query")
     if dpkg is None:
         return [name for name in PROGRAMS if program(name) is None]
-    asked = subprocess.run([dpkg, "-W", "-f=${Package} ${db:Status-Status}\n", *PACKAGES], capture_output=True, text=True, check=False)
-    installed = {line.split()[0] for line in asked.stdout.splitlines() if line.endswith(" installed")}
+    asked = subprocess.run(
+        [dpkg, "-W", "-f=${Package} ${db:Status-Status}\n", *PACKAGES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    installed = {
+        line.split()[0] for line in asked.stdout.splitlines() if line.endswith(" installed")
+    }
     return [name for name in PACKAGES if name not in installed]
 
 
@@ -79,7 +97,14 @@ def install(packages: list[str]) -> None:
     say(f"installing {' '.join(packages)}")
     # apt writes to our stderr: stdout may be the caller's eval.
     for argv in (order, [apt, "update", "--quiet"], order):
-        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=APT_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            timeout=APT_TIMEOUT_S,
+            check=False,
+        )
         if argv is order and done.returncode == 0:
             return
     raise Refusal(f"apt-get could not install {' '.join(packages)} (exit status {done.returncode})")
@@ -89,7 +114,8 @@ def require_machine() -> None:
     """Check the things no package can bring.
 
     Raises:
-        Refusal: not Linux, not root, no cgroup v1 hierarchy that can be written, or a read-only /etc/hosts.
+        Refusal: not Linux, not root, no cgroup v1 hierarchy that can be written, or a read-only
+            /etc/hosts.
     """
     if not sys.platform.startswith("linux"):
         raise Refusal(f"Slurm's cgroup plugins need Linux, this is {sys.platform}")
@@ -98,7 +124,9 @@ def require_machine() -> None:
     for name in HIERARCHIES:
         require_hierarchy(lab_conf.CGROUP_ROOT / name)
     if not hosts_known(Path("/etc/hosts").read_text()) and not os.access("/etc/hosts", os.W_OK):
-        raise Refusal(f"{' and '.join(lab_conf.NODES)} have no address and /etc/hosts cannot be written")
+        raise Refusal(
+            f"{' and '.join(lab_conf.NODES)} have no address and /etc/hosts cannot be written"
+        )
 
 
 def require_hierarchy(folder: Path) -> None:
@@ -114,7 +142,9 @@ def require_hierarchy(folder: Path) -> None:
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
-        raise Refusal(f"the cgroup v1 hierarchy at {folder} cannot be written: {error.strerror}") from error
+        raise Refusal(
+            f"the cgroup v1 hierarchy at {folder} cannot be written: {error.strerror}"
+        ) from error
 
 
 def require_ports(ports: list[int]) -> None:
@@ -130,7 +160,9 @@ def require_ports(ports: list[int]) -> None:
             try:
                 probe.bind(("0.0.0.0", port))  # noqa: S104 -- bound and closed again, never listened on
             except OSError as error:
-                raise Refusal(f"port {port} is taken ({error.strerror}): does another lab run here?") from error
+                raise Refusal(
+                    f"port {port} is taken ({error.strerror}): does another lab run here?"
+                ) from error
 
 
 def hosts_known(text: str) -> bool:
@@ -148,7 +180,9 @@ def hosts_with(text: str) -> str:
 
 def hosts_without(text: str) -> str:
     """Return the text of /etc/hosts without the lines that the lab added."""
-    return "".join(line for line in text.splitlines(keepends=True) if not line.rstrip().endswith(HOSTS_MARK))
+    return "".join(
+        line for line in text.splitlines(keepends=True) if not line.rstrip().endswith(HOSTS_MARK)
+    )
 
 
 def edit_hosts(*, present: bool) -> None:
@@ -165,7 +199,8 @@ def edit_hosts(*, present: bool) -> None:
 
 @contextmanager
 def locked(layout: lab_conf.Layout) -> Iterator[bool]:
-    """Keep a second `up` or `down` of the same directory waiting; make the directory if it is missing.
+    """Keep a second `up` or `down` of the same directory waiting; make the directory if it is
+    missing.
 
     Yields:
         Whether the directory was no lab before.

@@ -1,7 +1,8 @@
-"""Playing sites: for each a slurmdbd and a slurmctld of its own, with the site's nodes, partitions, accounts, QOS and policy.
+"""Playing sites: for each a slurmdbd and a slurmctld of its own, with the site's nodes, partitions,
+accounts, QOS and policy.
 
-The nodes are only known to slurmctld, so no job runs: what sbatch accepts stays in the queue, what it refuses is refused in the site's
-words. munge and MariaDB are the lab's.
+The nodes are only known to slurmctld, so no job runs: what sbatch accepts stays in the queue, what
+it refuses is refused in the site's words. munge and MariaDB are the lab's.
 """
 
 from __future__ import annotations
@@ -34,12 +35,18 @@ def daemons(site: Site, home: Layout, lab: Layout) -> list[Daemon]:
             site.port + 1,
             {"MYSQL_UNIX_PORT": str(lab.mysql_socket)},
         ),
-        Daemon("slurmctld", ("slurmctld", "-D"), lambda: slurm(home, "scontrol", "ping").returncode == 0, site.port),
+        Daemon(
+            "slurmctld",
+            ("slurmctld", "-D"),
+            lambda: slurm(home, "scontrol", "ping").returncode == 0,
+            site.port,
+        ),
     ]
 
 
 def play(lab: Layout, names: list[str]) -> None:
-    """Start these sites at the same time; one that is played already, as its directory describes it, is left alone.
+    """Start these sites at the same time; one that is played already, as its directory describes
+    it, is left alone.
 
     Most of the time goes to answers of slurmdbd, so several sites take hardly longer than one.
 
@@ -79,7 +86,9 @@ def play_one(lab: Layout, name: str) -> None:
 
 
 def register(site: Site, home: Layout) -> None:
-    """Fill the site's accounting: QOS, then the accounts that name them. After slurmctld: it brings the TRES that limits name.
+    """Fill the site's accounting: QOS, then the accounts that name them.
+
+    After slurmctld: it brings the TRES that limits name.
 
     Raises:
         LabError: sacctmgr refused, or the site's QOS and accounts are not there afterwards.
@@ -104,7 +113,9 @@ def register(site: Site, home: Layout) -> None:
         )
         if done.returncode or "error" in done.stdout + done.stderr:
             raise LabError(f"{site.name}: {' '.join(argv)}: {(done.stderr + done.stdout).strip()}")
-    listed = slurm(home, "sacctmgr", "-nP", "show", "assoc", "user=root", "format=account,defaultqos,qos").stdout.splitlines()
+    listed = slurm(
+        home, "sacctmgr", "-nP", "show", "assoc", "user=root", "format=account,defaultqos,qos"
+    ).stdout.splitlines()
     members = {name for name, account in site.accounts.items() if account.user}
     if {line.partition("|")[0] for line in listed} != members:
         raise LabError(f"{site.name}: sacctmgr lists the accounts {listed}, not {sorted(members)}")
@@ -139,7 +150,11 @@ def unplay_all(lab: Layout) -> None:
 def played(lab: Layout) -> list[str]:
     """Return the sites that are played now."""
     homes = {name: lab_sites.layout(lab, name) for name in lab_sites.names()}
-    return [name for name, home in homes.items() if (home.root / "played").exists() and len(lab_daemons.living(home)) == 2]
+    return [
+        name
+        for name, home in homes.items()
+        if (home.root / "played").exists() and len(lab_daemons.living(home)) == 2
+    ]
 
 
 def drop_database(lab: Layout, name: str) -> None:
@@ -147,7 +162,15 @@ def drop_database(lab: Layout, name: str) -> None:
     if not lab_daemons.socket_answers(lab.mysql_socket):
         return
     order = f"DROP DATABASE IF EXISTS {lab_sites.database(name)}"
-    argv = (program("mariadb") or "mariadb", "--no-defaults", f"--socket={lab.mysql_socket}", "--user=root", f"--execute={order}")
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    argv = (
+        program("mariadb") or "mariadb",
+        "--no-defaults",
+        f"--socket={lab.mysql_socket}",
+        "--user=root",
+        f"--execute={order}",
+    )
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
     if done.returncode:
         raise LabError(f"{order}: {done.stderr.strip()}")

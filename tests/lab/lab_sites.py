@@ -1,10 +1,8 @@
 """What a played site is: its directory under sites/, and the text of its configuration files.
 
-A site is described in Slurm's own words: lines of slurm.conf, the policy as job_submit.lua and cli_filter.lua, the limits as sacctmgr
-takes them. This module only reads and writes files.
+A site is described in Slurm's own words: lines of slurm.conf, the policy as job_submit.lua and
+cli_filter.lua, the limits as sacctmgr takes them. This module only reads and writes files.
 """
-
-from __future__ import annotations
 
 import hashlib
 import re
@@ -23,7 +21,8 @@ MARK = ".hpctrain-lab-site"
 FIRST_PORT = 17200
 POLICIES = {"job_submit.lua": "JobSubmitPlugins=lua", "cli_filter.lua": "CliFilterPlugins=lua"}
 
-# What every site's slurm.conf starts with; a key in the site's own lines takes the place of one here.
+# What every site's slurm.conf starts with; a key in the site's own lines takes the place of one
+# here.
 SLURM_CONF = """\
 ClusterName={name}
 SlurmctldHost={hostname}(127.0.0.1)
@@ -70,7 +69,8 @@ class Account:
 
     Attributes:
         qos: the QOS that its jobs may use.
-        default_qos: the one that a job without --qos gets; without it, and with several in `qos`, such a job is refused.
+        default_qos: the one that a job without --qos gets; without it, and with several in `qos`,
+            such a job is refused.
         limits: as `sacctmgr load` takes them: `MaxSubmitJobs=0`.
         partitions: the user may use it there alone; empty: everywhere.
         user: whether the user is a member at all.
@@ -89,9 +89,11 @@ class Site:
 
     Attributes:
         name: of the directory, and of hpctrain's cluster profile.
-        slurm_conf: the site's own lines: nodes (each with State=CLOUD), partitions, and what differs from `SLURM_CONF`.
+        slurm_conf: the site's own lines: nodes (each with State=CLOUD), partitions, and what
+            differs from `SLURM_CONF`.
         qos: QOS → its limits, as `sacctmgr add qos` takes them.
-        accounts: account → `Account`; the first one is the user's default account unless `default_account` says otherwise.
+        accounts: account → `Account`; the first one is the user's default account unless
+            `default_account` says otherwise.
         policies: file name → text of the Lua plugins.
         without: keys of `SLURM_CONF` that the site does not have.
         port: the first of its two ports.
@@ -123,7 +125,12 @@ def read(name: str) -> Site:
     folder = SITES / name
     said: dict[str, Any] = tomllib.loads((folder / "site.toml").read_text())
     accounts = {
-        account: Account(**{key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()})
+        account: Account(
+            **{
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in keys.items()
+            }
+        )
         for account, keys in said["accounts"].items()
     }
     return Site(
@@ -134,12 +141,16 @@ def read(name: str) -> Site:
         port=FIRST_PORT + 2 * names().index(name),
         qos=said.get("qos", {}),
         without=tuple(said.get("without", ())),
-        policies={file: (folder / file).read_text() for file in POLICIES if (folder / file).exists()},
+        policies={
+            file: (folder / file).read_text() for file in POLICIES if (folder / file).exists()
+        },
     )
 
 
 def slurm_conf(site: Site, home: Layout, lab: Layout, hostname: str) -> str:
-    """Return the site's slurm.conf: the common lines, except those that the site has of its own, and the site's."""
+    """Return the site's slurm.conf: the common lines, except those that the site has of its own,
+    and the site's.
+    """
     common = SLURM_CONF.format(
         name=site.name,
         hostname=hostname,
@@ -152,17 +163,27 @@ def slurm_conf(site: Site, home: Layout, lab: Layout, hostname: str) -> str:
     ) + "".join(f"{POLICIES[file]}\n" for file in site.policies)
     own = {line.partition("=")[0] for line in site.slurm_conf.splitlines()} | {*site.without}
     kept = [line for line in common.splitlines() if line.partition("=")[0] not in own]
-    return "\n".join(("# Written by tests/lab/lab; `lab play` writes it again.", *kept, "", site.slurm_conf))
+    return "\n".join(
+        ("# Written by tests/lab/lab; `lab play` writes it again.", *kept, "", site.slurm_conf)
+    )
 
 
 def gres_conf(site: Site) -> str:
     """Return gres.conf: one line for each kind of node that has GPUs in slurm.conf."""
-    found = re.findall(r"^NodeName=(\S+) .*\bGres=gpu:(?:(\w+):)?(\d+)", site.slurm_conf, re.MULTILINE)
-    return "".join(f"NodeName={nodes} Name=gpu{f' Type={kind}' if kind else ''} Count={count}\n" for nodes, kind, count in found)
+    found = re.findall(
+        r"^NodeName=(\S+) .*\bGres=gpu:(?:(\w+):)?(\d+)", site.slurm_conf, re.MULTILINE
+    )
+    return "".join(
+        f"NodeName={nodes} Name=gpu{f' Type={kind}' if kind else ''} Count={count}\n"
+        for nodes, kind, count in found
+    )
 
 
 def slurmdbd_conf(site: Site, home: Layout, lab: Layout) -> str:
-    """Return slurmdbd.conf. Each site has a slurmdbd of its own: QOS belong to that, and sites call different ones `debug`."""
+    """Return slurmdbd.conf.
+
+    Each site has a slurmdbd of its own: QOS belong to that, and sites call different ones `debug`.
+    """
     return f"""\
 DbdHost=localhost
 DbdPort={site.port + 1}
@@ -186,11 +207,17 @@ def database(name: str) -> str:
 
 def qos_orders(site: Site) -> str:
     """Return the lines for sacctmgr's stdin that make the QOS; `normal` is there from the start."""
-    return "".join(f"{'modify' if name == 'normal' else 'add'} qos {name} set {limits}\n" for name, limits in site.qos.items() if limits)
+    return "".join(
+        f"{'modify' if name == 'normal' else 'add'} qos {name} set {limits}\n"
+        for name, limits in site.qos.items()
+        if limits
+    )
 
 
 def associations(site: Site) -> str:
-    """Return the file for `sacctmgr load`: accounts, their QOS and limits, and the user's right to use them."""
+    """Return the file for `sacctmgr load`: accounts, their QOS and limits, and the user's right to
+    use them.
+    """
     lines = [f"Cluster - '{cluster_name(site)}':QOS='normal'", "Parent - 'root'"]
     for name, account in site.accounts.items():
         default = f":DefaultQOS='{account.default_qos}'" if account.default_qos else ""
@@ -200,7 +227,10 @@ def associations(site: Site) -> str:
         if account.user:
             lines.append(f"Parent - '{name}'")
             default = f":DefaultAccount='{site.default_account}'"
-            lines += [f"User - 'root'{default}:Partition='{partition}'" for partition in account.partitions] or [f"User - 'root'{default}"]
+            lines += [
+                f"User - 'root'{default}:Partition='{partition}'"
+                for partition in account.partitions
+            ] or [f"User - 'root'{default}"]
     return "\n".join((*lines, ""))
 
 
@@ -221,7 +251,9 @@ def digest(site: Site) -> str:
 
 
 def write_config(site: Site, home: Layout, lab: Layout, hostname: str) -> None:
-    """Make the site's directories, empty of an earlier play's state, and write every file that its daemons read."""
+    """Make the site's directories, empty of an earlier play's state, and write every file that its
+    daemons read.
+    """
     for folder in (home.etc, home.spool):
         shutil.rmtree(folder, ignore_errors=True)
     for folder in (home.etc, home.run, home.log, home.spool / "slurmctld"):

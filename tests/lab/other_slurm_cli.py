@@ -1,12 +1,13 @@
-"""Run a command where another Debian's Slurm is installed: a tree that debootstrap makes once, entered with namespaces of its own.
+"""Run a command where another Debian's Slurm is installed: a tree that debootstrap makes once,
+entered with namespaces of its own.
 
-The mounts, processes and ports of such a run are its own too, and end with it: the lab in it has any number, beside whatever runs here. The
-tree is never written to; /tmp is empty at each start. The checkout and the Python that runs this are seen in it at their usual paths.
+The mounts, processes and ports of such a run are its own too, and end with it: the lab in it has
+any number, beside whatever runs here. The tree is never written to; /tmp is empty at each start.
+The checkout and the Python that runs this are seen in it at their usual paths.
 
-Exit status: the command's · 1 the tree could not be made · 2 usage · 3 it cannot run on this machine.
+Exit status: the command's · 1 the tree could not be made · 2 usage · 3 it cannot run on this
+machine.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -26,23 +27,62 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 #: Debian's name for each release that was tried, and the Slurm in it.
 SUITES = {"bookworm": "22.05", "trixie": "24.11", "sid": "whatever is newest"}
 MIRROR = "http://deb.debian.org/debian"
-#: What the lab asks for (lab_host), what its tests use, and the libraries of a Python that was built elsewhere.
+#: What the lab asks for (lab_host), what its tests use, and the libraries of a Python that was
+#: built elsewhere.
 PACKAGES = (
-    "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server", "slurm-wlm-mysql-plugin", "environment-modules",
-    "btrfs-progs", "ca-certificates", "git", "iproute2", "kmod", "mount", "procps", "python3-venv",
-    "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libsqlite3-0", "libssl-dev", "zlib1g",
-)  # fmt: skip
-#: Packages that one suite takes from another: slurmdbd 26.05 cannot talk to a database through sid's libmariadb of November 2026.
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "munge",
+    "slurmdbd",
+    "mariadb-server",
+    "slurm-wlm-mysql-plugin",
+    "environment-modules",
+    "btrfs-progs",
+    "ca-certificates",
+    "git",
+    "iproute2",
+    "kmod",
+    "mount",
+    "procps",
+    "python3-venv",
+    "libbz2-1.0",
+    "libexpat1",
+    "libffi8",
+    "liblzma5",
+    "libncursesw6",
+    "libsqlite3-0",
+    "libssl-dev",
+    "zlib1g",
+)
+#: Packages that one suite takes from another: slurmdbd 26.05 cannot talk to a database through
+#: sid's libmariadb of November 2026.
 FROM_ELSEWHERE = {"sid": ("trixie", "libmariadb3")}
 #: The cgroup v1 hierarchies that the lab's slurmd needs.
 HIERARCHIES = ("memory", "freezer")
 CGROUPS = Path("/sys/fs/cgroup")
 #: Tests of what hpctrain asks Slurm, and of what it makes of the answers.
-TESTS = ("test_check", "test_discover", "test_end_to_end", "test_explain", "test_explain_node", "test_lab", "test_late_sbatch",
-         "test_ps", "test_report", "test_requeue", "test_runs", "test_same_script", "test_signals", "test_watch")  # fmt: skip
+TESTS = (
+    "test_check",
+    "test_discover",
+    "test_end_to_end",
+    "test_explain",
+    "test_explain_node",
+    "test_lab",
+    "test_late_sbatch",
+    "test_ps",
+    "test_report",
+    "test_requeue",
+    "test_runs",
+    "test_same_script",
+    "test_signals",
+    "test_watch",
+)
 NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--cgroup", "--fork", "--kill-child=SIGKILL")
 #: Goes into cgroups, then becomes a program: a cgroup namespace begins where the process is.
-INTO_CGROUPS = 'while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 3; shift; done; shift; exec "$@"'
+INTO_CGROUPS = (
+    'while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 3; shift; done; shift; exec "$@"'
+)
 
 
 class Refusal(Exception):  # noqa: N818 -- not an error: this machine cannot do it
@@ -58,7 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return inside(options)
         require_machine()
         tree = built(options.suite, options.cache)
-        with tempfile.TemporaryDirectory(prefix="hpctrain-other-slurm-") as place, own_cgroups() as cgroups:
+        with (
+            tempfile.TemporaryDirectory(prefix="hpctrain-other-slurm-") as place,
+            own_cgroups() as cgroups,
+        ):
             return outside(options, tree, Path(place), cgroups)
     except Refusal as refusal:
         sys.stderr.write(f"error: another Slurm cannot run here: {refusal}\n")
@@ -72,13 +115,36 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options; argparse itself ends with status 2 on a wrong one."""
     parser = argparse.ArgumentParser(
         prog="other_slurm",
-        description="Run a command where another Debian's Slurm is installed: by default the tests of tests/lab that ask Slurm.",
+        description=(
+            "Run a command where another Debian's Slurm is installed: by default the tests of"
+            " tests/lab that ask Slurm."
+        ),
     )
-    parser.add_argument("--cache", type=Path, default=Path("/var/cache/hpctrain-lab"), help="the trees are here (default: %(default)s)")
-    parser.add_argument("--bind", type=Path, action="append", default=[], metavar="DIR", help="a directory that is seen in it too")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path("/var/cache/hpctrain-lab"),
+        help="the trees are here (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bind",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a directory that is seen in it too",
+    )
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("suite", choices=SUITES, help="; ".join(f"{name}: Slurm {version}" for name, version in SUITES.items()))
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="runs in the checkout, with this Python first on PATH")
+    parser.add_argument(
+        "suite",
+        choices=SUITES,
+        help="; ".join(f"{name}: Slurm {version}" for name, version in SUITES.items()),
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="runs in the checkout, with this Python first on PATH",
+    )
     return parser.parse_args(arguments)
 
 
@@ -91,7 +157,8 @@ def require_machine() -> None:
     """Check what no tree can bring.
 
     Raises:
-        Refusal: not Linux, not root, no debootstrap, no cgroup v1, or a Python that lies where the tree has its own.
+        Refusal: not Linux, not root, no debootstrap, no cgroup v1, or a Python that lies where the
+            tree has its own.
     """
     if not sys.platform.startswith("linux"):
         raise Refusal(f"it needs Linux, this is {sys.platform}")
@@ -104,11 +171,16 @@ def require_machine() -> None:
         if not (CGROUPS / name / "cgroup.procs").exists():
             raise Refusal(f"no cgroup v1 hierarchy at {CGROUPS / name}")
     if sys.base_prefix == "/usr":
-        raise Refusal("this Python is the system's own, in whose place the tree has another: run it with one from elsewhere")
+        raise Refusal(
+            "this Python is the system's own, in whose place the tree has another: run it with one"
+            " from elsewhere"
+        )
 
 
 def built(suite: str, cache: Path) -> Path:
-    """Return the tree of a suite; it is made on the first call, in some minutes, and is complete or not there."""
+    """Return the tree of a suite; it is made on the first call, in some minutes, and is complete or
+    not there.
+    """
     tree = cache / suite
     if tree.exists():
         return tree
@@ -118,15 +190,37 @@ def built(suite: str, cache: Path) -> Path:
         made = Path(place) / suite
         # In namespaces too: what debootstrap mounts and starts ends with it, whatever happens.
         unshare = ("unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL")
-        order = ("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", suite, str(made), MIRROR)
+        order = (
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            suite,
+            str(made),
+            MIRROR,
+        )
         subprocess.run((*unshare, *order), check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         if suite in FROM_ELSEWHERE:
             other, package = FROM_ELSEWHERE[suite]
             (made / "etc/apt/sources.list.d/other.list").write_text(f"deb {MIRROR} {other} main\n")
             # A mirror may keep a sid that is older than its own lists allow.
-            apt = ("chroot", str(made), "apt-get", "--quiet", "--option", "Acquire::Check-Valid-Until=false")
-            for words in (("update",), ("install", "--yes", "--allow-downgrades", f"{package}/{other}")):
-                subprocess.run((*unshare, *apt, *words), check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+            apt = (
+                "chroot",
+                str(made),
+                "apt-get",
+                "--quiet",
+                "--option",
+                "Acquire::Check-Valid-Until=false",
+            )
+            for words in (
+                ("update",),
+                ("install", "--yes", "--allow-downgrades", f"{package}/{other}"),
+            ):
+                subprocess.run(
+                    (*unshare, *apt, *words),
+                    check=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sys.stderr,
+                )
         shutil.rmtree(made / "var/cache/apt/archives", ignore_errors=True)
         made.rename(tree)
     return tree
@@ -146,7 +240,8 @@ def own_cgroups() -> Iterator[list[Path]]:
 
 
 def remove_cgroup(top: Path) -> None:
-    """Remove a cgroup and those in it; the kernel needs a moment to let go of processes that have just ended.
+    """Remove a cgroup and those in it; the kernel needs a moment to let go of processes that have
+    just ended.
 
     Raises:
         OSError: it stays busy for 20 s.
@@ -164,9 +259,26 @@ def remove_cgroup(top: Path) -> None:
 
 def outside(options: argparse.Namespace, tree: Path, place: Path, cgroups: list[Path]) -> int:
     """Start the first process of the new namespaces, and wait for its end."""
-    again = [sys.executable, str(Path(__file__).with_name("other_slurm")), f"--cache={tree.parent}", f"--inside={place}"]
+    again = [
+        sys.executable,
+        str(Path(__file__).with_name("other_slurm")),
+        f"--cache={tree.parent}",
+        f"--inside={place}",
+    ]
     binds = [f"--bind={folder.resolve()}" for folder in options.bind]
-    argv = ["/bin/sh", "-c", INTO_CGROUPS, "sh", *map(str, cgroups), "--", "unshare", *NAMESPACES, "--", *again, *binds]
+    argv = [
+        "/bin/sh",
+        "-c",
+        INTO_CGROUPS,
+        "sh",
+        *map(str, cgroups),
+        "--",
+        "unshare",
+        *NAMESPACES,
+        "--",
+        *again,
+        *binds,
+    ]
     child = subprocess.Popen([*argv, options.suite, *options.command])
     try:
         while True:
@@ -180,22 +292,34 @@ def outside(options: argparse.Namespace, tree: Path, place: Path, cgroups: list[
 
 
 def inside(options: argparse.Namespace) -> int:
-    """Mount everything, change into the tree, run the command, and bury whom nobody waits for: this is process 1 here."""
-    root = mounted(options.cache / options.suite, options.inside, [REPOSITORY, *map(Path, (sys.prefix, sys.base_prefix)), *options.bind])
+    """Mount everything, change into the tree, run the command, and bury whom nobody waits for: this
+    is process 1 here.
+    """
+    root = mounted(
+        options.cache / options.suite,
+        options.inside,
+        [REPOSITORY, *map(Path, (sys.prefix, sys.base_prefix)), *options.bind],
+    )
     subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
     # With loopback addresses alone, getaddrinfo (AI_ADDRCONFIG) has none for slurmdbd to listen on.
     subprocess.run(("ip", "address", "add", "192.0.2.1/32", "dev", "lo"), check=True)
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
     os.chroot(root)
     os.chdir(REPOSITORY)
-    kept = {name: value for name, value in os.environ.items() if name in ("TERM", "COLUMNS") or name.startswith(("HPCTRAIN_", "OMP_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("TERM", "COLUMNS") or name.startswith(("HPCTRAIN_", "OMP_"))
+    }
     environment = kept | {
         "PATH": f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "HPCTRAIN_REQUIRE_LAB": "1",
     }
-    version = subprocess.run(("slurmctld", "-V"), env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run(
+        ("slurmctld", "-V"), env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
     sys.stderr.write(f"other_slurm: {version} of Debian {options.suite}\n")
     child = subprocess.Popen(options.command or tests(), env=environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -208,16 +332,33 @@ def inside(options: argparse.Namespace) -> int:
 def tests() -> list[str]:
     """Return the command that runs the lab's tests."""
     files = [f"tests/lab/{name}.py" for name in TESTS]
-    return ["tests/with_lab.sh", "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "3", "--dist", "loadfile", *files]
+    return [
+        "tests/with_lab.sh",
+        "python",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "3",
+        "--dist",
+        "loadfile",
+        *files,
+    ]
 
 
 def mounted(tree: Path, place: Path, binds: Sequence[Path]) -> Path:
-    """Return the root for the command: the tree under a layer in memory, /proc, /sys, /dev, cgroups, what is seen of this machine."""
+    """Return the root for the command: the tree under a layer in memory, /proc, /sys, /dev,
+    cgroups, what is seen of this machine.
+    """
     mount("-t", "tmpfs", "tmpfs", place)
     root, upper, work = (place / name for name in ("root", "upper", "work"))
     for folder in (root, upper, work):
         folder.mkdir()
-    mount("-t", "overlay", "overlay", "-o", f"lowerdir={tree},upperdir={upper},workdir={work}", root)
+    mount(
+        "-t", "overlay", "overlay", "-o", f"lowerdir={tree},upperdir={upper},workdir={work}", root
+    )
     mount("-t", "proc", "proc", root / "proc")
     mount("-t", "sysfs", "sysfs", root / "sys")
     mount("--rbind", "/dev", root / "dev")

@@ -1,6 +1,6 @@
-"""What the real Slurm of the lab says of itself, held against the lab's configuration; and `hpctrain init` on it, up to sbatch."""
-
-from __future__ import annotations
+"""What the real Slurm of the lab says of itself, held against the lab's configuration; and
+`hpctrain init` on it, up to sbatch.
+"""
 
 import importlib
 import json
@@ -8,18 +8,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
+from hpctrain.clusters import discover
 from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
 from hpctrain.clusters.merge import merge
-from hpctrain.scheduler import discover
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from conftest import Lab
+from tests.lab.conftest import Lab
 
 pytestmark = [pytest.mark.slurm]
 
@@ -39,27 +35,41 @@ def live(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     return discover.discover()
 
 
-def test_the_lab_says_what_it_was_configured_as(live: LiveCluster, lab: Lab, lab_conf: ModuleType) -> None:
+def test_the_lab_says_what_it_was_configured_as(
+    live: LiveCluster, lab: Lab, lab_conf: ModuleType
+) -> None:
     assert live.silent == ()
-    assert (live.cluster_name, live.kill_wait, live.job_requeue) == (lab_conf.CLUSTER, lab_conf.KILL_WAIT_S, True)
+    assert (live.cluster_name, live.kill_wait, live.job_requeue) == (
+        lab_conf.CLUSTER,
+        lab_conf.KILL_WAIT_S,
+        True,
+    )
     version = lab.run("sinfo", "--version").stdout.split()[1]
     assert live.version == tuple(int(part) for part in version.split(".")[:2])
-    assert (live.enforces_accounts, live.enforces_part_limits, live.whole_nodes) == (True, True, False)
-    assert live.default_memory_per_cpu == lab_conf.MEMORY_PER_NODE_MB // lab_conf.CPUS_PER_NODE * MIB
+    assert (live.enforces_accounts, live.whole_nodes) == (True, False)
+    assert (
+        live.default_memory_per_cpu == lab_conf.MEMORY_PER_NODE_MB // lab_conf.CPUS_PER_NODE * MIB
+    )
     assert live.max_array_size == 1001  # Slurm's default
 
 
 def test_partitions_and_nodes(live: LiveCluster, lab_conf: ModuleType) -> None:
-    limits = {each.name: (each.default, each.time_max, each.up, each.exclusive) for each in live.partitions or ()}
+    limits = {
+        each.name: (each.default, each.time_max, each.up, each.exclusive)
+        for each in live.partitions or ()
+    }
     assert limits["boost_usr_prod"] == (True, 86400, True, False)
     assert limits["debug"] == (False, 600, True, False)
     for partition in (live.partition("debug"), live.partition(None)):
-        assert partition is not None
         (nodes,) = partition.nodes
         assert nodes == LiveNodes(
-            count=len(lab_conf.NODES), cpus=lab_conf.CPUS_PER_NODE, threads_per_core=1, memory=lab_conf.MEMORY_PER_NODE_MB * MIB,
-            gpus=(("", lab_conf.GPUS_PER_NODE),), idle=nodes.idle,
-        )  # fmt: skip
+            count=len(lab_conf.NODES),
+            cpus=lab_conf.CPUS_PER_NODE,
+            threads_per_core=1,
+            memory=lab_conf.MEMORY_PER_NODE_MB * MIB,
+            gpus=(("", lab_conf.GPUS_PER_NODE),),
+            idle=nodes.idle,
+        )
         assert nodes.idle is not None
 
 
@@ -74,15 +84,30 @@ def test_a_change_is_seen(lab: Lab, live: LiveCluster) -> None:
     """The facts are those of now: a new partition, which is down."""
     name = f"new{os.getpid()}"
     assert live.partition(name) is None
-    limits = ("MaxNodes=1", "MaxTime=UNLIMITED", "DefMemPerNode=1000", "AllowAccounts=proj_b", "OverSubscribe=EXCLUSIVE")
+    limits = (
+        "MaxNodes=1",
+        "MaxTime=UNLIMITED",
+        "DefMemPerNode=1000",
+        "AllowAccounts=proj_b",
+        "OverSubscribe=EXCLUSIVE",
+    )
     lab.run("scontrol", "create", f"PartitionName={name}", "Nodes=node2", "State=DOWN", *limits)
     try:
         found = discover.discover().partition(name)
     finally:
         lab.run("scontrol", "delete", f"PartitionName={name}")
     assert isinstance(found, LivePartition)
-    assert (found.up, found.nodes_max, found.time_max, found.default_memory_per_node) == (False, 1, None, 1000 * MIB)
-    assert (found.allow_accounts, found.exclusive, [group.count for group in found.nodes]) == (("proj_b",), True, [1])
+    assert (found.up, found.nodes_max, found.time_max, found.default_memory_per_node) == (
+        False,
+        1,
+        None,
+        1000 * MIB,
+    )
+    assert (found.allow_accounts, found.exclusive, [group.count for group in found.nodes]) == (
+        ("proj_b",),
+        True,
+        [1],
+    )
 
 
 def test_a_controller_that_is_not_there_leaves_everything_unknown(
@@ -90,7 +115,12 @@ def test_a_controller_that_is_not_there_leaves_everything_unknown(
 ) -> None:
     conf = tmp_path / "slurm.conf"
     text = Path(lab.env["SLURM_CONF"]).read_text()
-    conf.write_text(text.replace(f"SlurmctldPort={lab_conf.CONTROLLER_PORT}", "SlurmctldPort=1\nSlurmctldTimeout=1\nMessageTimeout=2"))
+    conf.write_text(
+        text.replace(
+            f"SlurmctldPort={lab_conf.CONTROLLER_PORT}",
+            "SlurmctldPort=1\nSlurmctldTimeout=1\nMessageTimeout=2",
+        )
+    )
     monkeypatch.setenv("SLURM_CONF", str(conf))
     live = discover.discover(timeout=4)  # the clients try for half a minute
     assert (live.partitions, live.cluster_name) == (None, None)
@@ -98,32 +128,59 @@ def test_a_controller_that_is_not_there_leaves_everything_unknown(
     assert live.accounts is not None  # the database still answers
 
 
-def test_each_program_is_called_once_for_each_query(live: LiveCluster, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_program_is_called_once_for_each_query(
+    live: LiveCluster, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for program in ("sinfo", "scontrol", "sacctmgr"):
         real = lab.run("bash", "-c", f"command -v {program}").stdout.strip()
-        (tmp_path / program).write_text(f'#!/bin/bash\necho "{program} $*" >> "{tmp_path}/calls"\nexec {real} "$@"\n')
+        (tmp_path / program).write_text(
+            f'#!/bin/bash\necho "{program} $*" >> "{tmp_path}/calls"\nexec {real} "$@"\n'
+        )
         (tmp_path / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{lab.env['PATH']}")
     again = discover.discover()
     assert (again.accounts, again.version) == (live.accounts, live.version)
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert sorted(call.split()[0] for call in calls) == ["sacctmgr", "sacctmgr", "scontrol", "scontrol", "sinfo"]
+    assert sorted(call.split()[0] for call in calls) == [
+        "sacctmgr",
+        "sacctmgr",
+        "scontrol",
+        "scontrol",
+        "sinfo",
+    ]
 
 
 def test_a_profile_made_of_the_lab_alone(live: LiveCluster, lab_conf: ModuleType) -> None:
     profile = merge(None, live).profile
-    assert (profile.name, profile.defaults.partition, profile.gpu_request.dialect) == ("lab", "boost_usr_prod", "gres")
+    assert (profile.name, profile.defaults.partition, profile.gpu_request.dialect) == (
+        "lab",
+        "boost_usr_prod",
+        "gres",
+    )
     assert profile.nodes["boost_usr_prod"].gpus == lab_conf.GPUS_PER_NODE
     assert profile.partitions["debug"].nodes == "boost_usr_prod"
 
 
-@pytest.mark.parametrize("words", [(), ("--partition", "debug", "--nodes", "2", "--gpus", "2", "--account", "euhpc_a06_067")])
-def test_what_init_writes_is_taken_by_sbatch(lab: Lab, tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--partition", "debug", "--nodes", "2", "--gpus", "2", "--account", "euhpc_a06_067")],
+)
+def test_what_init_writes_is_taken_by_sbatch(
+    lab: Lab, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     hpctrain = str(Path(sys.executable).with_name("hpctrain"))
     env = {**lab.env, "XDG_CONFIG_HOME": str(tmp_path), "HPCTRAIN_STATE_DIR": str(tmp_path)}
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        done = subprocess.run(
+            argv,
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+        )
         assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}"
         return done
 
@@ -138,7 +195,12 @@ def test_what_init_writes_is_taken_by_sbatch(lab: Lab, tmp_path: Path, words: tu
     finally:
         lab.run("scancel", job)
     nodes, gpus, account = (2, 2, "euhpc_a06_067") if words else (1, 4, "proj_b")
-    for field in (f"Account={account}", f"Partition={partition}", f"NumNodes={nodes}", f"TresPerNode=gres/gpu:{gpus}"):
+    for field in (
+        f"Account={account}",
+        f"Partition={partition}",
+        f"NumNodes={nodes}",
+        f"TresPerNode=gres/gpu:{gpus}",
+    ):
         assert field in shown.replace("gres:", "gres/")  # as 22.05 writes it
     found = json.loads(run(hpctrain, "init", "--json").stdout)
     assert found["slurm"]["default_account"] == "proj_b"

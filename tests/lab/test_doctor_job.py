@@ -1,7 +1,5 @@
 """The preflight job on a real Slurm: two nodes report over gloo, and what is broken is said."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,18 +9,38 @@ from typing import Any
 
 import pytest
 
+from tests.lab.typist import HPCTRAIN
+
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
-HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
-NODES = ("--job", "--nodes", "2", "--gpus", "1", "--mem", "3G", "--cpus-per-task", "1", "--partition", "boost_usr_prod")
+NODES = (
+    "--job",
+    "--nodes",
+    "2",
+    "--gpus",
+    "1",
+    "--mem",
+    "3G",
+    "--cpus-per-task",
+    "1",
+    "--partition",
+    "boost_usr_prod",
+)
 
 
 class User:
-    """Somebody at the keyboard in a project directory. The lab's GPUs are files that only Slurm counts."""
+    """Somebody at the keyboard in a project directory.
+
+    The lab's GPUs are files that only Slurm counts.
+    """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.directory = directory
-        self.environment = {**environment, "ACCELERATE_USE_CPU": "true", "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
+        self.environment = {
+            **environment,
+            "ACCELERATE_USE_CPU": "true",
+            "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"],
+        }
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{self.environment['PATH']}"
         (directory / "data").mkdir()
         (directory / "data/part.arrow").write_bytes(os.urandom(4 << 20))
@@ -60,7 +78,9 @@ def test_two_nodes_report(user: User, launcher: str) -> None:
         assert node["played"] is False
         assert node["read"]["bytes"] == 4 << 20
         assert node["write"]["bytes"] > 0
-    assert [(rank["world"], rank["cpus_per_task"], rank["done"]) for rank in found["ranks"]] == [(2, 1, True)] * 2
+    assert [(rank["world"], rank["cpus_per_task"], rank["done"]) for rank in found["ranks"]] == [
+        (2, 1, True)
+    ] * 2
     assert all(speed["right"] and speed["ranks"] == 2 for speed in found["all_reduce"])
     assert all(network["devices"] for network in found["networks"])
     assert [finding["level"] for finding in found["findings"]] == ["note"]
@@ -84,28 +104,43 @@ def test_a_pinned_launcher_and_a_directory_that_cannot_be_written(user: User) ->
     wrapper = user.directory / "bin/torchrun"
     wrapper.parent.mkdir()
     core = min(os.sched_getaffinity(0))
-    wrapper.write_text(f'#!/bin/sh\nexec taskset -c {core} {Path(sys.executable).with_name("torchrun")} "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\nexec taskset -c {core} {Path(sys.executable).with_name("torchrun")} "$@"\n'
+    )
     wrapper.chmod(0o755)
     user.environment["PATH"] = f"{wrapper.parent}:{user.environment['PATH']}"
     words = [*NODES]
     words[words.index("--cpus-per-task") + 1] = "2"
     found = user.doctor(*words, "--launcher", "torchrun", "--", "--output_dir", "/proc/sys", code=1)
-    whats = {finding["id"]: finding["what"] for finding in found["findings"] if finding["level"] == "error"}
-    assert whats["node-cores-few"] == f"node[1-2]: all ranks on one core (CPU {core}) of 2 for each task"
+    whats = {
+        finding["id"]: finding["what"]
+        for finding in found["findings"]
+        if finding["level"] == "error"
+    }
+    assert (
+        whats["node-cores-few"]
+        == f"node[1-2]: all ranks on one core (CPU {core}) of 2 for each task"
+    )
     assert whats["node-checkpoint-unwritable"].startswith("node[1-2]: cannot write a checkpoint: ")
 
 
+@pytest.mark.extended
 def test_submitted_now_and_read_later(user: User) -> None:
-    job_id = user.type("doctor", *NODES, "--no-wait", "--launcher", "torchrun").stdout.strip()
+    job_id = user.type("doctor", *NODES, "--no-wait", "--launcher", "srun").stdout.strip()
     report = user.type("doctor", "--of", job_id)
     assert report.stdout.splitlines()[0].split()[:2] == ["NODE", "GPUS"]
     assert "all-reduce: 2 ranks of 2 nodes: " in report.stdout
-    assert report.stderr.strip().splitlines()[-1].startswith("the nodes are fit for training")
+    assert report.returncode == 0
+    assert report.stderr.strip().splitlines()[-1] == "next: hpctrain submit"
 
 
 def test_the_login_node_knows_the_lab(user: User) -> None:
     (user.directory / "train.py").write_text("")
-    found = json.loads(user.type("doctor", "--quick", "--json", "--script", "train.py", "--launcher", "srun").stdout)
+    found = json.loads(
+        user.type(
+            "doctor", "--quick", "--json", "--script", "train.py", "--launcher", "srun"
+        ).stdout
+    )
     slurm = next(probe for probe in found["probes"] if probe["probe"] == "slurm")
     assert slurm["result"] == "ok"
     assert "proj_b" in slurm["sentence"]

@@ -1,6 +1,6 @@
-"""Failures made for real, on a real Slurm, and explained: each job is a rendered script that runs into its trouble by itself."""
-
-from __future__ import annotations
+"""Failures made for real, on a real Slurm, and explained: each job is a rendered script that runs
+into its trouble by itself.
+"""
 
 import json
 import os
@@ -8,21 +8,20 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
-if TYPE_CHECKING:
-    from conftest import Lab
+from tests.lab.conftest import Lab
+from tests.lab.typist import HPCTRAIN
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.torch]
 
-HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 GLOO = """\
 import datetime, os, sys, time
 import torch.distributed as dist
@@ -58,8 +57,9 @@ class Trouble:
     """A job that fails.
 
     Attributes:
-        script: of the training; config: further keys; expect: ids, of which the first diagnosis has to have one; rank, node: it has to
-            name; fix: what its fix has to hold; runs: the file system on which its runs lie.
+        script: of the training; config: further keys; expect: ids, of which the first diagnosis has
+            to have one; rank, node: it has to name; fix: what its fix has to hold; runs: the file
+            system on which its runs lie.
     """
 
     script: str
@@ -74,79 +74,136 @@ class Trouble:
 
 TROUBLES: dict[str, Trouble] = {
     "host-memory": Trouble(
-        "held = []\nwhile True:\n    held.append(bytearray(20_000_000))\n", ("host-oom",), {"resources": {"mem": "150M"}}, fix="150M"
+        "held = []\nwhile True:\n    held.append(bytearray(20_000_000))\n",
+        ("host-oom",),
+        {"resources": {"mem": "150M"}},
+        fix="150M",
     ),
     "time-limit": Trouble(
-        "import time\nfor step in range(1000):\n    print(f'step {step} of 1000', flush=True); time.sleep(0.5)\n",
-        ("time-limit",), {"resources": {"time": "1"}}, fix="time",
+        "import time\nfor step in range(1000):\n    print(f'step {step} of 1000', flush=True);"
+        " time.sleep(0.5)\n",
+        ("time-limit",),
+        {"resources": {"time": "1"}},
+        fix="time",
     ),
     "hang": Trouble(
         GLOO % {"timeout": 600, "body": "if step == 30 and rank == 1: time.sleep(900)"},
-        ("hang",), {"launcher": "torchrun", "resources": {"gpus": 2, "time": "1", "cpus_per_task": 2, "mem": "1500M"}},
+        ("hang",),
+        {
+            "launcher": "torchrun",
+            "resources": {"gpus": 2, "time": "1", "cpus_per_task": 2, "mem": "1500M"},
+        },
     ),
     "killed-rank": Trouble(
         GLOO % {"timeout": 600, "body": "if step == 3 and rank == 1: os.kill(os.getpid(), 9)"},
-        ("exit-killed", "rank-killed"), {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}}, rank=1,
+        ("exit-killed", "rank-killed"),
+        {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}},
+        rank=1,
     ),
-    "missing-file": Trouble("open('data/corpus/part-00017.jsonl')\n", ("file-missing", "dataset-missing"), fix="part-00017"),
+    "missing-file": Trouble(
+        "open('data/corpus/part-00017.jsonl')\n",
+        ("file-missing", "dataset-missing"),
+        fix="part-00017",
+    ),
     "offline": Trouble(
         "from transformers import AutoConfig\nAutoConfig.from_pretrained('Qwen/Qwen3-8B')\n",
-        ("offline-hub",), {"resources": {"mem": "2000M"}},
+        ("offline-hub",),
+        {"resources": {"mem": "2000M"}},
     ),
-    "import-error": Trouble("import flash_attn_of_another_world\n", ("python-module-missing",), fix="flash_attn_of_another_world"),
+    "import-error": Trouble(
+        "import flash_attn_of_another_world\n",
+        ("python-module-missing",),
+        fix="flash_attn_of_another_world",
+    ),
     "bad-module": Trouble(
-        "", ("module-unknown",), {"environment": {"modules": ["cuda/99.9"]}, "launch": {"shebang": "#!/bin/bash -l"}}, fix="cuda/99.9"
+        "",
+        ("module-unknown",),
+        {"environment": {"modules": ["cuda/99.9"]}, "launch": {"shebang": "#!/bin/bash -l"}},
+        fix="cuda/99.9",
     ),
-    "full-disk": Trouble("open('small/model.bin', 'wb').write(bytes(5_000_000))\n", ("disk-full", "local-disk-full")),
+    "full-disk": Trouble(
+        "open('small/model.bin', 'wb').write(bytes(5_000_000))\n", ("disk-full", "local-disk-full")
+    ),
     "quota": Trouble("open('quota/model.bin', 'wb').write(bytes(20_000_000))\n", ("disk-quota",)),
     "port-taken": Trouble(
-        "import torch.distributed as dist\ndist.init_process_group('gloo', init_method='tcp://127.0.0.1:%(port)d', rank=0, world_size=1)\n",
-        ("address-in-use",), {"resources": {"mem": "1500M"}}, fix="%(port)d",
+        "import torch.distributed as dist\ndist.init_process_group('gloo',"
+        " init_method='tcp://127.0.0.1:%(port)d', rank=0, world_size=1)\n",
+        ("address-in-use",),
+        {"resources": {"mem": "1500M"}},
+        fix="%(port)d",
     ),
     "unequal-world": Trouble(
-        "import datetime, os\nimport torch.distributed as dist\nsize = 2 + (os.environ['RANK'] == '0')\n"
-        "dist.init_process_group('gloo', init_method=f\"tcp://127.0.0.1:{21000 + int(os.environ['SLURM_JOB_ID']) % 9000}\","
-        " rank=int(os.environ['RANK']), world_size=size, timeout=datetime.timedelta(seconds=8))\n",
-        ("world-size-unequal", "rendezvous-timeout"), {"resources": {"gpus": 2, "mem": "3000M"}},
+        "import datetime, os\nimport torch.distributed as dist\nsize = 2 + (os.environ['RANK'] =="
+        " '0')\ndist.init_process_group('gloo', init_method=f\"tcp://127.0.0.1:{21000 +"
+        " int(os.environ['SLURM_JOB_ID']) % 9000}\", rank=int(os.environ['RANK']), world_size=size,"
+        " timeout=datetime.timedelta(seconds=8))\n",
+        ("world-size-unequal", "rendezvous-timeout"),
+        {"resources": {"gpus": 2, "mem": "3000M"}},
     ),
-    "killed-worker": Trouble(WORKER, ("host-oom",), {"resources": {"mem": "1200M", "cpus_per_task": 2}}, fix="1200M"),
+    "killed-worker": Trouble(
+        WORKER, ("host-oom",), {"resources": {"mem": "1200M", "cpus_per_task": 2}}, fix="1200M"
+    ),
     "one-rank-too-big": Trouble(
-        GLOO % {"timeout": 600, "body": "held = bytearray(2_000_000_000) if step == 3 and rank == 1 else b''"},
-        ("host-oom",), {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}}, rank=1, fix="1500M",
+        GLOO
+        % {
+            "timeout": 600,
+            "body": "held = bytearray(2_000_000_000) if step == 3 and rank == 1 else b''",
+        },
+        ("host-oom",),
+        {"launcher": "torchrun", "resources": {"gpus": 2, "cpus_per_task": 2, "mem": "1500M"}},
+        rank=1,
+        fix="1500M",
     ),
     "full-save": Trouble(
-        "", ("disk-full", "checkpoint-disk-full"), {"script": None, "resources": {"mem": "2500M"}},
-        training={"save_steps": 5, "save_strategy": "steps"}, runs="tiny",
+        "",
+        ("disk-full", "checkpoint-disk-full"),
+        {"script": None, "resources": {"mem": "2500M"}},
+        training={"save_steps": 5, "save_strategy": "steps"},
+        runs="tiny",
     ),
     "requeue-loop": Trouble(
-        "import sys\nprint('saves and stops', flush=True)\nopen(__import__('os').environ['HPCTRAIN_RUN_DIR'] + '/attempts/' + "
-        "__import__('os').environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85 deadline')\nsys.exit(85)\n",
-        ("requeue-loop",), {"restart": {"mode": "requeue", "max": 2}},
+        "import sys\nprint('saves and stops',"
+        " flush=True)\nopen(__import__('os').environ['HPCTRAIN_RUN_DIR'] + '/attempts/' +"
+        " __import__('os').environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85"
+        " deadline')\nsys.exit(85)\n",
+        ("requeue-loop",),
+        {"restart": {"mode": "requeue", "max": 2}},
     ),
-    "nan": Trouble("", ("nan-loss",), {"script": None, "resources": {"mem": "2500M"}}, training={"learning_rate": 1e30}),
-}  # fmt: skip
+    "nan": Trouble(
+        "",
+        ("nan-loss",),
+        {"script": None, "resources": {"mem": "2500M"}},
+        training={"learning_rate": 1e30},
+    ),
+}
 
 #: What `hpctrain resubmit --apply-fix` makes work: the script goes on from where it was.
 MENDED: dict[str, Trouble] = {
     "mended-memory": Trouble(
         "held = bytearray(250_000_000)\nheld[::4096] = b'x' * len(held[::4096])\nprint('enough')\n",
-        ("host-oom",), {"resources": {"mem": "200M"}}, fix="resources.mem",
+        ("host-oom",),
+        {"resources": {"mem": "200M"}},
+        fix="resources.mem",
     ),
     "mended-time": Trouble(
         "import os, time\nplace = os.environ['HPCTRAIN_RUN_DIR'] + '/step'\n"
         "done = int(open(place).read()) if os.path.exists(place) else 0\n"
         "for step in range(done + 1, 121):\n    print(f'step {step} of 120', flush=True)\n"
         "    time.sleep(1)\n    open(place, 'w').write(str(step))\n",
-        ("time-limit",), {"resources": {"time": "1"}}, fix="resources.time",
+        ("time-limit",),
+        {"resources": {"time": "1"}},
+        fix="resources.time",
     ),
-}  # fmt: skip
+}
 #: Requeued by itself, and done: there is nothing to say.
 REQUEUED = Trouble(
-    "import os, sys\nprint('step 1 of 2', flush=True)\nfirst = os.environ['HPCTRAIN_ATTEMPT'].endswith('.0')\n"
-    "if first: open(os.environ['HPCTRAIN_RUN_DIR'] + '/attempts/' + os.environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85 deadline')\n"
-    "sys.exit(85 if first else 0)\n",
-    (), {"restart": {"mode": "requeue", "max": 2}},
-)  # fmt: skip
+    "import os, sys\nprint('step 1 of 2', flush=True)\nfirst ="
+    " os.environ['HPCTRAIN_ATTEMPT'].endswith('.0')\nif first: open(os.environ['HPCTRAIN_RUN_DIR']"
+    " + '/attempts/' + os.environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85"
+    " deadline')\nsys.exit(85 if first else 0)\n",
+    (),
+    {"restart": {"mode": "requeue", "max": 2}},
+)
 
 
 @dataclass(frozen=True)
@@ -158,13 +215,24 @@ class Job:
     environment: dict[str, str]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([HPCTRAIN, *words], cwd=self.project, env=self.environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            [HPCTRAIN, *words],
+            cwd=self.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     def explained(self) -> tuple[dict[str, Any], str]:
         """Return what is said, as JSON and as text; both are asked for at once."""
         asked = [
             subprocess.Popen(
-                [HPCTRAIN, "explain", self.id, *more], cwd=self.project, env=self.environment, stdout=subprocess.PIPE, text=True
+                [HPCTRAIN, "explain", self.id, *more],
+                cwd=self.project,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for more in (["--json"], [])
         ]
@@ -174,14 +242,30 @@ class Job:
 
     def logs(self) -> str:
         return "\n".join(
-            f"--- {path}\n{path.read_text(errors='replace')}" for path in sorted((self.project / "logs").glob(f"*_{self.id}.log"))
+            f"--- {path}\n{path.read_text(errors='replace')}"
+            for path in sorted((self.project / "logs").glob(f"*_{self.id}.log"))
         )
 
 
-def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], values: dict[str, Any]) -> Job:
+def submitted(
+    name: str, trouble: Trouble, folder: Path, env: dict[str, str], values: dict[str, Any]
+) -> Job:
     folder.mkdir()
-    asked = {"cpus_per_task": 1, "mem": "500M", "time": "3", "partition": "boost_usr_prod", "account": "proj_b", "gpus": 1}
-    config = {"job_name": name, "launcher": "srun", "script": "train.py", "restart": {"mode": "off"}, **trouble.config}
+    asked = {
+        "cpus_per_task": 1,
+        "mem": "500M",
+        "time": "3",
+        "partition": "boost_usr_prod",
+        "account": "proj_b",
+        "gpus": 1,
+    }
+    config = {
+        "job_name": name,
+        "launcher": "srun",
+        "script": "train.py",
+        "restart": {"mode": "off"},
+        **trouble.config,
+    }
     config["resources"] = asked | trouble.config.get("resources", {})
     config["training"] = trouble.training
     script = trouble.script % values if "%(" in trouble.script else trouble.script
@@ -189,19 +273,34 @@ def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], va
     if config["script"] is None:
         del config["script"]
         config["training"] |= {
-            "model_name_or_path": values["model"], "dataset_name": values["dataset"], "max_steps": 20, "logging_steps": 1,
-            "per_device_train_batch_size": 2, "max_length": 32, "eval_strategy": "no",
-        }  # fmt: skip
+            "model_name_or_path": values["model"],
+            "dataset_name": values["dataset"],
+            "max_steps": 20,
+            "logging_steps": 1,
+            "per_device_train_batch_size": 2,
+            "max_length": 32,
+            "eval_strategy": "no",
+        }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     for place in ("small", "quota"):
         (folder / place).symlink_to(values[place])
     if trouble.runs:
         (folder / "runs").symlink_to(values[trouble.runs])
-    environment = {**env, "PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **env,
+        "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     environment["ACCELERATE_USE_CPU"] = "true"
     environment["HPCTRAIN_STATE_DIR"] = str(folder.parent / "state")
     done = subprocess.run(
-        [HPCTRAIN, "submit", "--no-check", "--parsable"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [HPCTRAIN, "submit", "--no-check", "--parsable"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return Job(done.stdout.strip(), folder, environment)
@@ -209,10 +308,14 @@ def submitted(name: str, trouble: Trouble, folder: Path, env: dict[str, str], va
 
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Return file systems: `small` with room for a megabyte, `tiny` for what a run writes, and not for a checkpoint."""
+    """Return file systems: `small` with room for a megabyte, `tiny` for what a run writes, and not
+    for a checkpoint.
+    """
     places = {name: tmp_path_factory.mktemp(name) for name in ("small", "tiny")}
     for name, size in (("small", "1m"), ("tiny", "700k")):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(places[name])], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(places[name])], check=True
+        )
     yield places
     for place in places.values():
         subprocess.run(["umount", str(place)], check=True)
@@ -220,16 +323,27 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
 
 @pytest.fixture(scope="module")
 def quota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a directory with a quota of 4 MiB: Btrfs has its own, which needs no support of the kernel for ext4's."""
+    """Return a directory with a quota of 4 MiB: Btrfs has its own, which needs no support of the
+    kernel for ext4's.
+    """
     place = tmp_path_factory.mktemp("quota")
     if not shutil.which("mkfs.btrfs"):
         install = "apt-get install -y --no-install-recommends btrfs-progs"
-        subprocess.run(["bash", "-c", f"{install} || {{ apt-get update && {install}; }}"], check=True, capture_output=True)
+        subprocess.run(
+            ["bash", "-c", f"{install} || {{ apt-get update && {install}; }}"],
+            check=True,
+            capture_output=True,
+        )
     image, mount = place / "image", place / "mount"
     mount.mkdir()
     image.touch()
     os.truncate(image, 120 << 20)
-    steps = ["mkfs.btrfs -q image", "mount -o loop image mount", "btrfs quota enable mount", "btrfs subvolume create mount/home"]
+    steps = [
+        "mkfs.btrfs -q image",
+        "mount -o loop image mount",
+        "btrfs quota enable mount",
+        "btrfs subvolume create mount/home",
+    ]
     try:
         for step in [*steps, "btrfs qgroup limit 4M mount/home"]:
             subprocess.run(step.split(), cwd=place, check=True, capture_output=True)
@@ -245,10 +359,22 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def jobs(lab: Lab, tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path], quota: Path, taken_port: int) -> dict[str, Job]:
+def jobs(
+    lab: Lab,
+    tmp_path_factory: pytest.TempPathFactory,
+    disks: dict[str, Path],
+    quota: Path,
+    taken_port: int,
+) -> dict[str, Job]:
     """Submit all at once: most of their time is a minute's limit, and the lab has room for several."""
     folder = tmp_path_factory.mktemp("explain")
-    made = subprocess.run([HPCTRAIN, "prepare", "--demo", str(folder / "demo")], env=lab.env, capture_output=True, text=True, timeout=300)
+    made = subprocess.run(
+        [HPCTRAIN, "prepare", "--demo", str(folder / "demo")],
+        env=lab.env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert made.returncode == 0, made.stderr
     values = {
         "port": taken_port,
@@ -258,7 +384,10 @@ def jobs(lab: Lab, tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Pa
         "dataset": str(folder / "demo/dataset"),
     }
     everything = {**MENDED, **TROUBLES, "requeued": REQUEUED}
-    return {name: submitted(name, trouble, folder / name, lab.env, values) for name, trouble in everything.items()}
+    return {
+        name: submitted(name, trouble, folder / name, lab.env, values)
+        for name, trouble in everything.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +399,9 @@ def mended(jobs: dict[str, Job], lab: Lab) -> dict[str, tuple[dict[str, Any], Jo
         lab.finished(job.id, timeout_s=240)
         first = job.explained()[0]["diagnoses"][0]
         assert first["id"] in trouble.expect, job.logs()
-        (run,) = (path.name for path in (job.project / "runs").iterdir() if not path.name.startswith("."))
+        (run,) = (
+            path.name for path in (job.project / "runs").iterdir() if not path.name.startswith(".")
+        )
         done = job.run("resubmit", run, "--apply-fix", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         said = json.loads(done.stdout)
@@ -314,24 +445,35 @@ def test_a_job_that_was_requeued_and_is_done_is_left_alone(jobs: dict[str, Job],
     assert len(list(job.project.glob("runs/*/attempts/*"))) == 2
 
 
+def explained(lab: Lab, folder: Path, word: str) -> dict[str, Any]:
+    """Return what is said of a job, or a file, of nobody's project."""
+    environment = {**lab.env, "HPCTRAIN_STATE_DIR": str(folder / "state" / word)}
+    done = subprocess.run(
+        [HPCTRAIN, "explain", word, "--json"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
 def test_an_account_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:
     refused = lab.run("sbatch", "--account=nobody", "--wrap=true", check=False)
     assert refused.returncode != 0
     (tmp_path / "said.txt").write_text(refused.stderr)
-    done = subprocess.run([HPCTRAIN, "explain", "said.txt", "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
-    assert [each["id"] for each in json.loads(done.stdout)["diagnoses"]] == ["account-invalid"], done.stdout + refused.stderr
+    said = explained(lab, tmp_path, "said.txt")
+    assert [each["id"] for each in said["diagnoses"]] == ["account-invalid"], refused.stderr
 
 
 def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
     job = lab.submit("echo begins; sleep 100", tmp_path, "--mem=50", "--time=2")
-    end = time.monotonic() + 60
-    while not (tmp_path / f"{job}.out").exists():
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    wait_until((tmp_path / f"{job}.out").exists)
     lab.run("scancel", job)
     lab.finished(job)
-    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
-    assert [each["id"] for each in json.loads(done.stdout)["diagnoses"]] == ["cancelled-by-user"], done.stdout
+    said = explained(lab, tmp_path, job)
+    assert [each["id"] for each in said["diagnoses"]] == ["cancelled-by-user"]
 
 
 def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
@@ -339,19 +481,20 @@ def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
     failed = lab.submit("exit 3", tmp_path, "--mem=50", "--time=2")
     lab.finished(failed)
     waiting = {
-        "dependency-never": lab.submit("true", tmp_path, "--mem=50", "--time=2", f"--dependency=afterok:{failed}"),
+        "dependency-never": lab.submit(
+            "true", tmp_path, "--mem=50", "--time=2", f"--dependency=afterok:{failed}"
+        ),
         "held-by-user": lab.submit("true", tmp_path, "--mem=50", "--time=2", "--hold"),
     }
     try:
         for expected, job in waiting.items():
-            end = time.monotonic() + 30
-            while lab.run("squeue", "-h", "-j", job, "-o", "%r").stdout.strip() in ("None", "Dependency"):
-                assert time.monotonic() < end
-                time.sleep(0.5)
-            environment = {**lab.env, "HPCTRAIN_STATE_DIR": str(tmp_path / job)}
-            done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-            found = json.loads(done.stdout)["diagnoses"]
-            assert [each["id"] for each in found] == [expected], done.stdout + done.stderr
+            reason = ("squeue", "-h", "-j", job, "-o", "%r")
+            wait_until(
+                lambda ask=reason: lab.run(*ask).stdout.strip() not in ("None", "Dependency")
+            )
+            said = explained(lab, tmp_path, job)
+            found = said["diagnoses"]
+            assert [each["id"] for each in found] == [expected], said
             assert job in found[0]["fix"], found
     finally:
         lab.run("scancel", *waiting.values())
@@ -359,28 +502,51 @@ def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
 
 def test_of_an_array_the_task_that_failed_is_explained(lab: Lab, tmp_path: Path) -> None:
     body = "[ $SLURM_ARRAY_TASK_ID != 1 ] || python3 -c \"open('part-00017.jsonl')\""
-    job = lab.submit(body, tmp_path, "--mem=50", "--time=2", "--array=0-2", f"--output={tmp_path}/%A_%a.out")
-    end = time.monotonic() + 60
-    while sorted(lab.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").stdout.split()) != ["COMPLETED"] * 2 + ["FAILED"]:
-        assert time.monotonic() < end
-        time.sleep(0.3)
-    environment = {**lab.env, "HPCTRAIN_STATE_DIR": str(tmp_path / "state")}
-    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    said = json.loads(done.stdout)
-    assert [each["id"] for each in said["diagnoses"]] in (["file-missing"], ["dataset-missing"]), done.stdout + done.stderr
+    job = lab.submit(
+        body, tmp_path, "--mem=50", "--time=2", "--array=0-2", f"--output={tmp_path}/%A_%a.out"
+    )
+    states = ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
+    ended = ["COMPLETED", "COMPLETED", "FAILED"]
+    wait_until(lambda: sorted(lab.run(*states).stdout.split()) == ended)
+    said = explained(lab, tmp_path, job)
+    assert [each["id"] for each in said["diagnoses"]] in (["file-missing"], ["dataset-missing"]), (
+        said
+    )
     assert f"job {job}_1: FAILED" in said["ended"]
 
 
+def test_an_srun_to_type_asks_for_what_the_job_asked_for(lab: Lab, tmp_path: Path) -> None:
+    """Sites refuse one without a project, or a time limit; this one runs as it is printed."""
+    asked = ("--mem=50", "--time=2", "--account=euhpc_a06_067", "--partition=boost_usr_prod")
+    job = lab.submit("cd 'a directory'; cat data.txt", tmp_path, *asked)
+    lab.finished(job)
+    said = explained(lab, tmp_path, job)
+    [found] = said["diagnoses"]
+    assert found["id"] == "cd-failed"
+    line = found["fix"].splitlines()[-1]
+    assert {"euhpc_a06_067", "boost_usr_prod", "--qos", "--time"} < set(line.split())
+    (tmp_path / "a directory").mkdir()
+    typed = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=120
+    )
+    assert (typed.returncode, "a directory" in typed.stdout) == (0, True), typed.stderr
+
+
 def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:
-    body = "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old server'; exit 0"
+    body = (
+        "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old"
+        " server'; exit 0"
+    )
     job = lab.submit(body, tmp_path, "--mem=50", "--time=2")
     lab.finished(job)
-    done = subprocess.run([HPCTRAIN, "explain", job, "--json"], cwd=tmp_path, env=lab.env, capture_output=True, text=True)
-    assert json.loads(done.stdout)["diagnoses"] == [], done.stdout
+    said = explained(lab, tmp_path, job)
+    assert said["diagnoses"] == []
 
 
 @pytest.mark.parametrize("name", MENDED)
-def test_with_its_fix_the_job_completes(name: str, mended: dict[str, tuple[dict[str, Any], Job]], lab: Lab) -> None:
+def test_with_its_fix_the_job_completes(
+    name: str, mended: dict[str, tuple[dict[str, Any], Job]], lab: Lab
+) -> None:
     again = mended[name][1]
     assert lab.finished(again.id, timeout_s=240)[again.id]["State"] == "COMPLETED", again.logs()
     assert again.explained()[0]["diagnoses"] == []

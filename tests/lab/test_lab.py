@@ -1,21 +1,17 @@
-"""The lab is a real cluster: its GPUs are counted, its accounts enforced, its jobs killed by the kernel."""
+"""The lab is a real cluster: its GPUs are counted, its accounts enforced, its jobs killed by the
+kernel.
+"""
 
-from __future__ import annotations
-
-import os
 import re
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Lab
+from tests.lab.conftest import Lab
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -24,45 +20,6 @@ LAB = Path(__file__).with_name("lab")
 WAITS_S = 240.0
 # Writes to 400 MB of memory; -S -E so that nothing else is imported.
 GREEDY = f"{sys.executable} -S -E -c 'print(len(b\"x\" * 400_000_000))'"
-
-
-def processes_with(text: str) -> list[int]:
-    """Return the living processes that have a text in their command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if text.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def wait_until(condition, what: str, timeout_s: float = WAITS_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.1)
-
-
-def test_both_nodes_take_jobs(lab: Lab) -> None:
-    # Not only "idle": another test may run a job at this moment. A node that does not answer has a '*'.
-    rows = lab.run("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%l|%T").stdout.splitlines()
-    # Nor only its own partitions: another test may have made one.
-    cells = sorted(row.split("|") for row in rows if row.split("|")[1] in ("boost_usr_prod", "debug"))
-    assert [row[:-1] for row in cells] == [
-        ["node1", "boost_usr_prod", "16", "8000", "gpu:4", "1-00:00:00"],
-        ["node1", "debug", "16", "8000", "gpu:4", "10:00"],
-        ["node2", "boost_usr_prod", "16", "8000", "gpu:4", "1-00:00:00"],
-        ["node2", "debug", "16", "8000", "gpu:4", "10:00"],
-    ]
-    assert {row[-1] for row in cells} <= {"idle", "mixed", "allocated", "completing"}
-
-
-def test_nodes_have_an_address(lab: Lab) -> None:
-    names = lab.run("scontrol", "show", "hostnames", "node[1-2]").stdout.split()
-    assert [socket.gethostbyname(name) for name in names] == ["127.0.0.1", "127.0.0.1"]
 
 
 def test_up_again_changes_nothing_and_prints_one_line(lab: Lab) -> None:
@@ -76,8 +33,13 @@ def test_up_again_changes_nothing_and_prints_one_line(lab: Lab) -> None:
 
 def test_gpus_are_given_as_on_a_real_node(lab: Lab) -> None:
     step = ("srun", "--ntasks=1", "--mem=100", "--time=1")
-    # SLURM_JOB_GPUS belongs to the batch script, SLURM_STEP_GPUS to a step; --gres never sets SLURM_GPUS_PER_NODE.
-    show = ("bash", "-c", "echo ${CUDA_VISIBLE_DEVICES:-no} ${SLURM_STEP_GPUS:-no} ${SLURM_GPUS_PER_NODE:-no}")
+    # SLURM_JOB_GPUS belongs to the batch script, SLURM_STEP_GPUS to a step; --gres never sets
+    # SLURM_GPUS_PER_NODE.
+    show = (
+        "bash",
+        "-c",
+        "echo ${CUDA_VISIBLE_DEVICES:-no} ${SLURM_STEP_GPUS:-no} ${SLURM_GPUS_PER_NODE:-no}",
+    )
     assert lab.run(*step, "--gres=gpu:4", *show, timeout_s=WAITS_S).stdout == "0,1,2,3 0,1,2,3 no\n"
     assert lab.run(*step, *show, timeout_s=WAITS_S).stdout == "no no no\n"
     refused = lab.run("sbatch", "--test-only", "--gres=gpu:5", "--wrap=true", check=False)
@@ -89,7 +51,10 @@ def test_gpus_are_given_as_on_a_real_node(lab: Lab) -> None:
     ("options", "words"),
     [
         (["--account=nobody"], "Invalid account or account/partition combination specified"),
-        (["--partition=debug", "--time=11"], "Requested time limit is invalid (missing or exceeds some limit)"),
+        (
+            ["--partition=debug", "--time=11"],
+            "Requested time limit is invalid (missing or exceeds some limit)",
+        ),
         (["--qos=nothing"], "Invalid qos specification"),
     ],
 )
@@ -103,7 +68,10 @@ def test_a_qos_limit_holds_the_job_back(lab: Lab, tmp_path: Path) -> None:
     job = lab.submit("true", tmp_path, "--qos=debug", "--time=20")
     try:
         wait_until(
-            lambda: lab.run("squeue", "-h", f"--job={job}", "-o", "%T %r").stdout.strip() == "PENDING QOSMaxWallDurationPerJobLimit",
+            lambda: (
+                lab.run("squeue", "-h", f"--job={job}", "-o", "%T %r").stdout.strip()
+                == "PENDING QOSMaxWallDurationPerJobLimit"
+            ),
             "the reason in squeue",
         )
     finally:
@@ -119,7 +87,8 @@ def test_a_step_that_outgrows_its_memory_is_killed(lab: Lab, tmp_path: Path) -> 
         for rows in (lab.finished(step, *fields), lab.finished(batch, *fields))
         for job, row in rows.items()
     }
-    # A step's end is the step's alone, the job is merely FAILED; a batch script's end is the job's too.
+    # A step's end is the step's alone, the job is merely FAILED; a batch script's end is the job's
+    # too.
     assert seen == {
         "STEP": ("FAILED", "1:0", "0:125"),
         "STEP.batch": ("FAILED", "1:0", ""),
@@ -129,43 +98,38 @@ def test_a_step_that_outgrows_its_memory_is_killed(lab: Lab, tmp_path: Path) -> 
     }
     for job in (step, batch):
         log = (tmp_path / f"{job}.out").read_text()
-        assert re.search(r"oom-kill event\(s\)|oom_kill events? in StepId", log)  # as 22.05 and 24.11 say it
+        assert re.search(
+            r"oom-kill event\(s\)|oom_kill events? in StepId", log
+        )  # as 22.05 and 24.11 say it
         assert "400000000" not in log
 
 
 def test_accounting_keeps_comment_account_and_script(lab: Lab, tmp_path: Path) -> None:
     comment = f"hpctrain:{uuid.uuid4()}"
-    job = lab.submit("echo kept", tmp_path, f"--comment={comment}", "--account=euhpc_a06_067", "--mem=50", "--time=1")
+    job = lab.submit(
+        "echo kept",
+        tmp_path,
+        f"--comment={comment}",
+        "--account=euhpc_a06_067",
+        "--mem=50",
+        "--time=1",
+    )
     rows = lab.finished(job, "Comment", "Account", "ExitCode")
-    assert rows[job] == {"State": "COMPLETED", "Comment": comment, "Account": "euhpc_a06_067", "ExitCode": "0:0"}
+    assert rows[job] == {
+        "State": "COMPLETED",
+        "Comment": comment,
+        "Account": "euhpc_a06_067",
+        "ExitCode": "0:0",
+    }
     # slurmctld sends the script a few seconds after the job's other facts.
     show = ("sacct", "--batch-script", f"--jobs={job}")
     wait_until(lambda: "echo kept" in lab.run(*show).stdout, "the script in the database")
     assert (tmp_path / f"{job}.out").read_text() == "kept\n"
 
 
-def test_scancel_leaves_no_process(lab: Lab, tmp_path: Path) -> None:
-    mark = f"mark-{uuid.uuid4()}"
-    nap = f"bash -c 'sleep 300; true' {mark}"
-    # One task in a step, one in the background, one that is init's child in a session of its own: only the cgroup
-    # still knows whose it is.
-    job = lab.submit(f"(setsid {nap} &)\n{nap} &\nsrun {nap}", tmp_path, "--ntasks=1", "--mem=100", "--time=2")
-    wait_until(lambda: len(processes_with(mark)) >= 4, "three tasks and their srun")
-    lab.run("scancel", job)
-    rows = lab.finished(job)
-    assert rows[job]["State"] == "CANCELLED by 0"
-    wait_until(lambda: not processes_with(mark), "no process is left")
-    groups = f"*/slurm_node*/uid_0/job_{job}"
-    wait_until(lambda: not list(Path("/sys/fs/cgroup").glob(groups)), "no cgroup is left")
-
-
-def test_two_nodes_get_one_task_each(lab: Lab) -> None:
-    show = ("bash", "-c", "echo $SLURM_NODEID $SLURM_PROCID $SLURMD_NODENAME $SLURM_NNODES $SLURM_GPUS_ON_NODE")
-    size = ("--nodes=2", "--ntasks-per-node=1", "--gres=gpu:4", "--mem=100", "--time=1")
-    assert sorted(lab.run("srun", *size, *show, timeout_s=WAITS_S).stdout.splitlines()) == ["0 0 node1 2 4", "1 1 node2 2 4"]
-
-
 def test_env_and_status_of_a_lab_that_is_down(tmp_path: Path) -> None:
     for verb, out in (("env", ""), ("status", f"lab is down ({tmp_path})\n"), ("down", "")):
-        done = subprocess.run([str(LAB), verb, "--dir", str(tmp_path)], capture_output=True, text=True)
+        done = subprocess.run(
+            [str(LAB), verb, "--dir", str(tmp_path)], capture_output=True, text=True
+        )
         assert (done.returncode, done.stdout) == (0 if verb == "down" else 1, out)

@@ -1,28 +1,23 @@
-"""`hpctrain runs` on a real Slurm: what waits or runs is never removed, and what ended without a word is known by Slurm's."""
-
-from __future__ import annotations
+"""`hpctrain runs` on a real Slurm: what waits or runs is never removed, and what ended without a
+word is known by Slurm's.
+"""
 
 import json
 import os
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
-import make
-
-if TYPE_CHECKING:
-    from conftest import Lab
+from tests.lab.conftest import Lab
+from tests.lab.typist import HPCTRAIN
+from tests.runs import make
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 #: What the job script does first (hpctrain.runs.layout), for each task of a sweep.
 BODY = """
 index=${SLURM_ARRAY_TASK_ID:-0}
@@ -37,7 +32,13 @@ sleep 300
 def type_(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**lab.env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
     return subprocess.run(
-        [HPCTRAIN, "runs", *words], cwd=project, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        [HPCTRAIN, "runs", *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -45,13 +46,6 @@ def states(lab: Lab, project: Path) -> dict[str, tuple[str, Any]]:
     done = type_(lab, project, "list", "--json")
     assert done.returncode == 0, done.stderr
     return {run["id"]: (run["state"], run["reason"]) for run in json.loads(done.stdout)["runs"]}
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -62,24 +56,32 @@ def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_pa
     job = lab.submit(BODY, tmp_path, "--array=0-3%2", "--ntasks=1", "--mem=50", "--time=5")
     try:
         make.submission(runs, "grid", job, array="0-3%2", offset=0)
-        wait_for(lambda: len(list(runs.glob("grid_[01]/attempts/*/start.json"))) == 2)
+        wait_until(lambda: len(list(runs.glob("grid_[01]/attempts/*/start.json"))) == 2)
         found = states(lab, tmp_path)
         assert {found[f"grid_{index}"][0] for index in (0, 1)} == {"running"}
         assert {found[f"grid_{index}"][0] for index in (2, 3)} == {"pending"}
         before = {path: path.read_bytes() for path in runs.glob("grid_*/**/*") if path.is_file()}
-        tries = "* --dry-run", "* --yes", "grid --yes --forgotten", "--state running --yes", "grid_0 --yes"
+        tries = (
+            "* --dry-run",
+            "* --yes",
+            "grid --yes --forgotten",
+            "--state running --yes",
+            "grid_0 --yes",
+        )
         for words in map(str.split, tries):
-            done = type_(lab, tmp_path, "drop", *words)
+            done = type_(lab, tmp_path, "delete", *words)
             assert done.returncode == (1 if words[0] == "grid_0" else 0), done.stderr
             assert "grid_0" in done.stderr
-            assert {path: path.read_bytes() for path in runs.glob("grid_*/**/*") if path.is_file()} == before
+            assert {
+                path: path.read_bytes() for path in runs.glob("grid_*/**/*") if path.is_file()
+            } == before
         assert not (runs / "done").exists()
     finally:
         lab.run("scancel", job)
     # Killed without a last word: Slurm's counts.
-    wait_for(lambda: {state for state, _ in states(lab, tmp_path).values()} == {"stopped"})
+    wait_until(lambda: {state for state, _ in states(lab, tmp_path).values()} == {"stopped"})
     assert states(lab, tmp_path)["grid_0"] == ("stopped", "CANCELLED")
-    done = type_(lab, tmp_path, "drop", "grid", "--yes")
+    done = type_(lab, tmp_path, "delete", "grid", "--yes")
     assert done.returncode == 0, done.stderr
     assert list(runs.glob("grid_*")) == []
 
@@ -88,9 +90,54 @@ def test_a_controller_that_cannot_be_reached_keeps_what_may_run(lab: Lab, tmp_pa
     make.attempt(make.run(tmp_path / "runs", "live"), "999999")
     nowhere = tmp_path / "slurm.conf"
     text = Path(lab.env["SLURM_CONF"]).read_text()
-    nowhere.write_text("\n".join(line for line in text.splitlines() if "SlurmctldPort" not in line) + "\nSlurmctldPort=1\n")
+    nowhere.write_text(
+        "\n".join(line for line in text.splitlines() if "SlurmctldPort" not in line)
+        + "\nSlurmctldPort=1\n"
+    )
     lost = replace(lab, env={**lab.env, "SLURM_CONF": str(nowhere), "HPCTRAIN_SLURM_TIMEOUT": "15"})
     assert states(lost, tmp_path)["live"][0] == "unknown"
-    done = type_(lost, tmp_path, "drop", "*", "--yes", "--forgotten")
+    done = type_(lost, tmp_path, "delete", "*", "--yes", "--forgotten")
     assert done.returncode == 3, done.stderr
     assert (tmp_path / "runs" / "live" / "run.json").exists()
+
+
+def test_a_task_that_failed_before_its_run_began_is_a_run_like_any_other(
+    lab: Lab, tmp_path: Path
+) -> None:
+    environment = {**lab.env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
+
+    def hpctrain(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [HPCTRAIN, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+
+    (tmp_path / "train.py").write_text("print('never')\n")
+    (tmp_path / "config.yaml").write_text(
+        "script: train.py\nlauncher: srun\nresources: {gpus_per_node: 0, mem: 100M}\n"
+        "sbatch: {begin: now+2}\nsweep: [{a: 0}, {a: 1}]\n"
+    )
+    submitted = hpctrain("submit", "--no-check", "--parsable")
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
+    # Slurm cannot open the log: the script does not even begin.
+    (tmp_path / "logs").rename(tmp_path / "moved")
+    (tmp_path / "logs").touch()
+    wait_until(lambda: not lab.run("squeue", "-h", "-j", job, check=False).stdout.strip())
+    [tag] = [path.name for path in (tmp_path / "runs/.launches").iterdir() if path.is_dir()]
+    assert not (tmp_path / f"runs/{tag}_0").exists()
+    for name in (f"{tag}_0", f"{job}_0"):
+        shown = json.loads(hpctrain("runs", "show", name, "--json").stdout)
+        assert (shown["id"], shown["state"], shown["index"]) == (f"{tag}_0", "failed", 0)
+        assert f"{tag}_0: failed" in hpctrain("watch", name).stdout
+        [cause] = json.loads(hpctrain("explain", name, "--json").stdout)["diagnoses"][:1]
+        assert cause["id"] == "output-directory-missing"
+        page = hpctrain("report", name, "--to", "-")
+        assert page.returncode == 0, page.stderr
+        assert "output-directory-missing" in page.stdout
+    assert hpctrain("report", tag, "--to", "-").returncode == 0

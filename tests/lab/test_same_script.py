@@ -1,28 +1,26 @@
-"""One script, byte for byte, on the real Slurm and on the local scheduler: the same words in its log."""
-
-from __future__ import annotations
+"""One script, byte for byte, on the real Slurm and on the local scheduler: the same words in its
+log.
+"""
 
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from hpctrain.scheduler.local.scheduler import LocalScheduler
-from hpctrain.scheduler.parse import array
-
-if TYPE_CHECKING:
-    from conftest import Lab
+from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.slurm.notations import array
+from tests.lab.conftest import Lab
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm]
 
-HEAD = "#!/bin/bash\n#SBATCH --job-name=same --time=3 --account=proj_b --partition=debug --open-mode=append\n"
+HEAD = (
+    "#!/bin/bash\n#SBATCH --job-name=same --time=3 --account=proj_b --partition=debug"
+    " --open-mode=append\n"
+)
 ARRAY = """#SBATCH --array=2,3-7:2%1 --output=%A_%a.out
 env | grep -E '^SLURM_(ARRAY_|RESTART)' | sort
 [ "$SLURM_JOB_ID" = "$SLURM_JOBID" ] && echo "$# $1 $2"
-squeue -h -j "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" -o '%F %K %T %j %D %l %r %E'
-squeue -h -j "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" -o '%i'
 shown='(ArrayTaskId|JobName|JobState|Requeue|Restarts|TimeLimit)=[^ ]*'
 scontrol show job -o "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" | grep -oE "$shown"
 """
@@ -54,7 +52,11 @@ while kill -0 $! 2>/dev/null; do wait $!; done
 def said(folder: Path, name: str, ids: tuple[str, ...]) -> list[str]:
     """Return the lines of a log without Slurm's own and without ids."""
     lines = (folder / name).read_text().splitlines()
-    own = [line for line in lines if not re.match(r"(srun|slurmstepd)[^ ]*:|\[[\dT:.-]+\] error: |^$", line)]
+    own = [
+        line
+        for line in lines
+        if not re.match(r"(srun|slurmstepd)[^ ]*:|\[[\dT:.-]+\] error: |^$", line)
+    ]
     for number in ids:
         own = [re.sub(rf"\b{number}(?=\b|_)", "ID", line) for line in own]
     return own
@@ -67,16 +69,20 @@ def both(lab: Lab, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> 
         (folder / name).mkdir()
         (folder / name / "same.sbatch").write_text(HEAD + text)
         (folder / name / "listen.sh").write_text(LISTEN)
-    slurm = lab.run("sbatch", "--parsable", f"--chdir={folder}/slurm", f"{folder}/slurm/same.sbatch", "tag", "a b").stdout.strip()
+    slurm = lab.run(
+        "sbatch",
+        "--parsable",
+        f"--chdir={folder}/slurm",
+        f"{folder}/slurm/same.sbatch",
+        "tag",
+        "a b",
+    ).stdout.strip()
     monkeypatch.chdir(folder / "local")
     return slurm, LocalScheduler().submit(Path("same.sbatch"), arguments=["tag", "a b"]).job_id
 
 
 def ended(job_id: str) -> None:
-    deadline = time.monotonic() + 240
-    while not LocalScheduler().status([job_id])[0].is_final:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: LocalScheduler().status([job_id])[0].is_final)
 
 
 def test_the_tasks_of_an_array(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,16 +101,22 @@ def test_signals(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lab.finished(slurm, timeout_s=240)
     ended(local)
     real = said(tmp_path / "slurm", f"{slurm}.out", ())
-    assert real == ["task got USR1", "task got TERM", "batch got USR1", "task got USR2", "step 137", "requeue 1"]
+    assert real == [
+        "task got USR1",
+        "task got TERM",
+        "batch got USR1",
+        "task got USR2",
+        "step 137",
+        "requeue 1",
+    ]
     assert said(tmp_path / "local", f"{local}.out", ()) == real
 
 
-def test_cancel_and_what_it_gives_time_for(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_and_what_it_gives_time_for(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm, local = both(lab, tmp_path, CANCELLED, monkeypatch)
-    deadline = time.monotonic() + 240
-    while not all((tmp_path / name / "ready").exists() for name in ("slurm", "local")):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: all((tmp_path / name / "ready").exists() for name in ("slurm", "local")))
     lab.run("scancel", slurm)
     LocalScheduler().cancel([local])
     lab.finished(slurm)
@@ -114,7 +126,23 @@ def test_cancel_and_what_it_gives_time_for(lab: Lab, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "text", ["0-9%2", "0,3,7-9", "1-10:3", "3,1,1", "01", "5-1", "a", "1-", "1-3:0", "-1", "1 ,2", "0x1", "1-2:1-3", "1.5"]
+    "text",
+    [
+        "0-9%2",
+        "0,3,7-9",
+        "1-10:3",
+        "3,1,1",
+        "01",
+        "5-1",
+        "a",
+        "1-",
+        "1-3:0",
+        "-1",
+        "1 ,2",
+        "0x1",
+        "1-2:1-3",
+        "1.5",
+    ],
 )
 def test_arrays_that_slurm_takes_and_refuses(lab: Lab, tmp_path: Path, text: str) -> None:
     script = tmp_path / "job.sbatch"

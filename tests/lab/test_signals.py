@@ -1,15 +1,13 @@
-"""What Slurm itself does with signals and requeues: facts that the job scripts are built on, asked of the real thing."""
+"""What Slurm itself does with signals and requeues: facts that the job scripts are built on, asked
+of the real thing.
+"""
 
-from __future__ import annotations
-
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Lab
+from tests.lab.conftest import Lab
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -28,23 +26,23 @@ def heard(folder: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def wait_until(condition, what: str, timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.1)
-
-
 def listening(lab: Lab, folder: Path, forward: str) -> str:
-    """Submit a batch script whose one task listens, and which does `forward` when a file asks for it."""
+    """Submit a batch script whose one task listens, and which does `forward` when a file asks for
+    it.
+    """
     (folder / "task.sh").write_text(LISTENERS)
-    body = f"srun bash task.sh & srun=$!\nuntil [ -e now ]; do sleep 0.1; done\n{forward}\necho forwarded >> heard\nwait $srun; sleep 2"
+    body = (
+        f"srun bash task.sh & srun=$!\nuntil [ -e now ]; do sleep 0.1; done\n{forward}\necho"
+        " forwarded >> heard\nwait $srun; sleep 2"
+    )
     job = lab.submit(body, folder, *SMALL)
     wait_until(lambda: "there" in heard(folder), "the task listens")
     return job
 
 
-def test_a_signal_reaches_the_first_process_of_a_task_and_not_its_children(lab: Lab, tmp_path: Path) -> None:
+def test_a_signal_reaches_the_first_process_of_a_task_and_not_its_children(
+    lab: Lab, tmp_path: Path
+) -> None:
     job = listening(lab, tmp_path, "true")
     try:
         lab.run("scancel", "--signal=TERM", job)
@@ -58,7 +56,9 @@ def test_a_signal_reaches_the_first_process_of_a_task_and_not_its_children(lab: 
 
 
 @pytest.mark.parametrize(("number", "lives"), [("USR1", True), ("TERM", False)])
-def test_srun_hands_on_usr1_and_ends_the_step_at_term(lab: Lab, tmp_path: Path, number: str, lives: bool) -> None:
+def test_srun_hands_on_usr1_and_ends_the_step_at_term(
+    lab: Lab, tmp_path: Path, number: str, lives: bool
+) -> None:
     job = listening(lab, tmp_path, f"kill -{number} $srun")
     (tmp_path / "now").touch()
     try:
@@ -76,18 +76,31 @@ def test_srun_hands_on_usr1_and_ends_the_step_at_term(lab: Lab, tmp_path: Path, 
         lab.run("scancel", job)
 
 
-@pytest.mark.parametrize(("name", "hit"), [("${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID", {"2"}), ("$SLURM_JOB_ID", {"1", "2"})])
-def test_the_last_task_of_an_array_has_the_number_of_the_array(lab: Lab, tmp_path: Path, name: str, hit: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "hit"),
+    [("${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID", {"2"}), ("$SLURM_JOB_ID", {"1", "2"})],
+)
+def test_the_last_task_of_an_array_has_the_number_of_the_array(
+    lab: Lab, tmp_path: Path, name: str, hit: set[str]
+) -> None:
     # Only when both run: a task that waits is not requeued.
     both = "until [ -e began1 ] && [ -e began2 ]; do sleep 0.2; done; sleep 1"
-    body = f'touch began$SLURM_ARRAY_TASK_ID; [ "$SLURM_ARRAY_TASK_ID" = 2 ] && {{ {both}; scontrol requeue {name}; }}; sleep 240'
+    body = (
+        f'touch began$SLURM_ARRAY_TASK_ID; [ "$SLURM_ARRAY_TASK_ID" = 2 ] && {{ {both}; scontrol'
+        f" requeue {name}; }}; sleep 240"
+    )
     job = lab.submit(body, tmp_path, "--array=1-2", *SMALL)
     try:
-        wait_until(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", "-o", job).stdout, "a task is requeued")
+        wait_until(
+            lambda: "Restarts=1" in lab.run("scontrol", "show", "job", "-o", job).stdout,
+            "a task is requeued",
+        )
 
         def requeued() -> set[str]:
             shown = lab.run("scontrol", "show", "job", "-o", job).stdout.splitlines()
-            return {words["ArrayTaskId"] for words in map(fields, shown) if words["Restarts"] == "1"}
+            return {
+                words["ArrayTaskId"] for words in map(fields, shown) if words["Restarts"] == "1"
+            }
 
         wait_until(lambda: requeued() >= hit, "all that are meant")
         assert requeued() == hit
@@ -102,12 +115,18 @@ def fields(line: str) -> dict[str, str]:
 def test_a_requeue_brings_back_a_job_that_was_cancelled(lab: Lab, tmp_path: Path) -> None:
     """Why the job script looks at its state first: COMPLETING, whoever ends it, and not RUNNING."""
     ask = "scontrol show job -o $SLURM_JOB_ID | grep -o 'JobState=[A-Z]*' >> heard"
-    body = f"trap '{ask}; scontrol requeue $SLURM_JOB_ID; exit' TERM; echo there >> heard; sleep 60 & wait"
+    body = (
+        f"trap '{ask}; scontrol requeue $SLURM_JOB_ID; exit' TERM; echo there >> heard; sleep 60 &"
+        " wait"
+    )
     job = lab.submit(body, tmp_path, *SMALL)
     wait_until(lambda: "there" in heard(tmp_path), "the trap is set")
     lab.run("scancel", job)
     try:
-        wait_until(lambda: fields(lab.run("scontrol", "show", "job", "-o", job).stdout)["Restarts"] == "1", "it is back")
+        wait_until(
+            lambda: fields(lab.run("scontrol", "show", "job", "-o", job).stdout)["Restarts"] == "1",
+            "it is back",
+        )
         wait_until(lambda: "JobState=COMPLETING" in heard(tmp_path), "what it saw")
     finally:
         lab.run("scancel", job)
@@ -116,7 +135,9 @@ def test_a_requeue_brings_back_a_job_that_was_cancelled(lab: Lab, tmp_path: Path
 def test_arguments_of_the_script_survive_a_requeue(lab: Lab, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
     ask_again = '[ -n "${SLURM_RESTART_COUNT-}" ] || scontrol requeue $SLURM_JOB_ID'
-    script.write_text(f'#!/bin/bash\necho "${{SLURM_RESTART_COUNT:-unset}} $*" >> heard\n{ask_again}\n')
+    script.write_text(
+        f'#!/bin/bash\necho "${{SLURM_RESTART_COUNT:-unset}} $*" >> heard\n{ask_again}\n'
+    )
     where = (f"--chdir={tmp_path}", f"--output={tmp_path}/%j.out", *SMALL)
     job = lab.run("sbatch", "--parsable", *where, str(script), "TAG-1", "two words").stdout.strip()
     wait_until(lambda: len(heard(tmp_path)) == 2, "it has run twice")

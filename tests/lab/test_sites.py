@@ -1,6 +1,6 @@
-"""Sixteen sites, played by real slurmctlds: what hpctrain renders is accepted, what is known to be wrong is refused, and check knew."""
-
-from __future__ import annotations
+"""Sixteen sites, played by real slurmctlds: what hpctrain renders is accepted, what is known to be
+wrong is refused, and check knew.
+"""
 
 import contextlib
 import functools
@@ -22,9 +22,9 @@ import pytest
 
 from hpctrain.cli import main
 from hpctrain.clusters import load
-from hpctrain.scheduler.parse import duration
+from hpctrain.slurm.notations import units
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.extended]
 
 LAB = Path(__file__).with_name("lab")
 SITES = Path(__file__).with_name("sites")
@@ -36,12 +36,13 @@ class Case:
 
     Attributes:
         words: behind `hpctrain render --cluster SITE`.
-        remove, directives: what a script has instead that hpctrain would not write: names of #SBATCH options that are missing from
-            it, and options that are added.
+        remove, directives: what a script has instead that hpctrain would not write: names of
+            #SBATCH options that are missing from it, and options that are added.
         says: words of the refusal; None for a script that is accepted.
         shows: texts that `scontrol show job` has of the accepted job.
         level: of the finding that `hpctrain check` has where it can ask the site.
-        alone: of the finding that it has without Slurm, from the profile alone: `silent` where only the site knows.
+        alone: of the finding that it has without Slurm, from the profile alone: `silent` where only
+            the site knows.
     """
 
     site: str
@@ -56,7 +57,9 @@ class Case:
 
     @property
     def can_be_rendered(self) -> bool:
-        """Whether hpctrain's own words say what is wrong; a script that it would never write is read by `lint --cluster`."""
+        """Whether hpctrain's own words say what is wrong; a script that it would never write is
+        read by `lint --cluster`.
+        """
         return not self.remove
 
     def __str__(self) -> str:
@@ -70,16 +73,25 @@ def without(words: list[str], options: list[str]) -> list[str]:
 
 
 def read_cases(kind: str) -> Iterator[Case]:
-    """Yield the cases of one kind (`right`, `wrong`, `trap`) of all sites; changes are made to the site's first right one."""
+    """Yield the cases of one kind (`right`, `wrong`, `trap`) of all sites; changes are made to the
+    site's first right one.
+    """
     for file in sorted(SITES.glob("*/site.toml")):
         said = tomllib.loads(file.read_text())
         for entry in said.get(kind, []):
-            words = entry.pop("words", None) or without(said["right"][0]["words"], [*entry.get("drop", []), *entry.get("change", [])[::2]])
+            words = entry.pop("words", None) or without(
+                said["right"][0]["words"], [*entry.get("drop", []), *entry.get("change", [])[::2]]
+            )
             words += entry.pop("change", [])
             entry.pop("drop", None)
-            level = entry.setdefault("level", {"right": "none", "wrong": "error", "trap": "warning"}[kind])
+            level = entry.setdefault(
+                "level", {"right": "none", "wrong": "error", "trap": "warning"}[kind]
+            )
             entry.setdefault("alone", level)
-            keys: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+            keys: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in entry.items()
+            }
             yield Case(site=file.parent.name, words=tuple(words), **keys)
 
 
@@ -88,10 +100,15 @@ RIGHT, WRONG, TRAP = (list(read_cases(kind)) for kind in ("right", "wrong", "tra
 
 @pytest.fixture(scope="module")
 def played(lab_env: dict[str, str]) -> Iterator[dict[str, dict[str, str]]]:
-    """Play all sites, and return site → environment for subprocess. Those that somebody else plays are left as they are."""
+    """Play all sites that have jobs, and return site → environment for subprocess.
+
+    Those that somebody else plays are left as they are.
+    """
     where = ["--dir", str(Path(lab_env["SLURM_CONF"]).parent.parent)]
-    before = {line.split()[0] for line in run_lab("sites", *where).splitlines() if line.endswith("played")}
-    lines = run_lab("play", "--all", *where).splitlines()
+    before = {
+        line.split()[0] for line in run_lab("sites", *where).splitlines() if line.endswith("played")
+    }
+    lines = run_lab("play", *sorted({case.site for case in RIGHT}), *where).splitlines()
     confs = dict(line.split(" ", 1) for line in lines)
     yield {site: {**lab_env, "SLURM_CONF": conf} for site, conf in confs.items()}
     if started := sorted(set(confs) - before):
@@ -116,7 +133,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def typed(words: list[str], folder: Path) -> tuple[int, str, str]:
     """Type `hpctrain WORDS` in a folder, in this process; return exit status, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
         main(words)
     return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
@@ -127,17 +149,36 @@ def rendered(case: Case, project: Path) -> str:
     words = ["render", "--cluster", case.site, "--script", "train.py", "--to", "-", *case.words]
     code, text, errors = typed(words, project)
     assert code == 0, f"hpctrain {' '.join(words)}\n{errors}"
-    kept = [line for line in text.splitlines() if not re.match(rf"#SBATCH --({'|'.join(case.remove) or '-'})(=|$)", line)]
+    kept = [
+        line
+        for line in text.splitlines()
+        if not re.match(rf"#SBATCH --({'|'.join(case.remove) or '-'})(=|$)", line)
+    ]
     missing = len(text.splitlines()) - len(kept)
     assert missing == len(case.remove), f"{case}: the script has not each of {case.remove}"
     last = max(number for number, line in enumerate(kept) if line.startswith("#SBATCH"))
-    return "\n".join((*kept[: last + 1], *(f"#SBATCH --{directive}" for directive in case.directives), *kept[last + 1 :], ""))
+    return "\n".join(
+        (
+            *kept[: last + 1],
+            *(f"#SBATCH --{directive}" for directive in case.directives),
+            *kept[last + 1 :],
+            "",
+        )
+    )
 
 
-def sbatch(case: Case, env: dict[str, str], project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def sbatch(
+    case: Case, env: dict[str, str], project: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
     """Hand the script of a case to the site's sbatch."""
     return subprocess.run(
-        ["sbatch", "--parsable", *options], input=rendered(case, project), env=env, cwd=project, capture_output=True, text=True, timeout=60
+        ["sbatch", "--parsable", *options],
+        input=rendered(case, project),
+        env=env,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -149,15 +190,23 @@ def test_the_site_takes_it(case: Case, played: dict[str, dict[str, str]], projec
     # TACC greets on stdout, so the id is what stands in the last line.
     job = done.stdout.split()[-1]
     try:
-        shown = subprocess.run(["scontrol", "show", "job", job], env=env, capture_output=True, text=True).stdout
+        shown = subprocess.run(
+            ["scontrol", "show", "job", job], env=env, capture_output=True, text=True
+        ).stdout
         assert re.search("JobState=(PENDING|CONFIGURING)", shown)
-        assert [text for text in case.shows if not re.search(rf"(^|[\s=,]){re.escape(text)}($|[\s,])", shown)] == [], shown
+        assert [
+            text
+            for text in case.shows
+            if not re.search(rf"(^|[\s=,]){re.escape(text)}($|[\s,])", shown)
+        ] == [], shown
     finally:
         subprocess.run(["scancel", job], env=env, check=True)
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)
-def test_the_site_would_start_it(case: Case, played: dict[str, dict[str, str]], project: Path) -> None:
+def test_the_site_would_start_it(
+    case: Case, played: dict[str, dict[str, str]], project: Path
+) -> None:
     done = sbatch(case, played[case.site], project, "--test-only")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"Job \d+ to start at ", done.stderr)
@@ -183,14 +232,22 @@ def asked(env: dict[str, str], *argv: str) -> str:
 def test_the_site_is_that_of_the_profile(site: str, played: dict[str, dict[str, str]]) -> None:
     profile = load.load(site, {}).profile
     shown = [
-        dict(re.findall(r"(\w+)=(\S+)", line)) for line in asked(played[site], "scontrol", "show", "partition", "--oneliner").splitlines()
+        dict(re.findall(r"(\w+)=(\S+)", line))
+        for line in asked(played[site], "scontrol", "show", "partition", "--oneliner").splitlines()
     ]
-    common = [(profile.partitions[row["PartitionName"]], row) for row in shown if row["PartitionName"] in profile.partitions]
+    common = [
+        (profile.partitions[row["PartitionName"]], row)
+        for row in shown
+        if row["PartitionName"] in profile.partitions
+    ]
     # Perlmutter's users name no partition, and its profile has none.
     assert common or not profile.partitions
     for partition, row in common:
-        assert partition.time_max in (None, duration.parse_reported(row["MaxTime"])), row
-        assert partition.nodes_max in (None, int(row["MaxNodes"]) if row["MaxNodes"].isdigit() else None), row
+        assert partition.time_max in (None, units.parse_reported_time(row["MaxTime"])), row
+        assert partition.nodes_max in (
+            None,
+            int(row["MaxNodes"]) if row["MaxNodes"].isdigit() else None,
+        ), row
         assert partition.whole_nodes in (None, row["OverSubscribe"] == "EXCLUSIVE"), row
         assert not partition.default or row["Default"] == "YES", row
         gpus = re.search(r"gres/gpu=(\d+)", row["TRES"])
@@ -198,17 +255,24 @@ def test_the_site_is_that_of_the_profile(site: str, played: dict[str, dict[str, 
             assert int(gpus[1]) == profile.nodes[partition.nodes].gpus * int(row["TotalNodes"]), row
 
 
-def test_each_site_is_a_cluster_of_its_own(played: dict[str, dict[str, str]], lab_env: dict[str, str]) -> None:
+def test_each_site_is_a_cluster_of_its_own(
+    played: dict[str, dict[str, str]], lab_env: dict[str, str]
+) -> None:
     limit = ("sacctmgr", "-nP", "show", "qos", "debug", "format=MaxWall")
     assert asked(played["frontier"], *limit) == "02:00:00\n"
     assert asked(played["perlmutter"], *limit) == "00:30:00\n"
     assert asked(lab_env, *limit) == "00:10:00\n"
-    clusters = [asked(env, "sacctmgr", "-nP", "show", "cluster", "format=Cluster").split() for env in played.values()]
+    clusters = [
+        asked(env, "sacctmgr", "-nP", "show", "cluster", "format=Cluster").split()
+        for env in played.values()
+    ]
     assert all(len(names) == 1 for names in clusters)
     assert len({name for names in clusters for name in names}) == len(played)
 
 
-def test_play_again_changes_nothing_and_unplay_leaves_nothing(played: dict[str, dict[str, str]], lab_env: dict[str, str]) -> None:
+def test_play_again_changes_nothing_and_unplay_leaves_nothing(
+    played: dict[str, dict[str, str]], lab_env: dict[str, str]
+) -> None:
     lab = Path(lab_env["SLURM_CONF"]).parent.parent
     home, where = Path(played["isambard_ai"]["SLURM_CONF"]).parent.parent, ("--dir", str(lab))
     before = (home / "state.json").read_text()
@@ -217,18 +281,26 @@ def test_play_again_changes_nothing_and_unplay_leaves_nothing(played: dict[str, 
     run_lab("unplay", "isambard_ai", *where)
     try:
         assert not home.exists()
-        assert not [pid for pid, _ in json.loads(before).values() if Path(f"/proc/{pid}/exe").exists()]
+        assert not [
+            pid for pid, _ in json.loads(before).values() if Path(f"/proc/{pid}/exe").exists()
+        ]
         assert not list((lab / "mysql").glob("site_isambard_ai*"))
         assert "isambard_ai\n" in run_lab("sites", *where)
     finally:
         run_lab("play", "isambard_ai", *where)
-    accounts = asked(played["isambard_ai"], "sacctmgr", "-nP", "show", "assoc", "user=root", "format=account").split()
+    accounts = asked(
+        played["isambard_ai"], "sacctmgr", "-nP", "show", "assoc", "user=root", "format=account"
+    ).split()
     assert sorted(accounts) == ["brics.b5b", "brics.u5a"]
 
 
 @pytest.mark.parametrize("site", ["tacc_vista", "tacc_lonestar6"])
 def test_submit_finds_the_job_behind_the_greeting_and_the_reason_too(
-    site: str, played: dict[str, dict[str, str]], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: str,
+    played: dict[str, dict[str, str]],
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", played[site]["SLURM_CONF"])
     right = next(case for case in RIGHT if case.site == site)
@@ -251,7 +323,9 @@ LEVELS = ("silent", "note", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What `hpctrain check --json` said of a case: id → level of each finding that the site is the reason of."""
+    """What `hpctrain check --json` said of a case: id → level of each finding that the site is the
+    reason of.
+    """
 
     status: int
     findings: tuple[tuple[str, str], ...]
@@ -259,7 +333,11 @@ class Said:
 
     def worst(self, *, without: frozenset[str] = frozenset()) -> str:
         """Return the highest level, of all findings but some."""
-        return max((level for name, level in self.findings if name not in without), key=LEVELS.index, default="silent")
+        return max(
+            (level for name, level in self.findings if name not in without),
+            key=LEVELS.index,
+            default="silent",
+        )
 
 
 def checked(case: Case, slurm_conf: str | None, project: Path) -> Said:
@@ -276,19 +354,30 @@ def checked(case: Case, slurm_conf: str | None, project: Path) -> Said:
     assert status in (0, 1), f"hpctrain {' '.join(words)}\n{text}{errors}"
     assert text, errors
     found = json.loads(text)["findings"]
-    return Said(status, tuple((entry["id"], entry["level"]) for entry in found if entry["id"] not in SURROUNDINGS), text)
+    return Said(
+        status,
+        tuple((entry["id"], entry["level"]) for entry in found if entry["id"] not in SURROUNDINGS),
+        text,
+    )
 
 
 @pytest.fixture(scope="module")
-def said(played: dict[str, dict[str, str]], project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[Case, bool], Any]:
-    """Return (case, with Slurm?) → what check says. Asked at the same time, in processes of their own: check mostly waits for Slurm."""
+def said(
+    played: dict[str, dict[str, str]], project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[Case, bool], Any]:
+    """Return (case, with Slurm?) → what check says.
+
+    Asked at the same time, in processes of their own: check mostly waits for Slurm.
+    """
     cases = [case for case in (*RIGHT, *WRONG, *TRAP) if case.can_be_rendered]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCTRAIN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         with ProcessPoolExecutor(6, mp_context=multiprocessing.get_context("fork")) as pool:
             asked = {
-                (case, slurm): pool.submit(checked, case, played[case.site]["SLURM_CONF"] if slurm else None, project)
+                (case, slurm): pool.submit(
+                    checked, case, played[case.site]["SLURM_CONF"] if slurm else None, project
+                )
                 for case in cases
                 for slurm in (True, False)
             }
@@ -316,7 +405,9 @@ def test_check_has_nothing_against_it(case: Case, said: dict[tuple[Case, bool], 
 
 
 @pytest.mark.parametrize("case", cases(RIGHT))
-def test_check_has_nothing_against_it_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
+def test_check_has_nothing_against_it_without_slurm(
+    case: Case, said: dict[tuple[Case, bool], Any]
+) -> None:
     found = answer(said, case, slurm=False)
     assert (found.status, found.worst()) in ((0, "silent"), (0, "note")), found.text
 
@@ -331,13 +422,17 @@ def test_check_says_so_beforehand(case: Case, said: dict[tuple[Case, bool], Any]
     assert LEVELS.index(own) >= LEVELS.index("warning"), found.text
 
 
-@pytest.mark.parametrize("case", cases([case for case in (*WRONG, *TRAP) if case.alone != "silent"]))
+@pytest.mark.parametrize(
+    "case", cases([case for case in (*WRONG, *TRAP) if case.alone != "silent"])
+)
 def test_check_says_so_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=False)
     assert LEVELS.index(found.worst()) >= LEVELS.index(case.alone), found.text
 
 
-@pytest.mark.parametrize("case", [case for case in (*WRONG, *TRAP) if not case.can_be_rendered], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in (*WRONG, *TRAP) if not case.can_be_rendered], ids=str
+)
 def test_lint_says_so_of_a_script_that_hpctrain_would_not_write(case: Case, project: Path) -> None:
     script = project / f"{case}.sbatch"
     script.write_text(rendered(case, project).replace("# made by hpctrain", "# copied from"))
@@ -345,7 +440,12 @@ def test_lint_says_so_of_a_script_that_hpctrain_would_not_write(case: Case, proj
     found = [entry for entry in json.loads(text)["findings"] if entry["level"] != "note"]
     assert found, f"{case}: {text}{errors}"
     assert all(entry["file"] == script.name and entry["line"] for entry in found)
-    right = rendered(next(each for each in RIGHT if each.site == case.site), project).replace("# made by hpctrain", "# copied from")
+    right = rendered(next(each for each in RIGHT if each.site == case.site), project).replace(
+        "# made by hpctrain", "# copied from"
+    )
     script.write_text(right)
     code, text, _ = typed(["lint", "--cluster", case.site, "--json", script.name], project)
-    assert (code, [entry["id"] for entry in json.loads(text)["findings"] if entry["level"] == "error"]) == (0, [])
+    assert (
+        code,
+        [entry["id"] for entry in json.loads(text)["findings"] if entry["level"] == "error"],
+    ) == (0, [])

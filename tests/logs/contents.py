@@ -1,6 +1,6 @@
-"""What logs are full of, kind by kind: lines of trainings that are well, and of trainings that are not and go on. The same on each call."""
-
-from __future__ import annotations
+"""What logs are full of, kind by kind: lines of trainings that are well, and of trainings that are
+not and go on. The same on each call.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -27,12 +27,38 @@ NCCL = (
     "Channel {i:02}/0 : {rank}[{rank}] -> 5[1] via P2P/CUMEM/read",
     "comm 0x55d{i:08x} rank {rank} nranks 64 cudaDev 3 busId {i}000 - Init COMPLETE",
     "NET/IB : No device found.",
-    "AllReduce: opCount {i:x} sendbuff 0x7f{i:08x} recvbuff 0x7f{i:08x} count {i} datatype 9 op 0 root 0 comm 0x55d2 [nranks=64]",
+    (
+        "AllReduce: opCount {i:x} sendbuff 0x7f{i:08x} recvbuff 0x7f{i:08x} count {i} datatype 9 op"
+        " 0 root 0 comm 0x55d2 [nranks=64]"
+    ),
     "Trees [{i}] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
 )
-PROSE = ("the", "of", "model", "training", "data", "in", "answer", "is", "what", "and", "to", "with", "a", "time",
-         "memory", "user", "function", "return", "value", "because")  # fmt: skip
-QUOTES = (". The program says RuntimeError: shapes differ, and stops.", "; ValueError: invalid literal for int() with base 10: 'x'")
+PROSE = (
+    "the",
+    "of",
+    "model",
+    "training",
+    "data",
+    "in",
+    "answer",
+    "is",
+    "what",
+    "and",
+    "to",
+    "with",
+    "a",
+    "time",
+    "memory",
+    "user",
+    "function",
+    "return",
+    "value",
+    "because",
+)
+QUOTES = (
+    ". The program says RuntimeError: shapes differ, and stops.",
+    "; ValueError: invalid literal for int() with base 10: 'x'",
+)
 Draw = random.Random
 
 
@@ -42,56 +68,37 @@ def clock(i: int) -> str:
 
 def transformers(i: int, draw: Draw, _: int) -> str:
     return (
-        f"{{'loss': {draw.random() * 3:.4f}, 'grad_norm': {draw.random():.4f}, 'learning_rate': {draw.random() / 1e4:.6e}, "
-        f"'epoch': {i / 1000:.2f}}}\n"
+        f"{{'loss': {draw.random() * 3:.4f}, 'grad_norm': {draw.random():.4f}, 'learning_rate':"
+        f" {draw.random() / 1e4:.6e}, 'epoch': {i / 1000:.2f}}}\n"
     )
 
 
 def tqdm(i: int, _: Draw, __: int) -> str:
-    return f"\r {i % 100:2}%|####      | {i}/100000 [00:{i % 60:02}<1:23:45,  1.{i % 97:02}it/s]" + ("\n" if i % 5000 == 0 else "")
-
-
-def lightning(i: int, draw: Draw, _: int) -> str:
     return (
-        f"\rEpoch {i // 1000}:  {i % 100:2}%|███▋      | {i % 1000}/1000 [00:{i % 60:02}<03:45,  8.{i % 97:02}it/s, v_num=0, "
-        f"train_loss={draw.random():.3f}]" + ("\n" if i % 1000 == 0 else "")
-    )
-
-
-def loading(i: int, _: Draw, __: int) -> str:
-    return f"Loading checkpoint shards:  {i % 100:2}%|####      | {i % 30}/30 [00:{i % 60:02}<00:45,  1.{i % 97:02}it/s]\n"
-
-
-def megatron(i: int, draw: Draw, _: int) -> str:
-    return (
-        f" [{clock(i)}] iteration {i:8d}/  500000 | consumed samples: {i * 1024:12d} | elapsed time per iteration (ms): "
-        f"{draw.random() * 9000:.1f} | learning rate: {draw.random():.6E} | lm loss: {draw.random() * 9:.6E} | loss scale: 1.0 | "
-        f"grad norm: {draw.random():.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-    )
-
-
-def deepspeed(i: int, draw: Draw, _: int) -> str:
-    return (
-        f"[{clock(i)},{i % 1000:03}] [INFO] [logging.py:96:log_dist] [Rank 0] step={i}, skipped=0, lr=[{draw.random():.6e}], "
-        f"mom=[(0.9, 0.95)]\n"
-        f"[{clock(i)},{i % 1000:03}] [INFO] [timer.py:260:stop] epoch=0/micro_step={i}/global_step={i}, "
-        f"RunningAvgSamplesPerSec={draw.random() * 10}, MemAllocated=5.23GB, MaxMemAllocated=18.9GB\n"
+        f"\r {i % 100:2}%|####      | {i}/100000 [00:{i % 60:02}<1:23:45,  1.{i % 97:02}it/s]"
+        + ("\n" if i % 5000 == 0 else "")
     )
 
 
 def nccl(i: int, draw: Draw, rank: int) -> str:
-    return f"node{rank // 4:02}:{12345 + rank}:{12400 + rank} [{rank % 4}] NCCL INFO {draw.choice(NCCL).format(i=i, rank=rank)}\n"
+    return (
+        f"node{rank // 4:02}:{12345 + rank}:{12400 + rank} [{rank % 4}] NCCL INFO"
+        f" {draw.choice(NCCL).format(i=i, rank=rank)}\n"
+    )
 
 
 def warning(_: int, __: Draw, ___: int) -> str:
     return (
-        f"{PACKAGES}/torch/utils/checkpoint.py:85: UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n"
-        "  warnings.warn(\n"
+        f"{PACKAGES}/torch/utils/checkpoint.py:85: UserWarning: None of the inputs have"
+        " requires_grad=True. Gradients will be None\n  warnings.warn(\n"
     )
 
 
 def retries(i: int, _: Draw, __: int) -> str:
-    return f"{clock(i)},{i % 1000:03} WARNING data.py:88 try {i % 5} failed, next one in 5 s\n" + RETRY % i
+    return (
+        f"{clock(i)},{i % 1000:03} WARNING data.py:88 try {i % 5} failed, next one in 5 s\n"
+        + RETRY % i
+    )
 
 
 def retries_and_steps(i: int, draw: Draw, rank: int) -> str:
@@ -99,42 +106,21 @@ def retries_and_steps(i: int, draw: Draw, rank: int) -> str:
 
 
 def nan(i: int, draw: Draw, _: int) -> str:
-    return f"{{'loss': nan, 'grad_norm': nan, 'learning_rate': {draw.random() / 1e4:.6e}, 'epoch': {i / 1000:.2f}}}\n"
-
-
-def zero(i: int, draw: Draw, _: int) -> str:
-    return f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': {draw.random() / 1e4:.6e}, 'epoch': {i / 1000:.2f}}}\n"
-
-
-def plain_nan(i: int, draw: Draw, _: int) -> str:
-    return f"step {i} loss: nan lr: {draw.random():.6f}\n"
-
-
-def json_lines(i: int, draw: Draw, _: int) -> str:
     return (
-        f'{{"step": {i}, "loss": {draw.random():.5f}, "lr": {draw.random() / 1e4:.3e}, "tokens": {i * 4096}, "errors": 0, '
-        f'"_timestamp": {1.7e9 + i:.3f}}}\n'
+        f"{{'loss': nan, 'grad_norm': nan, 'learning_rate': {draw.random() / 1e4:.6e}, 'epoch':"
+        f" {i / 1000:.2f}}}\n"
     )
 
 
 def memory(i: int, _: Draw, rank: int) -> str:
     return (
-        f"[memory] {clock(i).replace(' ', 'T')}.{i % 1000:03}Z step={i} event=step host=node{rank // 4:02} rank={rank}/64 local={rank % 4} "
-        f'| torch allocated=12605M peak=15380M reserved=17920M | gpu {rank % 4} "NVIDIA A100-SXM4-64GB" GPU-5a3e used=18400/65536M '
-        f"util={i % 100}% | process rss=1204M children=310M | node used=120345/515000M | cgroup used=9000/64000M\n"
+        f"[memory] {clock(i).replace(' ', 'T')}.{i % 1000:03}Z step={i} event=step"
+        f" host=node{rank // 4:02} rank={rank}/64 local={rank % 4} "
+        f'| torch allocated=12605M peak=15380M reserved=17920M | gpu {rank % 4} "NVIDIA'
+        ' A100-SXM4-64GB" GPU-5a3e used=18400/65536M '
+        f"util={i % 100}% | process rss=1204M children=310M | node used=120345/515000M | cgroup"
+        " used=9000/64000M\n"
     )
-
-
-def tensors(i: int, draw: Draw, rank: int) -> str:
-    ids = ", ".join(str(draw.randint(0, 32000)) for _ in range(12))
-    return (
-        f"[debug] worker {i % 8} batch {i}: input_ids torch.Size([4, 2048]) labels tensor([{ids}], device='cuda:{rank % 4}')\n"
-        f"        [{', '.join(f'{draw.random():.4f}' for _ in range(10))}],\n"
-    )
-
-
-def generations(i: int, draw: Draw, _: int) -> str:
-    return "Answer: " + " ".join(draw.choices(PROSE, k=25)) + (draw.choice(QUOTES) if i % 20 == 0 else ".") + "\n"
 
 
 def generations_of_errors(_: int, draw: Draw, __: int) -> str:
@@ -143,7 +129,10 @@ def generations_of_errors(_: int, draw: Draw, __: int) -> str:
 
 
 def bad_samples(i: int, _: Draw, __: int) -> str:
-    return f"{clock(i)},{i % 1000:03} - dataset - ERROR - sample {i} of shard {i % 77}: ValueError: image is truncated ({i % 50} bytes)\n"
+    return (
+        f"{clock(i)},{i % 1000:03} - dataset - ERROR - sample {i} of shard {i % 77}: ValueError:"
+        f" image is truncated ({i % 50} bytes)\n"
+    )
 
 
 def closed(i: int, _: Draw, __: int) -> str:
@@ -151,20 +140,52 @@ def closed(i: int, _: Draw, __: int) -> str:
 
 
 def words(_: int, draw: Draw, __: int) -> str:
-    return draw.choice(["error\n", "failed\n", "timeout\n", "Error: something failed\n", "connection timeout, failed\n"])
+    return draw.choice(
+        [
+            "error\n",
+            "failed\n",
+            "timeout\n",
+            "Error: something failed\n",
+            "connection timeout, failed\n",
+        ]
+    )
 
 
 def one_line(_: int, draw: Draw, __: int) -> str:
     return ", ".join(f"{draw.random():.6f}" for _ in range(1000)) + ", "
 
 
+def tracebacks(i: int, draw: Draw, _: int) -> str:
+    return (
+        f'Traceback (most recent call last):\n  File "a.py", line {i}, in load\n    read({i})\n'
+        f"ValueError: sample {draw.getrandbits(64):x} is not readable\n"
+    )
+
+
+def blank(i: int, draw: Draw, _: int) -> str:
+    return "\n" * 100
+
+
 KINDS: dict[str, Callable[[int, Draw, int], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        transformers, tqdm, lightning, loading, megatron, deepspeed, nccl, warning, json_lines, memory, tensors, one_line, nan, zero,
-        plain_nan, retries, retries_and_steps, bad_samples, closed, generations, generations_of_errors, words,
+        transformers,
+        tqdm,
+        nccl,
+        warning,
+        memory,
+        one_line,
+        nan,
+        retries,
+        retries_and_steps,
+        bad_samples,
+        closed,
+        generations_of_errors,
+        words,
+        tracebacks,
+        blank,
     )
-}  # fmt: skip
+}
 
 
 def content(kind: str, size: int, rank: int = 0) -> bytes:

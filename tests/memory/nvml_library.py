@@ -37,19 +37,17 @@ class Nvml:
     NVMLError_NotSupported = pynvml.NVMLError_NotSupported
     NVMLError_InvalidArgument = pynvml.NVMLError_InvalidArgument
 
-    def __init__(self, devices: list[Device], *, bytes_: bool = False) -> None:
+    def __init__(self, devices: list[Device]) -> None:
         self._devices = devices
-        self._bytes = bytes_
         for device in devices:
             for part in device.parts:
                 if part is not None:
                     part.parent = device
 
     def _all(self) -> list[Device]:
-        return self._devices + [part for device in self._devices for part in device.parts if part is not None]
-
-    def _text(self, text: str) -> str | bytes:
-        return text.encode() if self._bytes else text
+        return self._devices + [
+            part for device in self._devices for part in device.parts if part is not None
+        ]
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self._devices)
@@ -77,23 +75,14 @@ class Nvml:
         assert handle.parent is not None
         return handle.parent
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Device) -> int:  # noqa: N802
-        return len(handle.parts)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Device, index: int) -> Device:  # noqa: N802
-        part = handle.parts[index]
-        if part is None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return part
-
     def nvmlDeviceGetIndex(self, handle: Device) -> int:  # noqa: N802
         return self._devices.index(handle)
 
-    def nvmlDeviceGetName(self, handle: Device) -> str | bytes:  # noqa: N802
-        return self._text(handle.name)
+    def nvmlDeviceGetName(self, handle: Device) -> str:  # noqa: N802
+        return handle.name
 
-    def nvmlDeviceGetUUID(self, handle: Device) -> str | bytes:  # noqa: N802
-        return self._text(handle.uuid)
+    def nvmlDeviceGetUUID(self, handle: Device) -> str:  # noqa: N802
+        return handle.uuid
 
     def nvmlDeviceGetMemoryInfo(self, handle: Device) -> SimpleNamespace:  # noqa: N802
         if handle.lost:

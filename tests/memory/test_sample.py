@@ -1,4 +1,6 @@
-"""The memory line and the JSON object carry a sample without loss, and nothing else is taken for one."""
+"""The memory line and the JSON object carry a sample without loss, and nothing else is taken for
+one.
+"""
 
 import dataclasses
 
@@ -11,7 +13,9 @@ from hpctrain.memory.sample import EVENTS
 
 size = st.none() | st.integers(0, 2**45)
 count = st.integers(0, 2**45)
-text = st.text(max_size=30) | st.sampled_from(["-", "", '"', "\\", "a | b", "x\ny", "GPU-1 used=1/2M", "nœud"])
+text = st.text(max_size=30) | st.sampled_from(
+    ["-", "", '"', "\\", "a | b", "x\ny", "GPU-1 used=1/2M", "nœud"]
+)
 samples = st.builds(
     Sample,
     time_ms=st.integers(0, 253_402_300_799_999),
@@ -24,7 +28,11 @@ samples = st.builds(
     gpu_index=size,
     gpu_name=st.none() | text,
     gpu_uuid=st.none() | text,
-    **{field.name: size for field in dataclasses.fields(Sample) if field.name.endswith(("_mib", "_percent"))},
+    **{
+        field.name: size
+        for field in dataclasses.fields(Sample)
+        if field.name.endswith(("_mib", "_percent"))
+    },
 )
 
 FULL = Sample(
@@ -52,10 +60,10 @@ FULL = Sample(
     cgroup_limit_mib=64000,
 )
 LINE = (
-    "[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=node01 rank=3/8 local=3"
-    " | torch allocated=12605M peak=15380M reserved=17920M"
-    ' | gpu 3 "NVIDIA A100-SXM4-64GB" GPU-5a4ffd4b-0d1d-4c0e-9d8c-2f2a5a7a8b9c used=18400/65536M util=97%'
-    " | process rss=1204M children=310M | node used=120345/515000M | cgroup used=9000/64000M"
+    "[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=node01 rank=3/8 local=3 | torch"
+    ' allocated=12605M peak=15380M reserved=17920M | gpu 3 "NVIDIA A100-SXM4-64GB"'
+    " GPU-5a4ffd4b-0d1d-4c0e-9d8c-2f2a5a7a8b9c used=18400/65536M util=97% | process rss=1204M"
+    " children=310M | node used=120345/515000M | cgroup used=9000/64000M"
 )
 
 
@@ -65,10 +73,19 @@ def test_the_line_is_the_documented_one() -> None:
 
 
 def test_a_machine_without_gpu_and_limit_has_a_short_line() -> None:
-    bare = Sample(time_ms=0, step=0, event="train_begin", host="n", rank=0, world_size=1, local_rank=0, rss_mib=5)
+    bare = Sample(
+        time_ms=0,
+        step=0,
+        event="train_begin",
+        host="n",
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        rss_mib=5,
+    )
     line = format_line(bare)
-    assert line == (
-        "[memory] 1970-01-01T00:00:00.000Z step=0 event=train_begin host=n rank=0/1 local=0"
+    assert (
+        line == "[memory] 1970-01-01T00:00:00.000Z step=0 event=train_begin host=n rank=0/1 local=0"
         " | torch - | gpu - | process rss=5M children=- | node - | cgroup -"
     )
     assert parse_line(line) == bare
@@ -85,7 +102,12 @@ def test_line_and_json_are_inverses_and_one_line(sample: Sample) -> None:
     assert from_json(record) == sample
 
 
-@given(samples, st.sampled_from(["3: ", "[default3]:", "[rank3]:", "node01: ", " 50%|####    | 5/10 [00:02<00:01]"]))
+@given(
+    samples,
+    st.sampled_from(
+        ["3: ", "[default3]:", "[rank3]:", "node01: ", " 50%|####    | 5/10 [00:02<00:01]"]
+    ),
+)
 def test_a_launchers_label_in_front_is_skipped(sample: Sample, label: str) -> None:
     assert parse_line(label + format_line(sample) + "\n") == sample
 
@@ -144,7 +166,9 @@ def test_json_of_a_later_version_is_read() -> None:
     assert from_json(to_json(FULL)[:-1] + ', "new": 1}') == FULL
 
 
-@pytest.mark.parametrize("change", [{"rank": -1}, {"rss_mib": -1}, {"event": "other"}, {"time_ms": 253402300800000}])
+@pytest.mark.parametrize(
+    "change", [{"rank": -1}, {"rss_mib": -1}, {"event": "other"}, {"time_ms": 253402300800000}]
+)
 def test_what_the_line_cannot_carry_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         dataclasses.replace(FULL, **change)

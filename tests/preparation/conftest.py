@@ -1,20 +1,16 @@
 """Modules beside the tests can be imported by them; tokenizers are made once."""
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Make the folder of a tokenizer by its maker's name (encode_made.py) and a template, once."""
-    import encode_made
+    from tests.preparation import encode_made
 
     kept: dict[Any, str] = {}
 

@@ -1,6 +1,6 @@
-"""Tokenizers trained here, and chat templates in the styles of well-known models, each with what it should say beside it."""
-
-from __future__ import annotations
+"""Tokenizers trained here, and chat templates in the styles of well-known models, each with what it
+should say beside it.
+"""
 
 import json
 import sysconfig
@@ -10,9 +10,20 @@ from pathlib import Path
 from typing import Any
 
 SPECIAL = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "[INST]", "[/INST]", "<|start_header_id|>", "<|end_header_id|>",
-    "<|eot_id|>", "<start_of_turn>", "<end_of_turn>",
-]  # fmt: skip
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "[INST]",
+    "[/INST]",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+]
 
 
 @cache
@@ -20,7 +31,10 @@ def texts() -> tuple[str, ...]:
     """Some text to train on: sources of the standard library."""
     folder = Path(sysconfig.get_path("stdlib"))
     names = ("argparse.py", "textwrap.py", "typing.py", "datetime.py")
-    return (*((folder / name).read_text() for name in names), "aàâäeéèêëiîïoôöuùûü ñ ß Ω 日本語 Привет 😀")
+    return (
+        *((folder / name).read_text() for name in names),
+        "aàâäeéèêëiîïoôöuùûü ñ ß Ω 日本語 Привет 😀",
+    )
 
 
 def _fast(tokenizer: Any, **names: Any) -> Any:
@@ -28,12 +42,20 @@ def _fast(tokenizer: Any, **names: Any) -> Any:
 
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        **{"bos_token": "<s>", "eos_token": "<|endoftext|>", "unk_token": "<unk>", "pad_token": "<|endoftext|>", **names},
+        **{
+            "bos_token": "<s>",
+            "eos_token": "<|endoftext|>",
+            "unk_token": "<unk>",
+            "pad_token": "<|endoftext|>",
+            **names,
+        },
     )
 
 
 def byte_level(*, bos: bool = False, trim: bool = True, **names: Any) -> Any:
-    """A byte-level BPE, as of Qwen and Llama 3; `bos`: put <s> before a text; `trim`: as GPT-2's offsets."""
+    """A byte-level BPE, as of Qwen and Llama 3; `bos`: put <s> before a text; `trim`: as GPT-2's
+    offsets.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -41,30 +63,52 @@ def byte_level(*, bos: bool = False, trim: bool = True, **names: Any) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        texts(), trainers.BpeTrainer(vocab_size=1500, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
+        texts(),
+        trainers.BpeTrainer(
+            vocab_size=1500, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
     if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+        )
     return _fast(tokenizer, **names)
 
 
 def sentencepiece_like(**names: Any) -> Any:
-    """A BPE with ▁ for spaces and bytes for what it does not know, as of Llama 2 and Mistral; <s> before a text."""
+    """A BPE with ▁ for spaces and bytes for what it does not know, as of Llama 2 and Mistral; <s>
+    before a text.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    steps = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(content=" ", left=1),
+    ]
     tokenizer.decoder = decoders.Sequence(steps)
     words = [line for text in texts() for line in text.split()]
     special = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer.train_from_iterator(words, trainers.BpeTrainer(vocab_size=1500, special_tokens=special, show_progress=False))
+    tokenizer.train_from_iterator(
+        words, trainers.BpeTrainer(vocab_size=1500, special_tokens=special, show_progress=False)
+    )
 
-    state = json.loads(tokenizer.to_str())  # bytes are no special tokens: they were that only to be in the vocabulary
-    state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
+    state = json.loads(
+        tokenizer.to_str()
+    )  # bytes are no special tokens: they were that only to be in the vocabulary
+    state["added_tokens"] = [
+        token for token in state["added_tokens"] if not token["content"].startswith("<0x")
+    ]
     tokenizer = Tokenizer.from_str(json.dumps(state))
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
     return _fast(tokenizer, **{"eos_token": "</s>", **names})
 
 
@@ -76,14 +120,19 @@ def wordpiece(**names: Any) -> Any:
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(
-        texts(), trainers.WordPieceTrainer(vocab_size=1500, special_tokens=["[CLS]", "[SEP]", *SPECIAL], show_progress=False)
+        texts(),
+        trainers.WordPieceTrainer(
+            vocab_size=1500, special_tokens=["[CLS]", "[SEP]", *SPECIAL], show_progress=False
+        ),
     )
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ids
+    )
     return _fast(tokenizer, **{"eos_token": "[SEP]", **names})
 
 
-# -- templates, and what they should say -------------------------------------------------------------------------------
+# -- templates, and what they should say -----------------------------------------------------------
 
 Parts = list[tuple[str, bool]]
 """A text in parts, each with whether the assistant says it."""
@@ -93,7 +142,10 @@ def _chatml(messages: list[dict[str, Any]]) -> Parts:
     parts: Parts = []
     for message in messages:
         own = message["role"] == "assistant"
-        parts += [(f"<|im_start|>{message['role']}\n", False), (f"{message['content']}<|im_end|>\n", own)]
+        parts += [
+            (f"<|im_start|>{message['role']}\n", False),
+            (f"{message['content']}<|im_end|>\n", own),
+        ]
     return parts
 
 
@@ -112,7 +164,11 @@ def _mistral(messages: list[dict[str, Any]]) -> Parts:
     parts: Parts = [("<s>", False)]
     for message in messages:
         own = message["role"] == "assistant"
-        parts.append((f" {message['content']}</s>", True) if own else (f"[INST] {message['content']} [/INST]", False))
+        parts.append(
+            (f" {message['content']}</s>", True)
+            if own
+            else (f"[INST] {message['content']} [/INST]", False)
+        )
     return parts
 
 
@@ -137,45 +193,66 @@ def _plain(messages: list[dict[str, Any]]) -> Parts:
 
 TEMPLATES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], Parts]]] = {
     "chatml": (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        (
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{%"
+            " endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        ),
         _chatml,
     ),
     "chatml with generation": (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|im_end|>"
-        "\n{% endgeneration %}{% else %}{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        (
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant'"
+            " %}{% generation %}{{ m['content'] }}<|im_end|>\n{% endgeneration %}{% else %}{{"
+            " m['content'] }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt"
+            " %}<|im_start|>assistant\n{% endif %}"
+        ),
         _chatml,
     ),
     "generation without its end": (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}"
-        "{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        (
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant'"
+            " %}{% generation %}{{ m['content'] }}{% endgeneration %}{% else %}{{ m['content'] }}{%"
+            " endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt"
+            " %}<|im_start|>assistant\n{% endif %}"
+        ),
         _chatml,
     ),
     "llama 3": (
-        "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role']"
-        " + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token"
-        " + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
-        "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+        (
+            "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content ="
+            " '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content']"
+            " | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content"
+            " %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{"
+            " '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+        ),
         _llama3,
     ),
     "mistral": (
-        "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception("
-        "'Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'user' %}"
-        "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ ' ' + message['content'] + '</s>' }}{% endif %}{% endfor %}",
+        (
+            "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') !="
+            " (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate"
+            " user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'user' %}{{"
+            " '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ ' ' + message['content'] +"
+            " '</s>' }}{% endif %}{% endfor %}"
+        ),
         _mistral,
     ),
     "gemma": (
-        "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-        "{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = "
-        "message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}",
+        (
+            "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role"
+            " not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] =="
+            " 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{%"
+            " endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim +"
+            " '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt"
+            " %}{{'<start_of_turn>model\n'}}{% endif %}"
+        ),
         _gemma,
     ),
     "no end of turn": (
-        "{% for m in messages %}{{ m['role'] | upper }}: {{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}ASSISTANT:{% endif %}",
+        (
+            "{% for m in messages %}{{ m['role'] | upper }}: {{ m['content'] }}\n{% endfor %}"
+            "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+        ),
         _plain,
     ),
 }

@@ -1,27 +1,28 @@
 """Rows written to a file, and what is read of it again."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
 from typing import Any
 
-from hpctrain.preparation import sources
-from hpctrain.preparation.rows import Dropped, Row
+from hpctrain.data import readers, sources
+from hpctrain.data.readers import Dropped, SourceRow
 
-ROWS = [{"text": f'row {number} {"ü" * (number % 7)}\n"quoted", and; more', "n": number} for number in range(200)]
+ROWS = [
+    {"text": f'row {number} {"ü" * (number % 7)}\n"quoted", and; more', "n": number}
+    for number in range(200)
+]
 
 
-def read(path: Path, target: int = 10**9, **options: Any) -> list[Row | Dropped]:
+def read(path: Path, target: int = 10**9, **options: Any) -> list[SourceRow | Dropped]:
     found = sources.find([path], **options)
-    pieces = sources.pieces(found, target_bytes=target)
+    pieces = readers.pieces(found, target_bytes=target)
     assert pickle.loads(pickle.dumps(pieces)) == pieces  # noqa: S301 - our own bytes
-    return [row for piece in pieces for row in sources.read(piece)]
+    return [row for piece in pieces for row in readers.read_rows(piece)]
 
 
-def values(rows: list[Row | Dropped]) -> list[Any]:
-    return [dict(row) if isinstance(row, Row) else row.reason for row in rows]
+def values(rows: list[SourceRow | Dropped]) -> list[Any]:
+    return [dict(row) if isinstance(row, SourceRow) else row.reason for row in rows]
 
 
 def jsonl(path: Path, rows: Any = ROWS) -> Path:

@@ -1,12 +1,17 @@
-"""Rows to tokens and masks: what is trained on is what the assistant says, whatever the template and the tokenizer."""
-
-from __future__ import annotations
+"""Rows to tokens and masks: what is trained on is what the assistant says, whatever the template
+and the tokenizer.
+"""
 
 from typing import Any
 
-import encode_made as made
 import pytest
-from encode_used import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpctrain.data.encode import Encoded, Encoder
+from hpctrain.data.readers import Dropped, SourceRow
+from tests.preparation import encode_made as made
+from tests.preparation.encode_used import (
     BYTE_LEVEL,
     CONTENT,
     dropped,
@@ -16,21 +21,22 @@ from encode_used import (
     talk,
     text,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from hpctrain.preparation.encode import Encoded, Encoder
-from hpctrain.preparation.rows import Dropped, Row
 
 pytestmark = pytest.mark.torch  # transformers; torch itself is never asked for
 
-# -- conversations, whatever the template ------------------------------------------------------------------------------
+# -- conversations, whatever the template ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", made.TEMPLATES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(contents=st.lists(CONTENT, min_size=2, max_size=7), system=st.none() | CONTENT)
-def test_the_trained_tokens_are_what_the_assistant_says(name: str, folder: Any, contents: list[str], system: str | None) -> None:
+def test_the_trained_tokens_are_what_the_assistant_says(
+    name: str, folder: Any, contents: list[str], system: str | None
+) -> None:
     template, says = made.TEMPLATES[name]
     if name in ("gemma", "mistral"):
         system = None
@@ -46,27 +52,15 @@ def test_the_trained_tokens_are_what_the_assistant_says(name: str, folder: Any, 
 
 
 def _check_stretches(ours: Encoder, example: Encoded, parts: made.Parts, whole: str) -> None:
-    """Compare the trained tokens with the characters of the assistant; a token across a border belongs to the assistant."""
+    """Compare the trained tokens with the characters of the assistant; a token across a border
+    belongs to the assistant.
+    """
     wanted = [own for part, own in parts for _ in part]
     labels = example.labels()
     offsets = ours._tokens._backend.encode(whole, add_special_tokens=False).offsets
     for index, (start, stop) in enumerate(offsets):
         assert (labels[index] != -100) == any(wanted[start:stop]), (whole[start:stop], whole)
     assert all(label != -100 for label in labels[len(offsets) :])
-
-
-@pytest.mark.parametrize("maker", ["byte_level", "sentencepiece_like"])
-@pytest.mark.parametrize("name", ["chatml", "llama 3", "mistral", "gemma"])
-def test_decoding_the_trained_tokens_gives_the_turns(maker: str, name: str, folder: Any) -> None:
-    template, says = made.TEMPLATES[name]
-    ours = encoder(folder(maker, template))
-    row = talk("What is 2+2?", "It is 4.", "And\n3+3, naïve 😀?", "Six;\nsurely 日本.")
-    example = one(ours.encode([row]))
-    expected = [part for part, own in says(row["messages"]) if own]
-    found = said(ours, example)
-    if maker == "sentencepiece_like":  # it puts a space after each special token, and leaves out the first
-        found, expected = [part.replace(" ", "") for part in found], [part.replace(" ", "") for part in expected]
-    assert found == expected
 
 
 def test_a_tokenizer_that_forgets_case_and_accents_is_masked_by_its_offsets(folder: Any) -> None:
@@ -76,13 +70,11 @@ def test_a_tokenizer_that_forgets_case_and_accents_is_masked_by_its_offsets(fold
     assert found[0].replace(" ", "").replace("##", "") == "oui,cafenoir!<|im_end|>"
 
 
-def test_a_turn_that_begins_with_what_the_tokenizer_forgets_is_masked_by_its_offsets(folder: Any) -> None:
-    ours = encoder(folder("wordpiece", made.TEMPLATES["chatml"][0]))
-    assert said(ours, one(ours.encode([talk("q", "  is it")]))) == said(ours, one(ours.encode([talk("q", "is it")])))
-
-
 def test_a_token_across_the_end_of_a_turn_belongs_to_the_assistant(folder: Any) -> None:
-    template = "{% for m in messages %}{{ 'rn ' + m['content'] + ':' if m['role'] == 'user' else m['content'] }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{{ 'rn ' + m['content'] + ':' if m['role'] == 'user' else"
+        " m['content'] }}{% endfor %}"
+    )
     ours = encoder(folder("byte_level", template))
     first, second = said(ours, one(ours.encode([talk("q", "def retu", "q", "b")])))
     assert first == "def return"
@@ -90,9 +82,13 @@ def test_a_token_across_the_end_of_a_turn_belongs_to_the_assistant(folder: Any) 
 
 
 @pytest.mark.parametrize("trim", [True, False])
-def test_white_space_of_the_assistant_is_trained_although_offsets_leave_it_out(folder: Any, trim: bool) -> None:
+def test_white_space_of_the_assistant_is_trained_although_offsets_leave_it_out(
+    folder: Any, trim: bool
+) -> None:
     ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0], trim=trim))
-    assert said(ours, one(ours.encode([talk("q", "  a\n\n\n  b  ")]))) == ["  a\n\n\n  b  <|im_end|>\n"]
+    assert said(ours, one(ours.encode([talk("q", "  a\n\n\n  b  ")]))) == [
+        "  a\n\n\n  b  <|im_end|>\n"
+    ]
 
 
 def test_loss_on_completion_is_the_last_turn_and_loss_on_all_is_everything(folder: Any) -> None:
@@ -112,12 +108,13 @@ def test_a_turn_that_the_data_marks_with_weight_0_is_context(folder: Any) -> Non
         assert said(ours, one(ours.encode([row]))) == ["two<|im_end|>\n"]
 
 
-# -- templates that rewrite --------------------------------------------------------------------------------------------
+# -- templates that rewrite ------------------------------------------------------------------------
 
 
-def test_thinking_that_the_template_leaves_out_of_an_earlier_turn_makes_that_turn_context(folder: Any) -> None:
+def test_thinking_that_the_template_leaves_out_of_an_earlier_turn_makes_that_turn_context(
+    folder: Any,
+) -> None:
     ours = encoder(folder("byte_level", made.QWEN3))
-    assert any("last turn" in note for note in ours.notes)
     row = talk("q", "<think>\nhm\n</think>\n\none", "q", "<think>\nso\n</think>\n\ntwo")
     example = one(ours.encode([row]))
     assert said(ours, example) == ["<think>\nso\n</think>\n\ntwo<|im_end|>\n"]
@@ -132,18 +129,34 @@ def test_turns_beside_empty_messages_are_found_by_the_beginnings_of_the_text(fol
     for name in ("chatml", "llama 3"):
         ours = encoder(folder("byte_level", made.TEMPLATES[name][0]))
         example = one(ours.encode([talk("", "one", "", "two")]))
-        assert said(ours, example) == [part for part, own in made.TEMPLATES[name][1](talk("", "one", "", "two")["messages"]) if own]
+        assert said(ours, example) == [
+            part
+            for part, own in made.TEMPLATES[name][1](talk("", "one", "", "two")["messages"])
+            if own
+        ]
 
 
 def test_a_template_that_looks_into_messages_is_not_masked_by_guess(folder: Any) -> None:
-    """It writes how long a message is, so that marks in the message would change the text around it."""
+    """It writes how long a message is, so that marks in the message would change the text around
+    it.
+    """
     count = "{{ m['role'] }} {{ m['content'] | length }}"
     row = talk("u" * 8, "a" * 9, "v" * 9, "b" * 7)
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0].replace("{{ m['role'] }}", count)))
-    assert "otherwise than they were written" in dropped(ours.encode([row])).reason
+    ours = encoder(
+        folder("byte_level", made.TEMPLATES["chatml"][0].replace("{{ m['role'] }}", count))
+    )
+    assert "rewrites the assistant's turns" in dropped(ours.encode([row])).reason
     assert any("does not show" in note for note in ours.notes)
-    marked = encoder(folder("byte_level", made.TEMPLATES["chatml with generation"][0].replace("{{ m['role'] }}", count)))
-    assert said(marked, one(marked.encode([row]))) == ["a" * 9 + "<|im_end|>\n", "b" * 7 + "<|im_end|>\n"]
+    marked = encoder(
+        folder(
+            "byte_level",
+            made.TEMPLATES["chatml with generation"][0].replace("{{ m['role'] }}", count),
+        )
+    )
+    assert said(marked, one(marked.encode([row]))) == [
+        "a" * 9 + "<|im_end|>\n",
+        "b" * 7 + "<|im_end|>\n",
+    ]
 
 
 def test_a_conversation_that_the_assistant_begins_is_found(folder: Any) -> None:
@@ -153,55 +166,89 @@ def test_a_conversation_that_the_assistant_begins_is_found(folder: Any) -> None:
 
 
 def test_an_earlier_turn_that_cannot_be_found_drops_the_row(folder: Any) -> None:
-    """The last words of the user are repeated at the beginning: no prompt is a beginning of the text, and the user is there twice."""
+    """The last words of the user are repeated at the beginning: no prompt is a beginning of the
+    text, and the user is there twice.
+    """
     template = "{{ messages[-2]['content'] }}|" + made.TEMPLATES["chatml"][0]
     ours = encoder(folder("byte_level", template))
-    assert "not to be found" in dropped(ours.encode([talk("q", "one", "more", "two")])).reason
+    assert "cannot be found" in dropped(ours.encode([talk("q", "one", "more", "two")])).reason
 
 
 def test_a_template_that_shows_no_turn_as_it_was_written_drops_the_row(folder: Any) -> None:
-    template = made.TEMPLATES["chatml"][0].replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
+    template = made.TEMPLATES["chatml"][0].replace(
+        "{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}"
+    )
     ours = encoder(folder("byte_level", template))
     assert said(ours, one(ours.encode([talk("q", "plain")]))) == ["plain<|im_end|>\n"]
-    assert "otherwise than they were written" in dropped(ours.encode([talk("q", "<think>a</think>b")])).reason
-    template = made.TEMPLATES["chatml with generation"][0].replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
+    assert (
+        "rewrites the assistant's turns"
+        in dropped(ours.encode([talk("q", "<think>a</think>b")])).reason
+    )
+    template = made.TEMPLATES["chatml with generation"][0].replace(
+        "{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}"
+    )
     marked = encoder(folder("byte_level", template))
-    assert said(marked, one(marked.encode([talk("q", "<think>a</think>b", "q", "two")]))) == ["two<|im_end|>\n"]
+    assert said(marked, one(marked.encode([talk("q", "<think>a</think>b", "q", "two")]))) == [
+        "two<|im_end|>\n"
+    ]
 
 
 def test_a_prompt_that_begins_the_thinking_is_not_trained_on(folder: Any) -> None:
-    template = made.TEMPLATES["chatml"][0].replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    template = made.TEMPLATES["chatml"][0].replace(
+        "assistant\n{% endif %}", "assistant\n<think>\n{% endif %}"
+    )
     ours = encoder(folder("byte_level", template))
-    assert said(ours, one(ours.encode([talk("q", "<think>\nhm\n</think>\na")]))) == ["hm\n</think>\na<|im_end|>\n"]
+    assert said(ours, one(ours.encode([talk("q", "<think>\nhm\n</think>\na")]))) == [
+        "hm\n</think>\na<|im_end|>\n"
+    ]
     assert said(ours, one(ours.encode([talk("q", "a")]))) == ["a<|im_end|>\n"]
-    qwen = encoder(folder("byte_level", made.QWEN3.replace("assistant\n' }}{%- endif %}", "assistant\n<think>\n' }}{%- endif %}")))
-    assert said(qwen, one(qwen.encode([talk("q", "<think>\nhm\n</think>\n\na")]))) == ["hm\n</think>\n\na<|im_end|>\n"]
+    qwen = encoder(
+        folder(
+            "byte_level",
+            made.QWEN3.replace(
+                "assistant\n' }}{%- endif %}", "assistant\n<think>\n' }}{%- endif %}"
+            ),
+        )
+    )
+    assert said(qwen, one(qwen.encode([talk("q", "<think>\nhm\n</think>\n\na")]))) == [
+        "hm\n</think>\n\na<|im_end|>\n"
+    ]
 
 
 def test_a_refusal_of_the_template_drops_the_row_with_its_words(folder: Any) -> None:
     ours = encoder(folder("byte_level", made.TEMPLATES["gemma"][0]))
-    found = dropped(ours.encode([Row(talk("q", "a", system="s"), "d.jsonl:7")]))
-    assert found == Dropped("the chat template refuses it", "d.jsonl:7", "System role not supported")
+    found = dropped(ours.encode([SourceRow(talk("q", "a", system="s"), "d.jsonl:7")]))
+    assert found == Dropped(
+        "the chat template refuses it", "d.jsonl:7", "System role not supported"
+    )
 
 
 def test_two_kinds_of_end_are_both_learned(folder: Any) -> None:
     """As gpt-oss: the last turn ends with another token than the ones before."""
     template = (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{% if loop.last and m['role'] == 'assistant' %}<|eot_id|>"
-        "{% else %}<|im_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{% if loop.last and"
+        " m['role'] == 'assistant' %}<|eot_id|>{% else %}<|im_end|>{% endif %}{% endfor %}{% if"
+        " add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     ours = encoder(folder("byte_level", template))
-    assert said(ours, one(ours.encode([talk("q", "one", "q", "two")]))) == ["one<|im_end|>", "two<|eot_id|>"]
+    assert said(ours, one(ours.encode([talk("q", "one", "q", "two")]))) == [
+        "one<|im_end|>",
+        "two<|eot_id|>",
+    ]
 
 
 def test_calls_of_tools_are_trained_on_and_their_answers_are_not(folder: Any) -> None:
     template = (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}{% for c in m['tool_calls'] or [] %}<call>"
-        "{{ c['function']['name'] }} {{ c['function']['arguments'] | tojson }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}{% for c in"
+        " m['tool_calls'] or [] %}<call>{{ c['function']['name'] }} {{ c['function']['arguments'] |"
+        " tojson }}</call>{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt"
+        " %}<|im_start|>assistant\n{% endif %}"
     )
     ours = encoder(folder("byte_level", template))
-    call = {"type": "function", "function": {"name": "sea", "arguments": {"depth": 3, "nothing": None}}}
+    call = {
+        "type": "function",
+        "function": {"name": "sea", "arguments": {"depth": 3, "nothing": None}},
+    }
     for content in (None, "Let me look."):
         messages = [
             {"role": "user", "content": "how deep?"},
@@ -210,4 +257,7 @@ def test_calls_of_tools_are_trained_on_and_their_answers_are_not(folder: Any) ->
             {"role": "assistant", "content": "Deep.", "tool_calls": None},
         ]
         example = one(ours.encode([{"messages": messages}]))
-        assert said(ours, example) == [f'{content or ""}<call>sea {{"depth": 3}}</call><|im_end|>\n', "Deep.<|im_end|>\n"]
+        assert said(ours, example) == [
+            f'{content or ""}<call>sea {{"depth": 3}}</call><|im_end|>\n',
+            "Deep.<|im_end|>\n",
+        ]

@@ -1,25 +1,36 @@
-"""The masks beside TRL's own: its training templates for known models, and what its SFTTrainer prepares."""
-
-from __future__ import annotations
+"""The masks beside TRL's own: its training templates for known models, and what its SFTTrainer
+prepares.
+"""
 
 from pathlib import Path
 from typing import Any
 
-import encode_made as made
 import pytest
 
-from hpctrain.preparation.encode import Encoded, Encoder, Recipe
-from hpctrain.preparation.encode_template import Refused, Template
-from hpctrain.preparation.encode_turns import TurnFinder
-from hpctrain.preparation.forms import Columns
+from hpctrain.data.chat import ChatTemplate, Refused, TurnFinder
+from hpctrain.data.encode import Encoded, Encoder, Recipe
+from hpctrain.data.forms import Columns
+from tests.preparation import encode_made as made
 
 pytestmark = pytest.mark.torch
 
 MESSAGES = Columns(form="messages", names={"messages": "messages"}, sentence="")
 CONVERSATIONS: list[list[tuple[str, str]]] = [
     [("user", "Hi there"), ("assistant", "Hello you")],
-    [("user", "Hi there"), ("assistant", "Hello you"), ("user", "More?"), ("assistant", "Yes.\nmore")],
-    [("user", "x "), ("assistant", "x"), ("user", "x"), ("assistant", "x"), ("user", "x"), ("assistant", "x")],
+    [
+        ("user", "Hi there"),
+        ("assistant", "Hello you"),
+        ("user", "More?"),
+        ("assistant", "Yes.\nmore"),
+    ],
+    [
+        ("user", "x "),
+        ("assistant", "x"),
+        ("user", "x"),
+        ("assistant", "x"),
+        ("user", "x"),
+        ("assistant", "x"),
+    ],
     [("system", "be nice"), ("user", "q"), ("assistant", "a")],
 ]
 
@@ -48,7 +59,10 @@ DIFFERENT = {
 def originals() -> list[Path]:
     trl = pytest.importorskip("trl")
     folder = Path(trl.__file__).parent / "chat_templates"
-    found = [folder / path.name.replace("_training", "") for path in sorted(folder.glob("*_training.jinja"))]
+    found = [
+        folder / path.name.replace("_training", "")
+        for path in sorted(folder.glob("*_training.jinja"))
+    ]
     return [path for path in found if path.exists()]
 
 
@@ -60,13 +74,21 @@ def marked(text: str, spans: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize("path", originals(), ids=lambda path: path.stem)
-def test_turns_of_a_known_models_template_are_those_that_trl_marks_in_its_training_copy(path: Path) -> None:
-    """Every conversation that both take; the text must be the same, and the marks, but where TRL says something else on purpose."""
+def test_turns_of_a_known_models_template_are_those_that_trl_marks_in_its_training_copy(
+    path: Path,
+) -> None:
+    """Every conversation that both take; the text must be the same, and the marks, but where TRL
+    says something else on purpose.
+    """
     copy = path.with_name(f"{path.stem}_training.jinja").read_text()
     variables = {"bos_token": "<s>", "eos_token": "</s>"}
-    tokenizer = Encoder(Recipe(tokenizer=_tokenizer(), columns=MESSAGES, loss_on="assistant"))._tokens
-    ours = TurnFinder(Template(path.read_text(), variables), tokenizer.boundaries, tokenizer.leading_special)
-    theirs = Template(copy, variables)
+    tokenizer = Encoder(
+        Recipe(tokenizer=_tokenizer(), columns=MESSAGES, loss_on="assistant")
+    )._tokens
+    ours = TurnFinder(
+        ChatTemplate(path.read_text(), variables), tokenizer.boundaries, tokenizer.leading_special
+    )
+    theirs = ChatTemplate(copy, variables)
     compared = 0
     for conversation in CONVERSATIONS:
         messages = [{"role": role, "content": content} for role, content in conversation]
@@ -95,7 +117,9 @@ def test_turns_of_a_known_models_template_are_those_that_trl_marks_in_its_traini
         if path.stem not in DIFFERENT:
             assert text == other
             assert marked(text, turns.spans.values()) == marked(text, spans)
-    assert compared >= 3 or path.stem == "llava_next"  # takes parts of messages, and fails on strings
+    assert (
+        compared >= 3 or path.stem == "llava_next"
+    )  # takes parts of messages, and fails on strings
 
 
 _KEPT: list[str] = []
@@ -105,14 +129,22 @@ def _tokenizer() -> str:
     if not _KEPT:
         import tempfile
 
-        _KEPT.append(made.save(made.byte_level(), Path(tempfile.mkdtemp()) / "tokenizer", made.TEMPLATES["chatml"][0]))
+        _KEPT.append(
+            made.save(
+                made.byte_level(),
+                Path(tempfile.mkdtemp()) / "tokenizer",
+                made.TEMPLATES["chatml"][0],
+            )
+        )
     return _KEPT[0]
 
 
-# -- SFTTrainer --------------------------------------------------------------------------------------------------------
+# -- SFTTrainer ------------------------------------------------------------------------------------
 
 
-def prepared(folder: str, rows: list[dict[str, Any]], where: Path, **options: Any) -> list[dict[str, list[int]]]:
+def prepared(
+    folder: str, rows: list[dict[str, Any]], where: Path, **options: Any
+) -> list[dict[str, list[int]]]:
     """Return what TRL's SFTTrainer makes of the rows."""
     from datasets import Dataset
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -120,16 +152,34 @@ def prepared(folder: str, rows: list[dict[str, Any]], where: Path, **options: An
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Qwen2ForCausalLM(
-        Qwen2Config(vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+        )
     )
-    config = SFTConfig(output_dir=str(where), use_cpu=True, report_to="none", max_length=options.pop("max_length", None), **options)
-    trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    config = SFTConfig(
+        output_dir=str(where),
+        use_cpu=True,
+        report_to="none",
+        max_length=options.pop("max_length", None),
+        **options,
+    )
+    trainer = SFTTrainer(
+        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+    )
     return [dict(row) for row in trainer.train_dataset]
 
 
 def ours_of(recipe: Recipe, rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
     examples = Encoder(recipe).encode(rows)
-    return [(list(example.input_ids), list(example.labels())) for example in examples if isinstance(example, Encoded)]
+    return [
+        (list(example.input_ids), list(example.labels()))
+        for example in examples
+        if isinstance(example, Encoded)
+    ]
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
@@ -144,7 +194,12 @@ def conversations() -> list[dict[str, Any]]:
         for turn in range(1 + number % 3):
             at = 37 * number + 11 * turn
             turns.append({"role": "user", "content": " ".join(words[at : at + 9])})
-            turns.append({"role": "assistant", "content": " ".join(words[at + 9 : at + 30]) + "\n"[: number % 2]})
+            turns.append(
+                {
+                    "role": "assistant",
+                    "content": " ".join(words[at + 9 : at + 30]) + "\n"[: number % 2],
+                }
+            )
         rows.append({"messages": turns})
     return rows
 
@@ -152,44 +207,77 @@ def conversations() -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_assistant_only_loss_is_trls(tmp_path: Path) -> None:
     rows = conversations()
-    folder = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "t", made.TEMPLATES["chatml with generation"][0])
+    folder = made.save(
+        made.byte_level(eos_token="<|im_end|>"),
+        tmp_path / "t",
+        made.TEMPLATES["chatml with generation"][0],
+    )
     theirs = pairs(prepared(folder, rows, tmp_path / "o", assistant_only_loss=True))
     recipe = Recipe(tokenizer=folder, columns=MESSAGES, loss_on="assistant")
     assert ours_of(recipe, rows) == theirs
-    plain = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "p", made.TEMPLATES["chatml"][0])
+    plain = made.save(
+        made.byte_level(eos_token="<|im_end|>"), tmp_path / "p", made.TEMPLATES["chatml"][0]
+    )
     assert ours_of(Recipe(tokenizer=plain, columns=MESSAGES, loss_on="assistant"), rows) == theirs
 
 
 @pytest.mark.slow
 def test_truncation_and_loss_on_all_are_trls(tmp_path: Path) -> None:
     rows = conversations()
-    folder = made.save(made.byte_level(bos=True, eos_token="<|im_end|>"), tmp_path / "t", made.TEMPLATES["llama 3"][0])
+    folder = made.save(
+        made.byte_level(bos=True, eos_token="<|im_end|>"),
+        tmp_path / "t",
+        made.TEMPLATES["llama 3"][0],
+    )
     theirs = pairs(prepared(folder, rows, tmp_path / "o", max_length=50))
-    assert ours_of(Recipe(tokenizer=folder, columns=MESSAGES, loss_on="all", max_length=50), rows) == theirs
+    assert (
+        ours_of(Recipe(tokenizer=folder, columns=MESSAGES, loss_on="all", max_length=50), rows)
+        == theirs
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("maker", ["byte_level", "sentencepiece_like"])
 def test_texts_and_completions_are_trls(maker: str, tmp_path: Path) -> None:
     words = made.texts()[1].split()
-    makes = {"byte_level": lambda: made.byte_level(bos=True), "sentencepiece_like": made.sentencepiece_like}
+    makes = {
+        "byte_level": lambda: made.byte_level(bos=True),
+        "sentencepiece_like": made.sentencepiece_like,
+    }
     folder = made.save(makes[maker](), tmp_path / "t")
     texts = [{"text": " ".join(words[at : at + 20])} for at in range(0, 400, 20)]
     text = Columns(form="text", names={"text": "text"}, sentence="")
-    assert ours_of(Recipe(tokenizer=folder, columns=text, loss_on="all"), texts) == pairs(prepared(folder, texts, tmp_path / "o"))
+    assert ours_of(Recipe(tokenizer=folder, columns=text, loss_on="all"), texts) == pairs(
+        prepared(folder, texts, tmp_path / "o")
+    )
     spaced = [
-        {"prompt": f"{' '.join(words[at : at + 8])}:{' ' if at % 40 else ''}", "completion": f"{'' if at % 40 else ' '}{words[at + 9]} end"}
+        {
+            "prompt": f"{' '.join(words[at : at + 8])}:{' ' if at % 40 else ''}",
+            "completion": f"{'' if at % 40 else ' '}{words[at + 9]} end",
+        }
         for at in range(0, 400, 20)
     ]
-    pair = Columns(form="prompt-completion", names={"prompt": "prompt", "completion": "completion"}, sentence="")
+    pair = Columns(
+        form="prompt-completion",
+        names={"prompt": "prompt", "completion": "completion"},
+        sentence="",
+    )
     theirs = pairs(prepared(folder, spaced, tmp_path / "o"))
     assert ours_of(Recipe(tokenizer=folder, columns=pair, loss_on="completion"), spaced) == theirs
 
 
 @pytest.mark.slow
 def test_conversational_completions_are_trls(tmp_path: Path) -> None:
-    rows = [{"prompt": row["messages"][:-1], "completion": row["messages"][-1:]} for row in conversations()]
+    rows = [
+        {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}
+        for row in conversations()
+    ]
     folder = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "t", made.QWEN3)
-    columns = Columns(form="prompt-completion", names={"prompt": "prompt", "completion": "completion"}, sentence="", conversational=True)
+    columns = Columns(
+        form="prompt-completion",
+        names={"prompt": "prompt", "completion": "completion"},
+        sentence="",
+        conversational=True,
+    )
     theirs = pairs(prepared(folder, rows, tmp_path / "o"))
     assert ours_of(Recipe(tokenizer=folder, columns=columns, loss_on="completion"), rows) == theirs

@@ -1,7 +1,5 @@
 """The fingerprint of a tokenizer: what changes it, and what does not."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -9,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepare_made import model
 
-from hpctrain.preparation.fingerprint import tokenizer_fingerprint
+from hpctrain.data.manifest import tokenizer_fingerprint
+from tests.preparation.prepare_made import model
 
 PLAIN: dict[str, Any] = {
     "version": "1.0",
@@ -22,7 +20,12 @@ PLAIN: dict[str, Any] = {
         {"id": 4, "content": "<pad>", "special": True, "normalized": False, "single_word": False},
     ],
     "normalizer": {"type": "NFC"},
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "pre_tokenizer": {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    },
     "post_processor": {"type": "ByteLevel"},
     "decoder": {"type": "ByteLevel"},
     "model": {
@@ -38,7 +41,9 @@ PLAIN: dict[str, Any] = {
 
 def fingerprint(folder: Path, content: Any) -> str | None:
     folder.mkdir(exist_ok=True)
-    (folder / "tokenizer.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    (folder / "tokenizer.json").write_text(
+        content if isinstance(content, str) else json.dumps(content)
+    )
     return tokenizer_fingerprint(folder)
 
 
@@ -48,7 +53,9 @@ def changed(**parts: Any) -> dict[str, Any]:
 
 SAME: dict[str, Any] = {
     "other order and format": json.dumps(dict(reversed(PLAIN.items())), indent=3),
-    "truncation and padding": changed(truncation={"max_length": 5}, padding={"strategy": "BatchLongest"}),
+    "truncation and padding": changed(
+        truncation={"max_length": 5}, padding={"strategy": "BatchLongest"}
+    ),
     "merges in one string": changed(model={**PLAIN["model"], "merges": ["a b"]}),
     "defaults left out": changed(
         model={"vocab": PLAIN["model"]["vocab"], "merges": [["a", "b"]]},
@@ -61,9 +68,13 @@ OTHER: dict[str, Callable[[], dict[str, Any]]] = {
     "another id": lambda: changed(model={**PLAIN["model"], "vocab": {"a": 1, "b": 0, "ab": 2}}),
     "another merge": lambda: changed(model={**PLAIN["model"], "merges": []}),
     "merges in another order": lambda: changed(model={**PLAIN["model"], "merges": [["b", "a"]]}),
-    "one more token": lambda: changed(added_tokens=[*PLAIN["added_tokens"], {"id": 5, "content": "<x>"}]),
+    "one more token": lambda: changed(
+        added_tokens=[*PLAIN["added_tokens"], {"id": 5, "content": "<x>"}]
+    ),
     "another normalizer": lambda: changed(normalizer=None),
-    "another cut": lambda: changed(pre_tokenizer={**PLAIN["pre_tokenizer"], "add_prefix_space": True}),
+    "another cut": lambda: changed(
+        pre_tokenizer={**PLAIN["pre_tokenizer"], "add_prefix_space": True}
+    ),
     "no regex": lambda: changed(pre_tokenizer={**PLAIN["pre_tokenizer"], "use_regex": False}),
 }
 
@@ -80,18 +91,17 @@ def test_what_changes_it(content: Callable[[], dict[str, Any]], tmp_path: Path) 
     assert found != fingerprint(tmp_path / "a", PLAIN)
 
 
-def test_vocabularies_without_a_tokenizer_json(tmp_path: Path) -> None:
-    (tmp_path / "vocab.json").write_text('{"a": 0}')
-    first = tokenizer_fingerprint(tmp_path)
-    (tmp_path / "merges.txt").write_text("a b\n")
-    second = tokenizer_fingerprint(tmp_path)
-    assert first
-    assert second
-    assert first != second
-
-
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"model": 3}', '{"model": {"vocab": {}}, "added_tokens": [{}]}', "[" * 100_000]
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"model": 3}',
+        '{"model": {"vocab": {}}, "added_tokens": [{}]}',
+        "[" * 100_000,
+    ],
 )
 def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "a", content) is None
@@ -110,7 +120,11 @@ def test_loading_and_saving_by_transformers_does_not_change_it(tmp_path: Path) -
 
     folder = model(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer(["a", "b c d"], padding=True, truncation=True, max_length=2)  # which sets padding and truncation in what is saved
+    tokenizer(
+        ["a", "b c d"], padding=True, truncation=True, max_length=2
+    )  # which sets padding and truncation in what is saved
     tokenizer.save_pretrained(tmp_path / "again")
-    assert (tmp_path / "again/tokenizer.json").read_bytes() != (folder / "tokenizer.json").read_bytes()
+    assert (tmp_path / "again/tokenizer.json").read_bytes() != (
+        folder / "tokenizer.json"
+    ).read_bytes()
     assert tokenizer_fingerprint(tmp_path / "again") == tokenizer_fingerprint(folder) is not None

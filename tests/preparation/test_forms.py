@@ -1,15 +1,14 @@
-"""The form of the data: seen from columns and rows, or named; what is unclear is refused with what to type."""
-
-from __future__ import annotations
+"""The form of the data: seen from columns and rows, or named; what is unclear is refused with what
+to type.
+"""
 
 from typing import Any
 
 import pytest
 
+from hpctrain.data.forms import FORMS, Chat, PromptCompletion, detect, example
+from hpctrain.data.readers import Dropped, SourceRow
 from hpctrain.errors import UsageError
-from hpctrain.preparation.forms import FORMS, detect
-from hpctrain.preparation.forms_rows import Chat, Pair, Text, example
-from hpctrain.preparation.rows import Dropped, Row
 
 TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
@@ -23,37 +22,72 @@ def names(row: dict[str, Any]) -> list[str]:
     ("row", "form", "roles", "sentence"),
     [
         ({"text": "words"}, "text", {"text": "text"}, "text: column `text`"),
-        ({"body": "words", "n": 3}, "text", {"text": "body"}, "text: column `body` as text; not used: n"),
-        ({"prompt": "q", "completion": "a"}, "prompt-completion", {"prompt": "prompt", "completion": "completion"}, None),
-        ({"question": "q", "answer": "a", "id": 1}, "prompt-completion", {"prompt": "question", "completion": "answer"}, None),
-        ({"input": "q", "output": "a"}, "prompt-completion", {"prompt": "input", "completion": "output"}, None),
+        (
+            {"body": "words", "n": 3},
+            "text",
+            {"text": "body"},
+            "text: column `body` as text; not used: n",
+        ),
+        (
+            {"prompt": "q", "completion": "a"},
+            "prompt-completion",
+            {"prompt": "prompt", "completion": "completion"},
+            None,
+        ),
+        (
+            {"question": "q", "answer": "a", "id": 1},
+            "prompt-completion",
+            {"prompt": "question", "completion": "answer"},
+            None,
+        ),
+        (
+            {"input": "q", "output": "a"},
+            "prompt-completion",
+            {"prompt": "input", "completion": "output"},
+            None,
+        ),
         (
             {"prompt": TALK[:1], "completion": TALK[1:]},
             "prompt-completion",
             {"prompt": "prompt", "completion": "completion"},
-            "prompt-completion: columns `prompt`, `completion`; lists of messages",
+            "prompt-completion: columns `prompt`, `completion`",
         ),
-        ({"messages": TALK}, "messages", {"messages": "messages"}, "messages: column `messages`; assistant turns: 1 of 2 on average"),
+        (
+            {"messages": TALK},
+            "messages",
+            {"messages": "messages"},
+            "messages: column `messages`",
+        ),
         (
             {"conversations": SHAREGPT, "id": "x"},
             "messages",
             {"messages": "conversations"},
-            "messages: column `conversations` as messages, ShareGPT's from/value; assistant turns: 1 of 2 on average; not used: id",
+            "messages: column `conversations` as messages; not used: id",
         ),
         ({"dialog_7": TALK}, "messages", {"messages": "dialog_7"}, None),
-        ({"messages": '[{"role": "user", "content": "q"}]'}, "messages", {"messages": "messages"}, None),
+        (
+            {"messages": '[{"role": "user", "content": "q"}]'},
+            "messages",
+            {"messages": "messages"},
+            None,
+        ),
         (
             {"messages": TALK, "tools": "[]", "system": "s"},
             "messages",
             {"messages": "messages", "tools": "tools", "system": "system"},
             None,
         ),
-        ({"prompt": "q", "prompt_id": "7", "messages": TALK}, "messages", {"messages": "messages"}, None),
+        (
+            {"prompt": "q", "prompt_id": "7", "messages": TALK},
+            "messages",
+            {"messages": "messages"},
+            None,
+        ),
         (
             {"instruction": "i", "input": "", "output": "o", "text": "rendered"},
             "alpaca",
             {"instruction": "instruction", "input": "input", "output": "output"},
-            "alpaca: columns `instruction`, `output`, `input`; input in 0 of 1 rows looked at; not used: text",
+            "alpaca: columns `instruction`, `output`, `input`; not used: text",
         ),
         (
             {"instruction": "i", "context": "c", "response": "r", "category": "x"},
@@ -61,10 +95,17 @@ def names(row: dict[str, Any]) -> list[str]:
             {"instruction": "instruction", "input": "context", "output": "response"},
             None,
         ),
-        ({"instruction": "i", "output": "o"}, "alpaca", {"instruction": "instruction", "output": "output"}, None),
+        (
+            {"instruction": "i", "output": "o"},
+            "alpaca",
+            {"instruction": "instruction", "output": "output"},
+            None,
+        ),
     ],
 )
-def test_forms_are_seen(row: dict[str, Any], form: str, roles: dict[str, str], sentence: str | None) -> None:
+def test_forms_are_seen(
+    row: dict[str, Any], form: str, roles: dict[str, str], sentence: str | None
+) -> None:
     found = detect(names(row), [row])
     assert (found.form, dict(found.names)) == (form, roles)
     assert sentence is None or found.sentence == sentence
@@ -78,22 +119,36 @@ def test_most_rows_decide_what_a_column_holds() -> None:
 @pytest.mark.parametrize(
     ("row", "said", "fix"),
     [
-        ({"a": "x", "b": "y"}, "the columns fit no form", "--column prompt=NAME --column completion=NAME"),
+        (
+            {"a": "x", "b": "y"},
+            "the columns fit no form",
+            "--column prompt=NAME --column completion=NAME",
+        ),
         ({"n": 3}, "the columns fit no form", "--column prompt=NAME --column completion=NAME"),
-        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "preferred answers", "--column prompt=prompt --column completion=chosen"),
-        ({"chosen": TALK, "rejected": TALK}, "preferred answers", "--column messages=chosen"),
-        ({"input_ids": [1, 2]}, "tokenised already", None),
+        (
+            {"prompt": "q", "chosen": "a", "rejected": "b"},
+            "preference pairs",
+            "--column prompt=prompt --column completion=chosen",
+        ),
+        ({"chosen": TALK, "rejected": TALK}, "preference pairs", "--column messages=chosen"),
+        ({"input_ids": [1, 2]}, "tokenized already", None),
         ({"prompt": "q", "completion": "a", "messages": TALK}, "fit 2 forms", "--form messages"),
-        ({"left": TALK, "right": TALK}, "2 columns hold conversations: left, right", "--column messages=left"),
+        (
+            {"left": TALK, "right": TALK},
+            "2 columns hold conversations: left, right",
+            "--column messages=left",
+        ),
         ({}, "no row of the data could be read", None),
     ],
 )
-def test_what_is_unclear_is_refused_with_what_to_type(row: dict[str, Any], said: str, fix: str | None) -> None:
+def test_what_is_unclear_is_refused_with_what_to_type(
+    row: dict[str, Any], said: str, fix: str | None
+) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         detect(names(row), [row])
-    assert raised.value.fix
+    assert raised.value.hint
     if fix is not None:
-        assert raised.value.fix == fix
+        assert raised.value.hint == f"use {fix}"
         options = fix.replace("--column ", "").replace("--form ", "form=").split()
         if "NAME" not in fix:  # what it says to type does what it should
             asked: dict[str, Any] = dict(option.split("=") for option in options)
@@ -115,11 +170,9 @@ def test_what_is_named_counts() -> None:
     [
         ({"named": {"wizard": "a"}}, "there is no role 'wizard'"),
         ({"named": {"text": "c"}}, "there is no column 'c' in the data; it has a .text., b .text."),
-        ({"named": {"text": "c", "wizard": "a"}}, "2 problems"),
-        ({"form": "songs"}, "there is no form 'songs'"),
-        ({"form": "text", "named": {"prompt": "a"}}, "the form text has no prompt"),
-        ({"named": {"text": "a", "prompt": "b"}}, "no form has all of text, prompt"),
-        ({"form": "messages"}, "the form messages needs more than was found"),
+        ({"form": "text", "named": {"prompt": "a"}}, "the form text lacks one of prompt"),
+        ({"named": {"text": "a", "prompt": "b"}}, "every form lacks one of text, prompt"),
+        ({"form": "messages"}, "do not fit the form messages"),
     ],
 )
 def test_what_is_named_wrongly_is_refused(asked: dict[str, Any], said: str) -> None:
@@ -127,13 +180,19 @@ def test_what_is_named_wrongly_is_refused(asked: dict[str, Any], said: str) -> N
         detect(["a", "b"], [{"a": "x", "b": "y"}], **asked)
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 PAIR = {"prompt": "prompt", "completion": "completion"}
 
 
 def made(row: dict[str, Any], form: str, roles: dict[str, str], **options: Any) -> Any:
-    return example(Row(row, "f:3"), form, roles, system=options.get("system"), as_chat=options.get("as_chat", False))
+    return example(
+        SourceRow(row, "f:3"),
+        form,
+        roles,
+        system=options.get("system"),
+        as_chat=options.get("as_chat", False),
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,23 +203,44 @@ def made(row: dict[str, Any], form: str, roles: dict[str, str], **options: Any) 
         ("text", {"text": "text"}, {"text": "  "}, "text is empty"),
         ("prompt-completion", PAIR, {"prompt": "q"}, "no completion"),
         ("prompt-completion", PAIR, {"prompt": "q", "completion": " "}, "completion is empty"),
-        ("prompt-completion", PAIR, {"prompt": TALK[:1], "completion": TALK[:1]}, "the completion does not begin with an assistant turn"),
+        (
+            "prompt-completion",
+            PAIR,
+            {"prompt": TALK[:1], "completion": TALK[:1]},
+            "the completion does not begin with an assistant turn",
+        ),
         ("alpaca", {"instruction": "i", "output": "o"}, {"i": "x", "o": ""}, "o is empty"),
-        ("alpaca", {"instruction": "i", "input": "p", "output": "o"}, {"i": "x", "p": 3, "o": "y"}, "p is not a string"),
+        (
+            "alpaca",
+            {"instruction": "i", "input": "p", "output": "o"},
+            {"i": "x", "p": 3, "o": "y"},
+            "p is not a string",
+        ),
         ("messages", {"messages": "m", "tools": "t"}, {"m": TALK, "t": "{"}, "t is not JSON"),
-        ("messages", {"messages": "m", "tools": "t"}, {"m": TALK, "t": 3}, "t is not a list of tools"),
+        (
+            "messages",
+            {"messages": "m", "tools": "t"},
+            {"m": TALK, "t": 3},
+            "t is not a list of tools",
+        ),
     ],
 )
-def test_wrong_rows_have_a_reason_and_their_place(form: str, roles: dict[str, str], row: dict[str, Any], reason: str) -> None:
+def test_wrong_rows_have_a_reason_and_their_place(
+    form: str, roles: dict[str, str], row: dict[str, Any], reason: str
+) -> None:
     found = made(row, form, roles)
     assert isinstance(found, Dropped)
     assert (found.reason, found.where) == (reason, "f:3")
 
 
 def test_rows_become_examples() -> None:
-    assert made({"text": "t"}, "text", {"text": "text"}) == Text("t")
-    assert made({"prompt": "", "completion": "a"}, "prompt-completion", PAIR) == Pair("", "a")
-    assert made({"prompt": "q", "completion": TALK[1:]}, "prompt-completion", PAIR) == Chat(TALK, None, 1)
+    assert made({"text": "t"}, "text", {"text": "text"}) == PromptCompletion("", "t")
+    assert made({"prompt": "", "completion": "a"}, "prompt-completion", PAIR) == PromptCompletion(
+        "", "a"
+    )
+    assert made({"prompt": "q", "completion": TALK[1:]}, "prompt-completion", PAIR) == Chat(
+        TALK, None, 1
+    )
     assert made({"m": SHAREGPT}, "messages", {"messages": "m"}) == Chat(TALK)
 
 
@@ -168,14 +248,29 @@ def test_a_system_prompt_is_put_before_conversations_that_have_none() -> None:
     system = {"role": "system", "content": "s"}
     roles = {"messages": "m", "system": "s"}
     assert made({"m": TALK}, "messages", roles, system="s").messages == [system, *TALK]
-    assert made({"m": TALK, "s": "own"}, "messages", roles, system="s").messages[0]["content"] == "own"
-    assert made({"m": [system, *TALK]}, "messages", roles, system="other").messages == [system, *TALK]
+    assert (
+        made({"m": TALK, "s": "own"}, "messages", roles, system="s").messages[0]["content"] == "own"
+    )
+    assert made({"m": [system, *TALK]}, "messages", roles, system="other").messages == [
+        system,
+        *TALK,
+    ]
 
 
 def test_empty_fields_that_arrow_adds_are_taken_out() -> None:
     call = {"function": {"name": "f", "arguments": {"a": 1, "b": None}}, "id": None}
-    row = {"m": [TALK[0], {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "r"}, TALK[1]]}
+    row = {
+        "m": [
+            TALK[0],
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "r"},
+            TALK[1],
+        ]
+    }
     row["t"] = [{"type": "function", "function": {"name": "f", "parameters": {"b": None}}}]
     found = made(row, "messages", {"messages": "m", "tools": "t"})
-    assert found.messages[1] == {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+    assert found.messages[1] == {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+    }
     assert found.tools == [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -1,26 +1,18 @@
-"""Best-fit decreasing: nothing lost, nothing too long, as many rows as TRL's."""
-
-from __future__ import annotations
+"""Packing, the draws of the validation split, and the figures of a manifest."""
 
 import random
+import statistics
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.preparation.packing import best_fit
+from hpctrain.data import manifest, packing
+from hpctrain.data.encode import Encoded
+from hpctrain.data.packing import best_fit
 
-
-@given(st.integers(1, 5000).flatmap(lambda capacity: st.tuples(st.just(capacity), st.lists(st.integers(1, capacity)))))
-def test_every_example_is_in_one_row_and_no_row_is_too_long(case: tuple[int, list[int]]) -> None:
-    capacity, lengths = case
-    rows = best_fit(lengths, capacity)
-    assert sorted(position for row in rows for position in row) == list(range(len(lengths)))
-    assert all(sum(lengths[position] for position in row) <= capacity for row in rows)
-    assert all(rows)
-    # Any two rows could not have been one: that much every best fit does.
-    sums = sorted(sum(lengths[position] for position in row) for row in rows)
-    assert len(sums) < 2 or sums[0] + sums[1] > capacity
+pytestmark = pytest.mark.torch  # numpy and pyarrow are of the [train] extra
 
 
 @given(st.lists(st.integers(1, 40), max_size=60))
@@ -33,18 +25,10 @@ def test_it_is_best_fit_decreasing(lengths: list[int]) -> None:
             spaces[spaces.index(min(fitting))] -= length
         else:
             spaces.append(40 - length)
-    ours = [40 - sum(lengths[position] for position in row) for row in best_fit(lengths, 40)]
+    rows = best_fit(lengths, 40)
+    assert sorted(position for row in rows for position in row) == list(range(len(lengths)))
+    ours = [40 - sum(lengths[position] for position in row) for row in rows]
     assert sorted(ours) == sorted(spaces)
-
-
-def test_rows_wider_than_one_word_of_the_set() -> None:
-    assert best_fit([100_000, 31_072, 31_071], 131_072) == [[0, 1], [2]]
-    assert best_fit([3000, 1500, 2500], 4096) == [[0], [2, 1]]
-
-
-def test_equal_lengths_stay_in_their_order() -> None:
-    assert best_fit([4, 4, 4, 4], 8) == [[0, 1], [2, 3]]
-    assert best_fit([], 8) == []
 
 
 @pytest.mark.parametrize("lengths", [[0], [9], [3, -1]])
@@ -53,7 +37,6 @@ def test_lengths_that_cannot_be_laid_out(lengths: list[int]) -> None:
         best_fit(lengths, 8)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("capacity", [512, 2048, 4096])
 def test_as_many_rows_as_trl(capacity: int) -> None:
     import numpy as np
@@ -63,11 +46,64 @@ def test_as_many_rows_as_trl(capacity: int) -> None:
     chosen = random.Random(capacity)
     lengths = [min(capacity, int(chosen.lognormvariate(5, 1)) + 1) for _ in range(5000)]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    table = pa.table({"input_ids": pa.ListArray.from_arrays(offsets, pa.array(np.zeros(sum(lengths), dtype=np.int32)))})
+    table = pa.table(
+        {
+            "input_ids": pa.ListArray.from_arrays(
+                offsets, pa.array(np.zeros(sum(lengths), dtype=np.int32))
+            )
+        }
+    )
     theirs = _pack_bfd(table, capacity)
     ours = best_fit(np.array(lengths), capacity)
     assert len(ours) == theirs.num_rows
     assert sum(lengths) / (len(ours) * capacity) > 0.99
-    # TRL packs a thousand examples at a time (the batch of datasets.map): one window of all is never worse.
-    batches = sum(_pack_bfd(table.slice(start, 1000), capacity).num_rows for start in range(0, 5000, 1000))
-    assert len(ours) <= batches
+
+
+def test_draws_are_spread_and_another_seed_draws_otherwise() -> None:
+    import numpy as np
+
+    numbers = np.arange(100_000, dtype=np.uint64)
+    for seed in (0, 1, 7):
+        share = (packing.draws(numbers, seed) < np.uint64((1 << 64) // 10)).mean()
+        assert 0.095 < share < 0.105
+    first, second = ((packing.draws(numbers, seed) < np.uint64((1 << 64) // 10)) for seed in (0, 1))
+    assert 0.005 < (first & second).mean() < 0.015
+
+
+def test_bounds_of_a_histogram() -> None:
+    assert manifest.histogram({16: 1, 17: 2, 64: 3}) == ((16, 1), (32, 2), (64, 3))
+    assert manifest.histogram({3: 1, 40: 1}) == ((16, 1), (32, 0), (64, 1))
+    assert manifest.histogram({}) == ()
+
+
+def test_the_longest_of_a_batch_is_as_long_as_drawing_says() -> None:
+    lengths = {10: 5, 100: 3, 1000: 2}
+    chosen = random.Random(0)
+    everyone = [length for length, count in lengths.items() for _ in range(count)]
+    drawn = statistics.mean(max(chosen.choices(everyone, k=8)) for _ in range(20_000))
+    assert manifest.expected_longest(lengths, 8) == pytest.approx(drawn, rel=0.02)
+    assert manifest.expected_longest({7: 3}, 8) == pytest.approx(7)
+
+
+def test_labels_of_single_and_of_packed_rows() -> None:
+    """Spans become labels; the first token of an example is never trained on."""
+    spans = [((0, 3),), ((1, 2), (2, 4)), ((3, 4),)]
+    examples = [
+        Encoded(array("i", range(10 * at, 10 * at + 4)), trained)
+        for at, trained in enumerate(spans, 1)
+    ]
+    table = packing.example_table([*examples, examples[0]])
+    keys = table["key"].to_pylist()
+    assert keys[0] == keys[3]
+    assert len(set(keys)) == 3
+    labels = [[-100, 11, 12, -100], [-100, 21, 22, 23], [-100, -100, -100, 33]]
+    single = packing.single_rows(table.slice(0, 3)).table().to_pydict()
+    assert single["input_ids"] == [[10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]]
+    assert single["labels"] == labels
+    assert single["length"] == [4, 4, 4]
+    packed = packing.packed_rows(table.slice(0, 3), 9, 0)
+    rows = packed.table().to_pydict()
+    assert sorted(rows["seq_lengths"]) == [[4], [4, 4]]
+    joined = [label for row in rows["labels"] for label in row]
+    assert sorted(joined) == sorted(label for each in labels for label in each)
+    assert packed.trained == 6

@@ -1,17 +1,15 @@
 """Examples as they are shown: what is trained on can be told from what is not, whatever the text."""
 
-from __future__ import annotations
-
 import re
-import unicodedata
+from pathlib import Path
 from typing import Any
 
-import encode_made as made
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from hpctrain.preparation import show
+from hpctrain.data import show
+from hpctrain.errors import HpctrainError
+from hpctrain.terminal import sgr
+from tests.preparation import encode_made as made
 
 pytestmark = pytest.mark.torch
 
@@ -21,7 +19,9 @@ def tokenizer() -> Any:
     return made.byte_level()
 
 
-def shown(tokenizer: Any, *parts: tuple[str, bool], colour: bool = False, width: int = 80) -> list[str]:
+def shown(
+    tokenizer: Any, *parts: tuple[str, bool], colour: bool = False, width: int = 80
+) -> list[str]:
     ids: list[int] = []
     labels: list[int] = []
     for text, trained in parts:
@@ -32,15 +32,25 @@ def shown(tokenizer: Any, *parts: tuple[str, bool], colour: bool = False, width:
 
 
 def test_trained_tokens_stand_between_brackets_without_colour(tokenizer: Any) -> None:
-    lines = shown(tokenizer, ("<|im_start|>user\nhi  you\t<|im_end|>\n<|im_start|>assistant\n", False), ("well \n yes<|im_end|>\n", True))
-    assert lines[:-1] == ["  <|im_start|>user↵", "  hi··you→<|im_end|>↵", "  <|im_start|>assistant↵", "  ⟦well·↵", "  ·yes<|im_end|>↵⟧"]
-    assert re.fullmatch(r"  \d+ tokens, \d+ trained on \(\d+ %\) in 1 stretch", lines[-1])
+    lines = shown(
+        tokenizer,
+        ("<|im_start|>user\nhi  you\t<|im_end|>\n<|im_start|>assistant\n", False),
+        ("well \n yes<|im_end|>\n", True),
+    )
+    assert lines[:-1] == [
+        "  <|im_start|>user↵",
+        "  hi··you→<|im_end|>↵",
+        "  <|im_start|>assistant↵",
+        "  ⟦well·↵",
+        "  ·yes<|im_end|>↵⟧",
+    ]
+    assert re.fullmatch(r"  \d+ tokens, \d+ unmasked \(\d+ %\) in 1 stretch", lines[-1])
 
 
 def test_colour_takes_the_place_of_brackets_and_ends_with_each_line(tokenizer: Any) -> None:
     lines = shown(tokenizer, ("ask<|im_end|>", False), ("one\ntwo", True), colour=True)
-    assert lines[0] == "  ask\x1b[4m<|im_end|>\x1b[0m\x1b[32mone↵\x1b[0m"
-    assert lines[1] == "  \x1b[32mtwo\x1b[0m"
+    assert lines[0] == f"  ask{sgr(4)}<|im_end|>{sgr(0)}{sgr(32)}one↵{sgr(0)}"
+    assert lines[1] == f"  {sgr(32)}two{sgr(0)}"
     assert all("⟦" not in line for line in lines)
 
 
@@ -50,21 +60,25 @@ def test_brackets_and_orders_to_the_terminal_in_the_text_are_written_out(tokeniz
 
 
 def test_long_examples_are_shortened_in_the_middle_with_counts(tokenizer: Any) -> None:
-    lines = shown(tokenizer, ("word " * 5000, False), ("end", True))
+    lines = shown(tokenizer, ("word " * 5000, False), ("end", True), width=60)
     assert len(lines) < 20
+    assert max(map(len, lines)) <= 60
     (cut,) = [number for line in lines for number in re.findall(r"⋯ ([\d,]+) tokens ⋯", line)]
-    assert int(cut.replace(",", "")) == len(tokenizer.encode("word " * 5000, add_special_tokens=False)) - 120
-    many = shown(tokenizer, *((f"{index}\n", index % 2 == 0) for index in range(300)))
-    assert len(many) == show._MOST_LINES + 1
-    assert any(re.search(r"⋯ \d+ lines ⋯", line) for line in many)
-    assert "⟦298↵⟧" in many[-3]
+    assert (
+        int(cut.replace(",", ""))
+        == len(tokenizer.encode("word " * 5000, add_special_tokens=False)) - 120
+    )
 
 
-def test_a_character_of_several_tokens_is_whole_where_the_mask_does_not_cut_it(tokenizer: Any) -> None:
+def test_a_character_of_several_tokens_is_whole_where_the_mask_does_not_cut_it(
+    tokenizer: Any,
+) -> None:
     assert shown(tokenizer, ("a ", False), ("😀 日本", True))[0] == "  a·⟦😀 日本⟧"
 
 
-def test_spaces_between_stretches_are_kept_where_a_decoder_leaves_out_the_first(tokenizer: Any) -> None:
+def test_spaces_between_stretches_are_kept_where_a_decoder_leaves_out_the_first(
+    tokenizer: Any,
+) -> None:
     spaced = made.sentencepiece_like()
     ids = spaced.encode("two words and more", add_special_tokens=False)
     middle = len(spaced.encode("two words", add_special_tokens=False))
@@ -72,20 +86,36 @@ def test_spaces_between_stretches_are_kept_where_a_decoder_leaves_out_the_first(
     assert lines[0] == "  two words⟦·and more⟧"
 
 
-def test_nothing_is_shown_as_nothing(tokenizer: Any) -> None:
-    assert shown(tokenizer) == ["  0 tokens, 0 trained on (-) in 0 stretches"]
+# -- what is drawn ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.tuples(st.text(st.characters(exclude_categories=("Cs",)), max_size=60), st.booleans()), max_size=6), st.integers(40, 100)
-)
-def test_lines_fit_and_the_brackets_hold_the_trained_text(tokenizer: Any, parts: list[tuple[str, bool]], width: int) -> None:
-    lines = shown(tokenizer, *parts, width=width)
-    for line in lines[:-1]:
-        assert sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line) <= width
-        assert not any(unicodedata.category(c) in ("Cc", "Cf") for c in line)
-    body = "".join(line[2:] for line in lines[:-1])
-    assert body.count("⟦") == body.count("⟧")
-    if "⋯" not in body:
-        assert bool(re.search("⟦", body)) == any(trained and text for text, trained in parts)
+def dataset(folder: Path, rows: int, *, per_row: int = 1) -> Path:
+    """Save a packed dataset of two shards, whose tokens say which example they are of."""
+    from datasets import Dataset, DatasetDict
+
+    ids = [[row * 100 + place for place in range(per_row)] for row in range(rows)]
+    columns = {"input_ids": ids, "labels": ids, "seq_lengths": [[1] * per_row] * rows}
+    DatasetDict(train=Dataset.from_dict(columns)).save_to_disk(folder, num_shards={"train": 2})
+    return folder
+
+
+def test_stored_examples_are_spread_over_batches_and_shards(tmp_path: Path) -> None:
+    folder = dataset(tmp_path / "d", 100, per_row=3)
+    (folder / "train/cache-0123.arrow").write_bytes(b"of datasets.map")
+    found = show.of_dataset(folder, 10, seed=0)
+    rows = [int(example.where.removeprefix("train[").partition("]")[0]) for example in found]
+    assert len(set(rows)) == 10
+    assert rows == sorted(rows)
+    assert min(rows) < 50 <= max(rows)
+    for row, example in zip(rows, found, strict=True):
+        place = int(example.where.partition("example ")[2].partition(" of 3")[0])
+        assert list(example.ids) == list(example.labels) == [row * 100 + place - 1]
+    assert show.of_dataset(folder, 10, seed=0) == found
+    assert show.of_dataset(folder, 10, seed=1) != found
+
+
+def test_a_damaged_shard(tmp_path: Path) -> None:
+    folder = dataset(tmp_path / "d", 4)
+    next((folder / "train").glob("*.arrow")).write_bytes(b"\0" * 40)
+    with pytest.raises(HpctrainError, match="cannot be read"):
+        show.of_dataset(folder, 3, seed=0)

@@ -1,6 +1,6 @@
-"""A real Chromium without a window, driven by the DevTools protocol over a pipe: no package between, and no port."""
-
-from __future__ import annotations
+"""A real Chromium without a window, driven by the DevTools protocol over a pipe: no package
+between, and no port.
+"""
 
 import base64
 import json
@@ -22,20 +22,35 @@ def program() -> str | None:
 
 
 class Browser:
-    """One page of one browser. Everything that the page asks the network for, and every complaint of the console, is kept."""
+    """One page of one browser.
+
+    Everything that the page asks the network for, and every complaint of the console, is kept.
+    """
 
     def __init__(self, path: str, home: Path) -> None:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         fds = f'exec 3<&{to_read} 4>&{to_write}; exec "$@"'
-        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-                   "--no-first-run",
-                   "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-                   f"--user-data-dir={home}")  # fmt: skip
+        options = (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--hide-scrollbars",
+            f"--user-data-dir={home}",
+        )
         self._process = subprocess.Popen(
-            ["bash", "-c", fds, "bash", path, *options, "about:blank"], pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env={**os.environ, "HOME": str(home)},
-        )  # fmt: skip
+            ["bash", "-c", fds, "bash", path, *options, "about:blank"],
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(home)},
+        )
         os.close(to_read)
         os.close(to_write)
         self._rest, self._number = b"", 0
@@ -44,7 +59,9 @@ class Browser:
         self.complaints: list[str] = []
         self._loaded = False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -64,7 +81,12 @@ class Browser:
     def call(self, method: str, **parameters: Any) -> Any:
         """Send a command and return its result."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters, **({"sessionId": self._session} if self._session else {})}
+        message = {
+            "id": self._number,
+            "method": method,
+            "params": parameters,
+            **({"sessionId": self._session} if self._session else {}),
+        }
         os.write(self._write, json.dumps(message).encode() + b"\0")
         until = time.monotonic() + TIMEOUT_S
         while True:
@@ -95,19 +117,38 @@ class Browser:
         elif method == "Log.entryAdded" and about["entry"]["level"] in ("warning", "error"):
             self.complaints.append(about["entry"]["text"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(about["exceptionDetails"].get("exception", about["exceptionDetails"])))
-        elif method == "Runtime.consoleAPICalled" and about["type"] in ("warning", "error", "assert"):
+            self.complaints.append(
+                str(about["exceptionDetails"].get("exception", about["exceptionDetails"]))
+            )
+        elif method == "Runtime.consoleAPICalled" and about["type"] in (
+            "warning",
+            "error",
+            "assert",
+        ):
             self.complaints.append(str(about["args"]))
 
     def open(
-        self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "screen", script: bool = True
+        self,
+        page: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        media: str = "screen",
+        script: bool = True,
     ) -> None:
         """Open a file, and wait until it is there."""
         self.requests.clear()
         self.complaints.clear()
         self._loaded = False
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.call("Page.navigate", url=page.absolute().as_uri())
@@ -124,16 +165,20 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float, *, count: int = 1) -> None:
         """Move the mouse, press (`mousePressed`) or let go (`mouseReleased`)."""
         button = "none" if kind == "mouseMoved" else "left"
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=count, buttons=0 if button == "none" else 1)
+        self.call(
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=x,
+            y=y,
+            button=button,
+            clickCount=count,
+            buttons=0 if button == "none" else 1,
+        )
 
     def screenshot(self, to: Path) -> bytes:
         """Write what the whole page looks like, as PNG."""
-        data = base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"])
-        to.write_bytes(data)
-        return data
-
-    def pdf(self, to: Path) -> bytes:
-        """Write the page as it is printed."""
-        data = base64.b64decode(self.call("Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)["data"])
+        data = base64.b64decode(
+            self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        )
         to.write_bytes(data)
         return data

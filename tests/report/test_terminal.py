@@ -1,69 +1,164 @@
-"""What a report in characters must not break: commands."""
+"""A report in characters: charts, commands, what it says of the config."""
 
-from __future__ import annotations
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hpctrain.explain import rule
-from hpctrain.jobs.typed import is_command
-from hpctrain.report.compare_text import fix_lines
-from tests.report.test_idle import judge, samples
+from hpctrain.memory.sample import Sample
+from hpctrain.report import characters, figures, html, model, terminal
+from hpctrain.report.document import Document, ReportProblem, ReportSection
+from hpctrain.runs.history import History, Point, RankMemory
 
-LONG = "hpctrain submit --run-id NEW_NAME --nodes 4 --gpus 8 --time 2-00:00:00 -- --learning_rate 3e-05 --gradient_accumulation_steps 16"
-
-
-def test_a_long_command_stays_one_line() -> None:
-    assert fix_lines(f"another training, so another run\n{LONG}", "    ") == ["    fix: another training, so another run", f"      {LONG}"]
-    assert fix_lines(LONG, "    ") == ["    fix:", f"      {LONG}"]
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+steps = st.lists(st.integers(0, 10**7), max_size=50, unique=True).map(sorted)
 
 
-def test_words_are_wrapped_and_a_command_among_them_is_not() -> None:
-    said = (
-        f"nothing of what is asked for is used by the job that you have here, so ask for less of it: {LONG}, or leave it as it is and wait"
-    )
-    lines = fix_lines(said, "    ")
-    assert [line for line in lines if LONG in line], lines
-    assert all(len(line) <= 80 for line in lines if LONG not in line)
-    assert " ".join(line.strip() for line in lines) == f"fix: {said}"
-
-
-def test_what_orders_a_terminal_about_is_written_out() -> None:
-    assert fix_lines("hpctrain logs \x1b[2J", "") == ["fix:", "  hpctrain logs \\x1b[2J"]
+@given(st.none() | numbers, st.integers(3, 200))
+def test_a_bar_has_its_width(part: float | None, width: int) -> None:
+    bar = characters.bar(part, width)
+    assert len(bar) == width
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("part", "bar"),
     [
-        ("hpctrain render", True),
-        ("NCCL_DEBUG=INFO srun x", True),
-        ("export A=b", True),
-        ("OMP_NUM_THREADS=1", True),
-        ("./tell.sh", True),
-        ("Look at the first error.", False),
-        ("OMP_NUM_THREADS: 8 -> 2, or hpctrain submit --cpus-per-gpu 8", False),
-        ("pipes are broken", False),
+        (0.0, "▕        ▏"),
+        (0.5, "▕████    ▏"),
+        (7.0, "▕████████▏"),
+        (-1.0, "▕        ▏"),
+        (None, "▕????????▏"),
+        (math.nan, "▕????????▏"),
     ],
 )
-def test_what_is_a_command(line: str, said: bool) -> None:
-    assert is_command(line) is said
+def test_bars(part: float | None, bar: str) -> None:
+    assert characters.bar(part, 10) == bar
 
 
-def test_every_command_of_every_remedy_is_whole() -> None:
-    for each in rule.shipped():
-        wanted = [line.strip() for line in each.remedy.split("\n") if "hpctrain " in line]
-        shown = [line.strip().removeprefix("fix: ") for line in fix_lines(each.remedy, "    ")]
-        for line in wanted:
-            if is_command(line):
-                assert line in shown, each.id
+@given(steps, st.data(), st.integers(20, 200), st.integers(3, 30))
+def test_a_curve_has_its_size(xs: list[int], data: st.DataObject, width: int, height: int) -> None:
+    points = [(float(x), data.draw(numbers)) for x in xs]
+    lines = characters.curve(points, width, height)
+    assert all(len(line) == width for line in lines)
+    assert len(lines) == (height if any(math.isfinite(y) for _, y in points) else 1)
 
 
-def test_the_commands_of_idle_gpus_are_whole() -> None:
-    config = {"training": {"dataloader_num_workers": 4}}
-    found = judge(samples(ranks=1, of_rank={}), gpus_per_node=8, cpus_per_node=4, data_wait=0.5, config=config, threads=8)
-    commands = 0
-    for each in found:
-        for command in each.fix.split("hpctrain ")[1:]:
-            commands += 1
-            text = f"hpctrain {command.split(',')[0].split(';')[0]}".rstrip()
-            assert any(text in line for line in fix_lines(each.fix, "    ", 40)), each
-    assert commands
+def test_a_falling_curve_falls() -> None:
+    lines = characters.curve([(float(step), 10.0 - step) for step in range(11)], 30, 6)
+    assert lines[0].startswith("      10 ┤")
+    assert lines[4].startswith("       0 ┤")
+    assert lines[5] == "    step  0                 10"
+    first, last = lines[0], lines[4]
+    assert first[10] != " "
+    assert last[29] != " "
+    assert first[29] == " "
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([], "no loss yet"),
+        ([(1.0, math.nan)], "every loss is NaN or infinite"),
+        ([(1.0, math.inf), (2.0, math.nan)], "every loss is NaN or infinite"),
+    ],
+)
+def test_nothing_to_draw_is_said(points: list[characters.Point], said: str) -> None:
+    assert [line.rstrip() for line in characters.curve(points, 40, 5)] == [said]
+
+
+def test_nan_is_marked_where_it_is() -> None:
+    points = [(float(step), math.nan if step >= 80 else 1.0 - step / 100) for step in range(101)]
+    top = characters.curve(points, 60, 5)[0]
+    assert "x" not in top[10:45]
+    assert top.endswith("xxxx")
+
+
+def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() -> None:
+    values = [2.5, 2.25, math.nan, math.nan]
+    past = History(
+        points=tuple(
+            Point(at=1.0 + n, step=n, event="log", values={"loss": y}) for n, y in enumerate(values)
+        )
+    )
+    (chart,), _ = figures.of_rows(past, from_log=False)
+    shown = html.figure(chart)
+    assert (
+        shown["says"]
+        == "train: from 2.5 to 2.25, lowest 2.25, highest 2.5; 2 of 4 are NaN or infinite, the"
+        " last too"
+    )
+    assert ("bad", "NaN or infinite") in shown["keys"]
+
+
+def test_repeated_steps_are_drawn_once_and_no_peak_is_lost() -> None:
+    rows = [(1, 5.0), (2, 4.0), (3, 9.0), (2, 3.5), (3, 3.0)]
+    samples = tuple(
+        Sample(
+            time_ms=1000 * at,
+            step=step,
+            event="step",
+            host="n1",
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            gpu_used_mib=int(1024 * loss),
+        )
+        for at, (step, loss) in enumerate(rows)
+    )
+    past = History(
+        points=tuple(
+            Point(at=float(at), step=step, event="log", values={"loss": loss})
+            for at, (step, loss) in enumerate(rows)
+        ),
+        ranks=(RankMemory(rank=0, samples=samples),),
+    )
+    (loss,), _ = figures.of_rows(past, from_log=False)
+    assert (loss.series[0].x, loss.series[0].y) == ((1, 2, 3), (5.0, 3.5, 3.0))
+    (memory,) = figures.memory(past)
+    assert (memory.series[0].x, memory.series[0].y) == ((1, 2, 3), (5.0, 4.0, 9.0))
+
+
+# -- What a report in characters must not break: commands
+
+
+LONG = (
+    "hpctrain submit --run-id NEW_NAME --nodes 4 --gpus 8 --time 2-00:00:00 -- --learning_rate"
+    " 3e-05 --gradient_accumulation_steps 16"
+)
+
+
+def test_a_command_stays_one_line_and_orders_to_a_terminal_are_written_out() -> None:
+    problem = ReportProblem(
+        cause="too slow", fix=f"another training, so another run\n{LONG} \x1b[2J"
+    )
+    lines = [
+        words
+        for words, _ in terminal.report(
+            Document(title="r", sections=(ReportSection("d", "D", (problem,)),))
+        )
+    ]
+    assert "    fix: another training, so another run" in lines
+    said = " ".join(line.strip(" \\") for line in lines)
+    assert f"{LONG} \\x1b[2J" in said
+    assert max(map(len, lines)) <= 80
+
+
+# -- What a report says of the config is what a person would write into one
+
+
+def test_time_and_memory_have_their_units() -> None:
+    values = {
+        "resources": {"time": 5400, "mem": 64 * 1024**3, "mem_per_cpu": None, "nodes": 2},
+        "training": {"time": 7},
+    }
+    paths = (
+        "resources.time",
+        "resources.mem",
+        "resources.mem_per_cpu",
+        "resources.nodes",
+        "training.time",
+    )
+    rows = model.config_rows(values, dict.fromkeys(paths, "config.yaml:1:1"))
+    assert [value for _, value, _ in rows][:2] == ["01:30:00", "64G"]
+    assert [value for _, value, _ in rows][3:] == ["2", "7"]

@@ -1,6 +1,7 @@
-"""Run directories as the job script and the training leave them. A module of its own, so that other tests can import it, too."""
+"""Run directories as the job script and the training leave them.
 
-from __future__ import annotations
+A module of its own, so that other tests can import it, too.
+"""
 
 import json
 from pathlib import Path
@@ -23,7 +24,15 @@ def run(
     """Make a run's directory with its run.json, and return it."""
     directory = runs / run_id
     directory.mkdir(parents=True)
-    who = {"schema": 1, "run_id": run_id, "tag": tag or run_id, "name": name, "created": created, "index": index, "stage": stage}
+    who = {
+        "schema": 1,
+        "run_id": run_id,
+        "tag": tag or run_id,
+        "name": name,
+        "created": created,
+        "index": index,
+        "stage": stage,
+    }
     write(directory / "run.json", who)
     return directory
 
@@ -41,15 +50,33 @@ def attempt(
     ended: float | None = None,
     said: str | None = None,
 ) -> Path:
-    """Add an attempt to a run and return its directory; without `outcome` there is no end.json, without `said` no exit."""
+    """Add an attempt to a run and return its directory; without `outcome` there is no end.json,
+    without `said` no exit.
+    """
     path = directory / "attempts" / f"{slurm_job_id or job_id}.{restart}"
     path.mkdir(parents=True)
-    start = {"schema": 1, "job_id": job_id, "slurm_job_id": slurm_job_id or job_id, "restart": restart, "host": "node1", "at": at}
+    start = {
+        "schema": 1,
+        "job_id": job_id,
+        "slurm_job_id": slurm_job_id or job_id,
+        "restart": restart,
+        "host": "node1",
+        "at": at,
+    }
     write(path / "start.json", start)
     if said is not None:
         (path / "exit").write_text(f"{said}\n")
     if outcome is not None:
-        write(path / "end.json", {"schema": 1, "at": ended or at + 60, "status": status, "reason": reason, "outcome": outcome})
+        write(
+            path / "end.json",
+            {
+                "schema": 1,
+                "at": ended or at + 60,
+                "status": status,
+                "reason": reason,
+                "outcome": outcome,
+            },
+        )
     return path
 
 
@@ -63,7 +90,18 @@ def submission(runs: Path, tag: str, job_id: str | None, name: str = "7f3a", **m
     """Add a submission to the launch of `tag`."""
     path = runs / ".launches" / tag / "submissions" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, {"schema": 1, "token": name, "argv": [], "at": AT, "scheduler": "slurm", "job_id": job_id, **more})
+    write(
+        path,
+        {
+            "schema": 1,
+            "token": name,
+            "argv": [],
+            "at": AT,
+            "scheduler": "slurm",
+            "job_id": job_id,
+            **more,
+        },
+    )
 
 
 def write(path: Path, value: Any) -> None:

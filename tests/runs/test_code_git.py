@@ -1,6 +1,4 @@
-"""Which files are the code of a project in a git work tree, and what is kept of its version; with the real git."""
-
-from __future__ import annotations
+"""The code of a project with git: what is taken, what is left out, which version it is."""
 
 import os
 import subprocess
@@ -8,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.cli import code as project_code
-from hpctrain.runs.code import Snapshot, Version
-from hpctrain.scheduler import git
-from hpctrain.sync import rules
+from hpctrain.jobs import project_code
+from hpctrain.jobs import project_code as code
+from hpctrain.remote import rules
+from hpctrain.runs import git
+from hpctrain.runs.code import Patterns, Snapshot
 
 TOKEN = "hf_" + "aB3" * 12
 
@@ -28,13 +27,26 @@ class Repository:
         self.git("commit", "-q", "-m", "first")
 
     def git(self, *words: str) -> str:
-        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c", "commit.gpgsign=false")
-        return subprocess.run(["git", *identity, "-C", self.path, *words], check=True, capture_output=True, text=True).stdout
+        identity = (
+            "-c",
+            "user.name=A",
+            "-c",
+            "user.email=a@example.org",
+            "-c",
+            "protocol.file.allow=always",
+            "-c",
+            "commit.gpgsign=false",
+        )
+        return subprocess.run(
+            ["git", *identity, "-C", self.path, *words], check=True, capture_output=True, text=True
+        ).stdout
 
     def write(self, files: dict[str, str | bytes]) -> None:
         for name, content in files.items():
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (self.path / name).write_bytes(
+                content.encode() if isinstance(content, str) else content
+            )
 
     def snapshot(self, below: str = "") -> Snapshot:
         return project_code.snapshot(self.path / below, self.path / below / "runs")
@@ -44,44 +56,74 @@ class Repository:
 def repository(tmp_path: Path) -> Repository:
     return Repository(
         tmp_path / "repository",
-        {"train.py": "x = 1\n", "pkg/a.py": "a\n", "gone.py": "g\n", "image.png": bytes(range(256)), ".gitignore": "data/\n*.ckpt\n"},
+        {
+            "train.py": "x = 1\n",
+            "pkg/a.py": "a\n",
+            "gone.py": "g\n",
+            "image.png": bytes(range(256)),
+            ".gitignore": "data/\n*.ckpt\n",
+        },
     )
 
 
 def names(snapshot: Snapshot) -> set[str]:
-    return {entry.path for entry in snapshot.entries}
+    return set(snapshot.entries)
 
 
 def test_the_work_tree_as_it_is(repository: Repository) -> None:
     commit = repository.git("rev-parse", "HEAD").strip()
     clean = repository.snapshot()
     assert names(clean) == {"train.py", "pkg/a.py", "gone.py", "image.png", ".gitignore"}
-    assert (clean.commit, clean.version.branch, clean.dirty, clean.diff) == (commit, "main", False, None)
+    assert (
+        clean.version.commit,
+        clean.version.branch,
+        clean.as_json()["dirty"],
+        clean.version.diff,
+    ) == (
+        commit,
+        "main",
+        False,
+        None,
+    )
 
     (repository.path / "gone.py").unlink()
     repository.write(
         {
-            "train.py": "x = 2\n", "new.py": "n", "data/corpus": "d", "w.ckpt": "w", "runs/r/run.json": "{}", "logs/l": "l",
-            "image.png": b"\0\1", "env/pyvenv.cfg": "", "env/lib/m.py": "", "wandb/x": "", "sft.sbatch": "#!/bin/bash\n",
+            "train.py": "x = 2\n",
+            "new.py": "n",
+            "data/corpus": "d",
+            "w.ckpt": "w",
+            "runs/r/run.json": "{}",
+            "logs/l": "l",
+            "image.png": b"\0\1",
+            "env/pyvenv.cfg": "",
+            "env/lib/m.py": "",
+            "wandb/x": "",
+            "sft.sbatch": "#!/bin/bash\n",
         }
-    )  # fmt: skip
+    )
     dirty = repository.snapshot()
     assert names(dirty) == {"train.py", "pkg/a.py", "new.py", "image.png", ".gitignore"}
     assert dirty.version.untracked == ("new.py",)
-    assert (dirty.commit, dirty.dirty) == (commit, True)
-    assert dirty.diff is not None
-    assert "-x = 1\n+x = 2\n" in dirty.diff
-    assert "Binary files a/image.png and b/image.png differ" in dirty.diff
+    assert (dirty.version.commit, dirty.as_json()["dirty"]) == (commit, True)
+    assert dirty.version.diff is not None
+    assert "-x = 1\n+x = 2\n" in dirty.version.diff
+    assert "Binary files a/image.png and b/image.png differ" in dirty.version.diff
     assert dirty.path is not None
     assert (dirty.path / "train.py").read_text() == "x = 2\n"
     record = dirty.as_json()
-    assert (record["commit"], record["branch"], record["dirty"], record["digest"]) == (commit, "main", True, dirty.digest)
+    assert (record["commit"], record["branch"], record["dirty"], record["digest"]) == (
+        commit,
+        "main",
+        True,
+        dirty.digest,
+    )
 
 
 def test_the_diff_makes_the_work_tree_again(repository: Repository, tmp_path: Path) -> None:
     repository.write({"train.py": "x = 2\nÿ\n", "pkg/a.py": "b\n"})
     (repository.path / "gone.py").unlink()
-    diff = repository.snapshot().diff
+    diff = repository.snapshot().version.diff
     subprocess.run(["git", "clone", "-q", repository.path, tmp_path / "again"], check=True)
     subprocess.run(["git", "-C", tmp_path / "again", "apply"], input=diff, text=True, check=True)
     assert (tmp_path / "again" / "train.py").read_text() == "x = 2\nÿ\n"
@@ -94,34 +136,42 @@ def test_a_project_below_the_top(repository: Repository) -> None:
     assert names(repository.snapshot("pkg")) == {"a.py", "new.py"}
 
 
-def test_directories_of_millions_of_files_are_not_listed(repository: Repository) -> None:
-    repository.write(
-        {"pkg/new.py": "", "pkg/runs/r/x.py": "", "pkg/deep/runs/y.py": "", "runs/z.py": "", "a[b]/new.py": "", "a[b]/runs/x": ""}
-    )
-    for below, found in (("pkg", {"new.py", "deep/runs/y.py"}), ("a[b]", {"new.py"})):
-        tree = git.look(repository.path / below, rules.is_secret, ["runs"])
-        assert isinstance(tree, git.Tree)
-        assert set(tree.untracked) == found
-
-
 def test_submodules_and_nested_repositories(repository: Repository, tmp_path: Path) -> None:
     Repository(tmp_path / "library", {"lib.py": "l\n", ".gitignore": "*.log\n"})
     repository.git("submodule", "add", "-q", str(tmp_path / "library"), "libs/library")
     repository.git("commit", "-q", "-m", "second")
-    repository.write({"libs/library/more.py": "", "libs/library/x.log": "", "libs/library/lib.py": "changed\n"})
+    repository.write(
+        {"libs/library/more.py": "", "libs/library/x.log": "", "libs/library/lib.py": "changed\n"}
+    )
     Repository(repository.path / "cloned", {"c.py": "c", "deep/d.py": ""})
     snapshot = repository.snapshot()
-    assert names(snapshot) >= {"libs/library/lib.py", "libs/library/more.py", "libs/library/.gitignore", "cloned/c.py", "cloned/deep/d.py"}
-    assert not [name for name in names(snapshot) if ".git/" in name or name.endswith((".log", "/.git"))]
-    assert snapshot.diff is not None
-    assert "+changed" in snapshot.diff
+    assert names(snapshot) >= {
+        "libs/library/lib.py",
+        "libs/library/more.py",
+        "libs/library/.gitignore",
+        "cloned/c.py",
+        "cloned/deep/d.py",
+    }
+    assert not [
+        name for name in names(snapshot) if ".git/" in name or name.endswith((".log", "/.git"))
+    ]
+    assert snapshot.version.diff is not None
+    assert "+changed" in snapshot.version.diff
     empty = tmp_path / "not-initialised"
     subprocess.run(["git", "clone", "-q", repository.path, empty], check=True)
     assert "train.py" in names(project_code.snapshot(empty, empty / "runs"))
 
 
 def test_names_of_any_bytes(repository: Repository) -> None:
-    odd = [os.fsdecode(b"\xff\xfe.py"), 'quote".py', "new\nline.py", "tab\t.py", "é.py", "back\\slash.py", " blank "]
+    odd = [
+        os.fsdecode(b"\xff\xfe.py"),
+        'quote".py',
+        "new\nline.py",
+        "tab\t.py",
+        "é.py",
+        "back\\slash.py",
+        " blank ",
+    ]
     repository.write(dict.fromkeys(odd[:4], "1"))
     repository.git("add", "-A")
     repository.write(dict.fromkeys(odd[4:], "2"))
@@ -132,21 +182,33 @@ def test_secrets_stay_out_of_files_and_diffs(repository: Repository) -> None:
     repository.write({"secrets.env": "PASSWORD=old\n", "deploy/my.key": "old\n"})
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "oh dear")
-    repository.write({"secrets.env": "PASSWORD=new\n", "deploy/my.key": "brand-new\n", "train.py": f"token = '{TOKEN}'\n", ".env": "X=1"})
+    repository.write(
+        {
+            "secrets.env": "PASSWORD=new\n",
+            "deploy/my.key": "brand-new\n",
+            "train.py": f"token = '{TOKEN}'\n",
+            ".env": "X=1",
+        }
+    )
     snapshot = repository.snapshot()
     assert not names(snapshot) & {"secrets.env", "deploy/my.key", ".env"}
     assert {one.path for one in snapshot.skipped} == {"secrets.env", "deploy/my.key", ".env"}
-    assert snapshot.diff is not None
-    assert "PASSWORD" not in snapshot.diff
-    assert "brand-new" not in snapshot.diff
-    assert TOKEN not in snapshot.diff
-    assert "+token = 'hf_…'" in snapshot.diff
-    assert snapshot.diff.count("[not shown: the name is that of a secret]") == 2
+    assert snapshot.version.diff is not None
+    assert "PASSWORD" not in snapshot.version.diff
+    assert "brand-new" not in snapshot.version.diff
+    assert TOKEN not in snapshot.version.diff
+    assert "+token = 'hf_…'" in snapshot.version.diff
 
 
 def test_a_huge_diff_is_cut_after_a_line(repository: Repository) -> None:
-    repository.write({"train.py": "".join(f"line {number:07}\n" for number in range(200_000)) + f"t = '{TOKEN}'\n"})
-    diff = repository.snapshot().diff
+    repository.write(
+        {
+            "train.py": (
+                "".join(f"line {number:07}\n" for number in range(200_000)) + f"t = '{TOKEN}'\n"
+            )
+        }
+    )
+    diff = repository.snapshot().version.diff
     assert diff is not None
     assert len(diff) < git.DIFF_LIMIT + 100
     assert diff.splitlines()[-1].startswith("[cut here: ")
@@ -155,26 +217,39 @@ def test_a_huge_diff_is_cut_after_a_line(repository: Repository) -> None:
     assert TOKEN not in diff
 
 
-def test_where_git_cannot_be_asked(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_git_cannot_be_asked(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     repository.write({"data/corpus": "d"})
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     snapshot = repository.snapshot()
-    assert names(snapshot) == {"train.py", "pkg/a.py", "gone.py", "image.png", ".gitignore", "data/corpus"}
-    assert (snapshot.commit, snapshot.version.notes) == (None, ("git is not on PATH",))
+    assert names(snapshot) == {
+        "train.py",
+        "pkg/a.py",
+        "gone.py",
+        "image.png",
+        ".gitignore",
+        "data/corpus",
+    }
+    assert (snapshot.version.commit, snapshot.version.notes) == (None, ("git is not on PATH",))
     broken = tmp_path / "bin"
     broken.mkdir()
-    (broken / "git").write_text("#!/bin/sh\necho 'fatal: detected dubious ownership in repository' >&2\nexit 128\n")
+    (broken / "git").write_text(
+        "#!/bin/sh\necho 'fatal: detected dubious ownership in repository' >&2\nexit 128\n"
+    )
     (broken / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{broken}:/bin:/usr/bin")
-    assert repository.snapshot().version.notes == ("git said: fatal: detected dubious ownership in repository",)
+    assert repository.snapshot().version.notes == (
+        "git said: fatal: detected dubious ownership in repository",
+    )
 
 
 def test_a_repository_that_ignores_the_project_has_no_say(repository: Repository) -> None:
     repository.write({"data/project/train.py": "x"})
     snapshot = repository.snapshot("data/project")
     assert names(snapshot) == {"train.py"}
-    assert snapshot.commit is None
+    assert snapshot.version.commit is None
 
 
 def test_before_the_first_commit(tmp_path: Path) -> None:
@@ -182,61 +257,150 @@ def test_before_the_first_commit(tmp_path: Path) -> None:
     (tmp_path / "p" / "train.py").touch()
     snapshot = project_code.snapshot(tmp_path / "p", tmp_path / "p" / "runs")
     assert names(snapshot) == {"train.py"}
-    assert (snapshot.commit, snapshot.dirty, snapshot.diff) == (None, True, None)
+    assert (snapshot.version.commit, snapshot.as_json()["dirty"], snapshot.version.diff) == (
+        None,
+        True,
+        None,
+    )
 
 
-def test_a_hook_of_another_repository_leads_nowhere_else(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_of_another_repository_leads_nowhere_else(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Repository(tmp_path / "other", {"other.py": ""})
     monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
     snapshot = repository.snapshot()
     monkeypatch.undo()
-    assert (snapshot.commit, snapshot.dirty) == (repository.git("rev-parse", "HEAD").strip(), False)
+    assert (snapshot.version.commit, snapshot.as_json()["dirty"]) == (
+        repository.git("rev-parse", "HEAD").strip(),
+        False,
+    )
     assert "train.py" in names(snapshot)
 
 
 def test_looking_leaves_no_trace_in_the_repository(repository: Repository) -> None:
-    os.utime(repository.path / "train.py", (1e9, 1e9))  # git would write this into the index: it looks for a change, and finds none
+    os.utime(
+        repository.path / "train.py", (1e9, 1e9)
+    )  # git would write this into the index: it looks for a change, and finds none
 
     def state() -> dict[str, tuple[float, int]]:
-        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in (repository.path / ".git").rglob("*")}
+        return {
+            str(path): (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in (repository.path / ".git").rglob("*")
+        }
 
     before = state()
     snapshot = repository.snapshot()
     assert state() == before
-    assert (snapshot.dirty, snapshot.diff) == (False, None)
+    assert (snapshot.as_json()["dirty"], snapshot.version.diff) == (False, None)
 
 
-def test_without_a_snapshot_the_version_is_known(repository: Repository) -> None:
+def test_the_current_code_is_known_without_a_snapshot(repository: Repository) -> None:
     looked = project_code.look(repository.path, repository.path / "runs")
     assert not (repository.path / "runs").exists()
-    assert isinstance(looked, Snapshot)
+    assert looked is not None
     assert looked.path is None
     assert looked.as_json()["snapshot"] is False
     assert looked.digest == repository.snapshot().digest
     repository.write({"big.bin": bytes(21_000_000)})
-    looked = project_code.look(repository.path, repository.path / "runs")
-    assert isinstance(looked, Version)
-    assert (looked.commit, looked.untracked) == (repository.git("rev-parse", "HEAD").strip(), ("big.bin",))
+    assert project_code.look(repository.path, repository.path / "runs") is None
+
+
+# -- Patterns in gitignore's notation, compared with git and with the rules of `hpctrain sync`
 
 
 @pytest.mark.parametrize(
-    ("quoted", "name"),
+    "lines",
     [
-        ("plain name.py", "plain name.py"),
-        (r'"a\"b\\c\n"', 'a"b\\c\n'),
-        (r'"\303\251"', "é"),
-        ('"', '"'),
-        (r'"\\303"', r"\303"),
+        ["a", "!a/b"],
+        ["*", "!*/", "!a.b"],
+        ["/a/**"],
+        ["a/**/b", "**/b"],
+        ["a/", "!ab", "ab "],
+        ["[^b]/", "[a-b]?.b", "a?b"],
+        ["/b c/", "*.b", "# no", ""],
+        ["\\!a", "\\#x", "a\\*"],
     ],
 )
-def test_names_without_gits_quotes(quoted: str, name: str) -> None:
-    assert git.unquoted(quoted) == name
+def test_what_is_left_out_is_what_git_ignores(tmp_path: Path, lines: list[str]) -> None:
+    parts = ["a", "b", "ab", "a.b", ".a", "b c", "a*", "!a", "#x"]
+    paths = [f"{one}/{two}/{three}" for one in parts for two in parts[:4] for three in parts[:5]]
+    paths += [f"{name}0" for name in parts] + [f"c/{name}" for name in parts]
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / ".git" / "info" / "exclude").write_text("\n".join(lines) + "\n")
+    words = ["git", "-C", tmp_path, "ls-files", "-o", "-z", "--exclude-standard"]
+    listed = subprocess.run(words, capture_output=True, check=True).stdout.decode()
+    patterns = Patterns(lines)
+    assert {path for path in paths if not patterns.leave_out(path)} == set(
+        listed.rstrip("\0").split("\0")
+    ) - {""}
 
 
-def test_a_rename_away_from_a_secret_is_not_shown() -> None:
-    diff = 'diff --git a/x.py b/x.py\n+1\ndiff --git a/.env b/plain.txt\n+SECRET\ndiff --git "a/\\303\\251.pem" "b/\\303\\251.pem"\n+KEY\n'
-    assert git.shown(diff, rules.is_secret) == (
-        "diff --git a/x.py b/x.py\n+1\ndiff --git a/.env b/plain.txt\n[not shown: the name is that of a secret]\n"
-        'diff --git "a/\\303\\251.pem" "b/\\303\\251.pem"\n[not shown: the name is that of a secret]\n'
+IGNORE = "data/\n*.bin\n!keep.bin\n/top.txt\nsub/deep/\n!outputs/\n!.env.local\n\\#odd\n"
+FILES = [
+    "train.py",
+    "pkg/a.py",
+    "pkg/__pycache__/a.pyc",
+    "data/x",
+    "pkg/data/y",
+    "w.bin",
+    "keep.bin",
+    "top.txt",
+    "sub/top.txt",
+    "sub/deep/z",
+    "outputs/o",
+    "runs/r/x",
+    "logs/l",
+    "wandb/w",
+    "pkg/wandb/w",
+    ".venv/pyvenv.cfg",
+    ".venv/x",
+    "env/pyvenv.cfg",
+    "env/lib/x.py",
+    "conda/conda-meta/x",
+    "conda/y",
+    ".env",
+    ".env.local",
+    ".env.example",
+    "pkg/id_rsa",
+    "key.pem",
+    "checkpoint-10/x",
+    "checkpoints/x",
+    "slurm-1.out",
+    "#odd",
+    "notes.md",
+    ".gitignore",
+    "é/ü.py",
+    "a b/c d.py",
+]
+
+
+def test_without_git_a_snapshot_holds_what_sync_sends(tmp_path: Path) -> None:
+    project, there = tmp_path / "project", tmp_path / "there"
+    for name in [*FILES, ".hpctrainignore"]:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    (project / ".hpctrainignore").write_text(IGNORE)
+    there.mkdir()
+    (tmp_path / "rules").write_text(rules.filter_rules(IGNORE, ["env", "conda", ".venv"]))
+    subprocess.run(
+        ["rsync", "-a", f"--filter=merge {tmp_path / 'rules'}", f"{project}/", f"{there}/"],
+        check=True,
     )
+    sent = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    assert {
+        "outputs/o",
+        ".env.local",
+        ".env.example",
+        "keep.bin",
+    } <= sent, "the test tells little otherwise"
+
+    taken = code.snapshot(project, project / "runs")
+
+    # Of the far side, sync knows a directory that is ours by its name alone; nobody's jobs write
+    # into it here.
+    assert set(taken.entries) == sent

@@ -1,7 +1,5 @@
 """What a run did over all of its starts, thinned as it is read."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -10,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import make
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpctrain.memory import sample
 from hpctrain.memory.sample import Sample
-from hpctrain.runs import history, metrics, progress
-from hpctrain.runs.thin import Thinned
+from hpctrain.runs import history, progress
+from hpctrain.runs.metrics import Thinned
+from tests.runs import make
 
 AT = make.AT
 
@@ -26,114 +24,75 @@ AT = make.AT
 def rows(first: int, until: int, at: float, **values: float) -> list[dict[str, Any]]:
     """Return a start's rows: one step a second."""
     steps = range(first + 1, until + 1)
-    return [{"event": "begin", "step": first, "at": at}, *({"step": s, "at": at + s - first, "loss": 10 - s / 10, **values} for s in steps)]
+    return [
+        {"event": "begin", "step": first, "at": at},
+        *({"step": s, "at": at + s - first, "loss": 10 - s / 10, **values} for s in steps),
+    ]
 
 
-def saw(run: Path, rank: int, times: list[tuple[float, int]], host: str = "n1", **values: int) -> Path:
+def saw(
+    run: Path, rank: int, times: list[tuple[float, int]], host: str = "n1", **values: int
+) -> Path:
     """Write samples: (seconds, step)."""
     path = run / "memory" / f"rank-{rank}.jsonl"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as stream:
         for at, step in times:
             event = "train_begin" if step == 0 else "step"
-            one = Sample(time_ms=int(1000 * at), step=step, event=event, host=host, rank=rank, world_size=2, local_rank=0, **values)
+            one = Sample(
+                time_ms=int(1000 * at),
+                step=step,
+                event=event,
+                host=host,
+                rank=rank,
+                world_size=2,
+                local_rank=0,
+                **values,
+            )
             stream.write(sample.to_json(one) + "\n")
     return path
 
 
 def test_lost_work_is_counted_and_is_no_point(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
-    make.metrics(make.attempt(run, "7", at=AT, outcome="requeued", ended=AT + 50), *rows(0, 29, AT + 5))
-    make.metrics(make.attempt(run, "7", restart=1, at=AT + 100, outcome="completed", ended=AT + 150), *rows(20, 40, AT + 110))
+    make.metrics(
+        make.attempt(run, "7", at=AT, outcome="requeued", ended=AT + 50), *rows(0, 29, AT + 5)
+    )
+    make.metrics(
+        make.attempt(run, "7", restart=1, at=AT + 100, outcome="completed", ended=AT + 150),
+        *rows(20, 40, AT + 110),
+    )
     found = history.read(run)
     assert [point.step for point in found.of("log")] == list(range(1, 41))
     assert [point.at for point in found.of("log")][19:21] == [AT + 25, AT + 111]
     first, second = found.starts
     assert (first.lost_steps, first.lost_s, first.first_step, first.last_step) == (9, 9.0, 0, 29)
-    assert (second.lost_steps, second.outcome, second.started, second.ended, second.began) == (0, "completed", AT + 100, AT + 150, AT + 110)
+    assert (second.lost_steps, second.outcome, second.started, second.ended, second.began) == (
+        0,
+        "completed",
+        AT + 100,
+        AT + 150,
+        AT + 110,
+    )
     assert (found.lost_steps, found.last_step) == (9, 40)
 
 
 def test_rows_of_no_step_and_no_time_are_none_of_the_run(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
     bad = [
-        {"event": "log", "step": True, "at": 1, "loss": 1}, {"event": "log", "step": -5, "at": AT, "loss": 1},
-        {"event": "log", "step": 10**26, "at": AT, "loss": 1}, {"event": "begin", "step": -1, "at": AT},
+        {"event": "log", "step": True, "at": 1, "loss": 1},
+        {"event": "log", "step": -5, "at": AT, "loss": 1},
+        {"event": "log", "step": 10**26, "at": AT, "loss": 1},
+        {"event": "begin", "step": -1, "at": AT},
         {"event": "speed", "step": 5, "at": AT + 10, "max_steps": -1, "tokens_per_s": 7.0},
-    ]  # fmt: skip
-    make.metrics(make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50), *rows(0, 5, AT + 5), *bad)
+    ]
+    make.metrics(
+        make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50), *rows(0, 5, AT + 5), *bad
+    )
     found = history.read(run)
-    assert (found.last_step, found.max_steps, len(found.starts), found.starts[0].back_s) == (5, None, 1, 0.0)
+    assert (found.last_step, found.max_steps, len(found.starts)) == (5, None, 1)
     assert [point.step for point in found.of("log")] == [1, 2, 3, 4, 5]
     assert progress.read(run).max_steps is None
-
-
-def test_a_clock_that_is_set_back_while_it_trains_does_not_turn_the_curve_round(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    logged = rows(0, 40, AT + 5)
-    for row in logged[21:]:
-        row["at"] -= 3600
-    make.metrics(make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50 - 3600), *logged)
-    saw(run, 0, [(AT + 5, 0), *((AT + 5 + step - (3600 if step > 20 else 0), step) for step in range(1, 41))])
-    found = history.read(run)
-    points = found.of("log")
-    assert [point.step for point in points] == list(range(1, 41)), "in the order in which they were logged"
-    assert points[-1].values["loss"] == 6.0
-    (start,) = found.starts
-    assert (start.first_at, start.began, start.back_s) == (AT, AT + 5, 3599.0)
-    assert start.until == pytest.approx(AT + 49), "and not an hour longer, or shorter"
-    assert [one.step for one in found.ranks[0].samples] == list(range(41))
-    assert found.ranks[0].samples[-1].time_ms / 1000 == pytest.approx(AT + 44)
-    # Set right again before the end: what the job script says of it holds.
-    right = make.run(tmp_path, "right")
-    make.metrics(make.attempt(right, "7", at=AT, outcome="completed", ended=AT + 50), *logged)
-    assert history.read(right).starts[0].until == AT + 50
-
-
-@settings(max_examples=60, deadline=None)
-@given(starts=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8)), min_size=1, max_size=5))
-def test_the_points_are_those_of_metrics(tmp_path_factory: Any, starts: list[tuple[int, int]]) -> None:
-    """hpctrain.runs.metrics keeps nothing and thins nothing: what it reads is the truth."""
-    run = make.run(tmp_path_factory.mktemp("runs"), "r")
-    reached = done = 0
-    for number, (asked, count) in enumerate(starts):
-        first = min(asked, reached)
-        make.metrics(make.attempt(run, "7", restart=number, at=AT + 100 * number), *rows(first, first + count, AT + 100 * number))
-        reached, done = first + count, done + count
-    found = history.read(run)
-    assert [(point.step, point.at) for point in found.of("log")] == [
-        (row["step"], row["at"]) for row in metrics.read(run) if row["event"] == "log"
-    ]
-    assert found.lost_steps <= done
-    assert len(found.starts) == len(starts)
-
-
-def test_several_starts_in_one_file(tmp_path: Path) -> None:
-    """Outside Slurm all starts have the same name, and there is no start.json."""
-    run = tmp_path / "r"
-    path = run / "attempts" / "local.0"
-    path.mkdir(parents=True)
-    make.metrics(path, *rows(0, 10, AT), *rows(6, 12, AT + 60))
-    found = history.read(run)
-    assert [(start.first_step, start.last_step, start.lost_steps) for start in found.starts] == [(0, 10, 4), (6, 12, 0)]
-    assert [start.started for start in found.starts] == [None, None]
-    assert found.starts[1].first_at == AT + 60
-    assert [point.step for point in found.of("log")] == [*range(1, 7), *range(7, 13)]
-
-
-def test_a_clock_that_is_behind_moves_its_start(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    make.metrics(make.attempt(run, "7", at=AT, outcome="requeued", ended=AT + 50), *rows(0, 20, AT + 5))
-    # The second node's clock is 40 s behind; restarts are counted, so that the order is known.
-    make.metrics(make.attempt(run, "7", restart=1, at=AT + 10, outcome="completed", ended=AT + 60), *rows(20, 40, AT + 15))
-    saw(run, 0, [(AT + 5, 0), (AT + 15, 10), (AT + 25, 20)])
-    saw(run, 0, [(AT + 25, 30), (AT + 35, 40)])
-    found = history.read(run)
-    assert [start.shift_s for start in found.starts] == [0.0, 40.0]
-    times = [point.at for point in found.of("log")]
-    assert times == sorted(times)
-    assert found.starts[1].started == AT + 50
-    assert [each.time_ms / 1000 - AT for each in found.ranks[0].samples] == [5, 15, 25, 65, 75]
 
 
 def test_clocks_of_nodes_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
@@ -143,7 +102,9 @@ def test_clocks_of_nodes_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
     found = history.read(run)
     assert found.ranks[0].clock_off_s == 0.0
     assert found.ranks[1].clock_off_s == pytest.approx(3600.2)
-    assert [one.time_ms // 1000 for one in found.ranks[1].samples[1:]] == [one.time_ms // 1000 for one in found.ranks[0].samples[1:]]
+    assert [one.time_ms // 1000 for one in found.ranks[1].samples[1:]] == [
+        one.time_ms // 1000 for one in found.ranks[0].samples[1:]
+    ]
 
 
 def test_what_differs_by_less_than_a_step_is_no_clock(tmp_path: Path) -> None:
@@ -153,15 +114,46 @@ def test_what_differs_by_less_than_a_step_is_no_clock(tmp_path: Path) -> None:
     assert history.read(run).ranks[1].clock_off_s == 0.0
 
 
+@pytest.mark.slow
 def test_peaks_of_memory_survive_thinning(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
     for rank in range(3):
-        saw(run, rank, [(AT + step, step) for step in range(1, 3000)], gpu_used_mib=5000, gpu_total_mib=80_000, cgroup_used_mib=100,
-            gpu_utilisation_percent=90)  # fmt: skip
-        saw(run, rank, [(AT + 3000, 3000)], gpu_used_mib=79_000 + rank, gpu_total_mib=80_000, cgroup_used_mib=9, gpu_utilisation_percent=90)
-        saw(run, rank, [(AT + 3001, 3001)], gpu_used_mib=10, gpu_total_mib=80_000, cgroup_used_mib=64_000 + rank, gpu_utilisation_percent=2)
-        saw(run, rank, [(AT + step, step) for step in range(3002, 6000)], gpu_used_mib=5000, gpu_total_mib=80_000, cgroup_used_mib=100,
-            gpu_utilisation_percent=90)  # fmt: skip
+        saw(
+            run,
+            rank,
+            [(AT + step, step) for step in range(1, 3000)],
+            gpu_used_mib=5000,
+            gpu_total_mib=80_000,
+            cgroup_used_mib=100,
+            gpu_utilisation_percent=90,
+        )
+        saw(
+            run,
+            rank,
+            [(AT + 3000, 3000)],
+            gpu_used_mib=79_000 + rank,
+            gpu_total_mib=80_000,
+            cgroup_used_mib=9,
+            gpu_utilisation_percent=90,
+        )
+        saw(
+            run,
+            rank,
+            [(AT + 3001, 3001)],
+            gpu_used_mib=10,
+            gpu_total_mib=80_000,
+            cgroup_used_mib=64_000 + rank,
+            gpu_utilisation_percent=2,
+        )
+        saw(
+            run,
+            rank,
+            [(AT + step, step) for step in range(3002, 6000)],
+            gpu_used_mib=5000,
+            gpu_total_mib=80_000,
+            cgroup_used_mib=100,
+            gpu_utilisation_percent=90,
+        )
     found = history.read(run, most=100)
     for each in found.ranks:
         assert len(each.samples) <= 100
@@ -169,7 +161,9 @@ def test_peaks_of_memory_survive_thinning(tmp_path: Path) -> None:
         assert max(one.cgroup_used_mib or 0 for one in each.samples) == 64_000 + each.rank
         assert min(one.gpu_utilisation_percent or 0 for one in each.samples) == 2
         assert each.count == 5999
-        assert each.mean_utilisation == pytest.approx(90, abs=0.1), "of all samples, not of those that are left"
+        assert each.mean_utilisation == pytest.approx(90, abs=0.1), (
+            "of all samples, not of those that are left"
+        )
         assert [one.step for one in each.recent] == list(range(5970, 6000))
 
 
@@ -178,16 +172,25 @@ def test_half_lines_and_nonsense(tmp_path: Path) -> None:
     path = make.attempt(run, "7", at=AT)
     make.metrics(path, *rows(0, 3, AT))
     nan = {"event": "log", "step": 4, "at": AT + 4, "loss": None, "nonfinite": {"loss": "nan"}}
-    junk = [b"\xff\xfe\n", b"[1]\n", b'{"event": "log", "step": 9, "at": NaN}\n', b'{"event": "log", "step": 9, "at": 1e400}\n',
-            b"[" * 90_000 + b"\n",
-            b'{"event": "log", "step": 9, "at": 5, "loss": 1' + b"0" * 400 + b"}\n",
-            b"x" * 5_000_000 + b"\n", json.dumps(nan).encode() + b"\n",
-            b'{"event": "log", "step": 5, "at": 1794600005, "loss": 1']  # fmt: skip
+    junk = [
+        b"\xff\xfe\n",
+        b"[1]\n",
+        b'{"event": "log", "step": 9, "at": NaN}\n',
+        b'{"event": "log", "step": 9, "at": 1e400}\n',
+        b"[" * 90_000 + b"\n",
+        b'{"event": "log", "step": 9, "at": 5, "loss": 1' + b"0" * 400 + b"}\n",
+        b"x" * 5_000_000 + b"\n",
+        json.dumps(nan).encode() + b"\n",
+        b'{"event": "log", "step": 5, "at": 1794600005, "loss": 1',
+    ]
     with (path / "metrics.jsonl").open("ab") as stream:
         stream.writelines(junk)
     memory = saw(run, 0, [(AT + 1, 1)])
     with memory.open("ab") as stream:
-        stream.write(b'{"time_ms": 1}\n[]\nnull\n\xff\n{"time_ms": -5, "step": 1}\n' + memory.read_bytes().rstrip(b"\n")[:-3])
+        stream.write(
+            b'{"time_ms": 1}\n[]\nnull\n\xff\n{"time_ms": -5, "step": 1}\n'
+            + memory.read_bytes().rstrip(b"\n")[:-3]
+        )
     (run / "memory" / "rank-x.jsonl").write_text("{}")
     os.mkfifo(run / "memory" / "rank-9.jsonl")
     found = history.read(run)
@@ -202,14 +205,44 @@ def test_nothing_there(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
     make.attempt(run, "7", at=AT, outcome="failed", status=1, ended=AT + 9)
     (start,) = history.read(run).starts
-    assert (start.first_step, start.began, start.until, start.outcome) == (None, None, AT + 9, "failed")
+    assert (start.first_step, start.began, start.until, start.outcome) == (
+        None,
+        None,
+        AT + 9,
+        "failed",
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(values=st.lists(st.floats(-1e6, 1e6), max_size=700), most=st.integers(8, 60))
-@example(values=[0.0, 0.0, -1.0, 0.0, -1.0, 0.0, 0.0, 1.0, 1.0, 0.0, -1.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0], most=19)
+@example(
+    values=[
+        0.0,
+        0.0,
+        -1.0,
+        0.0,
+        -1.0,
+        0.0,
+        0.0,
+        1.0,
+        1.0,
+        0.0,
+        -1.0,
+        1.0,
+        0.0,
+        -1.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ],
+    most=19,
+)
 def test_thinning_keeps_first_last_highest_and_lowest(values: list[float], most: int) -> None:
-    thinned: Thinned[tuple[int, float]] = Thinned(most, [lambda item: item[1], lambda item: -item[1]])
+    thinned: Thinned[tuple[int, float]] = Thinned(
+        most, [lambda item: item[1], lambda item: -item[1]]
+    )
     items = list(enumerate(values))
     for item in items:
         thinned.add(item)
@@ -226,19 +259,35 @@ def test_thinning_keeps_first_last_highest_and_lowest(values: list[float], most:
 
 @pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """200,000 rows and 64 ranks with 3,000 samples each are 150 MB of files; twice as many cost the same."""
+    """200,000 rows and 64 ranks with 3,000 samples each are 150 MB of files; twice as many cost the
+    same.
+    """
     # VmHWM begins anew with the program; ru_maxrss would be that of the process which started it.
-    code = "import sys; from pathlib import Path; from hpctrain.runs import history; history.read(Path(sys.argv[1]));" \
-        "print(next(int(x.split()[1]) // 1024 for x in open('/proc/self/status') if x.startswith('VmHWM')))"  # fmt: skip
+    code = (
+        "import sys; from pathlib import Path; from hpctrain.runs import history;"
+        " history.read(Path(sys.argv[1]));print(next(int(x.split()[1]) // 1024 for x in"
+        " open('/proc/self/status') if x.startswith('VmHWM')))"
+    )
     used = []
     for size in (1, 2):
         run = make.run(tmp_path, f"r{size}")
         path = make.attempt(run, "7", at=AT)
         with (path / "metrics.jsonl").open("w") as stream:
-            stream.writelines(json.dumps({"event": "log", "step": s, "at": AT + s, "loss": 1.5}) + "\n" for s in range(100_000 * size))
+            stream.writelines(
+                json.dumps({"event": "log", "step": s, "at": AT + s, "loss": 1.5}) + "\n"
+                for s in range(100_000 * size)
+            )
         for rank in range(16):
-            saw(run, rank, [(AT + step, step) for step in range(1, 3000 * size)], gpu_used_mib=5000, gpu_total_mib=80_000)
-        done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
+            saw(
+                run,
+                rank,
+                [(AT + step, step) for step in range(1, 3000 * size)],
+                gpu_used_mib=5000,
+                gpu_total_mib=80_000,
+            )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True
+        )
         used.append(int(done.stdout))
     assert used[1] < used[0] + 15
     assert used[1] < 150

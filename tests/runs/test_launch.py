@@ -1,8 +1,9 @@
-"""The record of a launch: whole for whoever reads it, grown by each further submission, and never written over."""
-
-from __future__ import annotations
+"""The record of a launch: whole for whoever reads it, grown by each further submission, and never
+written over.
+"""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,21 +15,36 @@ from typing import Any
 import pytest
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.runs import files, launch, layout
-from hpctrain.runs.launch import Launch, Part, Submission
+from hpctrain.runs import launch, layout
+from hpctrain.runs.launch import Launch, Part
+from hpctrain.slurm.ledger import Submission
+from hpctrain.util import files
 
 AT = 1_795_230_908.0
 
 
 def created(runs: Path, tag: str = "sft-1", **changes: Any) -> Launch:
     given: dict[str, Any] = {
-        "kind": "run", "name": "sft", "now": AT, "cwd": "/proj/sft", "version": "0.1", "argv": ["hpctrain", "submit", "--nodes", "2"]
-    }  # fmt: skip
+        "kind": "run",
+        "name": "sft",
+        "now": AT,
+        "cwd": "/proj/sft",
+        "version": "0.1",
+        "argv": ["hpctrain", "submit", "--nodes", "2"],
+    }
     return launch.create(runs, tag, **{**given, **changes})
 
 
 def submission(token: str, **changes: Any) -> Submission:
-    return Submission(**{"token": token, "argv": ("sbatch", "--parsable", "sft.sbatch"), "at": AT, "scheduler": "slurm", **changes})
+    return Submission(
+        **{
+            "token": token,
+            "argv": ("sbatch", "--parsable", "sft.sbatch"),
+            "at": AT,
+            "scheduler": "slurm",
+            **changes,
+        }
+    )
 
 
 def test_a_tag_says_what_and_when() -> None:
@@ -37,17 +53,32 @@ def test_a_tag_says_what_and_when() -> None:
     assert time.strftime("%y%m%d-%H%M%S", time.localtime(AT)) in tag
     for name in ("x" * 300, "--", "a b/c", "é", ".hidden", ""):
         assert layout.NAME.match(launch.new_tag(name, AT, 1)), name
-        assert layout.NAME.match(layout.run_id(launch.new_tag(name, AT, 1), stage="s" * 30, index=None))
+        assert layout.NAME.match(
+            layout.run_id(launch.new_tag(name, AT, 1), stage="s" * 30, index=None)
+        )
 
 
 def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     made = created(tmp_path)
-    launch.add_submission(tmp_path, "sft-1", submission("b", job_id="7", at=AT + 1, array="0-9%2", offset=10, dependency="afterok:6"))
-    launch.add_submission(tmp_path, "sft-1", submission("a", job_id="6", script="sft.sbatch", command=("hpctrain", "submit")))
+    submission("b", job_id="7", at=AT + 1, array="0-9%2", offset=10, dependency="afterok:6").write(
+        launch.submissions_dir(tmp_path, "sft-1")
+    )
+    submission("a", job_id="6", script="sft.sbatch", command=("hpctrain", "submit")).write(
+        launch.submissions_dir(tmp_path, "sft-1")
+    )
     read = launch.load(tmp_path, "sft-1")
-    assert read is not None
-    assert (read.tag, read.kind, read.name, read.created, read.cwd, read.version) == ("sft-1", "run", "sft", AT, "/proj/sft", "0.1")
-    assert read.argv == ("hpctrain", "submit", "--nodes", "2")
+    assert (read.tag, read.kind, read.name, read.created) == (
+        "sft-1",
+        "run",
+        "sft",
+        AT,
+    )
+    record = json.loads((read.path / "launch.json").read_text())
+    assert (record["cwd"], record["hpctrain"], record["argv"]) == (
+        "/proj/sft",
+        "0.1",
+        ["hpctrain", "submit", "--nodes", "2"],
+    )
     assert read.path == made.path == tmp_path / ".launches" / "sft-1"
     assert read.submissions == (
         submission("a", job_id="6", script="sft.sbatch", command=("hpctrain", "submit")),
@@ -59,15 +90,30 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_launch(tmp_path: Path) -> None:
     created(tmp_path)
-    train = Part(script="train.sbatch", config="config.train.json", stage="train", links=3, at=AT + 1)
-    evaluate = Part(script="evaluate.sbatch", array="0-3%2", offset=10, stage="evaluate", dependencies=(("train", "afterok"),), at=AT + 2)
+    train = Part(
+        script="train.sbatch", config="config.train.json", stage="train", links=3, at=AT + 1
+    )
+    evaluate = Part(
+        script="evaluate.sbatch",
+        array="0-3%2",
+        offset=10,
+        stage="evaluate",
+        dependencies=(("train", "afterok"),),
+        at=AT + 2,
+    )
     for part in (evaluate, train, replace(train, links=4, at=AT + 9)):
         launch.add_part(tmp_path, "sft-1", part)
     read = launch.load(tmp_path, "sft-1")
-    assert read is not None
-    assert read.parts == (replace(train, links=4), evaluate), "the same script again keeps its place"
+    assert read.parts == (
+        replace(train, links=4),
+        evaluate,
+    ), "the same script again keeps its place"
     assert (read.path / "parts" / "train.sbatch.json").is_file()
-    for spoilt in ('{"links": "x", "dependencies": [["a"], 3, ["a", "afterok"]], "at": null}', "[]", "{"):
+    for spoilt in (
+        '{"links": "x", "dependencies": [["a"], 3, ["a", "afterok"]], "at": null}',
+        "[]",
+        "{",
+    ):
         (read.path / "parts" / "train.sbatch.json").write_text(spoilt)
         assert launch.load(tmp_path, "sft-1") is not None
     with pytest.raises(HpctrainError, match="cannot be the name of a file"):
@@ -76,28 +122,48 @@ def test_the_parts_of_a_launch(tmp_path: Path) -> None:
 
 def test_the_runs_of_each_kind(tmp_path: Path) -> None:
     sweep = created(tmp_path, "sweep", kind="sweep", points=3, table="points-ab.tsv")
-    assert [path.name for path in launch.run_dirs_for(tmp_path, sweep)] == ["sweep_0", "sweep_1", "sweep_2"]
+    assert [path.name for path in launch.run_dirs_for(tmp_path, sweep)] == [
+        "sweep_0",
+        "sweep_1",
+        "sweep_2",
+    ]
     staged = created(tmp_path, "staged", kind="stages", stages=["train", "evaluate"])
-    assert [path.name for path in launch.run_dirs_for(tmp_path, staged)] == ["staged_train", "staged_evaluate"]
+    assert [path.name for path in launch.run_dirs_for(tmp_path, staged)] == [
+        "staged_train",
+        "staged_evaluate",
+    ]
     assert launch.load(tmp_path, "staged") == staged
 
 
 def test_a_known_tag_goes_on(tmp_path: Path) -> None:
     first = created(tmp_path)
-    launch.add_submission(tmp_path, "sft-1", submission("a", job_id="1"))
+    recorded = (first.path / "launch.json").read_text()
+    submission("a", job_id="1").write(launch.submissions_dir(tmp_path, "sft-1"))
     again = created(tmp_path, now=AT + 99, argv=["hpctrain", "submit", "--run-id", "sft-1"])
-    assert (again.created, again.argv) == (first.created, first.argv)
+    assert (again.created, (again.path / "launch.json").read_text()) == (first.created, recorded)
     assert [one.job_id for one in again.submissions] == ["1"]
     staged = created(tmp_path, "staged", kind="stages", stages=["train"])
     grown = created(tmp_path, "staged", kind="stages", stages=["train", "evaluate"])
-    assert (staged.stages, grown.stages, grown.runs) == (("train",), ("train", "evaluate"), ("staged_train", "staged_evaluate"))
+    assert (staged.stages, grown.stages, grown.runs) == (
+        ("train",),
+        ("train", "evaluate"),
+        ("staged_train", "staged_evaluate"),
+    )
 
 
 @pytest.mark.parametrize(
     ("tag", "changes", "words"),
     [
-        ("one", {"kind": "sweep", "points": 2, "table": "t"}, "one was launched as one run, and this is a sweep"),
-        ("many", {"kind": "sweep", "points": 3, "table": "points-b.tsv"}, "many is a sweep over other points"),
+        (
+            "one",
+            {"kind": "sweep", "points": 2, "table": "t"},
+            "one was launched as one run, and this is a sweep",
+        ),
+        (
+            "many",
+            {"kind": "sweep", "points": 3, "table": "points-b.tsv"},
+            "many is a sweep over other points",
+        ),
         ("../one", {}, "'../one' cannot be the name of a run"),
         ("x" * 119, {"kind": "stages", "stages": ["train"]}, "cannot be the name of a run"),
         ("y" * 117, {"kind": "sweep", "points": 1000, "table": "t"}, "cannot be the name of a run"),
@@ -109,7 +175,7 @@ def test_what_a_tag_refuses(tmp_path: Path, tag: str, changes: dict[str, Any], w
     with pytest.raises(UsageError) as caught:
         created(tmp_path, tag, **changes)
     assert words in caught.value.what
-    assert "--run-id" in str(caught.value.fix)
+    assert "--run-id" in str(caught.value.hint)
     assert launch.tags(tmp_path) == ["many", "one"]
 
 
@@ -125,16 +191,32 @@ def test_scripts_and_configs_are_never_written_over(tmp_path: Path) -> None:
     assert launch.add_script(tmp_path, "sft-1", "noend", "y") == "noend.2"
     scripts = tmp_path / ".launches" / "sft-1" / "scripts"
     assert (scripts / "sft.sbatch").read_bytes() == text.encode("utf-8", "surrogateescape")
-    assert sorted(path.name for path in scripts.iterdir()) == ["noend", "noend.2", "sft.2.sbatch", "sft.3.sbatch", "sft.sbatch"]
+    assert sorted(path.name for path in scripts.iterdir()) == [
+        "noend",
+        "noend.2",
+        "sft.2.sbatch",
+        "sft.3.sbatch",
+        "sft.sbatch",
+    ]
     with pytest.raises(HpctrainError):
         launch.add_script(tmp_path, "sft-1", "../launch.json", "x")
 
     config = {"resources": {"nodes": 2}}
-    assert launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "config.yaml:3:3"}) == "config.json"
-    assert launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "--nodes"}) == "config.2.json"
+    assert (
+        launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "config.yaml:3:3"})
+        == "config.json"
+    )
+    assert (
+        launch.add_config(tmp_path, "sft-1", config, {("resources", "nodes"): "--nodes"})
+        == "config.2.json"
+    )
     assert launch.add_config(tmp_path, "sft-1", config, {}, stage="train") == "config.train.json"
     kept = files.read_json(tmp_path / ".launches" / "sft-1" / "config.json")
-    assert kept == {"schema": 1, "config": config, "origins": {"resources.nodes": "config.yaml:3:3"}}
+    assert kept == {
+        "schema": 1,
+        "config": config,
+        "origins": {"resources.nodes": "config.yaml:3:3"},
+    }
 
 
 def test_the_code_of_a_launch(tmp_path: Path) -> None:
@@ -148,33 +230,36 @@ def test_the_code_of_a_launch(tmp_path: Path) -> None:
     assert (directory / "code" / "train.py").read_text() == "aa"
     launch.set_code(runs, "sft-1", {"digest": "bb", "commit": "c2"}, None, snapshot="bb")
     assert (directory / "code" / "train.py").read_text() == "bb"
-    assert sorted(path.name for path in directory.iterdir()) == ["code", "code-aa.diff", "code-aa.json", "code.json", "launch.json"]
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "code",
+        "code-aa.diff",
+        "code-aa.json",
+        "code.json",
+        "launch.json",
+    ]
     assert (directory / "code-aa.diff").read_text() == "+one\n"
     read = launch.load(runs, "sft-1")
-    assert read is not None
     assert read.code == "bb"
     runs.rename(tmp_path / "moved")
     moved = tmp_path / "moved" / ".launches" / "sft-1"
     assert (moved / "code" / "train.py").read_text() == "bb"
-    launch.set_code(tmp_path / "moved", "sft-1", {"digest": None, "commit": "c3"}, None, snapshot=None)
+    launch.set_code(
+        tmp_path / "moved", "sft-1", {"digest": None, "commit": "c3"}, None, snapshot=None
+    )
     assert not (moved / "code").is_symlink()
     assert (moved / "code-bb.json").exists()
 
 
-def test_a_submission_gets_its_job_id_later_and_keeps_it(tmp_path: Path) -> None:
-    created(tmp_path)
-    launch.add_submission(tmp_path, "sft-1", submission("t"))
-    launch.add_submission(tmp_path, "sft-1", submission("t", job_id="7"))
-    with pytest.raises(HpctrainError, match="is job 7 already"):
-        launch.add_submission(tmp_path, "sft-1", submission("t", job_id="8"))
-    launch.add_submission(tmp_path, "sft-1", submission("refused"))
-    launch.drop_submission(tmp_path, "sft-1", "refused")
-    read = launch.load(tmp_path, "sft-1")
-    assert read is not None
-    assert [(one.token, one.job_id) for one in read.submissions] == [("t", "7")]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "party"}', '{"kind": "run", "points": "x", "runs": 3, "created": "now"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"kind": "party"}',
+        '{"kind": "run", "points": "x", "runs": 3, "created": "now"}',
+    ],
+)
 def test_a_spoilt_record_is_no_traceback(tmp_path: Path, text: str) -> None:
     directory = created(tmp_path).path
     (directory / "submissions").mkdir()
@@ -195,40 +280,24 @@ def test_a_directory_that_a_job_script_made_becomes_a_launch(tmp_path: Path) -> 
     assert created(tmp_path, "by-hand", kind="sweep", points=1, table="t").run_ids == ["by-hand_0"]
 
 
-_LAUNCH = """
-import pathlib, sys
-from hpctrain.runs import launch
-runs, number = pathlib.Path(sys.argv[1]), sys.argv[2]
-print("ready", flush=True)
-sys.stdin.readline()
-made = launch.create(runs, "t", kind="run", name="n", now=float(number), cwd="/", version="0", argv=[number])
-name = launch.add_script(runs, "t", "s.sbatch", f"script {int(number) % 3}\\n")
-launch.add_submission(runs, "t", launch.Submission(token=f"t{number}", argv=(), at=0.0, scheduler="slurm", job_id=number, script=name))
-print(made.argv[0], name)
-"""
-
-
-def test_many_launches_of_one_tag_at_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", _LAUNCH, str(tmp_path)]
-    started = [subprocess.Popen([*words, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for number in range(9)]
-    assert [process.stdout.readline() for process in started if process.stdout] == ["ready\n"] * 9
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate()[0].split() for process in started]
-    assert [process.returncode for process in started] == [0] * 9
-    assert len({first for first, _ in answers}) == 1, "two of them think that they were the first"
-    read = launch.load(tmp_path, "t")
-    assert read is not None
-    assert {one.job_id for one in read.submissions} == {str(number) for number in range(9)}
-    scripts = read.path / "scripts"
-    assert sorted(path.read_text() for path in scripts.iterdir()) == ["script 0\n", "script 1\n", "script 2\n"]
-    assert all((scripts / name).read_text() == f"script {number % 3}\n" for number, (_, name) in enumerate(answers))
-
-
-def test_the_files_are_for_people_too(tmp_path: Path) -> None:
-    directory = created(tmp_path, name="größe").path
-    text = (directory / "launch.json").read_text(encoding="utf-8")
-    assert '"name": "größe"' in text
-    assert json.loads(text)["schema"] == 1
+def test_one_command_at_a_time_changes_a_launch(tmp_path: Path) -> None:
+    """Who holds it keeps it however long it takes; who is killed holds nothing."""
+    with launch.claim(tmp_path, "t"), launch.claim(tmp_path, "other"):
+        os.utime(tmp_path / ".launches" / ".lock-t", (0, 0))
+        with pytest.raises(HpctrainError, match="another command"), launch.claim(tmp_path, "t"):
+            pass
+    assert list((tmp_path / ".launches").iterdir()) == []
+    program = (
+        "import sys, time; from pathlib import Path; from hpctrain.runs import launch\n"
+        "with launch.claim(Path(sys.argv[1]), 't'): print(flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "\n"
+    with pytest.raises(HpctrainError), launch.claim(tmp_path, "t"):
+        pass
+    child.kill()
+    child.communicate()
+    with launch.claim(tmp_path, "t"):
+        pass

@@ -1,26 +1,35 @@
 """Which runs a person means."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 
 from hpctrain.errors import UsageError
-from hpctrain.runs import select
-from hpctrain.runs.select import Filter
-from hpctrain.runs.store import Attempt, Run
+from hpctrain.jobs import targets
+from hpctrain.jobs.targets import RunFilter
+from hpctrain.runs.store import Attempt, Listing, Run
 
 NOW = 1_000_000.0
 RUNS = (
     Run(id="sft-a", tag="sft-a", created=NOW - 100),
-    Run(id="sft-ab", tag="sft-ab", created=NOW - 1000, stage="sft", attempts=(Attempt(name="1.0", started=NOW - 500, ended=NOW - 10),)),
+    Run(
+        id="sft-ab",
+        tag="sft-ab",
+        created=NOW - 1000,
+        stage="sft",
+        attempts=(Attempt(name="1.0", started=NOW - 500, ended=NOW - 10),),
+    ),
     Run(id="grid_0", tag="grid", index=0, created=NOW - 8 * 86_400),
     Run(id="grid_1", tag="grid", index=1),
     Run(id="grid_10", tag="grid", index=10, stage="dpo", created=NOW),
 )
 
 
+LISTING = Listing(path=Path("runs"), runs=RUNS)
+
+
 def chosen(*words: str, **more: object) -> list[str]:
-    return [run.id for run in Filter(words=words, **more).choose(RUNS, NOW)]  # type: ignore[arg-type]
+    return [run.id for run in RunFilter(words=words, **more).choose(LISTING, NOW)]  # type: ignore[arg-type]
 
 
 def test_words() -> None:
@@ -36,15 +45,18 @@ def test_words() -> None:
 
 def test_a_beginning_means_one_run() -> None:
     assert chosen("grid_10"[:-1] + "0") == ["grid_10"]
-    assert select.one("sft-ab", RUNS).id == "sft-ab"
+    assert targets.one_run("sft-ab", LISTING).id == "sft-ab"
     with pytest.raises(UsageError) as error:
         chosen("sft", "gird_1", "")
-    assert error.value.what == "2 runs are called 'sft' or so: sft-a, sft-ab"
-    assert error.value.details == ("there is no run 'gird_1'; did you mean 'grid_1'?", "there is no run ''")
+    assert error.value.what == "'sft' is only a prefix of sft-a, sft-ab"
+    assert error.value.details == (
+        "there is no run 'gird_1'; did you mean 'grid_1'?",
+        "there is no run ''",
+    )
     with pytest.raises(UsageError, match="3 runs"):
-        select.one("grid", RUNS)
+        targets.one_run("grid", LISTING)
     with pytest.raises(UsageError, match="there is no run 'zzz'"):
-        select.one("zzz", RUNS)
+        targets.one_run("zzz", LISTING)
 
 
 def test_age_counts_from_what_happened_last() -> None:
@@ -58,19 +70,20 @@ def test_kinds_all_hold_and_of_one_kind_any() -> None:
     assert chosen(tags=("grid",), stages=("dpo", "sft")) == ["grid_10"]
     assert chosen(tags=("sft-*", "grid"), stages=("dpo", "sft")) == ["sft-ab", "grid_10"]
     assert chosen("grid*", tags=("sft-a",)) == []
-    assert Filter().has("failed")
-    assert Filter(states=("failed", "stopped")).has("stopped")
-    assert not Filter(states=("failed",)).has("running")
+    assert RunFilter().has("failed")
+    assert RunFilter(states=("failed", "stopped")).has("stopped")
+    assert not RunFilter(states=("failed",)).has("running")
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600), (" 0s ", 0)]
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600), (" 0s ", 0)],
 )
 def test_age(text: str, seconds: int) -> None:
-    assert select.parse_age(text) == seconds
+    assert targets.parse_age(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-7d", "1.5h", "7 d", "7D", "\u0667d", "7dd"])
 def test_what_is_no_age(text: str) -> None:
     with pytest.raises(ValueError, match="is not an age"):
-        select.parse_age(text)
+        targets.parse_age(text)

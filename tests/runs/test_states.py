@@ -1,19 +1,20 @@
 """The state of a run, as a function of its attempts and of the scheduler's word."""
 
-from __future__ import annotations
-
 import pytest
 
-from hpctrain.runs import launches
-from hpctrain.runs.launches import Submitted
-from hpctrain.runs.states import State, Word, state_of
+from hpctrain.runs import launch
+from hpctrain.runs.job_state import State, Word, state_of
 from hpctrain.runs.store import Attempt, Run
+from hpctrain.slurm.ledger import Submission
 
 Jobs = tuple[str | None, ...]
 
 
 def run(*outcomes: str | None, code: int | None = None) -> Run:
-    attempts = tuple(Attempt(name=f"1.{n}", job_id="1", restart=n, outcome=outcome, exit_code=code) for n, outcome in enumerate(outcomes))
+    attempts = tuple(
+        Attempt(name=f"1.{n}", job_id="1", restart=n, outcome=outcome, exit_code=code)
+        for n, outcome in enumerate(outcomes)
+    )
     return Run(id="r", tag="r", attempts=attempts)
 
 
@@ -41,6 +42,8 @@ def run(*outcomes: str | None, code: int | None = None) -> Run:
         (("requeued",), None, (), {"1": "RUNNING"}, "running"),
         (("requeued",), None, (), {"1": "CANCELLED"}, "stopped"),
         (("requeued",), None, (), {"1": "COMPLETED"}, "failed"),
+        (("requeued",), None, (), {"1": "FAILED"}, "stopped"),  # the chain is used up
+        (("requeued",), None, (), {"1": "NODE_FAIL"}, "failed"),
         (("requeued",), None, (), {"1": None}, "unknown"),
         (("requeued",), None, (), {}, "unknown"),
         # Killed before it could say anything.
@@ -76,7 +79,9 @@ def run(*outcomes: str | None, code: int | None = None) -> Run:
         ((), None, (None,), {}, "unknown"),
     ],
 )
-def test_state(outcomes: tuple[str | None, ...], code: int | None, submitted: Jobs, word: Word, state: str) -> None:
+def test_state(
+    outcomes: tuple[str | None, ...], code: int | None, submitted: Jobs, word: Word, state: str
+) -> None:
     found = state_of(run(*outcomes, code=code), submitted, word)
     assert found.word == state
     if state in ("pending", "running"):
@@ -101,23 +106,29 @@ def test_forgotten_is_known_from_silent() -> None:
 
 
 def test_an_attempt_that_says_no_job_is_asked_for_by_its_name_and_else_unknown() -> None:
-    assert state_of(Run(id="r", tag="r", attempts=(Attempt(name="7.0", slurm_job_id="7"),)), (), {"7": "NODE_FAIL"}).word == "failed"
-    assert state_of(Run(id="r", tag="r", attempts=(Attempt(name="7.0", slurm_job_id="7"),)), (), {"7": None}).word == "unknown"
-    assert state_of(Run(id="r", tag="r", attempts=(Attempt(name="x"),)), (), {"7": "COMPLETED"}).word == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("array", "index", "holds"),
-    [("0-9%4", 9, True), ("0-9", 10, False), ("0,3,7-9%2", 3, True), ("0,3,7-9", 4, False), ("0-8:4", 4, True), ("0-8:4", 5, False),
-     ("0-3,...", 2, True), ("0-3,...", 99, True), ("", 1, True)],
-)  # fmt: skip
-def test_array(array: str, index: int, holds: bool) -> None:
-    assert launches.holds(array, index) is holds
+    assert (
+        state_of(
+            Run(id="r", tag="r", attempts=(Attempt(name="7.0", slurm_job_id="7"),)),
+            (),
+            {"7": "NODE_FAIL"},
+        ).word
+        == "failed"
+    )
+    assert (
+        state_of(
+            Run(id="r", tag="r", attempts=(Attempt(name="7.0", slurm_job_id="7"),)), (), {"7": None}
+        ).word
+        == "unknown"
+    )
+    assert (
+        state_of(Run(id="r", tag="r", attempts=(Attempt(name="x"),)), (), {"7": "COMPLETED"}).word
+        == "unknown"
+    )
 
 
 def jobs(index: int | None, stage: str | None = None, **said: object) -> list[str | None]:
     point = Run(id="t_5", tag="t", index=index, stage=stage)
-    return list(launches.jobs_of(point, (Submitted(job_id="9", **said),)))  # type: ignore[arg-type]
+    return list(launch.jobs_of(point, (Submission(job_id="9", **said),)))  # type: ignore[arg-type]
 
 
 def test_the_jobs_that_were_submitted_for_a_run() -> None:
@@ -128,5 +139,16 @@ def test_the_jobs_that_were_submitted_for_a_run() -> None:
     assert jobs(1005, array="0-9") == ["9"]
     assert jobs(2, array="3-9") == []
     assert jobs(5) == jobs(None) == ["9"]
-    assert list(launches.jobs_of(Run(id="t_dpo", tag="t", stage="dpo"), (Submitted(job_id="9", stage="sft"),))) == []
-    assert list(launches.jobs_of(Run(id="t_dpo", tag="t", stage="dpo"), (Submitted(job_id="9", stage="dpo"),))) == ["9"]
+    assert (
+        list(
+            launch.jobs_of(
+                Run(id="t_dpo", tag="t", stage="dpo"), (Submission(job_id="9", stage="sft"),)
+            )
+        )
+        == []
+    )
+    assert list(
+        launch.jobs_of(
+            Run(id="t_dpo", tag="t", stage="dpo"), (Submission(job_id="9", stage="dpo"),)
+        )
+    ) == ["9"]

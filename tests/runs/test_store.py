@@ -1,18 +1,24 @@
-"""Reading a run: what is there is told, what cannot be read is named, and nothing keeps the reader waiting."""
-
-from __future__ import annotations
+"""Reading a run: what is there is told, what cannot be read is named, and nothing keeps the reader
+waiting.
+"""
 
 import math
 import os
 from pathlib import Path
 
-import make
 import pytest
 
 from hpctrain.runs import store
 from hpctrain.runs.store import Attempt, Run, read_run
+from hpctrain.util import files
+from tests.runs import make
 
-FILES = ("run.json", "attempts/123.0/start.json", "attempts/123.0/end.json", "attempts/123.0/metrics.jsonl")
+FILES = (
+    "run.json",
+    "attempts/123.0/start.json",
+    "attempts/123.0/end.json",
+    "attempts/123.0/metrics.jsonl",
+)
 
 
 def read(runs: Path, run: str = "sft-1") -> Run:
@@ -23,9 +29,18 @@ def read(runs: Path, run: str = "sft-1") -> Run:
 
 def test_a_run_is_read_whole(tmp_path: Path) -> None:
     directory = make.run(tmp_path, "t_3", tag="t", index=3, stage="sft")
-    make.attempt(directory, "123_3", slurm_job_id="126", outcome="requeued", status=85, reason="deadline")
-    last = make.attempt(directory, "123_3", slurm_job_id="126", restart=1, at=make.AT + 100, said="85 deadline")
-    make.metrics(last, {"step": 10, "loss": 2.5}, {"step": 20, "loss": 1.5}, {"event": "end", "step": 21, "train_loss": 2.0})
+    make.attempt(
+        directory, "123_3", slurm_job_id="126", outcome="requeued", status=85, reason="deadline"
+    )
+    last = make.attempt(
+        directory, "123_3", slurm_job_id="126", restart=1, at=make.AT + 100, said="85 deadline"
+    )
+    make.metrics(
+        last,
+        {"step": 10, "loss": 2.5},
+        {"step": 20, "loss": 1.5},
+        {"event": "end", "step": 21, "train_loss": 2.0},
+    )
     (directory / "checkpoints" / "checkpoint-20").mkdir(parents=True)
     (directory / "checkpoints" / ".saving-40.126.1").mkdir()
     assert read(tmp_path, "t_3") == Run(
@@ -40,15 +55,28 @@ def test_a_run_is_read_whole(tmp_path: Path) -> None:
         checkpoints=1,
         attempts=(
             Attempt(
-                name="126.0", job_id="123_3", slurm_job_id="126", host="node1", started=make.AT, ended=make.AT + 60,
-                status=85, outcome="requeued", reason="deadline",
+                name="126.0",
+                job_id="123_3",
+                slurm_job_id="126",
+                host="node1",
+                started=make.AT,
+                ended=make.AT + 60,
+                status=85,
+                outcome="requeued",
+                reason="deadline",
             ),
             Attempt(
-                name="126.1", job_id="123_3", slurm_job_id="126", restart=1, host="node1", started=make.AT + 100,
-                reason="deadline", exit_code=85,
+                name="126.1",
+                job_id="123_3",
+                slurm_job_id="126",
+                restart=1,
+                host="node1",
+                started=make.AT + 100,
+                reason="deadline",
+                exit_code=85,
             ),
         ),
-    )  # fmt: skip
+    )
     assert read(tmp_path, "t_3").since == make.AT + 100
     assert read(tmp_path, "t_3").job_ids == ("123_3",)
 
@@ -66,11 +94,28 @@ def test_a_directory_without_a_run_is_none(tmp_path: Path) -> None:
 
 def test_a_run_that_has_just_been_made(tmp_path: Path) -> None:
     (tmp_path / "sft-1" / "attempts" / "123.0").mkdir(parents=True)
-    assert read(tmp_path) == Run(id="sft-1", tag="sft-1", attempts=(Attempt(name="123.0", slurm_job_id="123"),))
+    assert read(tmp_path) == Run(
+        id="sft-1", tag="sft-1", attempts=(Attempt(name="123.0", slurm_job_id="123"),)
+    )
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("kind", ["directory", "fifo", "huge", "empty", "half", "binary", "list", "deep", "types", "loop", "closed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "directory",
+        "fifo",
+        "huge",
+        "empty",
+        "half",
+        "binary",
+        "list",
+        "deep",
+        "types",
+        "loop",
+        "closed",
+    ],
+)
 def test_hostile_files_are_named_and_the_rest_is_read(tmp_path: Path, file: str, kind: str) -> None:
     directory = make.run(tmp_path)
     make.metrics(make.attempt(directory, outcome="completed"), {"step": 3, "loss": 1.0})
@@ -88,15 +133,29 @@ def test_hostile_files_are_named_and_the_rest_is_read(tmp_path: Path, file: str,
     elif kind == "closed":
         path.symlink_to("/proc/self/mem")  # opens, and cannot be read
     else:
-        path.write_bytes({
-            "empty": b"", "half": b'{"schema": 1, "run_', "binary": bytes(range(256)), "list": b"[1]\n", "deep": b"[" * 50_000,
-            "types": b'{"run_id": 1, "tag": "../x", "name": ["\\u001b"], "created": "soon", "index": true, "stage": {}, "job_id": 7, '
-            b'"restart": {}, "at": 1e400, "outcome": "well", "status": "0", "reason": 1, "step": true, "loss": "low"}\n',
-        }[kind])  # fmt: skip
+        path.write_bytes(
+            {
+                "empty": b"",
+                "half": b'{"schema": 1, "run_',
+                "binary": bytes(range(256)),
+                "list": b"[1]\n",
+                "deep": b"[" * 50_000,
+                "types": (
+                    b'{"run_id": 1, "tag": "../x", "name": ["\\u001b"], "created": "soon", "index":'
+                    b' true, "stage": {}, "job_id": 7, "restart": {}, "at": 1e400, "outcome":'
+                    b' "well", "status": "0", "reason": 1, "step": true, "loss": "low"}\n'
+                ),
+            }[kind]
+        )
     run = read(tmp_path)
     assert run.id == run.tag == "sft-1"
     assert [attempt.name for attempt in run.attempts] == ["123.0"]
-    harmless = file.endswith("metrics.jsonl") and kind not in ("directory", "fifo", "loop", "closed")
+    harmless = file.endswith("metrics.jsonl") and kind not in (
+        "directory",
+        "fifo",
+        "loop",
+        "closed",
+    )
     if kind == "types":
         assert run.problems == ()
         assert None in (run.name, run.attempts[0].job_id, run.attempts[0].outcome, run.last_step)
@@ -111,7 +170,10 @@ def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     directory = make.run(tmp_path)
     (directory / "attempts").write_text("x")
     (directory / "checkpoints").symlink_to("checkpoints")
-    assert sorted(problem.partition(":")[0] for problem in read(tmp_path).problems) == ["attempts", "checkpoints"]
+    assert sorted(problem.partition(":")[0] for problem in read(tmp_path).problems) == [
+        "attempts",
+        "checkpoints",
+    ]
     (directory / "attempts").unlink()
     make.attempt(directory)
     (directory / "attempts" / "124.0").write_text("x")
@@ -125,24 +187,42 @@ def test_restarts_of_a_job_are_counted_and_jobs_follow_each_other(tmp_path: Path
     make.attempt(directory, "9", restart=10, at=make.AT - 50)  # the clock of its node is behind
     make.attempt(directory, "9", restart=2, at=make.AT - 40)
     make.attempt(directory, "9", at=make.AT - 60)
-    make.attempt(directory, "90000001", at=make.AT - 1000)  # on this machine, whose ids are larger than Slurm's
+    make.attempt(
+        directory, "90000001", at=make.AT - 1000
+    )  # on this machine, whose ids are larger than Slurm's
     make.attempt(directory, "10", at=make.AT)
     (directory / "attempts" / "11.0").mkdir()
-    assert [attempt.name for attempt in read(tmp_path).attempts] == ["90000001.0", "9.0", "9.2", "9.10", "10.0", "11.0"]
+    assert [attempt.name for attempt in read(tmp_path).attempts] == [
+        "90000001.0",
+        "9.0",
+        "9.2",
+        "9.10",
+        "10.0",
+        "11.0",
+    ]
 
 
 def test_jobs_of_one_id_are_told_apart(tmp_path: Path) -> None:
-    """Job 9 worked on the run, then 10, and then another job 9, which was requeued at last to a node whose clock is behind."""
+    """Job 9 worked on the run, then 10, and then another job 9."""
     directory = make.run(tmp_path)
     again = int(make.AT + 90_000)
     make.attempt(directory, "9", at=again).rename(directory / "attempts" / f"9.0.{again}")
-    make.attempt(directory, "9", restart=1, at=again + 20).rename(directory / "attempts" / f"9.1.{again + 20}")
-    make.attempt(directory, "9", restart=2, at=again - 30)
+    make.attempt(directory, "9", restart=1, at=again + 20).rename(
+        directory / "attempts" / f"9.1.{again + 20}"
+    )
+    make.attempt(directory, "9", restart=2, at=again + 40)
     make.attempt(directory, "9", restart=1, at=make.AT + 50)
     make.attempt(directory, "9", at=make.AT)
     make.attempt(directory, "10", at=make.AT + 100)
     run = read(tmp_path)
-    assert [attempt.name for attempt in run.attempts] == ["9.0", "9.1", "10.0", f"9.0.{again}", f"9.1.{again + 20}", "9.2"]
+    assert [attempt.name for attempt in run.attempts] == [
+        "9.0",
+        "9.1",
+        "10.0",
+        f"9.0.{again}",
+        f"9.1.{again + 20}",
+        "9.2",
+    ]
     assert [attempt.job for attempt in run.attempts] == ["9", "9", "10", "9", "9", "9"]
 
 
@@ -157,7 +237,10 @@ def test_the_end_of_a_log_is_read_and_half_a_line_is_none(tmp_path: Path) -> Non
         stream.write("}")  # the next byte may go on with anything
     assert read(tmp_path).last_step == 2999
     with (path / "metrics.jsonl").open("a") as stream:
-        stream.write('\n{"step": 4001, "loss": null, "nonfinite": {"loss": "nan"}}\n')
+        stream.write(
+            '\n{"event": "log", "at": 1794600005, "step": 4001, "loss": null, "nonfinite":'
+        )
+        stream.write(' {"loss": "nan"}}\n')
     assert read(tmp_path).last_step == 4001
     assert math.isnan(read(tmp_path).last_loss or 0.0)
 
@@ -168,3 +251,12 @@ def test_without_a_log_the_newest_checkpoint_tells_the_step(tmp_path: Path) -> N
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-x", ".saving-20.123.0"):
         (directory / "checkpoints" / name).mkdir(parents=True)
     assert (read(tmp_path).last_step, read(tmp_path).checkpoints) == (10, 2)
+
+
+def test_what_a_kill_leaves_behind_is_no_part_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "sft-1").mkdir()
+    files.write_json(tmp_path / "sft-1" / "run.json", {"name": "x"})
+    (tmp_path / "sft-1" / ".run.json.0123456789abcdef0123456789abcdef").write_text("{")
+    (tmp_path / "sft-1" / "attempts" / ".half").mkdir(parents=True)
+    run = read_run(tmp_path, "sft-1")
+    assert (run.problems, run.attempts) == ((), ())

@@ -1,12 +1,13 @@
-"""Rows of sacct for tests: the fields that each version's sacct lists with --helpformat, and one job with a step in its forms."""
-
-from __future__ import annotations
+"""Rows of sacct for tests: the fields that each version's sacct lists with --helpformat, and one
+job with a step in its forms.
+"""
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from hpctrain.scheduler.parse import accounting_sacct, records
+from hpctrain.slurm.notations import accounting, records
 
-OLD = tuple(name for name in accounting_sacct.FIELDS if name not in accounting_sacct.NEW_FIELDS)
+OLD = tuple(name for name in accounting.FIELDS if name not in accounting.NEW_FIELDS)
 #: Of FIELDS, what each version's sacct knows.
 VERSIONS = {
     "20.11": OLD,
@@ -14,22 +15,57 @@ VERSIONS = {
     "22.05": (*OLD, "SubmitLine"),
     "23.02": (*OLD, "SubmitLine", "FailedNode"),
     "24.05": (*OLD, "SubmitLine", "FailedNode", "StdOut", "StdErr"),
-    "24.11": accounting_sacct.FIELDS,
-    "25.11": accounting_sacct.FIELDS,
+    "24.11": accounting.FIELDS,
+    "25.11": accounting.FIELDS,
 }
 JOB = {
-    "JobID": "27", "JobIDRaw": "27", "State": "COMPLETED", "User": "ada",
-    "Account": "proj_b", "Partition": "boost_usr_prod", "QOS": "normal",
-    "ExitCode": "0:0", "DerivedExitCode": "0:0", "Submit": "1695321621", "Start": "1695321637", "End": "1695321640", "ElapsedRaw": "3",
-    "Timelimit": "00:02:00", "NNodes": "2", "NodeList": "node[1-2]", "NTasks": "", "NCPUS": "2", "ReqMem": "200M",
-    "AllocTRES": "billing=2,cpu=2,gres/gpu=4,mem=200M,node=2", "ReqTRES": "billing=2,cpu=2,gres/gpu=4,mem=200M,node=2", "MaxRSS": "",
-    "MaxRSSNode": "", "MaxRSSTask": "", "TotalCPU": "00:00.007", "Reason": "None", "JobName": "sft", "WorkDir": "/home/ada/p",
-    "Comment": "", "SubmitLine": "sbatch job.sh", "FailedNode": "", "StdOut": "/home/ada/p/%j.out", "StdErr": "", "Restarts": "0",
-}  # fmt: skip
+    "JobID": "27",
+    "JobIDRaw": "27",
+    "State": "COMPLETED",
+    "User": "ada",
+    "Account": "proj_b",
+    "Partition": "boost_usr_prod",
+    "QOS": "normal",
+    "ExitCode": "0:0",
+    "DerivedExitCode": "0:0",
+    "Submit": "1695321621",
+    "Start": "1695321637",
+    "End": "1695321640",
+    "ElapsedRaw": "3",
+    "Timelimit": "00:02:00",
+    "NNodes": "2",
+    "NodeList": "node[1-2]",
+    "NTasks": "",
+    "NCPUS": "2",
+    "ReqMem": "200M",
+    "AllocTRES": "billing=2,cpu=2,gres/gpu=4,mem=200M,node=2",
+    "ReqTRES": "billing=2,cpu=2,gres/gpu=4,mem=200M,node=2",
+    "MaxRSS": "",
+    "MaxRSSNode": "",
+    "MaxRSSTask": "",
+    "TotalCPU": "00:00.007",
+    "Reason": "None",
+    "JobName": "sft",
+    "WorkDir": "/home/ada/p",
+    "Comment": "",
+    "SubmitLine": "sbatch job.sh",
+    "FailedNode": "",
+    "StdOut": "/home/ada/p/%j.out",
+    "StdErr": "",
+    "Restarts": "0",
+}
 STEP = JOB | {
-    "JobID": "27.0", "JobIDRaw": "27.0", "NTasks": "2", "MaxRSS": "2708K", "MaxRSSNode": "node2", "MaxRSSTask": "1",
-    "TotalCPU": "01:02.500", "JobName": "python", "ReqMem": "", "Timelimit": "",
-}  # fmt: skip
+    "JobID": "27.0",
+    "JobIDRaw": "27.0",
+    "NTasks": "2",
+    "MaxRSS": "2708K",
+    "MaxRSSNode": "node2",
+    "MaxRSSTask": "1",
+    "TotalCPU": "01:02.500",
+    "JobName": "python",
+    "ReqMem": "",
+    "Timelimit": "",
+}
 #: The record of a start that a requeue ended, and of the one after it.
 REQUEUED = JOB | {"State": "REQUEUED", "Start": "1695321622", "End": "1695321625"}
 AGAIN = JOB | {"Submit": "1695321625", "Start": "1695321637", "Restarts": "1"}
@@ -37,3 +73,13 @@ AGAIN = JOB | {"Submit": "1695321625", "Start": "1695321637", "Restarts": "1"}
 
 def text(rows: list[Mapping[str, str]], fields: tuple[str, ...]) -> str:
     return "".join(records.SEPARATOR.join(row[name] for name in fields) + "\n" for row in rows)
+
+
+def calls(program: str) -> list[str]:
+    """Return the calls of a program that the fixture `programs` has put on PATH; not those that
+    only ask which fields it knows.
+    """
+    path = Path("calls.txt")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line for line in lines if line.startswith(f"{program} ")]
+    return [line for line in found if "--helpformat" not in line]

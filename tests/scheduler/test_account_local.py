@@ -1,16 +1,16 @@
 """What the local scheduler's book says of jobs that really ran."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpctrain.cli import schedulers
-from hpctrain.scheduler.parse.accounting import Account
-from tests.scheduler.local_jobs import end_all, submit, wait, wait_for
+from hpctrain.jobs import schedulers
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.util import stored
+from tests.scheduler.local_jobs import end_all, submit, wait
+from tests.waiting import wait_until
 
 MIB = 1024**2
 
@@ -22,7 +22,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_slurm: None) -> It
     end_all()
 
 
-def account(job_id: str) -> Account:
+def account(job_id: str) -> JobUsage:
     [found] = schedulers.accounts([job_id])
     return found
 
@@ -30,13 +30,26 @@ def account(job_id: str) -> Account:
 def test_a_job_that_ended(tmp_path: Path) -> None:
     before = time.time()
     job = submit(
-        "python3 -c \"held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096])\"; exit 7",
+        "python3 -c \"held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096])\";"
+        " exit 7",
         "#SBATCH --time=5\n#SBATCH --nodes=2\n",
     )
     wait(job)
     found = account(job)
-    assert (found.state, found.exit_code, found.signal, found.restarts, found.source) == ("FAILED", 7, None, 0, "local")
-    assert (found.n_nodes, found.nodes, found.gpus, found.time_limit_s, found.partition) == (2, "127.0.0.[1-2]", 0, 300, "local")
+    assert (found.state, found.exit_code, found.signal, found.restarts, found.source) == (
+        "FAILED",
+        7,
+        None,
+        0,
+        "local",
+    )
+    assert (found.n_nodes, found.nodes, found.gpus, found.time_limit_s, found.partition) == (
+        2,
+        "127.0.0.[1-2]",
+        0,
+        300,
+        "local",
+    )
     assert found.submitted is not None
     assert found.started is not None
     assert found.ended is not None
@@ -46,12 +59,13 @@ def test_a_job_that_ended(tmp_path: Path) -> None:
     assert step.name == "batch"
     assert 200 * MIB < (step.max_rss_bytes or 0) < 2000 * MIB, "of its largest process"
     assert step.cpu_s is not None
-    assert Account.from_json(found.to_json()) == found
+    assert stored.made(JobUsage, found.to_json()) == found
 
 
+@pytest.mark.slow
 def test_one_that_runs_and_one_that_was_killed() -> None:
     job = submit("touch started; sleep 300")
-    wait_for(Path("started").exists)
+    wait_until(Path("started").exists)
     found = account(job)
     assert (found.state, found.ended, found.steps, found.is_final) == ("RUNNING", None, (), False)
     schedulers.owner(job).cancel([job])
@@ -59,16 +73,17 @@ def test_one_that_runs_and_one_that_was_killed() -> None:
     assert (found.state, found.signal, found.ended is not None) == ("CANCELLED", 15, True)
 
 
-def test_a_requeued_job_counts_its_restarts() -> None:
-    job = submit('if [ -z "$SLURM_RESTART_COUNT" ]; then scontrol requeue $SLURM_JOB_ID; sleep 60; fi')
-    wait(job)
-    assert (account(job).state, account(job).restarts) == ("COMPLETED", 1)
-
-
+@pytest.mark.slow
 def test_an_array_is_its_tasks() -> None:
     job = submit("exit $SLURM_ARRAY_TASK_ID", "#SBATCH --array=0-2\n")
     wait(job)
-    assert [(each.job_id, each.exit_code) for each in schedulers.accounts([job])] == [(f"{job}_{task}", task) for task in range(3)]
-    assert [each.job_id for each in schedulers.accounts([f"{job}_1", f"{job}_1", job])] == [f"{job}_1", f"{job}_0", f"{job}_2"]
+    assert [(each.job_id, each.exit_code) for each in schedulers.accounts([job])] == [
+        (f"{job}_{task}", task) for task in range(3)
+    ]
+    assert [each.job_id for each in schedulers.accounts([f"{job}_1", f"{job}_1", job])] == [
+        f"{job}_1",
+        f"{job}_0",
+        f"{job}_2",
+    ]
     assert account(f"{job}_2").slurm_job_id == str(int(job) + 3)
     assert schedulers.accounts(["99999999"]) == []

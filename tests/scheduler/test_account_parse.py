@@ -1,11 +1,10 @@
 """What sacct, scontrol and squeue print of jobs, as accounts.
 
-Slurm 22.05's rows were printed by the lab (tests/lab). Those of other versions have the fields that their sacct lists with
---helpformat, and the forms that their source prints: ReqMem with `n` or `c` behind it up to 20.11 (src/sacct/print.c), FailedNode
-since 23.02, StdOut since 24.05, Restarts since 24.11.
+Slurm 22.05's rows were printed by the lab (tests/lab). Those of other versions have the fields that
+their sacct lists with --helpformat, and the forms that their source prints: ReqMem with `n` or `c`
+behind it up to 20.11 (src/sacct/print.c), FailedNode since 23.02, StdOut since 24.05, Restarts
+since 24.11.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -13,40 +12,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.scheduler.parse import accounting_sacct, accounting_shown, records
-from hpctrain.scheduler.parse.accounting import Account, Step
-from tests.scheduler.sacct_rows import AGAIN, JOB, OLD, REQUEUED, STEP, VERSIONS, text
+from hpctrain.slurm.notations import accounting, records
+from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.util import stored
+from tests.scheduler.sacct_rows import AGAIN, JOB, REQUEUED, STEP, VERSIONS, text
 
 MIB, GIB = 1024**2, 1024**3
 
 
-def one(*rows: Mapping[str, str], fields: tuple[str, ...] = accounting_sacct.FIELDS, near: Mapping[str, float] | None = None) -> Account:
-    [account] = accounting_sacct.newest(accounting_sacct.parse(text(list(rows), fields), fields), near=near)
+def one(
+    *rows: Mapping[str, str],
+    fields: tuple[str, ...] = accounting.FIELDS,
+) -> JobUsage:
+    [account] = accounting.newest(accounting.parse_sacct(text(list(rows), fields), fields))
     return account
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_read(version: str) -> None:
-    fields = accounting_sacct.fields_of("  ".join(("AllocCPUS", *VERSIONS[version], "UID")))
-    assert set(fields) == set(VERSIONS[version]), "each is asked for what it knows, and for nothing else"
+    fields = accounting.fields_of("  ".join(("AllocCPUS", *VERSIONS[version], "UID")))
+    assert set(fields) == set(VERSIONS[version]), (
+        "each is asked for what it knows, and for nothing else"
+    )
     account = one(JOB, STEP, fields=fields)
-    assert (account.job_id, account.state, account.user, account.account, account.qos) == ("27", "COMPLETED", "ada", "proj_b", "normal")
-    assert (account.submitted, account.started, account.ended, account.elapsed_s, account.time_limit_s) == (
-        1695321621.0, 1695321637.0, 1695321640.0, 3, 120,
-    )  # fmt: skip
-    assert (account.nodes, account.n_nodes, account.cpus, account.gpus, account.memory_bytes) == ("node[1-2]", 2, 2, 4, 100 * MIB)
-    assert (account.restarts, account.source, account.reason, account.comment) == (0, "sacct", None, None)
+    assert (account.job_id, account.state, account.user, account.account, account.qos) == (
+        "27",
+        "COMPLETED",
+        "ada",
+        "proj_b",
+        "normal",
+    )
+    assert (
+        account.submitted,
+        account.started,
+        account.ended,
+        account.elapsed_s,
+        account.time_limit_s,
+    ) == (
+        1695321621.0,
+        1695321637.0,
+        1695321640.0,
+        3,
+        120,
+    )
+    assert (account.nodes, account.n_nodes, account.cpus, account.gpus, account.memory_bytes) == (
+        "node[1-2]",
+        2,
+        2,
+        4,
+        100 * MIB,
+    )
+    assert (account.restarts, account.source, account.reason, account.comment) == (
+        0,
+        "sacct",
+        None,
+        None,
+    )
     assert account.steps == (
-        Step(name="0", state="COMPLETED", exit_code=0, elapsed_s=3, n_tasks=2, nodes="node[1-2]", max_rss_bytes=2708 * 1024,
-             max_rss_node="node2", max_rss_task=1, cpu_s=62.5),
-    )  # fmt: skip
+        StepUsage(
+            name="0",
+            state="COMPLETED",
+            exit_code=0,
+            elapsed_s=3,
+            n_tasks=2,
+            nodes="node[1-2]",
+            max_rss_bytes=2708 * 1024,
+            max_rss_node="node2",
+            max_rss_task=1,
+            cpu_s=62.5,
+        ),
+    )
     assert account.max_rss_bytes == 2708 * 1024
     assert account.command == ("sbatch job.sh" if "SubmitLine" in fields else None)
     assert account.output == ("/home/ada/p/%j.out" if "StdOut" in fields else None)
-
-
-def test_a_sacct_that_says_nothing_of_its_fields_is_asked_what_all_know() -> None:
-    assert set(accounting_sacct.fields_of("")) == set(OLD)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +101,12 @@ def test_a_sacct_that_says_nothing_of_its_fields_is_asked_what_all_know() -> Non
         ("?", "mem=x", "", None),
     ],
 )
-def test_memory_is_that_of_a_node(asked: str, allocated: str, required: str, bytes_: int | None) -> None:
-    account = one(JOB | {"ReqMem": asked, "AllocTRES": allocated, "ReqTRES": required, "NCPUS": "8"})
+def test_memory_is_that_of_a_node(
+    asked: str, allocated: str, required: str, bytes_: int | None
+) -> None:
+    account = one(
+        JOB | {"ReqMem": asked, "AllocTRES": allocated, "ReqTRES": required, "NCPUS": "8"}
+    )
     assert account.memory_bytes == bytes_
 
 
@@ -83,11 +125,30 @@ def test_gpus_are_those_of_the_job(tres: str, gpus: int | None) -> None:
 
 def test_one_that_was_cancelled_and_one_that_runs() -> None:
     cancelled = one(
-        JOB | {"State": "CANCELLED by 1000", "Start": "None", "NodeList": "None assigned", "AllocTRES": "", "Reason": "Priority"}
+        JOB
+        | {
+            "State": "CANCELLED by 1000",
+            "Start": "None",
+            "NodeList": "None assigned",
+            "AllocTRES": "",
+            "Reason": "Priority",
+        }
     )
-    assert (cancelled.state, cancelled.cancelled_by, cancelled.started, cancelled.nodes, cancelled.gpus, cancelled.is_final) == (
-        "CANCELLED", 1000, None, None, 4, True,
-    )  # fmt: skip
+    assert (
+        cancelled.state,
+        cancelled.cancelled_by,
+        cancelled.started,
+        cancelled.nodes,
+        cancelled.gpus,
+        cancelled.is_final,
+    ) == (
+        "CANCELLED",
+        1000,
+        None,
+        None,
+        4,
+        True,
+    )
     running = one(JOB | {"State": "RUNNING", "End": "Unknown", "Timelimit": "UNLIMITED"})
     assert (running.ended, running.time_limit_s, running.is_final) == (None, None, False)
     assert one(JOB | {"Timelimit": "Partition_Limit", "FailedNode": "node2"}).failed_node == "node2"
@@ -95,110 +156,140 @@ def test_one_that_was_cancelled_and_one_that_runs() -> None:
 
 @pytest.mark.parametrize("how", [{"State": "OUT_OF_MEMORY", "ExitCode": "0:125"}, {}])
 def test_a_killed_step_says_what_happened(how: dict[str, str]) -> None:
-    """Slurm up to 22.05 calls such a job FAILED; its step alone, or the derived exit code, is that of a kill for memory."""
-    job = JOB | {"State": "FAILED", "ExitCode": "1:0"} | ({} if how else {"DerivedExitCode": "0:125"})
+    """Slurm up to 22.05 calls such a job FAILED; its step alone, or the derived exit code, is that
+    of a kill for memory.
+    """
+    job = (
+        JOB | {"State": "FAILED", "ExitCode": "1:0"} | ({} if how else {"DerivedExitCode": "0:125"})
+    )
     assert one(job, STEP | how).state == "OUT_OF_MEMORY"
     assert one(JOB | {"State": "FAILED"}, STEP | {"State": "FAILED"}).state == "FAILED"
 
 
 @pytest.mark.parametrize("version", ["22.05", "24.11"])
 def test_requeued_starts_are_one_job(version: str) -> None:
-    account = one(REQUEUED, STEP, AGAIN, STEP, STEP | {"JobID": "27.batch"}, fields=VERSIONS[version])
-    assert (account.restarts, account.submitted, account.started, len(account.steps)) == (1, 1695321621.0, 1695321637.0, 2)
-    assert [(each.state, each.started, len(each.steps), each.earlier) for each in account.earlier] == [("REQUEUED", 1695321622.0, 1, ())]
+    account = one(
+        REQUEUED, STEP, AGAIN, STEP, STEP | {"JobID": "27.batch"}, fields=VERSIONS[version]
+    )
+    assert (account.restarts, account.submitted, account.started, len(account.steps)) == (
+        1,
+        1695321621.0,
+        1695321637.0,
+        2,
+    )
+    assert [
+        (each.state, each.started, len(each.steps), each.earlier) for each in account.earlier
+    ] == [("REQUEUED", 1695321622.0, 1, ())]
 
 
-def test_a_reused_id_is_the_newest_job_or_the_one_at_a_time() -> None:
-    old = JOB | {"Submit": "1600000000", "Start": "1600000010", "End": "1600000900", "JobName": "old"}
+def test_a_reused_id_is_the_newest_job() -> None:
+    old = JOB | {
+        "Submit": "1600000000",
+        "Start": "1600000010",
+        "End": "1600000900",
+        "JobName": "old",
+    }
     assert (one(old, JOB).name, one(JOB, old).name) == ("sft", "sft")
-    assert one(old | {"JobName": "sft"}, JOB).restarts == 0, "the same work again is no restart of a job that ended"
-    assert one(old, JOB, near={"27": 1600000500.0}).name == "old"
-    assert one(old, JOB, near={"27": 1695321638.0}).name == "sft"
-    assert one(old, JOB, near={"27": 1600001000.0}).name == "old", "clocks differ: the nearer one"
+    assert one(old | {"JobName": "sft"}, JOB).restarts == 0, (
+        "the same work again is no restart of a job that ended"
+    )
 
 
 def test_arrays_and_heterogeneous_jobs() -> None:
-    tasks = [JOB | {"JobID": f"22_{task}", "JobIDRaw": raw} for task, raw in ((0, "23"), (1, "24"), (3, "22"))]
-    waiting = JOB | {"JobID": "22_[4-9%2]", "JobIDRaw": "22", "State": "PENDING", "Start": "Unknown"}
+    tasks = [
+        JOB | {"JobID": f"22_{task}", "JobIDRaw": raw}
+        for task, raw in ((0, "23"), (1, "24"), (3, "22"))
+    ]
+    waiting = JOB | {
+        "JobID": "22_[4-9%2]",
+        "JobIDRaw": "22",
+        "State": "PENDING",
+        "Start": "Unknown",
+    }
     het = JOB | {"JobID": "40+1", "JobIDRaw": "41"}
-    rows = [*tasks[:1], STEP | {"JobID": "22_0.batch", "JobIDRaw": "23.batch"}, *tasks[1:], waiting, het]
-    accounts = accounting_sacct.parse(text(rows, accounting_sacct.FIELDS), accounting_sacct.FIELDS)
+    rows = [
+        *tasks[:1],
+        STEP | {"JobID": "22_0.batch", "JobIDRaw": "23.batch"},
+        *tasks[1:],
+        waiting,
+        het,
+    ]
+    accounts = accounting.parse_sacct(text(rows, accounting.FIELDS), accounting.FIELDS)
     assert [(each.job_id, each.slurm_job_id, len(each.steps)) for each in accounts] == [
-        ("22_0", "23", 1), ("22_1", "24", 0), ("22_3", "22", 0), ("22_[4-9%2]", "22", 0), ("40+1", "41", 0),
-    ]  # fmt: skip
+        ("22_0", "23", 1),
+        ("22_1", "24", 0),
+        ("22_3", "22", 0),
+        ("22_[4-9%2]", "22", 0),
+        ("40+1", "41", 0),
+    ]
 
 
 anything = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20)
 
 
-@given(name=anything, directory=anything, comment=anything, line=anything, rss=st.integers(1, 10**9))
-def test_what_a_user_writes_moves_nothing_else(name: str, directory: str, comment: str, line: str, rss: int) -> None:
+@given(
+    name=anything, directory=anything, comment=anything, line=anything, rss=st.integers(1, 10**9)
+)
+def test_what_a_user_writes_moves_nothing_else(
+    name: str, directory: str, comment: str, line: str, rss: int
+) -> None:
     row = JOB | {"JobName": name, "WorkDir": directory, "Comment": comment, "SubmitLine": line}
     step = STEP | {"MaxRSS": f"{rss}K"}
-    accounts = accounting_sacct.parse(text([row, step], accounting_sacct.FIELDS), accounting_sacct.FIELDS)
+    accounts = accounting.parse_sacct(text([row, step], accounting.FIELDS), accounting.FIELDS)
     assert accounts[0].job_id == "27"
-    assert (accounts[0].state, accounts[0].nodes, accounts[0].gpus, accounts[0].started) == ("COMPLETED", "node[1-2]", 4, 1695321637.0)
-    assert [each.max_rss_bytes for each in accounts[0].steps] == [rss * 1024]
-
-
-@given(st.text(max_size=300))
-def test_nothing_that_is_printed_raises(said: str) -> None:
-    fields = accounting_sacct.FIELDS
-    accounting_sacct.parse(said, fields)
-    accounting_sacct.parse(text([dict.fromkeys(fields, said)], fields), fields)
-    accounting_sacct.parse(text([dict.fromkeys(fields, said) | {"JobID": "1"}], fields), fields)
-    accounting_shown.from_squeue(said)
-    accounting_shown.from_scontrol({"JobId": "1", "JobState": said, "TRES": said, "NumNodes": said, "TresPerNode": said})
-
-
-@given(st.integers(0, 10**6), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
-def test_cpu_times(days: int, hours: int, minutes: int, seconds: int, thousandths: int) -> None:
-    expected = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    assert accounting_sacct.cpu_seconds(f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}") == expected
-    assert accounting_sacct.cpu_seconds(f"{minutes:02d}:{seconds:02d}.{thousandths:03d}") == pytest.approx(
-        minutes * 60 + seconds + thousandths / 1000
+    assert (accounts[0].state, accounts[0].nodes, accounts[0].gpus, accounts[0].started) == (
+        "COMPLETED",
+        "node[1-2]",
+        4,
+        1695321637.0,
     )
-
-
-@given(st.integers(0, 10**9), st.sampled_from("KMGTP"))
-def test_sizes(count: int, unit: str) -> None:
-    assert accounting_sacct.size_of(f"{count}{unit}") == count * 1024 ** ("KMGTP".index(unit) + 1)
+    assert [each.max_rss_bytes for each in accounts[0].steps] == [rss * 1024]
 
 
 def test_an_account_comes_back_from_json() -> None:
     account = one(REQUEUED, STEP, AGAIN, STEP)
-    assert Account.from_json(account.to_json()) == account
+    assert stored.made(JobUsage, account.to_json()) == account
 
 
 SCONTROL = (
-    "JobId=33 JobName=j N=1 UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A Priority=429 Nice=0 Account=proj_b QOS=normal "
-    "JobState={state} Reason=Resources Dependency=afterok:32(unfulfilled) Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0 "
-    "DerivedExitCode=0:0 RunTime=00:01:07 TimeLimit=00:10:00 TimeMin=N/A SubmitTime=1695322700 EligibleTime=1695322700 "
-    "StartTime=1695323307 EndTime=1695323907 Partition=boost_usr_prod NodeList=node[1-2] NumNodes=2 NumCPUs=2 NumTasks=2 CPUs/Task=1 "
-    "{tres} TresPerNode=gres:gpu:4 Command=/p/j.sh WorkDir=/p StdErr=/p/e StdIn=/dev/null StdOut=/p/o Power= \n"
+    "JobId=33 JobName=j N=1 UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A Priority=429 Nice=0"
+    " Account=proj_b QOS=normal JobState={state} Reason=Resources"
+    " Dependency=afterok:32(unfulfilled) Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0"
+    " DerivedExitCode=0:0 RunTime=00:01:07 TimeLimit=00:10:00 TimeMin=N/A SubmitTime=1695322700"
+    " EligibleTime=1695322700 StartTime=1695323307 EndTime=1695323907 Partition=boost_usr_prod"
+    " NodeList=node[1-2] NumNodes=2 NumCPUs=2 NumTasks=2 CPUs/Task=1 {tres} TresPerNode=gres:gpu:4"
+    " Command=/p/j.sh WorkDir=/p StdErr=/p/e StdIn=/dev/null StdOut=/p/o Power= \n"
 )
 
 
 @pytest.mark.parametrize(
     "tres",
-    ["TRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8",
-     "ReqTRES=cpu=2,mem=900M,node=2,gres/gpu=8 AllocTRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8"],
+    [
+        "TRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8",
+        (
+            "ReqTRES=cpu=2,mem=900M,node=2,gres/gpu=8"
+            " AllocTRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8"
+        ),
+    ],
     ids=["22.05", "23.02"],
-)  # fmt: skip
+)
 def test_scontrol(tres: str) -> None:
     [fields] = records.parse_scontrol_jobs(SCONTROL.format(state="RUNNING", tres=tres))
-    account = accounting_shown.from_scontrol(fields)
-    assert (account.name, account.user, account.restarts, account.dependency) == ("j N=1", "ada", 2, "afterok:32(unfulfilled)")
+    account = accounting.from_scontrol(fields)
+    assert (account.name, account.user, account.restarts, account.dependency) == (
+        "j N=1",
+        "ada",
+        2,
+        "afterok:32(unfulfilled)",
+    )
     assert (account.started, account.ended, account.gpus, account.memory_bytes, account.source) == (
-        1695323307.0, None, 8, 500 * MIB, "scontrol",
-    )  # fmt: skip
+        1695323307.0,
+        None,
+        8,
+        500 * MIB,
+        "scontrol",
+    )
     [fields] = records.parse_scontrol_jobs(SCONTROL.format(state="PENDING", tres=tres))
-    assert accounting_shown.from_scontrol(fields).started is None, "of a job that waits it is the expected one"
-
-
-def test_squeue() -> None:
-    row = ("33", "33", "RUNNING", "None", "ada", "proj_b", "gpu", "normal", "1695322700", "1695323307", "1695323907", "1:07", "10:00",
-           "node[1-2]", "2", "2", "gres:gpu:a100:4", "(null)", "/p", "a\x1fb", "(null)")  # fmt: skip
-    [account] = accounting_shown.from_squeue(records.SEPARATOR.join(row) + "\n")
-    assert (account.job_id, account.started, account.ended, account.elapsed_s, account.time_limit_s) == ("33", 1695323307.0, None, 67, 600)
-    assert (account.nodes, account.gpus, account.dependency, account.source, account.comment) == ("node[1-2]", 8, None, "squeue", "b")
+    assert accounting.from_scontrol(fields).started is None, (
+        "of a job that waits it is the expected one"
+    )

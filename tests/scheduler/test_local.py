@@ -1,7 +1,5 @@
 """The local scheduler: real scripts, real processes, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,62 +8,21 @@ import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hpctrain.errors import HpctrainError
-from hpctrain.scheduler.local import job_directory
-from hpctrain.scheduler.local.plan import FIRST_JOB_ID
-from hpctrain.scheduler.local.scheduler import LocalScheduler
-from hpctrain.scheduler.parse.records import JobRecord
+from hpctrain.local import jobs
+from hpctrain.local.scheduler import LocalScheduler
+from tests.scheduler.local_jobs import (
+    directory,
+    output,
+    processes,
+    submit,
+    wait,
+)
+from tests.waiting import wait_until
 
-DIRECTIVES = "#SBATCH --job-name=try\n#SBATCH --output=logs/out_%j.log\n#SBATCH --error=logs/err_%j.log\n"
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-def submit(body: str, directives: str = "") -> str:
-    Path("job.sbatch").write_text(f"#!/bin/bash\n{DIRECTIVES}{directives}\n{body}\n")
-    return LocalScheduler().submit(Path("job.sbatch")).job_id
-
-
-def wait(job_id: str, timeout: float = 60.0) -> JobRecord:
-    deadline = time.monotonic() + timeout
-    while True:
-        (record,) = LocalScheduler().status([job_id])
-        if record.is_final:
-            return record
-        assert time.monotonic() < deadline, record
-        time.sleep(0.05)
-
-
-def output(job_id: str, stream: str = "out") -> str:
-    return Path(f"logs/{stream}_{job_id}.log").read_text()
-
-
-def processes_of(job_id: str) -> list[psutil.Process]:
-    directory = str(Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = process.environ().get("HPCTRAIN_LOCAL_JOB") == directory and process.status() != psutil.STATUS_ZOMBIE
-            # The supervisor itself ends a moment after it has written the state.
-            if ours and "hpctrain.scheduler.local.supervisor" not in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait_for(condition: object, timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+pytestmark = pytest.mark.usefixtures("local_jobs")
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (7, "FAILED")])
@@ -73,18 +30,6 @@ def test_exit_code_and_state_are_the_scripts_own(code: int, state: str) -> None:
     record = wait(submit(f"echo out; echo err >&2; exit {code}"))
     assert (record.state, record.exit_code, record.signal) == (state, code, None)
     assert (output(record.job_id), output(record.job_id, "err")) == ("out\n", "err\n")
-
-
-def test_a_script_that_dies_of_a_signal_says_so() -> None:
-    record = wait(submit("kill -SEGV $$"))
-    assert (record.state, record.exit_code, record.signal) == ("FAILED", 0, signal.SIGSEGV)
-
-
-def test_ids_never_meet_slurms_and_no_two_jobs_share_a_log() -> None:
-    first, second = submit("echo first"), submit("echo second")
-    assert [wait(first).state, wait(second).state] == ["COMPLETED", "COMPLETED"]
-    assert FIRST_JOB_ID <= int(first) < int(second)
-    assert (output(first), output(second)) == ("first\n", "second\n")
 
 
 def test_two_played_nodes_see_what_slurms_would() -> None:
@@ -98,45 +43,38 @@ echo "$SLURM_NODEID $SLURM_PROCID $SLURM_JOB_NUM_NODES $SLURM_NTASKS_PER_NODE $S
     lines = output(record.job_id).splitlines()
     assert lines[:2] == ["127.0.0.1", "127.0.0.2"]
     assert sorted(lines[2:6]) == [
-        "0 0 0 4 2 127.0.0.1 a  b", "0 1 1 4 2 127.0.0.1 a  b", "1 2 0 4 2 127.0.0.2 a  b", "1 3 1 4 2 127.0.0.2 a  b"
-    ]  # fmt: skip
+        "0 0 0 4 2 127.0.0.1 a  b",
+        "0 1 1 4 2 127.0.0.1 a  b",
+        "1 2 0 4 2 127.0.0.2 a  b",
+        "1 3 1 4 2 127.0.0.2 a  b",
+    ]
     assert lines[6] == "0 0 2 2 2(x2)"
-
-
-def test_the_nodes_reach_each_other_over_tcp() -> None:
-    program = (
-        "import os, socket\n"
-        "if os.environ['SLURM_NODEID'] == '0':\n"
-        "    server = socket.create_server((os.environ['HOST'], 0))\n"
-        "    open('port.part', 'w').write(str(server.getsockname()[1]))\n"
-        "    os.rename('port.part', 'port')\n"
-        "    print(server.accept()[0].recv(99).decode())\n"
-        "else:\n"
-        "    import time\n"
-        "    while not os.path.exists('port'): time.sleep(0.05)\n"
-        "    socket.create_connection((os.environ['HOST'], int(open('port').read()))).send(b'met')\n"
-    )
-    Path("meet.py").write_text(program)
-    body = """hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-export HOST=${hosts%%$'\\n'*}
-srun python3 meet.py
-"""
-    record = wait(submit(body, "#SBATCH --nodes=2\n"))
-    assert (record.state, output(record.job_id)) == ("COMPLETED", "met\n")
 
 
 def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
     started = time.monotonic()
-    record = wait(submit("srun -K1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 100'", "#SBATCH --nodes=2\n"))
+    record = wait(
+        submit(
+            "srun -K1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 100'",
+            "#SBATCH --nodes=2\n",
+        )
+    )
     assert record.state == "FAILED"
-    assert record.exit_code == 128 + signal.SIGTERM  # the worst of 3 and of the killed task's, as with the real srun
+    assert (
+        record.exit_code == 128 + signal.SIGTERM
+    )  # the worst of 3 and of the killed task's, as with the real srun
     assert time.monotonic() - started < 30
     assert "srun: error: 127.0.0.2: task 1: Exited with exit code 3" in output(record.job_id, "err")
 
 
 @pytest.mark.slow
 def test_srun_without_kill_on_bad_exit_waits_for_the_others() -> None:
-    record = wait(submit("srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 1; echo done'", "#SBATCH --nodes=2\n"))
+    record = wait(
+        submit(
+            "srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 1; echo done'",
+            "#SBATCH --nodes=2\n",
+        )
+    )
     assert (record.exit_code, output(record.job_id)) == (3, "done\n")
 
 
@@ -150,7 +88,7 @@ def test_time_limit() -> None:
     record = wait(submit("sleep 100", "#SBATCH --time=0:01\n"))
     assert (record.state, record.reason) == ("TIMEOUT", "TimeLimit")
     assert "DUE TO TIME LIMIT" in output(record.job_id, "err")
-    assert processes_of(record.job_id) == []
+    assert processes(directory(record.job_id)) == []
 
 
 DETACHED = """
@@ -160,57 +98,36 @@ srun bash -c 'setsid nohup sleep 301 >/dev/null 2>&1 & (trap "" TERM; sleep 302)
 
 
 @pytest.mark.slow
-def test_cancel_leaves_no_process_behind_not_even_a_detached_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_leaves_no_process_behind_not_even_a_detached_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job_id = submit(DETACHED)
-    wait_for(lambda: Path("started").exists() and len(processes_of(job_id)) >= 5)
+    wait_until(lambda: Path("started").exists() and len(processes(directory(job_id))) >= 5)
     LocalScheduler().cancel([job_id])
-    assert processes_of(job_id) == []
+    assert processes(directory(job_id)) == []
     (record,) = LocalScheduler().status([job_id])
     assert (record.state, record.signal) == ("CANCELLED", signal.SIGTERM)
-
-
-def test_cancel_lets_the_training_save() -> None:
-    job_id = submit("srun bash -c 'trap \"echo saved; exit 0\" TERM; touch started; while true; do sleep 0.1; done'")
-    wait_for(lambda: Path("started").exists())
-    LocalScheduler().cancel([job_id])
-    assert output(job_id) == "saved\n"
-
-
-def test_cancel_at_once() -> None:
-    job_id = submit("sleep 100")
-    LocalScheduler().cancel([job_id])
-    assert wait(job_id).state == "CANCELLED"
-    assert processes_of(job_id) == []
 
 
 def test_what_a_finished_script_left_running_is_ended() -> None:
     record = wait(submit("setsid sleep 300 & disown; exit 0"))
     assert record.state == "COMPLETED"
-    assert processes_of(record.job_id) == []
-
-
-@pytest.mark.slow
-def test_a_supervisor_that_was_killed_is_noticed_and_cancel_cleans_up() -> None:
-    job_id = submit("touch started; sleep 100")
-    wait_for(lambda: Path("started").exists())
-    state = json.loads((Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text())
-    os.kill(state["supervisor"], signal.SIGKILL)
-    wait_for(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
-    LocalScheduler().cancel([job_id])
-    assert processes_of(job_id) == []
+    assert processes(directory(record.job_id)) == []
 
 
 @pytest.mark.slow
 def test_cancel_on_the_command_line_ends_what_a_killed_supervisor_left(hpctrain: str) -> None:
     job_id = submit("touch started; sleep 100")
-    wait_for(lambda: Path("started").exists())
-    state = json.loads((Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text())
+    wait_until(lambda: Path("started").exists())
+    state = json.loads(
+        (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text()
+    )
     os.kill(state["supervisor"], signal.SIGKILL)
-    wait_for(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
-    assert len(processes_of(job_id)) > 0
+    wait_until(lambda: LocalScheduler().status([job_id])[0].state == "NODE_FAIL")
+    assert len(processes(directory(job_id))) > 0
     done = subprocess.run([hpctrain, "cancel", job_id], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert processes_of(job_id) == []
+    assert processes(directory(job_id)) == []
     assert LocalScheduler().status([job_id])[0].state == "CANCELLED"
 
 
@@ -225,7 +142,9 @@ def test_a_job_on_another_machine_of_a_shared_home_is_left_alone() -> None:
     job_id = submit("true")
     wait(job_id)
     path = Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id
-    path.joinpath("job.json").write_text(path.joinpath("job.json").read_text().replace(socket.gethostname(), "elsewhere"))
+    path.joinpath("job.json").write_text(
+        path.joinpath("job.json").read_text().replace(socket.gethostname(), "elsewhere")
+    )
     path.joinpath("state.json").write_text('{"state": "RUNNING", "supervisor": 1}')
     (record,) = LocalScheduler().status([job_id])
     assert (record.state, record.reason) == ("RUNNING", "on elsewhere")
@@ -235,44 +154,53 @@ def test_a_job_on_another_machine_of_a_shared_home_is_left_alone() -> None:
 
 
 @pytest.mark.slow
-def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file(hpctrain: str) -> None:
+def test_the_name_to_follow_moves_to_the_job_that_started_last_and_spares_a_file(
+    hpctrain: str,
+) -> None:
     Path("train.py").write_text("print('x')\n")
-    subprocess.run([hpctrain, "render", "--launcher", "srun", "--script", "train.py"], check=True, capture_output=True)
+    subprocess.run(
+        [hpctrain, "render", "--launcher", "srun", "--script", "train.py"],
+        check=True,
+        capture_output=True,
+    )
     Path("logs/error_sft.log").write_text("precious")
     Path("train.py").write_text("import os\nprint('job', os.environ['SLURM_JOB_ID'])\n")
     with Path("seen.txt").open("w") as seen:
-        tail = subprocess.Popen(["tail", "-F", "logs/output_sft.log"], stdout=seen, stderr=subprocess.DEVNULL)
-    first = job_directory.first_job_id()
+        tail = subprocess.Popen(
+            ["tail", "-F", "logs/output_sft.log"], stdout=seen, stderr=subprocess.DEVNULL
+        )
+    first = jobs.next_job_id()
     for expected in (first, first + 1):
-        assert subprocess.run([hpctrain, "submit", "--local", "--wait"], capture_output=True).returncode == 0
+        assert (
+            subprocess.run(
+                [hpctrain, "submit", "--local", "--wait"], capture_output=True
+            ).returncode
+            == 0
+        )
         assert Path("logs/output_sft.log").readlink() == Path(f"output_sft_{expected}.log")
         # The real `tail -F` has followed.
-        wait_for(lambda expected=expected: f"job {expected}\n" in Path("seen.txt").read_text())
+        wait_until(lambda expected=expected: f"job {expected}\n" in Path("seen.txt").read_text())
     tail.kill()
     tail.wait()
     assert Path("logs/error_sft.log").read_text() == "precious"
-    assert "logs/error_sft.log is a file and not a link" in Path(f"logs/error_sft_{first}.log").read_text()
-
-
-def test_two_jobs_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    body = "srun bash -c 'echo $CUDA_VISIBLE_DEVICES; touch started-$SLURM_JOB_ID; while [ ! -e stop ]; do sleep 0.1; done'"
-    jobs = [submit(body, "#SBATCH --gres=gpu:1\n") for _ in range(2)]
-    with pytest.raises(HpctrainError, match="wants 1 GPU and this machine has 2, 2 of them in use by other local jobs"):
-        submit(body, "#SBATCH --gres=gpu:1\n")
-    Path("stop").touch()
-    assert [wait(job_id).state for job_id in jobs] == ["COMPLETED"] * 2
-    assert [output(job_id) for job_id in jobs] == ["0\n", "1\n"]
+    assert (
+        "logs/error_sft.log is a file and not a link"
+        in Path(f"logs/error_sft_{first}.log").read_text()
+    )
 
 
 def test_the_outer_jobs_variables_do_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "5")
     monkeypatch.setenv("PET_NPROC_PER_NODE", "7")
     monkeypatch.setenv("SECRET_TOKEN", "kept")
-    record = wait(submit('echo "${SLURM_MEM_PER_NODE:-none} ${PET_NPROC_PER_NODE:-none} $SECRET_TOKEN"'))
+    record = wait(
+        submit('echo "${SLURM_MEM_PER_NODE:-none} ${PET_NPROC_PER_NODE:-none} $SECRET_TOKEN"')
+    )
     assert output(record.job_id) == "none none kept\n"
     directory = Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / record.job_id
-    assert not any(b"kept" in path.read_bytes() for path in directory.rglob("*") if path.is_file()), "the environment is never written down"
+    assert not any(
+        b"kept" in path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    ), "the environment is never written down"
 
 
 def test_the_script_of_the_moment_of_submission_runs() -> None:
@@ -282,50 +210,27 @@ def test_the_script_of_the_moment_of_submission_runs() -> None:
     assert output(job_id) == "old\n"
 
 
-def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    body = "srun bash -c 'echo $SLURM_NODEID $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE ${ACCELERATE_USE_CPU:-gpu}'"
+    body = (
+        "srun bash -c 'echo $SLURM_NODEID $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"
+        " ${ACCELERATE_USE_CPU:-gpu}'"
+    )
     record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:2\n"))
     assert sorted(output(record.job_id).splitlines()) == ["0 4,5 2 gpu", "1 6,7 2 gpu"]
-    with pytest.raises(Exception, match="the job wants 6 GPUs and this machine has 4"):
+    with pytest.raises(Exception, match="the job requests 6 GPUs and this machine has 4"):
         submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:3\n")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:3\n"))
     assert sorted(output(record.job_id).splitlines()) == ["0 4,5,6,7 true", "1 4,5,6,7 true"]
 
 
-def test_threads_of_nodes_that_share_cores_do_not_wait_in_busy_loops_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_nodes_that_share_cores_do_not_wait_in_busy_loops_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "passive\n"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "active\n"
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_the_everyday_path_on_a_machine_without_slurm(hpctrain: str) -> None:
-    """Render, submit, ps, logs, cancel: the same script, byte for byte, and the job's own exit code."""
-    Path("train.py").write_text("import sys\nprint('training', sys.argv[1:])\nsys.exit(5)\n")
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([hpctrain, *words], capture_output=True, text=True, timeout=120)
-
-    assert run("render", "--launcher", "srun", "--script", "train.py", "--", "--x", "a b").stdout == "sft.sbatch\n"
-    before = Path("sft.sbatch").read_bytes()
-    done = run("submit", "--local", "--wait")
-    assert done.returncode == 5, done.stderr
-    assert "training ['--x', 'a b']" in done.stdout
-    assert Path("sft.sbatch").read_bytes() == before
-    assert "FAILED" in run("ps").stdout
-    listed = json.loads(run("ps", "--json").stdout)
-    assert listed["schema"] == 1
-    job = listed["jobs"][0]
-    assert (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job["job_id"] / "script").read_bytes() == before
-    assert "training" in run("logs").stdout
-    assert "training" in Path("logs/output_sft.log").read_text()
-    assert run("logs", job["job_id"], "--raw").stdout == Path(f"logs/output_sft_{job['job_id']}.log").read_text()
-    assert run("submit").returncode == 0  # no sbatch: says so, and runs here
-    assert "sbatch is not on PATH" in run("submit", "--dry-run").stderr
-    run("cancel", "--yes")
-    assert all(record.is_final for record in LocalScheduler().status())
-    assert run("cancel", "4711").returncode in (2, 3)

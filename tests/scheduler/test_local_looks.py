@@ -1,6 +1,6 @@
-"""Looking at a local array at the very moment at which one of its tasks starts: each task is there once, and none has failed."""
-
-from __future__ import annotations
+"""Looking at a local array at the very moment at which one of its tasks starts: each task is there
+once, and none has failed.
+"""
 
 import os
 import shutil
@@ -11,37 +11,44 @@ from typing import Any
 
 import pytest
 
-from hpctrain.scheduler import batch_script
-from hpctrain.scheduler.local import book, job_directory
-from hpctrain.scheduler.local import plan as planning
-from hpctrain.scheduler.local.job_directory import JobDirectory
-from hpctrain.scheduler.local.scheduler import LocalScheduler
+from hpctrain.local import jobs
+from hpctrain.local import plan as planning
+from hpctrain.local.jobs import LocalJob
+from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.slurm import batch_script
 from tests.scheduler.local_jobs import write
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDirectory:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalJob:
     """An array of the task 2 alone, which this process holds, and which has not started."""
     monkeypatch.chdir(tmp_path)
     script = write("true", "#SBATCH --array=2\n")
-    made = job_directory.new(tasks=1)
-    machine = planning.Machine(cores=1, gpus=(), host="here", user="me")
+    made = jobs.new(tasks=1)
+    machine = planning.LocalMachine(cores=1, gpus=(), host="here", user="me")
     directives = batch_script.read(script)[1]
-    made.write_job(planning.make(directives, job_id=made.path.name, directory=str(tmp_path), script=str(script), machine=machine))
+    made.write_plan(
+        planning.make(
+            directives,
+            job_id=made.path.name,
+            directory=str(tmp_path),
+            script=str(script),
+            machine=machine,
+        )
+    )
     made.write_holder(os.getpid())
     made.write_state("PENDING")
     return made
 
 
-def begin(job: JobDirectory) -> JobDirectory:
+def begin(job: LocalJob) -> LocalJob:
     plan = job.plan()
-    assert plan is not None
     return job.begin(2, plan.task(2))
 
 
 def after_each(name: str, patch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
-    """Let something happen right after each call of a function of job_directory."""
-    real = getattr(job_directory, name)
+    """Let something happen right after each call of a function of jobs."""
+    real = getattr(jobs, name)
 
     def called(*words: Any) -> Any:
         try:
@@ -49,11 +56,13 @@ def after_each(name: str, patch: pytest.MonkeyPatch, then: Callable[[], None]) -
         finally:
             then()
 
-    patch.setattr(job_directory, name, called)
+    patch.setattr(jobs, name, called)
 
 
 @pytest.mark.parametrize("listing", [1, 2, 3])
-def test_a_task_that_starts_between_two_looks_is_there_once(job: JobDirectory, monkeypatch: pytest.MonkeyPatch, listing: int) -> None:
+def test_a_task_that_starts_between_two_looks_is_there_once(
+    job: LocalJob, monkeypatch: pytest.MonkeyPatch, listing: int
+) -> None:
     listings = 0
 
     def look() -> None:
@@ -63,30 +72,42 @@ def test_a_task_that_starts_between_two_looks_is_there_once(job: JobDirectory, m
             begin(job)
 
     after_each("names", monkeypatch, look)
-    assert [(row.job_id, row.state) for row in book.rows(job)] == [(f"{job.path.name}_2", "PENDING")]
+    assert [(row.job_id, row.state) for row in jobs.rows(job)] == [
+        (f"{job.path.name}_2", "PENDING")
+    ]
     listings = 0
-    job.task(2).vanish() if job.task(2).path.exists() else None
-    assert [(row.job_id, row.state) for row in LocalScheduler().status([f"{job.path.name}_2"])] == [(f"{job.path.name}_2", "PENDING")]
+    shutil.rmtree(job.task(2).path, ignore_errors=True)
+    assert [(row.job_id, row.state) for row in LocalScheduler().status([f"{job.path.name}_2"])] == [
+        (f"{job.path.name}_2", "PENDING")
+    ]
 
 
-def test_a_task_that_is_about_to_start_has_never_failed(job: JobDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_about_to_start_has_never_failed(
+    job: LocalJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, str]] = []
-    after_each("write_json", monkeypatch, lambda: seen.extend((row.job_id, row.state) for row in book.rows(job)))
+    after_each(
+        "write_json",
+        monkeypatch,
+        lambda: seen.extend((row.job_id, row.state) for row in jobs.rows(job)),
+    )
     task = begin(job)
     assert seen
     assert set(seen) == {(f"{job.path.name}_2", "PENDING")}
-    task.vanish()
-    assert [row.state for row in book.rows(job)] == ["PENDING"], "it waits again"
+    shutil.rmtree(task.path)
+    assert [row.state for row in jobs.rows(job)] == ["PENDING"], "it waits again"
 
 
-def test_ids_are_not_given_out_again_where_the_directory_of_the_jobs_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_not_given_out_again_where_the_directory_of_the_jobs_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The logs of the old jobs, and their attempts, are still in the projects."""
-    first = int(job_directory.new().path.name)
-    assert int(job_directory.new().path.name) == first + 1
+    first = int(jobs.new().path.name)
+    assert int(jobs.new().path.name) == first + 1
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 60)
-    shutil.rmtree(job_directory.root())
-    again = int(job_directory.new().path.name)
+    shutil.rmtree(jobs.root())
+    again = int(jobs.new().path.name)
     assert abs(again - first) >= 9000
     assert again % 9000 == first % 9000, "the rendezvous port is still this user's"
     assert planning.FIRST_JOB_ID <= min(first, again) <= max(first, again) < 100_000_000

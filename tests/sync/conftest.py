@@ -1,17 +1,14 @@
-"""Makes this folder's own modules importable (pytest's importlib mode does not), and a far side as a fixture."""
-
-from __future__ import annotations
+"""Makes this folder's own modules importable (pytest's importlib mode does not), and a far side as
+a fixture.
+"""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import far_side
+from tests.sync import far_side
 
 
 def _need(*names: str) -> None:

@@ -1,6 +1,6 @@
-"""The SFT training built and run in this process, which has imported the libraries already: a second instead of ten."""
-
-from __future__ import annotations
+"""The SFT training built and run in this process, which has imported the libraries already: a
+second instead of ten.
+"""
 
 import math
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 
-def options(monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, dataset: object, **values: Any) -> Any:
+def options(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, dataset: object, **values: Any
+) -> Any:
     """Return the options as the training reads them, on the CPU, alone."""
     from hpctrain.training import sft
     from hpctrain.training.options import read_options
@@ -17,9 +19,25 @@ def options(monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, datase
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "HPCTRAIN_RUN_DIR", "HPCTRAIN_ATTEMPT"):
         monkeypatch.delenv(name, raising=False)
-    given = {"model_name_or_path": model, "dataset_name": dataset, "output_dir": folder / "out", "save_strategy": "no", "logging_steps": 1}
-    given |= {"per_device_train_batch_size": 4, "max_steps": 2, "lr_scheduler_type": "constant", "learning_rate": 1e-2}
-    words = [word for name, value in {**given, **values}.items() if value is not None for word in (f"--{name}", *_words(value))]
+    given = {
+        "model_name_or_path": model,
+        "dataset_name": dataset,
+        "output_dir": folder / "out",
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
+    given |= {
+        "per_device_train_batch_size": 4,
+        "max_steps": 2,
+        "lr_scheduler_type": "constant",
+        "learning_rate": 1e-2,
+    }
+    words = [
+        word
+        for name, value in {**given, **values}.items()
+        if value is not None
+        for word in (f"--{name}", *_words(value))
+    ]
     return read_options(words, sft.TASK)
 
 
@@ -29,9 +47,9 @@ def _words(value: Any) -> list[str]:
 
 def trainer(found: Any, callbacks: tuple[Any, ...] = ()) -> Any:
     """Return the Trainer of options."""
-    from hpctrain.training.settings import Survival
+    from hpctrain.training.survival import ResilienceContext
 
-    return found.task.trainer(found, Survival(), list(callbacks))
+    return found.task.trainer(found, ResilienceContext(), list(callbacks))
 
 
 def losses(built: Any) -> list[float]:

@@ -1,10 +1,10 @@
-"""The SFT training sharded by FSDP2 on CPUs: what accelerate leaves out there is put in again, and all else is the real thing.
+"""The SFT training sharded by FSDP2 on CPUs: what accelerate leaves out there is put in again, and
+all else is the real thing.
 
-accelerate takes FSDP only beside a GPU's backend. Here it is told that gloo is one, and the look for GPUs is left out; the process group,
-FSDP2 itself, the Trainer, saving and resuming are those of a GPU.
+accelerate takes FSDP only beside a GPU's backend. Here it is told that gloo is one, and the look
+for GPUs is left out; the process group, FSDP2 itself, the Trainer, saving and resuming are those of
+a GPU.
 """
-
-from __future__ import annotations
 
 import os
 from typing import Any

@@ -1,13 +1,13 @@
-"""A program: one training uninterrupted, and the same stopped by a real signal at each of the steps named and resumed; all in this process.
+"""A program: one training uninterrupted, and the same stopped by a real signal at each of the steps
+named and resumed; all in this process.
 
     [torchrun --nproc_per_node 2] stopped_everywhere.py RUNS_DIRECTORY STEPS OPTIONS...
 
-STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the last rank gets the signal. Rank 0
-writes RUNS_DIRECTORY/compared.json: for each of the STEPS what differs from the uninterrupted training; nothing, if all is well.
-The variable TRAINING names the module of another training than the SFT's.
+STEPS: `1,2,5+9,8e` (`+`: stopped twice; `e`: in the middle of that step's evaluation). Only the
+last rank gets the signal. Rank 0 writes RUNS_DIRECTORY/compared.json: for each of the STEPS what
+differs from the uninterrupted training; nothing, if all is well. The variable TRAINING names the
+module of another training than the SFT's.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
@@ -21,10 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import survival
 from transformers import TrainerCallback
 
-from hpctrain.training import rails, stop
+from hpctrain.training import loop
+from hpctrain.training.options import read_options
 from hpctrain.training.process import leave
+from hpctrain.training.survival import stop
 
-made_callbacks = rails._callbacks
+made_callbacks = loop._callbacks
 TASK = importlib.import_module(os.environ.get("TRAINING", "hpctrain.training.sft")).TASK
 
 
@@ -56,9 +58,9 @@ def attempt(run: Path, number: int, options: list[str], *, signal_at: str | None
     stop._received.clear()
     last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
     own = [SignalAt(signal_at)] if signal_at is not None and last else []
-    rails._callbacks = lambda *given: [*made_callbacks(*given), *own]
+    loop._callbacks = lambda *given: [*made_callbacks(*given), *own]
     try:
-        rails.train(rails.read_options(options, TASK))
+        loop.train(read_options(options, TASK))
     except stop.Stopped as stopped:
         return stopped.step
     return None
@@ -71,14 +73,32 @@ def differences(whole: Path, run: Path) -> list[str]:
         if one != other:
             found.append(f"log {number}: {one} != {other}")
     if len(a) != len(b):
-        found.append(f"{len(a)} log lines, and {len(b)}: {[each[1].get('step') for each in a]} {[each[1].get('step') for each in b]}")
+        found.append(
+            f"{len(a)} log lines, and {len(b)}: {[each[1].get('step') for each in a]}"
+            f" {[each[1].get('step') for each in b]}"
+        )
     if survival.digests(whole / "model") != survival.digests(run / "model"):
         found.append("the final weights")
-    last = max((whole / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2])).name
-    if survival.digests(whole / "checkpoints" / last) != survival.digests(run / "checkpoints" / last):
+    last = max(
+        (whole / "checkpoints").glob("checkpoint-*"),
+        key=lambda path: int(path.name.partition("-")[2]),
+    ).name
+    if survival.digests(whole / "checkpoints" / last) != survival.digests(
+        run / "checkpoints" / last
+    ):
         found.append(f"the weights of {last}")
-    one, other = (json.loads((each / "checkpoints" / last / "trainer_state.json").read_text()) for each in (whole, run))
-    for name in ("best_metric", "best_global_step", "total_flos", "epoch", "num_input_tokens_seen", "stateful_callbacks"):
+    one, other = (
+        json.loads((each / "checkpoints" / last / "trainer_state.json").read_text())
+        for each in (whole, run)
+    )
+    for name in (
+        "best_metric",
+        "best_global_step",
+        "total_flos",
+        "epoch",
+        "num_input_tokens_seen",
+        "stateful_callbacks",
+    ):
         if one[name] != other[name]:
             found.append(f"{name}: {one[name]} != {other[name]}")
     return found

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpctrain.errors import UsageError
+
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
@@ -37,7 +39,9 @@ def test_a_pair_is_a_docstring_and_only_the_answer_is_learned(demo: Any) -> None
             text = tokenizer.decode(row["input_ids"])
             question, _, answer = text.partition("<|im_end|>\n<|im_start|>assistant\n")
             assert tokenizer.decode(learned) == answer
-            answers[question.removeprefix("<|im_start|>user\n")] = answer.removesuffix("<|im_end|>\n")
+            answers[question.removeprefix("<|im_start|>user\n")] = answer.removesuffix(
+                "<|im_end|>\n"
+            )
     question = "What does `bisect.insort_right(a, x, lo=0, hi=None, *, key=None)` do?"
     assert answers[question] == "Insert item x in list a, and keep it sorted assuming a is sorted."
     message = [{"role": "user", "content": question}]
@@ -46,7 +50,6 @@ def test_a_pair_is_a_docstring_and_only_the_answer_is_learned(demo: Any) -> None
 
 
 def test_it_is_the_same_each_time_and_replaces_only_its_own(demo: Any, tmp_path: Path) -> None:
-    from hpctrain.errors import UsageError
     from hpctrain.training.demo import MARKER, make_demo
 
     directory = tmp_path / "again"

@@ -1,10 +1,14 @@
-"""The callback in a plain transformers Trainer, and what happens to the training when sensors and disks fail."""
+"""The callback in a plain transformers Trainer, and what happens to the training when sensors and
+disks fail.
+"""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hpctrain
 from hpctrain.memory import from_json, host, parse_line
 
 pytestmark = pytest.mark.torch
@@ -34,12 +38,14 @@ def trainer(tmp_path: Path, callback: Any, steps: int = 6) -> Any:
     return Trainer(Model(), args, train_dataset=[{"x": n} for n in range(50)], callbacks=[callback])
 
 
-def test_lines_and_file_in_anyones_trainer(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain import MemoryCallback
-
+def test_lines_and_file_in_anyones_trainer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HPCTRAIN_RUN_DIR", raising=False)
-    trainer(tmp_path, MemoryCallback(every=2)).train()
-    again = trainer(tmp_path, MemoryCallback(every=2))  # a requeued job goes on in the same file
+    trainer(tmp_path, hpctrain.MemoryCallback(every=2)).train()
+    again = trainer(
+        tmp_path, hpctrain.MemoryCallback(every=2)
+    )  # a requeued job goes on in the same file
     again.train()
     again.evaluate([{"x": 1}])
     seen = [sample for line in capfd.readouterr().out.splitlines() if (sample := parse_line(line))]
@@ -59,14 +65,12 @@ def test_lines_and_file_in_anyones_trainer(tmp_path: Path, capfd: pytest.Capture
 def test_sensors_and_disk_that_fail_do_not_stop_the_training(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpctrain import MemoryCallback
-
     def broken() -> tuple[int, int]:
         raise RuntimeError("first line\nsecond line")
 
     monkeypatch.setattr(host, "node_mib", broken)
     (tmp_path / "run").write_text("a file where the run directory should be")
-    own = trainer(tmp_path, MemoryCallback(every=1, run_dir=tmp_path / "run"))
+    own = trainer(tmp_path, hpctrain.MemoryCallback(every=1, run_dir=tmp_path / "run"))
     own.train()
     assert own.state.global_step == 6
     output = capfd.readouterr()
@@ -79,25 +83,21 @@ def test_sensors_and_disk_that_fail_do_not_stop_the_training(
     assert "[memory] notice: cannot read node: RuntimeError: first line second line" in notices
 
 
-def test_a_standard_output_that_is_gone_does_not_stop_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from hpctrain import MemoryCallback
-
-    own = trainer(tmp_path, MemoryCallback(every=1))
+def test_a_standard_output_that_is_gone_does_not_stop_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(tmp_path, hpctrain.MemoryCallback(every=1))
     monkeypatch.setattr(sys, "stdout", (tmp_path / "closed").open("w"))
     sys.stdout.close()
-    own.remove_callback(type(next(c for c in own.callback_handler.callbacks if "Printer" in type(c).__name__)))
+    own.remove_callback(
+        type(next(c for c in own.callback_handler.callbacks if "Printer" in type(c).__name__))
+    )
     own.train()
     assert own.state.global_step == 6
 
 
 def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks share a pipe: what is written in two pieces is mixed with another rank's."""
-    import sys
-
-    from hpctrain import MemoryCallback
-
     writes: list[str] = []
 
     class Stream:
@@ -108,7 +108,7 @@ def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         def flush(self) -> None:
             writes.append("flush")
 
-    own = trainer(tmp_path, MemoryCallback(every=1))
+    own = trainer(tmp_path, hpctrain.MemoryCallback(every=1))
     monkeypatch.setattr(sys, "stdout", Stream())
     own.train()
     mine = [number for number, text in enumerate(writes) if text.startswith("[memory]")]
@@ -119,13 +119,16 @@ def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_warning_comes_once_and_is_no_sample(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpctrain import MemoryCallback
-    from hpctrain.memory import cgroup
+    from hpctrain.memory import host
 
-    monkeypatch.setattr(cgroup, "find_limit", lambda _root: None)
+    monkeypatch.setattr(host, "find_limit", lambda _root: None)
     monkeypatch.setattr(host, "node_mib", lambda: (960, 1000))
-    trainer(tmp_path, MemoryCallback(every=1)).train()
-    warnings = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[memory] warning: ")]
+    trainer(tmp_path, hpctrain.MemoryCallback(every=1)).train()
+    warnings = [
+        line
+        for line in capfd.readouterr().out.splitlines()
+        if line.startswith("[memory] warning: ")
+    ]
     assert len(warnings) == 1
     assert warnings[0].endswith(", step 0: the node uses 960M, 96.0% of its 1000M")
     assert parse_line(warnings[0]) is None
@@ -133,7 +136,5 @@ def test_the_warning_comes_once_and_is_no_sample(
 
 @pytest.mark.parametrize("every", [0, -1])
 def test_every_must_be_positive(every: int) -> None:
-    from hpctrain import MemoryCallback
-
     with pytest.raises(ValueError, match=f"every must be at least 1, not {every}"):
-        MemoryCallback(every=every)
+        hpctrain.MemoryCallback(every=every)

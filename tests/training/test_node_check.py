@@ -1,6 +1,6 @@
-"""The programs of the doctor that run in the training's environment: node_check under a real launcher, offline_check by itself."""
-
-from __future__ import annotations
+"""The programs of the doctor that run in the training's environment: node_check under a real
+launcher, offline_check by itself.
+"""
 
 import os
 import subprocess
@@ -12,14 +12,27 @@ import pytest
 
 import hpctrain
 from hpctrain.doctor import report
-from hpctrain.training.offline_check import imported
+from hpctrain.training.preflight.offline_check import imported
 
-PROGRAM = Path(hpctrain.__file__).parent / "training" / "node_check.py"
+PROGRAM = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
 
 
-def launch(environment: dict[str, str], cwd: Path, *words: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(PROGRAM), *words]
-    return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200)
+def launch(
+    environment: dict[str, str], cwd: Path, *words: str, ranks: int = 2
+) -> subprocess.CompletedProcess[str]:
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(ranks),
+        str(PROGRAM),
+        *words,
+    ]
+    return subprocess.run(
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+    )
 
 
 @pytest.mark.torch
@@ -27,55 +40,75 @@ def launch(environment: dict[str, str], cwd: Path, *words: str, ranks: int = 2) 
 def test_ranks_of_one_node_report_and_reduce(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/part").write_bytes(bytes(2 << 20))
-    done = launch(environment, tmp_path, "--learning_rate", "1e-5", "--doctor-gpus", "2", "--doctor-dataset", "data")
+    done = launch(
+        environment,
+        tmp_path,
+        "--learning_rate",
+        "1e-5",
+        "--doctor-gpus",
+        "2",
+        "--doctor-dataset",
+        "data",
+    )
     assert done.returncode == 0, done.stderr
-    found = report.read(done.stdout)
-    assert [(rank.rank, rank.local_rank, rank.done, rank.visible) for rank in found.ranks] == [(0, 0, True, 0), (1, 1, True, 0)]
-    assert all(rank.cpu_set == os.sched_getaffinity(0) and rank.threads == 1 for rank in found.ranks)
+    found = report.read_report(done.stdout)
+    assert [(rank.rank, rank.local_rank, rank.done, rank.visible) for rank in found.ranks] == [
+        (0, 0, True, 0),
+        (1, 1, True, 0),
+    ]
+    assert all(rank.cpu_set == os.sched_getaffinity(0) for rank in found.ranks)
     assert len(found.nodes) == 1
-    assert found.nodes[0].read is not None
     assert found.nodes[0].read.bytes == 2 << 20
-    assert found.nodes[0].write is None, "there is no place to write: no run directory, and none was named"
+    assert found.nodes[0].write is None, (
+        "there is no place to write: no run directory, and none was named"
+    )
     assert [speed.bytes for speed in found.speeds][:2] == [1 << 20, 4 << 20]
-    assert all(speed.right and speed.ranks == 2 and speed.backend == "gloo" for speed in found.speeds)
+    assert all(
+        speed.right and speed.ranks == 2 and speed.backend == "gloo" for speed in found.speeds
+    )
     assert found.failures == ()
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_gpus_that_torch_cannot_use_are_said_and_the_rest_is_tried(environment: dict[str, str], tmp_path: Path) -> None:
+def test_gpus_that_torch_cannot_use_are_said_and_the_rest_is_tried(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     del environment["ACCELERATE_USE_CPU"]
-    found = report.read(launch(environment, tmp_path, "--doctor-gpus", "2").stdout)
-    assert [(rank.visible, rank.on_cpu, rank.done) for rank in found.ranks] == [(0, False, True)] * 2
+    found = report.read_report(launch(environment, tmp_path, "--doctor-gpus", "2").stdout)
+    assert [(rank.visible, rank.on_cpu, rank.done) for rank in found.ranks] == [
+        (0, False, True)
+    ] * 2
     assert found.speeds
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_rank_bound_to_one_core_says_so(environment: dict[str, str], tmp_path: Path) -> None:
-    core = max(os.sched_getaffinity(0))
-    wrapper = tmp_path / "pinned.py"
-    wrapper.write_text(
-        f"import os, runpy, sys\nif os.environ['RANK'] == '1': os.sched_setaffinity(0, [{core}])\n"
-        f"sys.argv[0] = {str(PROGRAM)!r}\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
-    )
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(wrapper)]
-    done = subprocess.run(argv, cwd=tmp_path, env={**environment, "SLURM_CPUS_PER_TASK": "2"}, capture_output=True, text=True, timeout=200)
-    found = report.read(done.stdout)
-    assert [rank.cpu_set for rank in found.ranks] == [os.sched_getaffinity(0), {core}]
-
-
-@pytest.mark.torch
-@pytest.mark.slow
 def test_a_rank_that_never_comes_is_no_hang(environment: dict[str, str], tmp_path: Path) -> None:
-    """A world of two of which one exists: the connection is given up, and what the node had said by then is there."""
-    code = f"import sys\nsys.path.insert(0, {str(PROGRAM.parents[2])!r})\nfrom hpctrain.training import node_check\n"
-    code += "node_check._CONNECT_S = 3\nnode_check.main([])\n"
-    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**environment, **alone}, capture_output=True, text=True, timeout=100
+    """A world of two of which one exists: the connection is given up, and what the node had said by
+    then is there.
+    """
+    code = (
+        f"import sys\nsys.path.insert(0, {str(PROGRAM.parents[3])!r})\nfrom hpctrain.training.preflight"
+        " import node_check\n"
     )
-    found = report.read(done.stdout)
+    code += "node_check._CONNECT_S = 3\nnode_check.main([])\n"
+    alone = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**environment, **alone},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    found = report.read_report(done.stdout)
     assert done.returncode == 1
     assert [failure.stage for failure in found.failures] == ["connecting the ranks"]
     assert found.nodes
@@ -93,23 +126,33 @@ def test_one_process_without_any_launcher(environment: dict[str, str], tmp_path:
         text=True,
         timeout=100,
     )
-    found = report.read(done.stdout)
+    found = report.read_report(done.stdout)
     assert (done.returncode, len(found.ranks), found.speeds) == (0, 1, ())
-    assert found.nodes[0].write is not None
     assert found.nodes[0].write.speed
     assert list(tmp_path.glob("out")) == []
 
 
-def offline(environment: dict[str, str], cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "hpctrain.training.offline_check", *words]
-    return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200)
+def offline(
+    environment: dict[str, str], cwd: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "hpctrain.training.preflight.offline_check", *words]
+    return subprocess.run(
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_demo_starts_without_a_network_and_writes_nothing(environment: dict[str, str], demo: Any, tmp_path: Path) -> None:
+def test_the_demo_starts_without_a_network_and_writes_nothing(
+    environment: dict[str, str], demo: Any, tmp_path: Path
+) -> None:
     before = sorted(demo.directory.rglob("*"))
-    words = ("--model_name_or_path", str(demo.directory / "model"), "--dataset_name", str(demo.directory / "dataset"))
+    words = (
+        "--model_name_or_path",
+        str(demo.directory / "model"),
+        "--dataset_name",
+        str(demo.directory / "dataset"),
+    )
     done = offline(environment, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     steps = [line.partition(" done ")[2] for line in done.stdout.splitlines() if " done " in line]
@@ -120,13 +163,24 @@ def test_the_demo_starts_without_a_network_and_writes_nothing(environment: dict[
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_classifier_needs_neither_tokenizer_nor_weights_of_its_own(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_classifier_needs_neither_tokenizer_nor_weights_of_its_own(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     import datasets
 
     rows = datasets.Dataset.from_dict({"input_ids": [[1, 2], [2, 3]], "label": [0, 1]})
     datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tmp_path / "dataset"))
     model = Path(__file__).parents[2] / "examples/classify/model"
-    words = ("--model_name_or_path", str(model), "--dataset_name", "dataset", "--from_scratch", "true", "--pad_token_id", "0")
+    words = (
+        "--model_name_or_path",
+        str(model),
+        "--dataset_name",
+        "dataset",
+        "--from_scratch",
+        "true",
+        "--pad_token_id",
+        "0",
+    )
     done = offline(environment, tmp_path, "--task", "classify", *words)
     assert done.returncode == 0, done.stderr
     steps = [line.partition(" done ")[2] for line in done.stdout.splitlines() if " done " in line]
@@ -141,10 +195,16 @@ def test_what_cannot_start_is_named(environment: dict[str, str], tmp_path: Path)
     done = offline(environment, tmp_path, "--model_name_or_path", "m", "--dataset_name", "d")
     assert done.returncode == 1
     assert "HPCTRAIN-OFFLINE failed arguments and dataset" in done.stdout
-    assert "there is no model folder 'm'" in done.stderr
+    assert "there is no model directory 'm'" in done.stderr
 
 
 def test_the_imports_of_a_script_are_its_unconditional_ones() -> None:
-    text = "from __future__ import annotations\nimport torch.nn, json as j\nfrom trl import SFTTrainer\nfrom . import beside\n"
-    text += "try:\n    import rare\nexcept ImportError:\n    pass\ndef f():\n    import late\nimport json as j\n"
+    text = (
+        "from __future__ import annotations\nimport torch.nn, json as j\nfrom trl import"
+        " SFTTrainer\nfrom . import beside\n"
+    )
+    text += (
+        "try:\n    import rare\nexcept ImportError:\n    pass\ndef f():\n    import late\nimport"
+        " json as j\n"
+    )
     assert imported(text) == ["torch.nn", "json", "trl"]

@@ -1,12 +1,15 @@
-"""A log begins with its table: what was found before it is said behind it, and at the latest where the training ends."""
+"""A log begins with its table: what was found before it is said behind it, and at the latest where
+the training ends.
+"""
 
-from __future__ import annotations
-
+import logging
+import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 import survival
 
@@ -14,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_it_is_said_once_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    from hpctrain.training.notes import Notes
+    from hpctrain.training.monitoring.log import Notes
 
     notes = Notes()
     notes.add("warning: " + "word " * 30, "fix: --option")
@@ -29,38 +32,54 @@ def test_it_is_said_once_within_80_columns(capsys: pytest.CaptureFixture[str]) -
     assert sum(line.count("word") for line in lines) == 30
 
 
-def test_it_is_said_where_a_training_ends_before_its_table(capsys: pytest.CaptureFixture[str]) -> None:
-    from hpctrain.training.notes import Notes
-
-    notes = Notes()
-    notes.add("warning: it is large")
-    with pytest.raises(MemoryError), notes:
-        raise MemoryError
-    assert capsys.readouterr().out == "[train] warning: it is large\n"
-
-
 @pytest.mark.slow
-def test_the_table_comes_before_everything_of_every_rank(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
-    values: dict[str, Any] = {**survival.BASE, "max_steps": 2, "eval_strategy": "no", "memory_every": 1, "logging_nan_inf_filter": "true"}
+def test_the_table_comes_before_everything_of_every_rank(
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    values: dict[str, Any] = {
+        **survival.BASE,
+        "max_steps": 2,
+        "eval_strategy": "no",
+        "memory_every": 1,
+        "dtype": "bfloat16",
+    }
     del values["ddp_find_unused_parameters"]
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **values})
     surroundings = survival.run_environment(
-        environment, tmp_path / "runs/r", SLURM_JOB_END_TIME=str(int(time.time()) + 900), WANDB_MODE="offline"
+        environment,
+        tmp_path / "runs/r",
+        SLURM_JOB_END_TIME=str(int(time.time()) + 900),
+        WANDB_MODE="offline",
     )
-    done = subprocess.run(survival.argv(*words, ranks=2), env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        survival.argv(*words, ranks=2),
+        env=surroundings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("[train] starts anew from ")
+    assert lines[0].startswith("[train] starts from scratch with the weights of ")
     assert lines[1].startswith("[train] model   ")
     begins = [number for number, line in enumerate(lines) if line.startswith("[train] begin")]
     after = [
-        number for number, line in enumerate(lines) if line.startswith(("[memory]", "[train] warning", "[train] the time limit ends in 15"))
+        number
+        for number, line in enumerate(lines)
+        if line.startswith(("[memory]", "[train] warning", "[train] the time limit ends in 15"))
     ]
-    table = max(number for number, line in enumerate(lines[: begins[0]]) if line.startswith("[train] time   "))
+    table = max(
+        number
+        for number, line in enumerate(lines[: begins[0]])
+        if line.startswith("[train] steps   ")
+    )
     assert min(after) > table
     assert len([line for line in lines if "event=train_begin" in line]) == 2
-    assert any(line.startswith("[train] warning: --logging_nan_inf_filter") for line in lines)
-    assert any(line.startswith("[train] the time limit ends in 15 min; stops while") for line in lines)
+    assert any(line.startswith("[train] warning: all weights are trained in") for line in lines)
+    assert any(
+        line.startswith("[train] the time limit ends in 15 min; stops while") for line in lines
+    )
     # Nothing is reported to W&B, and every weight of a dense model is used.
     assert "WANDB" not in done.stdout
     assert "find_unused_parameters" not in done.stderr
@@ -78,20 +97,25 @@ def test_whether_each_step_uses_every_weight() -> None:
 
 
 def test_tied_weights_are_not_missing(
-    tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tiny: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A checkpoint holds what two names share once; transformers warns of the second name when it loads the best one."""
-    import logging
-    import shutil
-
-    import in_process
+    """A checkpoint holds what two names share once; transformers warns of the second name when it
+    loads the best one.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path / "tied"
     shutil.copytree(tiny[0], folder)
-    LlamaForCausalLM(LlamaConfig.from_pretrained(tiny[0], tie_word_embeddings=True)).save_pretrained(folder)
-    built = in_process.trainer(in_process.options(monkeypatch, tmp_path, folder, tiny[1], max_length=32))
+    LlamaForCausalLM(
+        LlamaConfig.from_pretrained(tiny[0], tie_word_embeddings=True)
+    ).save_pretrained(folder)
+    built = in_process.trainer(
+        in_process.options(monkeypatch, tmp_path, folder, tiny[1], max_length=32)
+    )
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     keys = torch.nn.modules.module._IncompatibleKeys
     built._issue_warnings_after_load(keys(["lm_head.weight"], []))

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpctrain.training import preflight
-from hpctrain.training.preflight import Problem, check_dataset, check_gpus, check_launch, check_model, evaluation_split, usage_error
+from hpctrain.training.preflight import (
+    Problem,
+    check_dataset,
+    check_gpus,
+    check_launch,
+    check_model,
+    evaluation_split,
+    usage_error,
+)
 
 
 def whats(problems: list[Problem]) -> list[str]:
@@ -25,30 +33,43 @@ def model(folder: Path, *files: str, index: dict[str, object] | None = None) -> 
 
 
 def test_a_whole_model_has_no_problems(tmp_path: Path) -> None:
-    assert check_model(model(tmp_path / "a", "config.json", "model.safetensors", "tokenizer.json")) == []
+    assert (
+        check_model(model(tmp_path / "a", "config.json", "model.safetensors", "tokenizer.json"))
+        == []
+    )
     index = {"weight_map": {"x": "m-1.safetensors", "y": "m-2.safetensors"}}
     shards = ("m-1.safetensors", "m-2.safetensors")
-    assert check_model(model(tmp_path / "b", "config.json", "tokenizer.model", *shards, index=index)) == []
+    assert (
+        check_model(model(tmp_path / "b", "config.json", "tokenizer.model", *shards, index=index))
+        == []
+    )
 
 
 def test_what_a_model_lacks(tmp_path: Path) -> None:
     assert whats(check_model(None)) == ["--model_name_or_path is missing"]
     [problem] = check_model("Qwen/Qwen3-0.6B")
-    assert problem.what.startswith("there is no model folder 'Qwen/Qwen3-0.6B'; ")
+    assert problem.what.startswith("there is no model directory 'Qwen/Qwen3-0.6B'; ")
     assert problem.fix.startswith("hf download Qwen/Qwen3-0.6B --local-dir ")
     name = model(tmp_path / "a", "model.safetensors")
-    assert whats(check_model(name)) == [f"the model folder '{name}' has no config.json"]
+    assert whats(check_model(name)) == [f"the model directory '{name}' has no config.json"]
     name = model(tmp_path / "b", "config.json")
     assert whats(check_model(name)) == [
-        f"the model folder '{name}' has no weights (*.safetensors or pytorch_model*.bin)",
-        f"the model folder '{name}' has no tokenizer (tokenizer.json, for instance)",
+        f"the model directory '{name}' has no weights (*.safetensors or pytorch_model*.bin)",
+        f"the model directory '{name}' has no tokenizer (tokenizer.json, for instance)",
     ]
     index = {"weight_map": {"x": "m-1.safetensors", "y": "m-2.safetensors"}}
     name = model(tmp_path / "c", "config.json", "tokenizer.json", "m-1.safetensors", index=index)
-    assert whats(check_model(name)) == [f"the model folder '{name}' lacks 1 of 2 weight files: m-2.safetensors"]
+    assert whats(check_model(name)) == [
+        f"the model directory '{name}' lacks 1 of 2 weight files: m-2.safetensors"
+    ]
     name = model(tmp_path / "d", "config.json", "tokenizer.json")
-    (tmp_path / "d" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
-    assert "has a git-lfs pointer where weights should be: model.safetensors" in whats(check_model(name))[0]
+    (tmp_path / "d" / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:1\n"
+    )
+    assert (
+        "has a git-lfs pointer where weights should be: model.safetensors"
+        in whats(check_model(name))[0]
+    )
 
 
 def split(folder: Path, *columns: str, data: bool = True) -> None:
@@ -74,7 +95,7 @@ def test_datasets(tmp_path: Path) -> None:
     (tmp_path / "both" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert check_dataset(name, ["train"]) == []
     assert whats(check_dataset(name, ["train", "test"])) == [
-        f"the dataset '{name}' is not tokenised: split 'test' has text, and no input_ids"
+        f"the dataset '{name}' is not tokenized: split 'test' has text, and no input_ids"
     ]
     assert whats(check_dataset(name, ["main", "valid"])) == [
         f"the dataset '{name}' has no split 'main'; it has train, test",
@@ -83,17 +104,33 @@ def test_datasets(tmp_path: Path) -> None:
     name = str(tmp_path / "plain")
     split(tmp_path / "plain", "input_ids", "labels")
     assert check_dataset(name, ["train"]) == []
-    assert whats(check_dataset(name, ["train", "test"])) == [f"the dataset '{name}' has no split 'test'; it has no splits at all"]
+    assert whats(check_dataset(name, ["train", "test"])) == [
+        f"the dataset '{name}' has no split 'test'; it has no splits at all"
+    ]
     name = str(tmp_path / "cut")
     split(tmp_path / "cut", "input_ids", data=False)
-    assert whats(check_dataset(name, ["train"])) == [f"the dataset '{name}' is not complete: split 'train' lacks data.arrow"]
+    assert whats(check_dataset(name, ["train"])) == [
+        f"the dataset '{name}' is not complete: split 'train' lacks data.arrow"
+    ]
     (tmp_path / "csv").mkdir()
-    assert "is not a dataset saved by save_to_disk" in whats(check_dataset(str(tmp_path / "csv"), ["train"]))[0]
-    assert "there is no dataset folder" in whats(check_dataset(str(tmp_path / "none"), ["train"]))[0]
+    assert (
+        "is not a dataset saved by save_to_disk"
+        in whats(check_dataset(str(tmp_path / "csv"), ["train"]))[0]
+    )
+    assert (
+        "there is no dataset directory"
+        in whats(check_dataset(str(tmp_path / "none"), ["train"]))[0]
+    )
     assert whats(check_dataset(None, ["train"])) == ["--dataset_name is missing"]
 
 
-LAUNCHED = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "2"}
+LAUNCHED = {
+    "WORLD_SIZE": "2",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "2",
+}
 
 
 @pytest.mark.parametrize(
@@ -102,16 +139,25 @@ LAUNCHED = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "n
         ({}, None),
         (LAUNCHED, None),
         (LAUNCHED | {"SLURM_STEP_NUM_TASKS": "2", "HPCTRAIN_WORLD_SIZE": "2"}, None),
-        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "2"}, None),  # the batch script of a job with two tasks
+        (
+            {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "2"},
+            None,
+        ),  # the batch script of a job with two tasks
         ({"WORLD_SIZE": "1"}, None),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "n", "MASTER_PORT": "1"}, "without LOCAL_RANK: each process"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "n", "MASTER_PORT": "1"},
+            "without LOCAL_RANK: each process",
+        ),
         ({"SLURM_STEP_NUM_TASKS": "8"}, "srun started 8 tasks and WORLD_SIZE is not set"),
-        ({"HPCTRAIN_WORLD_SIZE": "8"}, "the job asked for 8 processes and the launcher started 1"),
-        (LAUNCHED | {"HPCTRAIN_WORLD_SIZE": "8"}, "asked for 8 processes and the launcher started 2"),
+        ({"HPCTRAIN_WORLD_SIZE": "8"}, "the job requests 8 processes and the launcher started 1"),
+        (
+            LAUNCHED | {"HPCTRAIN_WORLD_SIZE": "8"},
+            "requests 8 processes and the launcher started 2",
+        ),
     ],
 )
 def test_launches(environ: dict[str, str], what: str | None) -> None:
-    found = whats(check_launch(environ))
+    found = whats(list(check_launch(environ)))
     assert found == [] if what is None else len(found) == 1 and what in found[0], found
 
 
@@ -123,8 +169,18 @@ def test_launches(environ: dict[str, str], what: str | None) -> None:
         (4, False, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, None),
         (4, False, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
         (0, False, LAUNCHED, "no GPU is visible on n1"),
-        (2, False, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, "4 processes on n1 see 2 GPUs: some would share"),
-        (1, False, {"LOCAL_RANK": "1"}, "2 processes on n1 see 1 GPU: some would share"),  # --gpus-per-task=1
+        (
+            2,
+            False,
+            {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"},
+            "4 processes on n1 see 2 GPUs: some would share",
+        ),
+        (
+            1,
+            False,
+            {"LOCAL_RANK": "1"},
+            "2 processes on n1 see 1 GPU: some would share",
+        ),  # --gpus-per-task=1
         (4, False, {}, "4 GPUs are visible on n1 and one process was started without a launcher"),
     ],
 )
@@ -134,15 +190,23 @@ def test_gpus(visible: int, cpu: bool, environ: dict[str, str], what: str | None
 
 
 def test_one_problem_is_the_error_and_several_are_its_details() -> None:
-    one, two, three = Problem("a", "do x"), Problem("b", "do y"), Problem("c", "do x")
-    assert usage_error([one]).render() == "error: a\nfix: do x"
-    assert usage_error([one, two, three]).render() == "error: 3 problems before training\na\nb\nc\nfix: do x; do y"
+    one, two, three = Problem("a", "do x"), Problem("b", "do y"), Problem("c", "ls", command=True)
+    assert usage_error([one]).render() == "error: a\nhint: do x"
+    assert (
+        usage_error([one, two, three]).render()
+        == "error: 3 problems before training\na\nb\nc\nfix: ls\nhint: do x; do y"
+    )
     assert usage_error([one]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("asked", "found", "wrong"),
-    [("", "MULTI_GPU", False), ("ddp", "MULTI_GPU", False), ("fsdp", "FSDP", False), ("fsdp", "MULTI_CPU", True)],
+    [
+        ("", "MULTI_GPU", False),
+        ("ddp", "MULTI_GPU", False),
+        ("fsdp", "FSDP", False),
+        ("fsdp", "MULTI_CPU", True),
+    ],
 )
 def test_sharding_that_is_not_in_effect(asked: str, found: str, wrong: bool) -> None:
     problem = preflight.sharding_problem({"HPCTRAIN_SHARDING": asked}, found)
@@ -152,9 +216,9 @@ def test_sharding_that_is_not_in_effect(asked: str, found: str, wrong: bool) -> 
 
 def test_zero_without_deepspeed() -> None:
     missing = importlib.util.find_spec("deepspeed") is None
-    assert [problem.fix for problem in preflight.check_sharding({"HPCTRAIN_SHARDING": "zero2"})] == [
-        "pip install deepspeed, or: hpctrain render --sharding fsdp"
-    ] * missing
+    assert [
+        problem.fix for problem in preflight.check_sharding({"HPCTRAIN_SHARDING": "zero2"})
+    ] == ["run: pip install deepspeed; or use --sharding fsdp"] * missing
     assert preflight.check_sharding({"HPCTRAIN_SHARDING": "fsdp"}) == []
 
 
@@ -169,7 +233,9 @@ def test_zero_without_deepspeed() -> None:
         (["train", "validation", "test"], "dev", "dev"),
     ],
 )
-def test_the_evaluation_split(has: list[str] | None, asked: str | None, found: str, tmp_path: Path) -> None:
+def test_the_evaluation_split(
+    has: list[str] | None, asked: str | None, found: str, tmp_path: Path
+) -> None:
     if has is not None:
         (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": has}))
     assert evaluation_split(str(tmp_path), asked) == found

@@ -1,14 +1,11 @@
 """A dataset that `hpctrain prepare` made is trained on as it is, by the model that it was made for."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +13,9 @@ import pytest
 pytest.importorskip("trl")
 import in_process
 
+from hpctrain.data import manifest as manifests
 from hpctrain.errors import UsageError
-from hpctrain.preparation import manifest as manifests
-from hpctrain.training import prepared
+from hpctrain.training.preflight import dataset_facts
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -28,42 +25,61 @@ Made = Callable[..., Path]
 @pytest.fixture(scope="module")
 def made(tiny: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Return a function that prepares forty questions with answers, by the real pipeline."""
-    from hpctrain.preparation.pipeline import prepare
-    from hpctrain.preparation.request import Request
+    from hpctrain.data.pipeline import prepare
+    from hpctrain.data.request import PrepareRequest
 
     folder = tmp_path_factory.mktemp("prepared")
     draw = random.Random(0)
     lines = [
-        {"prompt": " ".join(f"w{draw.randrange(60)}" for _ in range(draw.randrange(2, 6))) + " ",
-         "completion": " ".join(f"w{draw.randrange(60)}" for _ in range(draw.randrange(2, 12)))}
+        {
+            "prompt": " ".join(f"w{draw.randrange(60)}" for _ in range(draw.randrange(2, 6))) + " ",
+            "completion": " ".join(f"w{draw.randrange(60)}" for _ in range(draw.randrange(2, 12))),
+        }
         for _ in range(40)
-    ]  # fmt: skip
+    ]
     (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def start(name: str, **more: Any) -> Path:
-        request = Request(paths=(folder / "data.jsonl",), target=folder / name, tokenizer=Path(tiny[0]), workers=1, **more)
+        request = PrepareRequest(
+            paths=(folder / "data.jsonl",),
+            target=folder / name,
+            tokenizer=Path(tiny[0]),
+            workers=1,
+            **more,
+        )
         if not request.target.exists():
-            prepare(request, progress=lambda _: None)
+            prepare(request, progress=lambda *_: None)
         return request.target
 
     return start
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, dataset: object, **values: Any) -> str:
+def refused(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, dataset: object, **values: Any
+) -> str:
     with pytest.raises(UsageError) as caught:
         in_process.options(monkeypatch, folder, model, dataset, **values)
     return caught.value.render()
 
 
 def test_unpacked_rows_are_not_cut_and_are_grouped_by_length(
-    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Made,
+    tiny: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from hpctrain.training.sampler import LengthGroupedSampler
+    from hpctrain.training.survival.sft_trainer import LengthGroupedSampler
 
     folder = made("plain", max_length=64)
     options = in_process.options(monkeypatch, tmp_path, tiny[0], folder)
-    assert prepared.of(options) == manifests.read(folder)
-    assert (options.training.max_length, options.training.train_sampling_strategy) == (None, "group_by_length")
+    assert dataset_facts.read_manifest(options.script.dataset_name) == manifests.read_manifest(
+        folder
+    )
+    assert (options.training.max_length, options.training.train_sampling_strategy) == (
+        None,
+        "group_by_length",
+    )
     built = in_process.trainer(options)
     assert isinstance(built._get_train_sampler(), LengthGroupedSampler)
     assert built.train_dataset["input_ids"] == options.train_dataset["input_ids"]
@@ -72,9 +88,13 @@ def test_unpacked_rows_are_not_cut_and_are_grouped_by_length(
     assert "warning" not in capsys.readouterr().out
 
 
-def test_what_somebody_asks_for_is_done(made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_asks_for_is_done(
+    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = made("plain", max_length=64)
-    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, max_length=8, train_sampling_strategy="random")
+    options = in_process.options(
+        monkeypatch, tmp_path, tiny[0], folder, max_length=8, train_sampling_strategy="random"
+    )
     built = in_process.trainer(options)
     assert max(map(len, built.train_dataset["input_ids"])) == 8
     assert options.training.train_sampling_strategy == "random"
@@ -89,18 +109,31 @@ def test_packed_rows_are_padding_free_and_say_what_a_batch_is(  # noqa: PLR0917
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = made("packed", max_length=48, pack=True)
-    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=2)
-    assert (options.training.padding_free, options.training.max_length, options.training.packing) == (True, None, False)
+    options = in_process.options(
+        monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=2
+    )
+    assert (
+        options.training.padding_free,
+        options.training.max_length,
+        options.training.packing,
+    ) == (True, None, False)
     built = in_process.trainer(options)
     batch = next(iter(built.get_train_dataloader()))
     assert "attention_mask" not in batch
     starts = int((batch["position_ids"] == 0).sum())
     assert starts > 2  # more examples than rows
-    split = prepared.of(options).splits["train"]  # type: ignore[union-attr]
+    split = dataset_facts.read_manifest(options.script.dataset_name).splits["train"]  # type: ignore[union-attr]
     assert in_process.losses(built)
     words = " ".join(capsys.readouterr().out.replace("[train]", " ").split())
-    assert f"packed rows: the batch size counts rows, of {split.examples / split.rows:.1f} examples each" in words
-    in_process.trainer(in_process.options(monkeypatch, tmp_path / "one", tiny[0], folder, per_device_train_batch_size=1))
+    assert (
+        f"packed rows: the batch size counts rows, of {split.examples / split.rows:.1f} examples"
+        " each" in words
+    )
+    in_process.trainer(
+        in_process.options(
+            monkeypatch, tmp_path / "one", tiny[0], folder, per_device_train_batch_size=1
+        )
+    )
     assert "annihilate" not in caplog.text
 
 
@@ -114,37 +147,55 @@ def test_long_packed_rows_are_fewer_to_a_pass_as_fit_counts_them(  # noqa: PLR09
     asked_rows: int | None,
     taken: int,
 ) -> None:
-    from hpctrain.fit import asked
+    from hpctrain.fit import training_options
 
     folder = tmp_path / "long"
     shutil.copytree(made("packed", max_length=48, pack=True), folder)
-    manifest = replace(manifests.read(folder), max_length=4096)  # type: ignore[type-var]
+    manifest = replace(manifests.read_manifest(folder), max_length=4096)  # type: ignore[type-var]
     (folder / manifests.NAME).write_text(manifest.to_json())
-    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=asked_rows)
+    options = in_process.options(
+        monkeypatch, tmp_path, tiny[0], folder, per_device_train_batch_size=asked_rows
+    )
     assert options.training.per_device_train_batch_size == taken
-    assert options.training.per_device_eval_batch_size == 2 == asked.rows_unasked(manifest)
+    assert (
+        options.training.per_device_eval_batch_size == 2 == training_options.rows_unasked(manifest)
+    )
     in_process.trainer(options).notes.say()
     said = " ".join(capsys.readouterr().out.replace("[train]", " ").split())
-    assert ("2 packed rows of 4096 tokens a pass: as many tokens as TRL's 8 rows of 1024" in said) == (asked_rows is None)
+    assert (
+        "2 packed rows of 4096 tokens a pass: as many tokens as TRL's 8 rows of 1024" in said
+    ) == (asked_rows is None)
 
 
 @pytest.mark.parametrize("asked", [None, "validation", "test"])
 def test_validation_is_evaluated_where_nobody_named_a_split(
-    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
+    made: Made,
+    tiny: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
 ) -> None:
-    """A dataset of `hpctrain prepare` has no `test`, TRL's default; somebody who asks for it by name is told so."""
+    """A dataset of `hpctrain prepare` has no `test`, TRL's default; somebody who asks for it by
+    name is told so.
+    """
     folder = made("held", max_length=48, validation=10)
     if asked == "test":
-        said = refused(monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked)
+        said = refused(
+            monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked
+        )
         assert "has no split 'test'; it has train, validation" in said
         return
-    options = in_process.options(monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked)
+    options = in_process.options(
+        monkeypatch, tmp_path, tiny[0], folder, eval_strategy="epoch", dataset_test_split=asked
+    )
     assert options.script.dataset_test_split == "validation"
     assert options.splits == ["train", "validation"]
     assert len(options.eval_dataset) == 10
 
 
-def test_packed_and_unpacked_give_the_same_loss(made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_and_unpacked_give_the_same_loss(
+    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole dataset in one step, as single examples and as packed rows."""
     steady = tmp_path / "steady"
     shutil.copytree(tiny[0], steady)
@@ -153,15 +204,24 @@ def test_packed_and_unpacked_give_the_same_loss(made: Made, tiny: tuple[str, str
     found = []
     for name, more in (("whole", {}), ("whole-packed", {"pack": True})):
         folder = made(name, max_length=48, validation=0, **more)
-        rows = manifests.read(folder).splits["train"].rows  # type: ignore[union-attr]
-        options = in_process.options(monkeypatch, tmp_path / name, steady, folder, per_device_train_batch_size=rows, max_steps=1)
+        rows = manifests.read_manifest(folder).splits["train"].rows  # type: ignore[union-attr]
+        options = in_process.options(
+            monkeypatch,
+            tmp_path / name,
+            steady,
+            folder,
+            per_device_train_batch_size=rows,
+            max_steps=1,
+        )
         built = in_process.trainer(options)
         found.append((in_process.losses(built), in_process.norms(built)))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-4)
 
 
-def test_another_models_tokens_are_refused(made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_models_tokens_are_refused(
+    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other"
     shutil.copytree(tiny[0], other)
     content = json.loads((other / "tokenizer.json").read_text())
@@ -169,20 +229,34 @@ def test_another_models_tokens_are_refused(made: Made, tiny: tuple[str, str], tm
     words["w0"], words["w1"] = words["w1"], words["w0"]
     (other / "tokenizer.json").write_text(json.dumps(content))
     said = refused(monkeypatch, tmp_path, other, made("plain", max_length=64))
-    assert f"was prepared with another tokenizer ({Path(tiny[0])}" in said or "was prepared with another tokenizer (" in said
-    assert f"fix: hpctrain prepare --model {other} ..." in said
+    assert "was prepared with another tokenizer (" in said
+    assert f"hint: run: hpctrain prepare --model {other} ..." in said
 
 
 def test_options_that_prepare_a_second_time_are_refused(
     made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = made("packed", max_length=48, pack=True)
-    said = refused(monkeypatch, tmp_path, tiny[0], packed, packing="true", max_length=20, padding_free="false", assistant_only_loss="true")
-    for what in ("is packed already", "cut, they lose examples", "would see each other", "--assistant_only_loss true does nothing"):
+    said = refused(
+        monkeypatch,
+        tmp_path,
+        tiny[0],
+        packed,
+        packing="true",
+        max_length=20,
+        padding_free="false",
+    )
+    for what in (
+        "is packed already",
+        "cut, they lose examples",
+        "lets its examples attend to each other",
+    ):
         assert what in said, said
 
 
-def test_a_mask_that_leaves_nothing_is_refused(made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_that_leaves_nothing_is_refused(
+    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     rows = [[1, 2, 3]] * 4
@@ -191,20 +265,6 @@ def test_a_mask_that_leaves_nothing_is_refused(made: Made, tiny: tuple[str, str]
     assert "all labels are -100" in refused(monkeypatch, tmp_path, tiny[0], tmp_path / "masked")
     data = datasets.Dataset.from_dict({"input_ids": [[1, 2, 64]] * 4})
     datasets.DatasetDict({"train": data}).save_to_disk(str(tmp_path / "beyond"))
-    assert "the token id 64, and the model's embedding ends at 63" in refused(monkeypatch, tmp_path, tiny[0], tmp_path / "beyond")
-
-
-def test_problems_of_a_manifest(made: Made, tiny: tuple[str, str]) -> None:
-    found = manifests.read(made("plain", max_length=64))
-    assert found is not None
-    asked = SimpleNamespace(
-        dataset_name="D", model_name_or_path=tiny[0], dataset_train_split="train", packing=False, padding_free=None, max_length=None,
-        completion_only_loss=None, assistant_only_loss=False,
-    )  # fmt: skip
-    assert prepared.problems(asked, found) == []
-    empty = replace(found, splits={"train": replace(found.splits["train"], trained=0)})
-    assert ["leaves nothing" in each.what for each in prepared.problems(asked, empty)] == [True]
-    classes = replace(found, form="classes")
-    assert [each.fix for each in prepared.problems(asked, classes)] == ["--task classify"]
-    larger = replace(found, tokenizer="another", vocabulary=65)
-    assert ["64" in each.what for each in prepared.problems(asked, larger)] == [False, True]
+    assert "the token id 64, and the model's embedding ends at 63" in refused(
+        monkeypatch, tmp_path, tiny[0], tmp_path / "beyond"
+    )

@@ -1,34 +1,51 @@
-"""From where a training starts: what its first lines say, what it refuses to go on from, and what it goes on from all the same."""
-
-from __future__ import annotations
+"""From where a training starts: what its first lines say, what it refuses to go on from, and what
+it goes on from all the same.
+"""
 
 import json
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import survival
+
+from hpctrain.runs.manifest import write_manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ALL = "(weights, optimizer, learning rate, data order, random numbers)"
 Done = subprocess.CompletedProcess[str]
 Train = Callable[..., Done]
-SHORT = {**survival.BASE, "max_steps": 4, "save_steps": 2, "eval_strategy": "no", "logging_steps": 1}
+SHORT = {
+    **survival.BASE,
+    "max_steps": 4,
+    "save_steps": 2,
+    "eval_strategy": "no",
+    "logging_steps": 1,
+}
 
 
 @pytest.fixture
 def train(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> Train:
     def start(
-        run: str, attempt: str, *more: str, ranks: int = 1, model: str | None = tiny[0], data: str = tiny[1], **options: object
+        run: str,
+        attempt: str,
+        *more: str,
+        ranks: int = 1,
+        model: str | None = tiny[0],
+        data: str = tiny[1],
+        **options: object,
     ) -> Done:
         where = {"model_name_or_path": model} if model is not None else {}
         words = survival.words({**where, "dataset_name": data, **SHORT, **options})
         surroundings = survival.run_environment(environment, tmp_path / "runs" / run, attempt)
         command = survival.argv(*words, *more, ranks=ranks)
-        return subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        return subprocess.run(
+            command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200
+        )
 
     return start
 
@@ -37,21 +54,28 @@ def said(done: Done) -> list[str]:
     """Return the lines in front of the training, and the message it ended with."""
     found = []
     for line in done.stdout.splitlines():
-        if line.startswith(("[train] warning", "[train] model ", "[train] begin")):  # traps and the table come after it
+        if line.startswith(
+            ("[train] warning", "[train] model ", "[train] begin")
+        ):  # traps and the table come after it
             break
         found.append(line)
     return found
 
 
-def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str], tmp_path: Path) -> None:
+def test_anew_then_complete_then_more_steps(
+    train: Train, tiny: tuple[str, str], tmp_path: Path
+) -> None:
     run = tmp_path / "runs" / "r"
     first = train("r", "1.0")
     assert first.returncode == 0, first.stderr
-    assert said(first) == [f"[train] starts anew from {tiny[0]}"]
+    assert said(first) == [f"[train] starts from scratch with the weights of {tiny[0]}"]
     before = survival.digests(run / "model")
     again = train("r", "2.0")
     assert again.returncode == 0, again.stderr
-    assert again.stdout == f"[train] is complete already: 4 of 4 steps, model in {run}/model; nothing is trained\n"
+    assert (
+        again.stdout
+        == f"[train] already complete: 4 of 4 steps, model in {run}/model; nothing is trained\n"
+    )
     assert survival.exit_word(run, "2.0") == "0 completed\n"
     assert survival.digests(run / "model") == before
     more = train("r", "3.0", max_steps=6)
@@ -59,7 +83,10 @@ def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str],
     assert said(more) == [
         f"[train] resumes run r at step 4 from {run}/checkpoints/checkpoint-4 {ALL}",
         "[train] changed since the checkpoint: max_steps 4 -> 6",
-        "[train] with another number of steps the learning rate follows another schedule from here on",
+        (
+            "[train] with another number of steps the learning rate follows another schedule from"
+            " here on"
+        ),
     ]
     assert "[train] finished: 6 of 6 steps" in more.stdout
     assert survival.digests(run / "model") != before
@@ -68,26 +95,38 @@ def test_anew_then_complete_then_more_steps(train: Train, tiny: tuple[str, str],
 
 def test_what_the_checkpoint_s_optimizer_holds_is_no_change(train: Train, tmp_path: Path) -> None:
     """The learning rate of the command line is not taken after a resume: that is said, and is so."""
-    constant = {"lr_scheduler_type": "constant", "use_peft": "true", "lora_r": 2, "lora_target_modules": "q_proj"}
+    constant = {
+        "lr_scheduler_type": "constant",
+        "use_peft": "true",
+        "lora_r": 2,
+        "lora_target_modules": "q_proj",
+    }
     assert train("r", "1.0", lora_alpha=4, **constant).returncode == 0
     more = train("r", "1.1", max_steps=6, learning_rate=1e-5, lora_alpha=8, **constant)
     assert more.returncode == 0, more.stderr
-    assert "[train] changed since the checkpoint: learning_rate 0.01 -> 1e-05, max_steps 4 -> 6, lora_alpha 4 -> 8" in said(more)
+    assert (
+        "[train] changed since the checkpoint: learning_rate 0.01 -> 1e-05, max_steps 4 -> 6,"
+        " lora_alpha 4 -> 8" in said(more)
+    )
     assert said(more)[2:4] == [
         "[train] notice: learning_rate of the checkpoint holds on, as its optimizer's state says",
-        f"[train] fix: another run, --init_from {tmp_path}/runs/r/checkpoints/checkpoint-4: its weights, and all else anew",
+        (
+            f"[train] hint: another run, --init_from {tmp_path}/runs/r/checkpoints/checkpoint-4: its"
+            " weights, and everything else from scratch"
+        ),
     ]
     assert "learning_rate=0.01 " in more.stdout
     assert "learning_rate=1e-05 " not in more.stdout
 
 
 def test_the_classifier_s_own_options_are_recorded(tmp_path: Path) -> None:
-    from types import SimpleNamespace
+    from hpctrain.training.survival import resume
 
-    from hpctrain.training import resume
-
-    training, own = SimpleNamespace(seed=1, bf16=True), SimpleNamespace(random_truncation=0.5, seed=2)
-    found = resume.record(training, own, dataset=str(tmp_path), splits=["train"], ends={})["options"]
+    training, own = (
+        SimpleNamespace(seed=1, bf16=True),
+        SimpleNamespace(random_truncation=0.5, seed=2),
+    )
+    found = resume.record([training, own], str(tmp_path), ["train"])["options"]
     assert found == {"seed": 1, "bf16": True, "random_truncation": 0.5}
 
 
@@ -103,7 +142,9 @@ def test_what_is_damaged_is_skipped_and_named(train: Train, tmp_path: Path) -> N
     lines = said(again)
     assert lines[0] == "[train] skipped .saving-6.1.0: its save was not finished"
     assert lines[1].startswith("[train] skipped checkpoint-4: model.safetensors has ")
-    assert lines[2].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+    assert lines[2].startswith(
+        f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 ("
+    )
 
 
 def test_state_that_is_missing_another_world_and_other_data_are_refused_together(
@@ -111,15 +152,20 @@ def test_state_that_is_missing_another_world_and_other_data_are_refused_together
 ) -> None:
     import datasets
 
-    from hpctrain.runs.manifest import write_manifest
-
     train("r", "1.0")
     run = tmp_path / "runs" / "r"
     shutil.rmtree(run / "model")
     saved = run / "checkpoints/checkpoint-4"
     for name in ("optimizer.pt", "rng_state.pth", "hpctrain.json"):
         (saved / name).unlink()
-    write_manifest(saved, step=4, world_size=1, state=("model", "scheduler", "trainer"), run_id="r", attempt="1.0")
+    write_manifest(
+        saved,
+        step=4,
+        world_size=1,
+        state=("model", "scheduler", "trainer"),
+        run_id="r",
+        attempt="1.0",
+    )
     other = datasets.load_from_disk(tiny[1])
     other["train"] = other["train"].select(range(20))
     other.save_to_disk(str(tmp_path / "other"))
@@ -134,15 +180,28 @@ def test_state_that_is_missing_another_world_and_other_data_are_refused_together
         "1 processes saved it, and there are 2 now: other batches, in another order",
     ]
     assert message[4].startswith("the train data is not what it was: ")
-    accept = "--resume_with_missing_state true; --resume_with_other_world_size true; --resume_with_other_data true"
-    assert message[5] == f"fix: {accept}; the job as it was, or --init_from {saved} for its weights only"
+    accept = (
+        "--resume_with_missing_state true --resume_with_other_world_size true"
+        " --resume_with_other_data true"
+    )
+    anew = f"--init_from {saved} for its weights only"
+    assert message[5] == f"hint: run the job as it was, use {accept}, or use {anew}"
     assert survival.exit_word(run, "2.0") == "2 error\n"
-    accepted = train("r", "3.0", *accept.replace(";", "").split(), ranks=2, data=str(tmp_path / "other"), max_steps=6)
+    accepted = train(
+        "r",
+        "3.0",
+        *accept.split(),
+        ranks=2,
+        data=str(tmp_path / "other"),
+        max_steps=6,
+    )
     assert accepted.returncode == 0, accepted.stderr
     assert "[train] finished: 6 of 6 steps" in accepted.stdout
 
 
-def test_data_in_another_place_is_the_same_data(train: Train, tiny: tuple[str, str], tmp_path: Path) -> None:
+def test_data_in_another_place_is_the_same_data(
+    train: Train, tiny: tuple[str, str], tmp_path: Path
+) -> None:
     train("r", "1.0")
     shutil.rmtree(tmp_path / "runs/r/model")
     shutil.copytree(tiny[1], tmp_path / "copy")
@@ -154,19 +213,45 @@ def test_an_explicit_checkpoint(train: Train, tmp_path: Path) -> None:
     saved = tmp_path / "runs/a/checkpoints/checkpoint-2"
     first = train("b", "2.0", resume_from_checkpoint=saved)
     assert first.returncode == 0, first.stderr
-    assert said(first) == [f"[train] resumes run b at step 2 from {saved} (weights, optimizer, learning rate, data order, random numbers)"]
-    assert survival.digests(tmp_path / "runs/b/model") == survival.digests(tmp_path / "runs/a/model")
+    assert said(first) == [
+        f"[train] resumes run b at step 2 from {saved} (weights, optimizer, learning rate, data"
+        " order, random numbers)"
+    ]
+    assert survival.digests(tmp_path / "runs/b/model") == survival.digests(
+        tmp_path / "runs/a/model"
+    )
     shutil.rmtree(tmp_path / "runs/b/model")
     requeued = train("b", "2.1", resume_from_checkpoint=saved)
-    assert said(requeued)[0] == f"[train] --resume_from_checkpoint {saved} was where this run began; it has a checkpoint of its own since"
+    assert (
+        said(requeued)[0]
+        == f"[train] this run started at --resume_from_checkpoint {saved}; it has its own"
+        " checkpoint since"
+    )
     assert said(requeued)[1].startswith("[train] resumes run b at step 4 from ")
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    refused = train("c", "3.0", resume_from_checkpoint=saved)
+    assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
+        2,
+        f"hint: use --resume_from_checkpoint {saved.with_name('checkpoint-4')}",
+    )
     (saved / "hpctrain.json").unlink()
     refused = train("c", "3.0", resume_from_checkpoint=saved)
     assert refused.returncode == 2
-    assert refused.stderr.startswith(f"error: the checkpoint {saved} is not complete: no hpctrain.json\n")
-    assert refused.stderr.splitlines()[-1] == "fix: --resume_without_manifest true, if you know that it is whole"
-    assert train("c", "4.0", resume_from_checkpoint=saved, resume_without_manifest="true").returncode == 0
-    assert train("d", "5.0", resume_from_checkpoint="nowhere").stderr.startswith("error: there is no checkpoint nowhere\n")
+    assert refused.stderr.startswith(
+        f"error: the checkpoint {saved} is not complete: no hpctrain.json\n"
+    )
+    assert (
+        refused.stderr.splitlines()[-1]
+        == "hint: if you know that it is whole, use --resume_without_manifest true"
+    )
+    assert (
+        train("c", "4.0", resume_from_checkpoint=saved, resume_without_manifest="true").returncode
+        == 0
+    )
+    assert train("d", "5.0", resume_from_checkpoint="nowhere").stderr.startswith(
+        "error: there is no checkpoint nowhere\n"
+    )
 
 
 def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> None:
@@ -177,15 +262,23 @@ def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> Non
     assert "error: --init_from: there are no weights 'stage:missing'" in first.stderr
     first = train("b", "3.0", init_from="a", model=None)
     assert first.returncode == 0, first.stderr
-    weights = "(weights only: optimizer, learning rate and data begin anew)"
+    weights = "(weights only: optimizer, learning rate and data start from scratch)"
     assert said(first) == [f"[train] starts from the weights of a: {runs}/a/model {weights}"]
     assert "[train] begin: step=0/4" in first.stdout
     shutil.rmtree(runs / "b/model")
     requeued = train("b", "3.1", init_from="a", model=None)
-    assert said(requeued)[0].startswith(f"[train] resumes run b at step 4 from {runs}/b/checkpoints/checkpoint-4 (")
-    assert said(requeued)[1] == "[train] --init_from a was for the first start; its weights are not used again"
+    assert said(requeued)[0].startswith(
+        f"[train] resumes run b at step 4 from {runs}/b/checkpoints/checkpoint-4 ("
+    )
+    assert (
+        said(requeued)[1]
+        == "[train] --init_from a was for the first start; its weights are not used again"
+    )
     other = train("c", "4.0", init_from="a/checkpoint-2", model=None)
-    assert said(other) == [f"[train] starts from the weights of a/checkpoint-2: {runs}/a/checkpoints/checkpoint-2 {weights}"]
+    assert said(other) == [
+        f"[train] starts from the weights of a/checkpoint-2: {runs}/a/checkpoints/checkpoint-2"
+        f" {weights}"
+    ]
 
 
 def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
@@ -193,24 +286,52 @@ def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
     assert train("a", "1.0", learning_rate=0.1, **lora).returncode == 0
     refused = train("b", "2.0", init_from="a")
     assert refused.returncode == 2
-    assert "error: --init_from a is a LoRA adapter, and this training has none to put it into\n" in refused.stderr
-    assert "fix: --use_peft true --lora_r 2" in refused.stderr
+    assert "error: --init_from a is a LoRA adapter" in refused.stderr
+    assert "hint: use --use_peft true --lora_r 2" in refused.stderr
     refused = train("c", "3.0", init_from="a", **{**lora, "lora_r": 4})
     assert refused.returncode == 1
     assert "is another one than this training's" in refused.stderr
     frozen = train("d", "4.0", init_from="a", learning_rate=0.0, **lora)
     assert frozen.returncode == 0, frozen.stderr
-    assert survival.digests(tmp_path / "runs/d/model") == survival.digests(tmp_path / "runs/a/model"), "it began with these weights"
+    assert survival.digests(tmp_path / "runs/d/model") == survival.digests(
+        tmp_path / "runs/a/model"
+    ), "it began with these weights"
 
 
-def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(train: Train, tmp_path: Path) -> None:
-    best = {"load_best_model_at_end": "true", "eval_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 8}
-    best |= {"metric_for_best_model": "eval_loss", "greater_is_better": "true"}  # as if: so that the last one is not the best
+def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(
+    train: Train, tmp_path: Path
+) -> None:
+    best = {
+        "load_best_model_at_end": "true",
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+        "save_steps": 4,
+        "max_steps": 8,
+    }
+    best |= {
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": "true",
+    }  # as if: so that the last one is not the best
     whole = train("a", "1.0", **best)
     assert whole.returncode == 0, whole.stderr
     run = tmp_path / "runs/a"
     state = json.loads((run / "checkpoints/checkpoint-8/trainer_state.json").read_text())
-    assert state["best_model_checkpoint"] == f"{run}/checkpoints/checkpoint-4", "the last one would prove nothing"
+    assert state["best_model_checkpoint"] == f"{run}/checkpoints/checkpoint-4", (
+        "the last one would prove nothing"
+    )
+    record = json.loads((run / "model/hpctrain-training.json").read_text())
+    best_of = next(
+        entry for entry in state["log_history"] if entry["step"] == 4 and "eval_loss" in entry
+    )
+    assert record["best"] == {
+        "checkpoint": "checkpoint-4",
+        "step": 4,
+        "metric": "eval_loss",
+        "value": best_of["eval_loss"],
+    }
+    assert record["step"] == json.loads((run / "model/hpctrain.json").read_text())["step"] == 4
+    assert whole.stdout.splitlines()[-1].endswith(f"model of step 4 saved in {run}/model")
+    assert train("a", "1.1", **best).stdout.startswith("[train] already complete: 8 of 8 steps")
     (tmp_path / "elsewhere").mkdir()
     moved = run.rename(tmp_path / "elsewhere/a")
     shutil.rmtree(moved / "model")
@@ -224,45 +345,60 @@ def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(train: Train, t
 
 
 def test_problems_of_these_options_are_said_up_front(train: Train) -> None:
-    refused = train("a", "1.0", early_stopping_patience=0, save_only_model="true", init_from="nothing")
+    refused = train("a", "1.0", save_only_model="true", init_from="nothing")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: 4 problems before training\n"), refused.stderr
-    for word in (
-        "--early_stopping_patience must be at least 1",
-        "looks at evaluations",
-        "--save_only_model",
-        "there are no weights 'nothing'",
-    ):
+    assert refused.stderr.startswith("error: 2 problems before training\n"), refused.stderr
+    for word in ("--save_only_model", "there are no weights 'nothing'"):
         assert word in refused.stderr
 
 
 def test_early_stopping_is_a_success_and_is_complete(train: Train, tmp_path: Path) -> None:
-    options = {"early_stopping_patience": 1, "eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.5, "max_steps": 200}
+    options = {
+        "early_stopping_patience": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "learning_rate": 0.5,
+        "max_steps": 200,
+    }
     first = train("a", "1.0", **options)
     assert first.returncode == 0, first.stderr
     assert survival.exit_word(tmp_path / "runs/a", "1.0") == "0 early-stopping\n"
     assert "[train] stopped early: " in first.stdout
     again = train("a", "2.0", **options)
-    assert again.stdout.startswith("[train] is complete already: "), again.stdout
+    assert again.stdout.startswith("[train] already complete: "), again.stdout
 
 
-def test_a_requeue_after_going_back_goes_on_from_its_own_steps(train: Train, tmp_path: Path) -> None:
+def test_a_requeue_after_going_back_goes_on_from_its_own_steps(
+    train: Train, tmp_path: Path
+) -> None:
     run = tmp_path / "runs" / "r"
     assert train("r", "1.0", max_steps=8).returncode == 0
     shutil.rmtree(run / "model")
-    back = {"resume_from_checkpoint": run / "checkpoints/checkpoint-2", "save_total_limit": 1, "max_steps": 8}
+    back = {
+        "resume_from_checkpoint": run / "checkpoints/checkpoint-2",
+        "save_total_limit": 1,
+        "max_steps": 8,
+    }
     (run / "stop").touch()  # it does one step, saves and stops, as at the end of a job's time
     first = train("r", "2.0", **back)
     assert first.returncode == 86, first.stderr
-    assert said(first)[0].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+    assert said(first)[0].startswith(
+        f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 ("
+    )
     left = [path.name for path in (run / "checkpoints").glob("checkpoint-*")]
-    assert left == ["checkpoint-3"], "what lies behind it was given up, and its beginning is not needed"
+    assert left == ["checkpoint-3"], (
+        "what lies behind it was given up, and its beginning is not needed"
+    )
     requeued = train("r", "2.1", **{**back, "save_total_limit": 5})
     assert requeued.returncode == 0, requeued.stderr
-    assert said(requeued)[1].startswith(f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 (")
+    assert said(requeued)[1].startswith(
+        f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 ("
+    )
 
 
-def test_a_requeue_does_not_take_the_later_steps_of_an_earlier_job(train: Train, tmp_path: Path) -> None:
+def test_a_requeue_does_not_take_the_later_steps_of_an_earlier_job(
+    train: Train, tmp_path: Path
+) -> None:
     run = tmp_path / "runs" / "r"
     assert train("r", "1.0", max_steps=8).returncode == 0
     shutil.rmtree(run / "model")
@@ -272,9 +408,13 @@ def test_a_requeue_does_not_take_the_later_steps_of_an_earlier_job(train: Train,
     assert survival.listed(run / "checkpoints")[-1] == "checkpoint-8"
     (run / "stop").touch()
     requeued = train("r", "2.1", **back)
-    assert said(requeued)[1].startswith(f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 (")
+    assert said(requeued)[1].startswith(
+        f"[train] resumes run r at step 3 from {run}/checkpoints/checkpoint-3 ("
+    )
     other_job = train("r", "3.0", **back)
-    assert said(other_job)[0].startswith(f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 (")
+    assert said(other_job)[0].startswith(
+        f"[train] resumes run r at step 2 from {run}/checkpoints/checkpoint-2 ("
+    )
 
 
 def test_the_checkpoint_of_a_stage(train: Train, tmp_path: Path) -> None:
@@ -282,16 +422,26 @@ def test_the_checkpoint_of_a_stage(train: Train, tmp_path: Path) -> None:
     assert train("b_first", "1.0").returncode == 0
     second = train("b", "2.0", resume_from_checkpoint="stage:first", max_steps=6)
     assert second.returncode == 0, second.stderr
-    assert said(second)[0] == f"[train] resumes run b at step 4 from {runs}/b_first/checkpoints/checkpoint-4 {ALL}"
+    assert (
+        said(second)[0]
+        == f"[train] resumes run b at step 4 from {runs}/b_first/checkpoints/checkpoint-4 {ALL}"
+    )
     assert "[train] begin: step=4/6" in second.stdout
     shutil.rmtree(runs / "b/model")
     shutil.rmtree(runs / "b_first")  # a requeued job does not need it any more
     requeued = train("b", "2.1", resume_from_checkpoint="stage:first", max_steps=6)
     assert requeued.returncode == 0, requeued.stderr
     assert (
-        said(requeued)[0] == "[train] --resume_from_checkpoint stage:first was where this run began; it has a checkpoint of its own since"
+        said(requeued)[0]
+        == "[train] this run started at --resume_from_checkpoint stage:first; it has its own"
+        " checkpoint since"
     )
-    assert said(requeued)[1] == f"[train] resumes run b at step 6 from {runs}/b/checkpoints/checkpoint-6 {ALL}"
+    assert (
+        said(requeued)[1]
+        == f"[train] resumes run b at step 6 from {runs}/b/checkpoints/checkpoint-6 {ALL}"
+    )
     missing = train("c", "3.0", resume_from_checkpoint="stage:first")
     assert missing.returncode == 2
-    assert "error: 'stage:first'" in missing.stderr or "there is no checkpoint" in missing.stderr, missing.stderr
+    assert "error: 'stage:first'" in missing.stderr or "there is no checkpoint" in missing.stderr, (
+        missing.stderr
+    )

@@ -1,6 +1,6 @@
-"""environment.json and metrics.jsonl of a real training, and a training whose run files cannot be written."""
-
-from __future__ import annotations
+"""environment.json and metrics.jsonl of a real training, and a training whose run files cannot be
+written.
+"""
 
 import json
 import math
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpctrain.runs import environment, metrics
+from hpctrain.runs import history, metrics
 
 pytestmark = pytest.mark.torch
 
@@ -30,72 +30,52 @@ def trainer(tmp_path: Path, *callbacks: Any, **given: Any) -> Any:
         def forward(self, x: Any) -> dict[str, Any]:
             return {"loss": ((self.weight - x.float()) ** 2).mean()}
 
-    fixed = {"use_cpu": True, "report_to": "none", "logging_steps": 1, "save_steps": 3, "eval_steps": 3, "eval_strategy": "steps"}
-    args = TrainingArguments(output_dir=str(tmp_path / "out"), disable_tqdm=True, **{**fixed, **given})
+    fixed = {
+        "use_cpu": True,
+        "report_to": "none",
+        "logging_steps": 1,
+        "save_steps": 3,
+        "eval_steps": 3,
+        "eval_strategy": "steps",
+    }
+    args = TrainingArguments(
+        output_dir=str(tmp_path / "out"), disable_tqdm=True, **{**fixed, **given}
+    )
     data = [{"x": n} for n in range(50)]
-    return Trainer(Model(), args, train_dataset=data, eval_dataset=data[:8], callbacks=list(callbacks))
-
-
-@pytest.fixture(autouse=True)
-def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HPCTRAIN_RUN_DIR", "HPCTRAIN_ATTEMPT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"):
-        monkeypatch.delenv(name, raising=False)
+    return Trainer(
+        Model(), args, train_dataset=data, eval_dataset=data[:8], callbacks=list(callbacks)
+    )
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_event_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain.training.run_files import RunFiles
+def test_every_event_is_a_line(tmp_path: Path) -> None:
+    from hpctrain.training.monitoring.run_files import RunFiles
 
-    monkeypatch.setenv("HPCTRAIN_RUN_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("HPCTRAIN_ATTEMPT", "127.0")
-    own = trainer(tmp_path, RunFiles(), max_steps=6)
+    own = trainer(tmp_path, RunFiles(tmp_path / "run", "127.0"), max_steps=6)
     own.train()
     found = rows(tmp_path / "run" / "attempts" / "127.0" / "metrics.jsonl")
     assert [(row["event"], row["step"]) for row in found] == [
         *[("begin", 0), ("log", 1), ("log", 2), ("log", 3), ("evaluate", 3), ("save", 3)],
         *[("log", 4), ("log", 5), ("log", 6), ("evaluate", 6), ("save", 6), ("log", 6), ("end", 6)],
     ]
-    history = [entry for entry in own.state.log_history if "loss" in entry]
+    logged = [entry for entry in own.state.log_history if "loss" in entry]
     logs = [row for row in found if "loss" in row]
     assert [(row["step"], row["epoch"], row["loss"], row["learning_rate"]) for row in logs] == [
-        (entry["step"], entry["epoch"], entry["loss"], entry["learning_rate"]) for entry in history
+        (entry["step"], entry["epoch"], entry["loss"], entry["learning_rate"]) for entry in logged
     ]
     assert "eval_runtime" in found[4]
     assert [row["at"] for row in found] == sorted(row["at"] for row in found)
-    assert list(metrics.read(tmp_path / "run")) == found
-
-
-def test_a_resumed_training_is_one_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first start went on to step 5 behind its checkpoint and was lost."""
-    from transformers import TrainerCallback
-
-    from hpctrain.training.run_files import RunFiles
-
-    class Lost(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step == 5:
-                raise RuntimeError("lost")
-
-    run = tmp_path / "run"
-    with pytest.raises(RuntimeError, match="lost"):
-        trainer(tmp_path, RunFiles(run, "9.0"), Lost(), max_steps=7).train()
-    again = trainer(tmp_path, RunFiles(run, "10.0"), max_steps=7)
-    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
-    losses = [(row["step"], row["loss"]) for row in metrics.read(run) if "loss" in row]
-    assert losses == [(entry["step"], entry["loss"]) for entry in again.state.log_history if "loss" in entry]
-    assert [step for step, _ in losses] == list(range(1, 8))
-    assert len([row for path in sorted(run.glob("attempts/*/metrics.jsonl")) for row in rows(path) if "loss" in row]) == 9
-    assert (metrics.last(run) or {})["event"] == "end"
+    assert list(history.read_rows(tmp_path / "run")) == found
 
 
 def test_numbers_of_all_kinds_are_valid_json() -> None:
     import numpy
     import torch
 
-    from hpctrain.training.run_files import line
+    from hpctrain.training.monitoring.run_files import metrics_line
 
     logs = {
         "loss": math.nan,
@@ -109,7 +89,7 @@ def test_numbers_of_all_kinds_are_valid_json() -> None:
         "many": torch.zeros(2),
         "event": 3.0,
     }
-    written = line("log", 4, None, logs)
+    written = metrics_line("log", 4, None, logs)
     assert written.endswith(b"}\n")
     row = json.loads(written, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert row.pop("at") > 1.7e9
@@ -127,15 +107,26 @@ def test_numbers_of_all_kinds_are_valid_json() -> None:
     }
     values = metrics.values(row)
     assert math.isnan(values.pop("loss"))
-    assert values == {"grad_norm": math.inf, "low": -math.inf, "tensor": 2.5, "array": 0.5, "whole": 7}
+    assert values == {
+        "grad_norm": math.inf,
+        "low": -math.inf,
+        "tensor": 2.5,
+        "array": 0.5,
+        "whole": 7,
+    }
 
 
-def test_a_line_is_one_write_and_half_a_line_is_ended_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain.training.run_files import RunFiles
+def test_a_line_is_one_write_and_half_a_line_is_ended_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpctrain.training.monitoring.run_files import RunFiles
 
-    file = tmp_path / "run" / "attempts" / "local.0" / "metrics.jsonl"
+    file = tmp_path / "run" / "attempts" / "1.0" / "metrics.jsonl"
     file.parent.mkdir(parents=True)
-    file.write_text('{"event": "log", "step": 1, "epoch": 0.1, "at": 1795232331.5, "loss": 2.0}\n{"event": "log", "st')
+    file.write_text(
+        '{"event": "log", "step": 1, "epoch": 0.1, "at": 1795232331.5, "loss": 2.0}\n{"event":'
+        ' "log", "st'
+    )
     writes: list[bytes] = []
     real = os.write
 
@@ -144,67 +135,74 @@ def test_a_line_is_one_write_and_half_a_line_is_ended_first(tmp_path: Path, monk
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
-    trainer(tmp_path, RunFiles(tmp_path / "run"), max_steps=2, save_strategy="no", eval_strategy="no").train()
+    trainer(
+        tmp_path,
+        RunFiles(tmp_path / "run", "1.0"),
+        max_steps=2,
+        save_strategy="no",
+        eval_strategy="no",
+    ).train()
     monkeypatch.undo()
     mine = [data for data in writes if data == b"\n" or data.startswith(b'{"event"')]
     assert mine[0] == b"\n"
     assert all(data.count(b"\n") == 1 and data.endswith(b"\n") for data in mine)
-    assert [row["event"] for row in metrics.read(tmp_path / "run")] == ["begin", "log", "log", "log", "end"]
+    assert [row["event"] for row in history.read_rows(tmp_path / "run")] == [
+        "begin",
+        "log",
+        "log",
+        "log",
+        "end",
+    ]
 
 
-def test_a_disk_that_fails_does_not_stop_the_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from hpctrain.training.run_files import RunFiles
+def test_a_disk_that_fails_does_not_stop_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from hpctrain.training.monitoring.run_files import RunFiles
 
     (tmp_path / "run").write_text("a file where the run directory should be")
-    own = trainer(tmp_path, RunFiles(tmp_path / "run"), max_steps=4)
+    own = trainer(tmp_path, RunFiles(tmp_path / "run", "1.0"), max_steps=4)
     own.train()
     assert own.state.global_step == 4
-    notices = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[train] notice: run files: NotADirectoryError")]
-    assert len(notices) == 2  # the two files
+    notices = [
+        line
+        for line in capfd.readouterr().err.splitlines()
+        if line.startswith("[train] notice: run files: NotADirectoryError")
+    ]
+    assert len(notices) == 1, "one of a kind"
 
 
-def test_another_rank_writes_nothing(tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
-    from hpctrain.training.run_files import RunFiles
-
-    own = RunFiles(tmp_path / "run", "1.0")
-    state: Any = SimpleNamespace(is_world_process_zero=False, global_step=3, epoch=0.5)
-    args: Any = SimpleNamespace(output_dir=str(tmp_path), world_size=2)
-    own.on_train_begin(args, state, None)  # type: ignore[arg-type]
-    own.on_log(args, state, None, logs={"loss": 1.0})  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_environment_is_written_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_written_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
     import transformers
 
-    from hpctrain.training.run_files import RunFiles
+    from hpctrain.training.monitoring.run_files import RunFiles
 
     secret = "hf_" + "Ab1" * 12
     for name in ("HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, secret)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
-    trainer(tmp_path, RunFiles(tmp_path / "run", "1.0"), max_steps=1, save_strategy="no", eval_strategy="no").train()
+    trainer(
+        tmp_path,
+        RunFiles(tmp_path / "run", "1.0"),
+        max_steps=1,
+        save_strategy="no",
+        eval_strategy="no",
+    ).train()
     file = tmp_path / "run" / "attempts" / "1.0" / "environment.json"
     found = json.loads(file.read_text())
     assert secret not in file.read_text()
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["transformers"] == transformers.__version__
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert (found["hosts"], found["world_size"], found["variables"]["OMP_NUM_THREADS"]) == (["node1", "node2"], 1, "3")
+    assert (found["hosts"], found["world_size"], found["variables"]["OMP_NUM_THREADS"]) == (
+        ["node1", "node2"],
+        1,
+        "3",
+    )
     assert f"torch=={torch.__version__}" in found["packages"]
     assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     assert re.fullmatch("[0-9a-f]{64}", found["packages_digest"])
-    assert environment.newest(tmp_path / "run") == found
-    assert environment.newest(tmp_path / "run", but="1.0") is None
-    assert environment.differences(found, found) == []
-
-
-def test_no_variable_that_is_written_down_is_a_secret_by_its_name() -> None:
-    from hpctrain.jobs.secret_forms import named_secret
-    from hpctrain.training.surroundings import VARIABLES
-
-    assert [name for name in VARIABLES if named_secret(name)] == []

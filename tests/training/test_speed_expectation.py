@@ -1,8 +1,8 @@
-"""What is expected of a Trainer is worked out from the Trainer itself, on a GPU that this machine lacks, by its name and size."""
+"""What is expected of a Trainer is worked out from the Trainer itself, on a GPU that this machine
+lacks, by its name and size.
+"""
 
-from __future__ import annotations
-
-import json
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,137 +10,212 @@ from typing import Any
 
 import pytest
 
-from hpctrain.fit import memory
-from hpctrain.training import expectation, start_table
-from hpctrain.training.expectation import Device
-from hpctrain.training.fit_file import FitFile
+from hpctrain.fit import memory, speed
+from hpctrain.runs import predicted
+from hpctrain.training.survival import ResilienceContext
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-H100 = Device(name="NVIDIA H100 80GB HBM3", memory=85_045_542_912)
+H100 = ("NVIDIA H100 80GB HBM3", 85_045_542_912)
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    """Return the module, imported when a test runs: it brings torch."""
+    return importlib.import_module("hpctrain.training.start_table")
+
+
+def expect(table: Any, *given: Any) -> Any:
+    lengths = table.Lengths(rows=9, examples=9, tokens=180, longest=29, context=20.0, packed=False)
+    return table.expect(*given, lengths)
 
 
 def trainer_of(model: str, *, cuda: bool = True, **options: Any) -> tuple[Any, Any]:
-    """Return a Trainer as far as it is looked at, with a real model and real options, and the options."""
+    """Return a Trainer as far as it is looked at, with a real model and real options, and the
+    options.
+    """
     from transformers import AutoModelForCausalLM
     from trl import ModelConfig, SFTConfig
 
-    args = SFTConfig(output_dir="out", use_cpu=True, bf16=False, report_to="none", activation_checkpointing=False, **options)
+    args = SFTConfig(
+        output_dir="out",
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        activation_checkpointing=False,
+        **options,
+    )
     if cuda:
         args.bf16 = True  # transformers refuses it here
-    accelerator = SimpleNamespace(distributed_type=SimpleNamespace(name="NO"), state=SimpleNamespace())
+    accelerator = SimpleNamespace(
+        distributed_type=SimpleNamespace(name="NO"), state=SimpleNamespace()
+    )
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
     script = SimpleNamespace(dataset_name="data/set", dataset_train_split="train")
-    trainer = SimpleNamespace(args=args, model=loaded, accelerator=accelerator, padding_free=False, compute_loss_func=None)
-    return trainer, SimpleNamespace(weights=SimpleNamespace(model=model), model=ModelConfig(), script=script)
+    trainer = SimpleNamespace(
+        args=args, model=loaded, accelerator=accelerator, padding_free=False, compute_loss_func=None
+    )
+    return trainer, SimpleNamespace(
+        weights=SimpleNamespace(model=model), model=ModelConfig(), script=script
+    )
 
 
 @pytest.fixture
-def h100(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expectation, "device_of", lambda _: H100)
+def h100(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "device_of", lambda _: H100)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
 
 
 @pytest.mark.usefixtures("h100")
-def test_the_layout_is_the_trainer_s_own(tiny: tuple[str, str], tmp_path: Path) -> None:
-    trainer, options = trainer_of(tiny[0], per_device_train_batch_size=3, gradient_accumulation_steps=4, max_length=32)
-    found = expectation.expect(trainer, options, longest=29, context=20.0)
+def test_the_layout_is_the_trainer_s_own(table: Any, tiny: tuple[str, str], tmp_path: Path) -> None:
+    trainer, options = trainer_of(
+        tiny[0], per_device_train_batch_size=3, gradient_accumulation_steps=4, max_length=32
+    )
+    found = expect(table, trainer, options)
     assert found.why == ""
     assert found.layout is not None
     layout = found.layout
-    assert (layout.micro_batch, layout.accumulation, layout.length, layout.checkpointing) == (3, 4, 29, "off")
-    assert (layout.weights, layout.compute, layout.attention, layout.sharding) == ("float32", "bfloat16", "sdpa", "ddp")
-    assert found.shape is not None
+    assert (layout.micro_batch, layout.accumulation, layout.length, layout.checkpointing) == (
+        3,
+        4,
+        29,
+        "off",
+    )
+    assert (layout.weights, layout.compute, layout.attention, layout.sharding) == (
+        "float32",
+        "bfloat16",
+        "sdpa",
+        "ddp",
+    )
     assert found.shape.parameters == sum(each.numel() for each in trainer.model.parameters())
     assert found.memory == memory.gpu_memory(found.shape, layout)
-    assert found.gpu is not None
     assert "H100" in found.gpu.name
     assert found.speed is not None
     part = found.memory.total / 85_045_542_912
-    assert start_table.peak_words(found).endswith(f" GiB of the 79.2 GiB of NVIDIA H100 80GB HBM3 ({part:.0%})")
-    fit_file = FitFile(tmp_path, "vega")
-    fit_file.begin(found.as_record())
-    record = json.loads((tmp_path / "fit.json").read_text())
-    assert (record["gpu"], record["gpu_bytes"], record["cluster"]) == (H100.name, H100.memory, "vega")
+    assert table.peak_words(found).endswith(
+        f" of the 79.2 GiB of NVIDIA H100 80GB HBM3 ({part:.0%})"
+    )
+    record = found.as_record()
+    assert (record["gpu"], record["gpu_bytes"]) == H100
     assert record["predicted"]["allocated"] == found.memory.allocated
     assert record["predicted"]["tokens_per_s"] == found.speed.tokens_per_s
-    assert record["measured"] is None
+    assert sum(record["predicted"]["parts"].values()) == record["predicted"]["total"]
 
 
 @pytest.mark.usefixtures("h100")
-def test_a_measurement_of_the_same_layout_stays_and_of_another_goes(tiny: tuple[str, str], tmp_path: Path) -> None:
+def test_a_measurement_of_the_same_layout_stays_and_of_another_goes(
+    table: Any, tiny: tuple[str, str], tmp_path: Path
+) -> None:
+    from hpctrain.training.monitoring.speed import fit_record
+
+    survival = ResilienceContext(run_dir=tmp_path, cluster="vega")
     trainer, options = trainer_of(tiny[0], per_device_train_batch_size=3, max_length=32)
-    found = expectation.expect(trainer, options, longest=29, context=20.0)
-    first = FitFile(tmp_path, None)
-    first.begin(found.as_record())
-    first.measured({"allocated": 5})
-    FitFile(tmp_path, None).begin(found.as_record())
-    assert json.loads((tmp_path / "fit.json").read_text())["measured"] == {"allocated": 5}
-    assert found.layout is not None
+    found = expect(table, trainer, options)
+    first = fit_record(found.as_record(), survival)
+    assert (first["measured"], first["cluster"]) == (None, "vega")
+    predicted.write(tmp_path, {**first, "measured": {"allocated": 5}})
+    assert fit_record(found.as_record(), survival)["measured"] == {"allocated": 5}
     other = replace(found, layout=replace(found.layout, micro_batch=4))
-    FitFile(tmp_path, None).begin(other.as_record())
-    assert json.loads((tmp_path / "fit.json").read_text())["measured"] is None
+    assert fit_record(other.as_record(), survival)["measured"] is None
 
 
 @pytest.mark.usefixtures("h100")
-def test_checkpointing_is_seen_in_the_model(tiny: tuple[str, str]) -> None:
+def test_checkpointing_is_seen_in_the_model(table: Any, tiny: tuple[str, str]) -> None:
     trainer, options = trainer_of(tiny[0], max_length=32)
-    before = expectation.expect(trainer, options, longest=29, context=None)
+    before = expect(table, trainer, options)
     trainer.model.activation_checkpointing_enable()
-    after = expectation.expect(trainer, options, longest=29, context=None)
-    assert after.layout is not None
-    assert before.layout is not None
+    after = expect(table, trainer, options)
     assert (before.layout.checkpointing, after.layout.checkpointing) == ("off", "full")
 
 
 @pytest.mark.usefixtures("h100")
-def test_a_classifier_is_expected_to_take_what_its_labels_need(tiny: tuple[str, str]) -> None:
+def test_a_classifier_is_expected_to_take_what_its_labels_need(
+    table: Any, tiny: tuple[str, str]
+) -> None:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     trainer, options = trainer_of(tiny[0], max_length=32)
     trainer.model = AutoModelForSequenceClassification.from_pretrained(tiny[0], num_labels=3)
-    found = expectation.expect(trainer, options, longest=29, context=None)
-    assert found.shape is not None
+    found = expect(table, trainer, options)
     assert found.shape.parameters == trainer.model.num_parameters()
-    assert found.layout is not None
     assert (found.shape.labels, found.layout.loss, found.layout.length) == (3, "classes", 29)
     assert found.memory is not None
     trainer.model = AutoModelForTokenClassification.from_pretrained(tiny[0], num_labels=3)
-    found = expectation.expect(trainer, options, longest=29, context=None)
-    assert start_table.peak_words(found) == "unknown (the estimate is of language models and classifiers only)"
-    assert found.mfu(100.0, None, 1) is None
+    found = expect(table, trainer, options)
+    assert (
+        table.peak_words(found)
+        == "unknown (the estimate is of language models and classifiers only)"
+    )
+    assert found.mfu(100.0, 1) is None
 
 
 @pytest.mark.usefixtures("h100")
-def test_a_model_that_the_formula_does_not_know(tiny: tuple[str, str], tmp_path: Path) -> None:
+def test_a_model_that_the_formula_does_not_know(
+    table: Any, tiny: tuple[str, str], tmp_path: Path
+) -> None:
     trainer, options = trainer_of(tiny[0], max_length=32)
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
     options.weights.model = str(tmp_path)
-    found = expectation.expect(trainer, options, longest=29, context=None)
+    found = expect(table, trainer, options)
     assert found.memory is None
-    assert "unheard-of" in start_table.peak_words(found)
+    assert "unheard-of" in table.peak_words(found)
     assert found.as_record()["predicted"] is None
 
 
-def test_on_the_cpu_there_is_no_peak(tiny: tuple[str, str]) -> None:
+def test_on_the_cpu_there_is_no_peak(table: Any, tiny: tuple[str, str]) -> None:
     trainer, options = trainer_of(tiny[0], cuda=False, max_length=32)
-    found = expectation.expect(trainer, options, longest=29, context=None)
-    assert start_table.peak_words(found) == "unknown (it trains on the CPU)"
-    assert found.layout is not None
+    found = expect(table, trainer, options)
+    assert table.peak_words(found) == "unknown (it trains on the CPU)"
     assert found.layout.compute is None
 
 
-def test_parameters_are_counted_whole() -> None:
+@pytest.mark.usefixtures("h100")
+def test_utilisation_is_of_the_bfloat16_peak(table: Any, tiny: tuple[str, str]) -> None:
+    trainer, options = trainer_of(tiny[0], max_length=32)
+    found = expect(table, trainer, options)
+    flops = speed.model_flops_per_token(found.shape, found.layout, context=20.0)
+    assert found.mfu(1000.0, 4) == pytest.approx(1000 * flops / (4 * found.gpu.bf16))
+    assert table.Expectation(why="x").mfu(1.0, 1) is None
+
+
+def test_it_fits_into_80_columns(table: Any) -> None:
+    lines = table.lines({"model": "m" * 200, "data": "some words " * 30, "steps": ""})
+    assert all(len(line) <= 80 and line.startswith("[train] ") for line in lines)
+    assert lines[0].startswith("[train] model            m")
+    assert lines[1].startswith("[train]                  m")
+    assert lines[-1] == "[train] steps            -"
+
+
+def test_numbers(table: Any) -> None:
+    numbers = (0, 512, 9999, 10_000, 999_499, 999_999, 1_235_814_400, 8.03e9, 2.1e12)
+    expected = ["0", "512", "9999", "10 k", "999 k", "1 M", "1.24 B", "8.03 B", "2.1 T"]
+    assert [table.big(number) for number in numbers] == expected
+
+
+def test_epochs_as_the_trainer_counts_them(table: Any) -> None:
+    args = SimpleNamespace(
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=1,
+        world_size=2,
+        dataloader_drop_last=False,
+    )
+    assert table._steps(args, 6, 0, 3) == "6, 6 epochs"  # fewer rows than a step takes
+    assert table._steps(args, 6, 2, 17) == "6, 2 epochs; 2 of them done"
+    args.dataloader_drop_last = True
+    assert table._steps(args, 6, 0, 17) == "6, 3 epochs"
+
+
+def test_parameters_are_counted_whole(table: Any) -> None:
     import torch
 
     class Params4bit(torch.nn.Parameter):
         """As bitsandbytes has it: two weights to a byte."""
 
     model = torch.nn.Linear(8, 8)
-    assert start_table.count_parameters(model) == start_table.Parameters(total=72, trained=72)
+    assert table.count_parameters(model) == (72, 72)
     model.bias.requires_grad = False
-    assert start_table.count_parameters(model) == start_table.Parameters(total=72, trained=64)
+    assert table.count_parameters(model) == (72, 64)
     model.weight = Params4bit(torch.zeros(32, 1, dtype=torch.uint8), requires_grad=False)
-    assert start_table.count_parameters(model).total == 64 + 8
+    assert table.count_parameters(model)[0] == 64 + 8
     model.bias.ds_numel = 80  # what DeepSpeed writes on a tensor that lies elsewhere
-    assert start_table.count_parameters(model).total == 64 + 80
+    assert table.count_parameters(model)[0] == 64 + 80

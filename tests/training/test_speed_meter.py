@@ -1,14 +1,23 @@
-"""The time of steps, the wait for data and the tokens, counted by hand against a clock that is ours."""
+"""The time of steps, the wait for data and the tokens, counted by hand against a clock that is
+ours.
+"""
 
-from __future__ import annotations
-
+import importlib
+import math
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hpctrain.training.meter import Meter, Window
-from hpctrain.training.speed_local import Local, fullest, of_a_node, together
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def speed() -> Any:
+    """Return the module, imported when a test runs: it brings transformers."""
+    return importlib.import_module("hpctrain.training.monitoring.speed")
 
 
 class Clock:
@@ -22,10 +31,9 @@ class Clock:
 class Loop:
     """What the Trainer does, with durations that are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, speed: Any) -> None:
         self.clock = Clock()
-        self.meter = Meter(self.clock)
-        self.meter.begin()
+        self.meter = speed.Meter(self.clock)
 
     def step(self, compute: float, wait: float = 0.0, batches: int = 1) -> None:
         def load() -> Iterator[int]:
@@ -33,20 +41,17 @@ class Loop:
                 self.clock.now += wait / batches
                 yield number
 
-        self.meter.batches_asked()
-        assert list(self.meter.timed(load())) == list(range(batches))
+        assert list(self.meter.batches(load())) == list(range(batches))
         self.clock.now += compute
         self.meter.step_ended()
-        if not self.meter.measuring:
-            self.meter.start()
 
     def passes(self, what: str, seconds: float) -> None:
         self.clock.now += seconds
         self.meter.ended(what)
 
 
-def test_the_first_step_is_not_measured() -> None:
-    loop = Loop()
+def test_the_first_step_is_not_measured(speed: Any) -> None:
+    loop = Loop(speed)
     loop.step(60.0, wait=5.0)
     loop.step(1.0, wait=0.5, batches=4)
     loop.step(2.0)
@@ -55,135 +60,139 @@ def test_the_first_step_is_not_measured() -> None:
     assert loop.meter.take().steps == 0
 
 
-def test_evaluations_and_saves_are_no_part_of_the_steps() -> None:
-    loop = Loop()
+def test_evaluations_and_saves_are_no_part_of_the_steps(speed: Any) -> None:
+    loop = Loop(speed)
+    loop.passes("evaluate", 9.0)  # one that was due when the run stopped
+    assert loop.meter.take() == speed.Window()
+    assert loop.meter.took == {}
     loop.step(1.0)
     loop.step(1.0)
     loop.passes("evaluate", 30.0)
     loop.passes("save", 7.0)
-    loop.clock.now += 1.0  # the Trainer's own, before it asks for the next batches
     loop.step(1.0, wait=0.25)
     window = loop.meter.take()
     assert (window.steps, window.seconds, window.wait) == (2, 2.25, 0.25)
     assert loop.meter.took == {"evaluate": 30.0, "save": 7.0}
-
-
-def test_a_line_between_a_step_and_its_save_splits_nothing() -> None:
-    loop = Loop()
-    loop.step(1.0)
-    loop.step(1.0)
-    first = loop.meter.take()  # the line is due at the step's end
     loop.passes("save", 5.0)
-    second = loop.meter.take()  # what was measured is kept at the save
-    loop.clock.now += 2.0
-    loop.step(1.0)
-    third = loop.meter.take()
-    assert [each.seconds for each in (first, second, third)] == [1.0, 0.0, 1.0]
-    assert [each.steps for each in (first, second, third)] == [1, 0, 1]
+    assert (loop.meter.take().seconds, loop.meter.took["save"]) == (0.0, 5.0)
 
 
-def test_before_the_first_step_nothing_counts() -> None:
-    loop = Loop()
-    loop.passes("evaluate", 9.0)  # one that was due when the run stopped
-    assert loop.meter.take() == Window()
-    assert loop.meter.took == {}
+# -- several processes -----------------------------------------------------------------------------
 
 
-# -- several processes -------------------------------------------------------------------------------------------------
-
-
-def test_together_tokens_add_up_and_the_slowest_counts() -> None:
-    one = Window(steps=10, seconds=5.0, wait=1.0, tokens=1000, useful=800, squares=64000, trained=300)
-    two = Window(steps=10, seconds=4.0, wait=2.0, tokens=1000, useful=900, squares=86000, trained=200)
-    did = together([one, two])
-    assert (did.steps, did.seconds, did.tokens, did.useful, did.trained) == (10, 5.0, 2000, 1700, 500)
-    assert did.wait == 0.5
+def test_together_tokens_add_up_and_the_slowest_counts(speed: Any) -> None:
+    one = speed.Window(steps=10, seconds=5.0, wait=1.0, tokens=1000, useful=800, trained=300)
+    two = speed.Window(steps=10, seconds=4.0, wait=2.0, tokens=1000, useful=900, trained=200)
+    did = speed.together([one, two])
+    assert (did.steps, did.seconds, did.tokens, did.useful) == (10, 5.0, 2000, 1700)
+    assert (did.wait / did.seconds, did.trained) == (0.5, 500)
     assert did.per_second(did.tokens) == 400.0
-    assert did.context == 150000 / 1700
-    assert did.step_s == 0.5
 
 
-def test_what_one_does_not_know_nobody_knows() -> None:
-    did = together([Window(steps=1, seconds=1.0, tokens=5), Window(steps=1, seconds=1.0, tokens=5, useful=None)])
-    assert (did.useful, did.tokens, did.per_second(did.useful)) == (None, 10, None)
-    assert together([Window()]).step_s is None
+def test_what_one_does_not_know_nobody_knows(speed: Any) -> None:
+    known = speed.Window(steps=1, seconds=1.0, tokens=5)
+    did = speed.together([known, replace(known, useful=math.nan)])
+    assert (did.tokens, did.per_second(did.useful)) == (10, None)
 
 
-def test_the_fullest_gpu_and_the_fullest_node() -> None:
-    def local(node: str, peak: int | None, rss: int | None) -> Local:
-        return Local(node=node, window=Window(), total=Window(), peak=peak, rss=rss)
+def test_the_fullest_gpu_and_the_fullest_node(speed: Any) -> None:
+    def report(node: str, peak: int | None, host: int | None) -> Any:
+        sample = SimpleNamespace(host=node, torch_peak_mib=peak)
+        whole = speed.Window()
+        return speed.RankReport(sample=sample, window=whole, total=whole, host=host, host_peak=0)
 
-    every = [local("a", 10, 100), None, local("a", 40, None), local("b", 30, 150), local("b", None, 70)]
-    worst = fullest(every)
-    assert worst is not None
-    assert (worst[0], worst[1].peak) == (2, 40)
-    assert of_a_node(every, "rss") == 220
-    assert fullest([None, local("a", None, 1)]) is None
-    assert of_a_node([None], "rss") is None
+    every = [
+        report("a", 10, 100),
+        report("a", 40, None),
+        report("b", 30, 150),
+        report("b", None, 70),
+    ]
+    assert speed.fullest(every) is every[1].sample
+    assert speed.fullest_node(every, "host") == 220
+    assert speed.fullest([report("a", None, 1)]) is None
+    assert speed.fullest_node([], "host") is None
 
 
-# -- tokens ------------------------------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 
-def tallied(*batches: dict[str, Any]) -> tuple[int, int | None, int | None, int | None]:
-    from hpctrain.training.meter import Tally
-
-    tally = Tally()
+def tallied(speed: Any, *batches: dict[str, Any]) -> tuple[float | None, ...]:
+    meter = speed.Meter(Clock())
+    meter.step_ended()
     for batch in batches:
-        tally.add(batch)
-    return tally.take()
+        meter.count(batch)
+    window = meter.take()
+    counts = (window.tokens, window.useful, window.trained)
+    return tuple(None if math.isnan(count) else count for count in counts)
 
 
-@pytest.mark.torch
-def test_tokens_of_padded_rows() -> None:
+def test_tokens_of_padded_rows(speed: Any) -> None:
     import torch
 
     ids = torch.zeros((2, 4), dtype=torch.int64)
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
-    labels = torch.tensor([[5, -100, 7, -100], [5, 6, -100, -100]])  # the first token of a row is predicted by nothing
-    assert tallied({"input_ids": ids, "attention_mask": mask, "labels": labels}) == (8, 5, 13, 2)
+    labels = torch.tensor(
+        [[5, -100, 7, -100], [5, 6, -100, -100]]
+    )  # the first token of a row is predicted by nothing
+    assert tallied(speed, {"input_ids": ids, "attention_mask": mask, "labels": labels}) == (
+        8,
+        5,
+        2,
+    )
     twice = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    assert tallied(twice, twice) == (16, 10, 26, 4)
+    assert tallied(speed, twice, twice) == (16, 10, 4)
 
 
-@pytest.mark.torch
-def test_tokens_of_examples_laid_end_to_end() -> None:
+def test_tokens_of_examples_laid_end_to_end(speed: Any) -> None:
     import torch
 
     positions = torch.tensor([[0, 1, 2, 0, 1]])
     ids = torch.zeros((1, 5), dtype=torch.int64)
     shifted = torch.tensor([[1, 2, -100, 4, -100]])
-    assert tallied({"input_ids": ids, "position_ids": positions, "shift_labels": shifted}) == (5, 5, 13, 3)
+    assert tallied(
+        speed, {"input_ids": ids, "position_ids": positions, "shift_labels": shifted}
+    ) == (
+        5,
+        5,
+        3,
+    )
     ends = torch.tensor([0, 3, 5], dtype=torch.int32)
-    assert tallied({"input_ids": ids, "cu_seq_lens_q": ends, "labels": ids}) == (5, 5, 13, 4)
+    assert tallied(speed, {"input_ids": ids, "cu_seq_lens_q": ends, "labels": ids}) == (5, 5, 4)
 
 
-@pytest.mark.torch
-def test_a_batch_that_says_nothing_of_its_padding_or_has_one_label_a_row() -> None:
+def test_a_batch_that_says_nothing_of_its_padding_or_has_one_label_a_row(speed: Any) -> None:
     import torch
 
     ids = torch.zeros((2, 4), dtype=torch.int64)
-    assert tallied({"input_ids": ids, "labels": torch.tensor([0, 1])}) == (8, None, None, None)
-    assert tallied({"pixels": ids}) == (0, None, None, None)
-    assert tallied() == (0, 0, 0, 0)
+    assert tallied(speed, {"input_ids": ids, "labels": torch.tensor([0, 1])}) == (
+        8,
+        None,
+        None,
+    )
+    assert tallied(speed, {"pixels": ids}) == (0, None, None)
+    assert tallied(speed) == (0, 0, 0)
 
 
-@pytest.mark.torch
 def test_the_lengths_of_a_dataset() -> None:
     import datasets
 
-    from hpctrain.training.lengths import lengths_of
+    from hpctrain.training.start_table import lengths_of
 
     rows = datasets.Dataset.from_dict({"input_ids": [[1] * 3, [1] * 5, [1] * 2]})
     found = lengths_of(rows)
-    assert found is not None
-    assert (found.rows, found.tokens, found.longest, found.squares, found.packed) == (3, 10, 5, 38, False)
+    assert (found.rows, found.tokens, found.longest, found.context, found.packed) == (
+        3,
+        10,
+        5,
+        3.8,
+        False,
+    )
     picked = lengths_of(rows.select([2, 0]))
-    assert picked is not None
     assert (picked.tokens, picked.longest) == (5, 3)
-    packed = lengths_of(datasets.Dataset.from_dict({"input_ids": [[1] * 8, [1] * 4], "seq_lengths": [[3, 5], [4]]}))
-    assert packed is not None
-    assert (packed.examples, packed.squares, packed.packed) == (3, 9 + 25 + 16, True)
+    packed = lengths_of(
+        datasets.Dataset.from_dict({"input_ids": [[1] * 8, [1] * 4], "seq_lengths": [[3, 5], [4]]})
+    )
+    assert (packed.examples, packed.packed) == (3, True)
     assert packed.context == 50 / 12
     assert lengths_of(datasets.Dataset.from_dict({"text": ["a"]})) is None
     assert lengths_of(object()) is None

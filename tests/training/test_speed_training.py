@@ -1,6 +1,6 @@
-"""Real trainings say at the beginning what they are, every few steps how fast they are, and leave both behind to be compared."""
-
-from __future__ import annotations
+"""Real trainings say at the beginning what they are, every few steps how fast they are, and leave
+both behind to be compared.
+"""
 
 import json
 import os
@@ -14,24 +14,46 @@ from typing import Any
 import pytest
 import survival
 
-from hpctrain.runs import metrics, predicted, speed
-from hpctrain.training import start_table
+from hpctrain.runs import history, predicted, progress
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 OPTIONS = {
-    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "train_sampling_strategy": "sequential", "num_train_epochs": 1,
-    "logging_steps": 100, "speed_every": 2, "save_strategy": "no", "memory_every": 0, "max_length": 32, "report_to": "none",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+    "train_sampling_strategy": "sequential",
+    "num_train_epochs": 1,
+    "logging_steps": 100,
+    "speed_every": 2,
+    "save_strategy": "no",
+    "memory_every": 0,
+    "max_length": 32,
+    "report_to": "none",
     "activation_checkpointing": "false",
-}  # fmt: skip
+}
 
 
 def trained(
-    tiny: tuple[str, str], environment: dict[str, str], run: Path, *, ranks: int = 1, attempt: str = "1.0", **options: Any
+    tiny: tuple[str, str],
+    environment: dict[str, str],
+    run: Path,
+    *,
+    ranks: int = 1,
+    attempt: str = "1.0",
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS, **options})
+    words = survival.words(
+        {"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS, **options}
+    )
     variables = survival.run_environment(environment, run, attempt)
-    return subprocess.run(survival.argv(*words, ranks=ranks), env=variables, cwd=run.parent, capture_output=True, text=True, timeout=280)
+    return subprocess.run(
+        survival.argv(*words, ranks=ranks),
+        env=variables,
+        cwd=run.parent,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
 
 
 def lengths(dataset: str) -> list[int]:
@@ -40,8 +62,24 @@ def lengths(dataset: str) -> list[int]:
     return [len(row["input_ids"]) for row in datasets.load_from_disk(dataset)["train"]]
 
 
-def rows(run: Path) -> list[speed.Speed]:
-    return [found for row in metrics.read(run) if (found := speed.from_row(row)) is not None]
+def table_of(log: str) -> dict[str, str]:
+    """Return the table at the start of a log, by label."""
+    found: dict[str, str] = {}
+    for line in log.splitlines():
+        if match := re.match(r"\[train\] (.{17})(.*)", line):
+            if match[1].strip():
+                found[label := match[1].strip()] = match[2]
+            else:
+                found[label] += f" {match[2]}"
+        if "steps" in found:
+            break
+    return found
+
+
+def rows(run: Path) -> list[progress.Speed]:
+    return [
+        found for row in history.read_rows(run) if (found := progress.from_row(row)) is not None
+    ]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -52,21 +90,30 @@ def test_the_lines_count_the_tokens_of_all_processes(
     assert done.returncode == 0, done.stderr
     batch, of = 2 * ranks, lengths(tiny[1])
     steps = -(-len(of) // batch)
-    found = [line for line in map(speed.parse_line, done.stdout.splitlines()) if line is not None]
+    found = [
+        line for line in map(progress.parse_line, done.stdout.splitlines()) if line is not None
+    ]
     expected = [*range(2, steps + 1, 2), *([steps] if steps % 2 else [])]
     assert [(line.step, line.max_steps) for line in found] == [(step, steps) for step in expected]
     stored = rows(tmp_path / "run")
-    assert [speed.format_line(line) for line in stored] == [speed.format_line(line) for line in found]
-    # The first step is not measured; rows come in order, `batch` to a step, and the last step takes rows of the beginning again.
+    assert [progress.format_line(line) for line in stored] == [
+        progress.format_line(line) for line in found
+    ]
+    # The first step is not measured; rows come in order, `batch` to a step, and the last step takes
+    # rows of the beginning again.
     before = 1
     for line in stored[:-1]:
         mine = of[before * batch : line.step * batch]
         assert line.step_s is not None
         seconds = line.step_s * (line.step - before)
         assert line.useful_tokens_per_s == pytest.approx(sum(mine) / seconds, rel=1e-4)
-        assert line.trained_tokens_per_s == pytest.approx((sum(mine) - len(mine)) / seconds, rel=1e-4)
+        assert line.trained_tokens_per_s == pytest.approx(
+            (sum(mine) - len(mine)) / seconds, rel=1e-4
+        )
         pairs = [of[at : at + 2] for at in range(before * batch, line.step * batch, 2)]
-        assert line.tokens_per_s == pytest.approx(sum(2 * max(pair) for pair in pairs) / seconds, rel=1e-4)
+        assert line.tokens_per_s == pytest.approx(
+            sum(2 * max(pair) for pair in pairs) / seconds, rel=1e-4
+        )
         assert line.data_wait is not None
         assert 0 < line.data_wait < 1
         assert (line.mfu, line.peak_mib, line.rank) == (None, None, None), "there is no GPU"
@@ -76,19 +123,36 @@ def test_the_lines_count_the_tokens_of_all_processes(
     assert found[-1].eta_s == 0
 
 
-def test_the_first_lines_are_a_table(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
-    done = trained(tiny, environment, tmp_path / "run", gradient_accumulation_steps=2, use_peft="true", lora_r=2)
+def test_the_first_lines_are_a_table(
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = trained(
+        tiny,
+        environment,
+        tmp_path / "run",
+        gradient_accumulation_steps=2,
+        use_peft="true",
+        lora_r=2,
+    )
     assert done.returncode == 0, done.stderr
     of, lines = lengths(tiny[1]), done.stdout.splitlines()
-    table = start_table.parse(lines)
-    assert tuple(table) == start_table.LABELS
+    table = table_of(done.stdout.partition("\n")[2])
     at = next(number for number, line in enumerate(lines) if line.startswith("[train] model  "))
-    assert all(line.startswith("[train] ") and len(line) <= 80 for line in lines[at : at + len(table)])
-    assert not any(line.startswith(("[train] step=", "[memory]", "[speed]", "[train] begin")) for line in lines[:at])
-    assert re.fullmatch(r"\S+/model \(llama\), \d+ parameters, \d+ of them trained \(\d+\.\d\d%\)", table["model"])
-    assert f"{len(of)} rows, {sum(of)} tokens, {sum(of) / len(of):.0f} a row, {max(of)} at most, not packed" in table["data"]
+    assert all(
+        line.startswith("[train] ") and len(line) <= 80 for line in lines[at : at + len(table)]
+    )
+    assert not any(
+        line.startswith(("[train] step=", "[memory]", "[speed]", "[train] begin"))
+        for line in lines[:at]
+    )
+    assert re.fullmatch(
+        r"\S+/model \(llama\), \d+ parameters, \d+ of them trained \(\d+\.\d\d%\)", table["model"]
+    )
+    assert (
+        f"{len(of)} rows, {sum(of)} tokens, {sum(of) / len(of):.0f} a row, {max(of)} at most, not"
+        " packed" in table["data"]
+    )
     assert table["global batch"] == "4 rows = 2 micro x 2 accumulation x 1 process"
-    assert table["tokens per step"] == f"{4 * sum(of) / len(of):.0f} on average without padding, {4 * max(of)} at most"
     assert table["precision"] == "weights float32, computed in the same"
     assert table["sharding"] == "none, 1 node x 1 CPU process"
     assert table["attention"].startswith("sdpa")
@@ -96,7 +160,6 @@ def test_the_first_lines_are_a_table(tiny: tuple[str, str], environment: dict[st
     assert table["expected peak"] == "unknown (it trains on the CPU)"
     assert table["steps"] == "6, 1 epochs"  # the last of them has the three rows that are left
     record = predicted.read(tmp_path / "run")
-    assert record is not None
     assert record["layout"]["lora"]["rank"] == 2
     assert (record["layout"]["micro_batch"], record["layout"]["length"]) == (2, max(of))
     assert record["predicted"] is None
@@ -105,36 +168,54 @@ def test_the_first_lines_are_a_table(tiny: tuple[str, str], environment: dict[st
     assert record["measured"]["host"] > 200 << 20
 
 
-def test_a_resumed_training_counts_the_steps_that_are_done(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_resumed_training_counts_the_steps_that_are_done(
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
     """And what it could not finish is kept, with how it ended."""
     run = tmp_path / "runs" / "run"
-    endless = {"num_train_epochs": 40_000, "max_steps": 300_000, "save_strategy": "no", "lr_scheduler_type": "constant"}
+    endless = {
+        "num_train_epochs": 40_000,
+        "max_steps": 300_000,
+        "save_strategy": "no",
+        "lr_scheduler_type": "constant",
+    }
     config = {"config": {"restart": {"mode": "requeue", "max": 1000}, "cluster": "vega"}}
-    (run).mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps(config))
-    words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS, **endless})
+    (run / "launch").mkdir(parents=True)
+    (run / "launch" / "config.json").write_text(json.dumps(config))
+    words = survival.words(
+        {"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS, **endless}
+    )
     began = int(time.time()) - 60
     times = {"SLURM_JOB_START_TIME": str(began), "SLURM_JOB_END_TIME": str(began + 900)}
-    process = survival.start(survival.argv(*words), {**survival.run_environment(environment, run), **times}, tmp_path)
+    process = survival.start(
+        survival.argv(*words), {**survival.run_environment(environment, run), **times}, tmp_path
+    )
     first = until(process, "[train] time: step 21 of")
     (run / "stop").touch()
     first += process.communicate(timeout=200)[0]
     assert process.returncode == 86, first
     told = re.search(r"\[train\] time: step 6 of 300000, \S+ s a step: (.*)", first)
     assert told, first
-    assert re.fullmatch(r"will not finish in 0:15:00: .+ at this speed; it will requeue( once| twice| \d+ times)", told[1])
+    assert re.fullmatch(
+        r"will not finish in 0:15:00: .+ at this speed; it will requeue( once| \d+ times)",
+        told[1],
+    )
     record = predicted.read(run)
-    assert record is not None
     assert record["measured"]["ended"] == "stopped"
     assert record["cluster"] == "vega"
 
-    last = max(int(path.name.removeprefix("checkpoint-")) for path in (run / "checkpoints").glob("checkpoint-*"))
+    last = max(
+        int(path.name.removeprefix("checkpoint-"))
+        for path in (run / "checkpoints").glob("checkpoint-*")
+    )
     done = trained(tiny, environment, run, attempt="2.0", **{**endless, "max_steps": last + 9})
     assert done.returncode == 0, done.stderr
-    assert start_table.parse(done.stdout.splitlines())["steps"].endswith(f"; {last} of them done")
+    assert table_of(done.stdout)["steps"].endswith(f"; {last} of them done")
     assert f"[train] time: step {last + 6} of {last + 9}, " in done.stdout
     assert done.stdout.count("no time limit is known") >= 1
-    lines = [line for line in map(speed.parse_line, done.stdout.splitlines()) if line is not None]
+    lines = [
+        line for line in map(progress.parse_line, done.stdout.splitlines()) if line is not None
+    ]
     assert lines[0].step in (last + 2, last + 3)
     assert all(line.eta_s is not None and line.eta_s < 600 for line in lines)
     assert predicted.read(run)["measured"]["ended"] == "completed"  # type: ignore[index]
@@ -154,7 +235,7 @@ def until(process: subprocess.Popen[str], start: str) -> str:
 FAILS = """
 import sys, torch
 from hpctrain.training import sft
-from hpctrain.training.survivor_sft import SurvivorSFTTrainer
+from hpctrain.training.survival.sft_trainer import SurvivorSFTTrainer
 
 inner = SurvivorSFTTrainer.training_step
 
@@ -169,7 +250,11 @@ sft.main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    ("error", "ended"), [("ValueError('boom')", "error"), ("torch.OutOfMemoryError('CUDA out of memory')", "out-of-memory")]
+    ("error", "ended"),
+    [
+        ("ValueError('boom')", "error"),
+        ("torch.OutOfMemoryError('CUDA out of memory')", "out-of-memory"),
+    ],
 )
 def test_a_training_that_fails_leaves_what_was_measured(
     error: str, ended: str, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
@@ -178,15 +263,18 @@ def test_a_training_that_fails_leaves_what_was_measured(
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS})
     argv = [*survival.PYTHON, "-c", FAILS.replace("{error}", error), *words]
     variables = survival.run_environment(environment, run)
-    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 1, done.stdout
     record = predicted.read(run)
-    assert record is not None
     assert (record["measured"]["ended"], record["measured"]["steps"]) == (ended, 6)
     assert record["measured"]["allocated"] is None
 
 
-def test_no_line_where_nobody_wants_one(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
+def test_no_line_where_nobody_wants_one(
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
     done = trained(tiny, environment, tmp_path / "run", speed_every=0, max_steps=8)
     assert done.returncode == 0, done.stderr
     assert "[speed]" not in done.stdout
@@ -195,12 +283,9 @@ def test_no_line_where_nobody_wants_one(tiny: tuple[str, str], environment: dict
 
 PROGRAM = """
 import sys, time, torch, transformers
-from hpctrain.training.estimate import Job
-from hpctrain.training.expectation import Expectation
-from hpctrain.training.fit_file import FitFile
-from hpctrain.training.ranks import Ranks
-from hpctrain.training.settings import Survival
-from hpctrain.training.speed_callback import SpeedCallback
+from hpctrain.training.process import Ranks
+from hpctrain.training.survival import ResilienceContext
+from hpctrain.training.monitoring.speed import SpeedCallback
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
@@ -210,8 +295,7 @@ class Slow(torch.utils.data.Dataset):
         return {"input_ids": torch.tensor([index % 60] * 8), "attention_mask": torch.ones(8, dtype=torch.int64),
                 "labels": torch.tensor([1] * 8)}
 
-callback = SpeedCallback(every=5, survival=Survival(), ranks=Ranks(), expected=lambda: Expectation(why="none"), run_files=None,
-                         fit_file=FitFile(None, None))
+callback = SpeedCallback(every=5, survival=ResilienceContext(), ranks=Ranks(), run_files=None)
 args = transformers.TrainingArguments("out", per_device_train_batch_size=2, max_steps=20, use_cpu=True, report_to="none",
                                       save_strategy="no", disable_tqdm=True, dataloader_num_workers=0)
 model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[2])
@@ -221,20 +305,20 @@ trainer.train()
 """
 
 
-def test_a_training_that_waits_for_its_data_is_told_once(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
-    """In any Trainer; each step waits at least 0.6 s for its two rows, and computes for some milliseconds."""
-    argv = [*survival.PYTHON, "-c", PROGRAM, "0.3", tiny[0]]
-    done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+@pytest.mark.parametrize("wait_s", [0.3, 0])
+def test_a_training_that_waits_for_its_data_is_told_once(
+    wait_s: float, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """In any Trainer; each step waits for its two rows, and computes for some milliseconds."""
+    argv = [*survival.PYTHON, "-c", PROGRAM, str(wait_s), tiny[0]]
+    done = subprocess.run(
+        argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("[train] warning: the training waits for its data ") == 1
-    assert "--dataloader_num_workers " in done.stdout
-    lines = [line for line in map(speed.parse_line, done.stdout.splitlines()) if line is not None]
+    assert done.stdout.count("[train] warning: the training waits for its data ") == bool(wait_s)
+    assert ("--dataloader_num_workers " in done.stdout) == bool(wait_s)
+    lines = [
+        line for line in map(progress.parse_line, done.stdout.splitlines()) if line is not None
+    ]
     assert [line.step for line in lines] == [5, 10, 15, 20]
-    assert all(line.data_wait is not None and line.data_wait > 0.5 for line in lines)
-
-
-def test_a_training_that_does_not_wait_is_left_alone(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) -> None:
-    argv = [*survival.PYTHON, "-c", PROGRAM, "0", tiny[0]]
-    done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert "warning: the training waits" not in done.stdout
+    assert all((line.data_wait or 0) > 0.5 for line in lines) == bool(wait_s)

@@ -1,7 +1,5 @@
 """What makes a training stop: signals, the stop file, the time limit; without torch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -10,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.training.deadline import MARGIN_PART, MARGIN_S, Deadline, end_time
-from hpctrain.training.stop import StopFile, Stopped, Wish, write_exit
+from hpctrain.training.survival.stop import StopFile, Stopped, StopReason, write_exit
+from hpctrain.training.survival.time_limit import MARGIN_PART, MARGIN_S, Deadline, end_time
 
 LISTENER = """
 import os, signal, sys, time
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "started with the signals ignored"
-from hpctrain.training import stop
+from hpctrain.training.survival import stop
 assert "torch" not in sys.modules
 stop.listen()
 os.kill(os.getpid(), signal.{name})
@@ -34,25 +32,45 @@ print("child ended by", os.WTERMSIG(status))
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_that_was_ignored_at_the_start_is_heard_and_a_fork_hears_nothing(name: str) -> None:
-    command = ["bash", "-c", "trap '' TERM USR1 USR2; exec \"$@\"", "bash", sys.executable, "-c", LISTENER.format(name=name)]
+def test_a_signal_that_was_ignored_at_the_start_is_heard_and_a_fork_hears_nothing(
+    name: str,
+) -> None:
+    command = [
+        "bash",
+        "-c",
+        "trap '' TERM USR1 USR2; exec \"$@\"",
+        "bash",
+        sys.executable,
+        "-c",
+        LISTENER.format(name=name),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [name, "child None", "child lives", f"child ended by {int(signal.SIGTERM)}"], done.stderr
+    assert done.stdout.splitlines() == [
+        name,
+        "child None",
+        "child lives",
+        f"child ended by {int(signal.SIGTERM)}",
+    ], done.stderr
 
 
 def test_what_it_exits_with() -> None:
-    assert [(wish.code, wish.reason) for wish in Wish if wish] == [(85, "signal"), (85, "deadline"), (86, "stop-file")]
+    assert [(wish.code, wish.reason) for wish in StopReason if wish] == [
+        (85, "signal"),
+        (85, "deadline"),
+        (86, "stop-file"),
+    ]
     with pytest.raises(SystemExit) as left:
-        raise Stopped(Wish.DEADLINE, 40)
+        raise Stopped(StopReason.DEADLINE, 40)
     assert left.value.code == 85
 
 
 def test_the_stop_file_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctrain.training.stop.LOOK_EVERY_S", 0.0)
     (tmp_path / "attempts/7.0").mkdir(parents=True)
     file = StopFile(tmp_path, "7.0")
     assert not file.there()
     (tmp_path / "stop").touch()
+    assert not file.there(), "the last look was a moment ago"
+    monkeypatch.setattr("hpctrain.training.survival.stop.LOOK_EVERY_S", 0.0)
     assert file.there()
     file.consume()
     assert not (tmp_path / "stop").exists()
@@ -61,14 +79,9 @@ def test_the_stop_file_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not StopFile(None, None).there()
 
 
-def test_the_stop_file_is_not_asked_for_at_every_step(tmp_path: Path) -> None:
-    file = StopFile(tmp_path, None)
-    assert not file.there()
-    (tmp_path / "stop").touch()
-    assert not file.there(), "the last look was a moment ago"
-
-
-def test_the_exit_word_is_where_the_job_script_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_word_is_where_the_job_script_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_exit(85, "deadline", {"HPCTRAIN_RUN_DIR": str(tmp_path), "HPCTRAIN_ATTEMPT": "12.0"})
     assert (tmp_path / "attempts/12.0/exit").read_text() == "85 deadline\n"
     assert [path.name for path in (tmp_path / "attempts/12.0").iterdir()] == ["exit"]
@@ -78,7 +91,10 @@ def test_the_exit_word_is_where_the_job_script_looks(tmp_path: Path, capsys: pyt
     assert "notice: cannot write" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1795230000", 1795230000.0), ("", None), ("Unknown", None), ("0", None), ("-1", None)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1795230000", 1795230000.0), ("", None), ("Unknown", None), ("0", None), ("-1", None)],
+)
 def test_when_the_time_ends(text: str, seconds: float | None) -> None:
     assert end_time({"SLURM_JOB_END_TIME": text}) == seconds
     assert end_time({}) is None
@@ -92,18 +108,30 @@ def test_the_time_that_is_needed_is_what_was_measured() -> None:
     deadline = Deadline(1000.0, now=0.0, leaving=3.0)
     nothing = needed(3.0)
     assert deadline.must_stop(1000 - nothing - 1, evaluate=True, save=True) is None
-    assert deadline.must_stop(1000 - nothing, evaluate=False, save=False) == f"the time limit ends in {nothing:.0f} s, no save was measured"
-    deadline.note_save(41.0)
-    deadline.note_step(2.0)
-    deadline.note_step(7.0)
-    deadline.note_step(1.0)
+    assert (
+        deadline.must_stop(1000 - nothing, evaluate=False, save=False)
+        == f"the time limit ends in {nothing:.0f} s, no save was measured"
+    )
+    deadline.saves.append(41.0)
+    deadline.steps.append(2.0)
+    deadline.steps.append(7.0)
+    deadline.steps.append(1.0)
     limit = needed(3.0, 41.0, 7.0)
     assert deadline.must_stop(1000 - limit - 1, evaluate=False, save=False) is None
-    assert deadline.must_stop(1000 - limit, evaluate=False, save=False) == f"the time limit ends in {limit:.0f} s, a save takes 41 s"
-    assert deadline.must_stop(1000 - limit - 1, evaluate=False, save=True) is not None, "the save that is due takes time as well"
+    assert (
+        deadline.must_stop(1000 - limit, evaluate=False, save=False)
+        == f"the time limit ends in {limit:.0f} s, a save takes 41 s"
+    )
+    assert deadline.must_stop(1000 - limit - 1, evaluate=False, save=True) is not None, (
+        "the save that is due takes time as well"
+    )
     deadline.evaluation = 100.0
     said = deadline.must_stop(1000 - limit - 99, evaluate=True, save=False)
-    assert said == f"the time limit ends in {limit + 99:.0f} s, a save takes 41 s, the evaluation due now 100 s"
+    assert (
+        said
+        == f"the time limit ends in {limit + 99:.0f} s, a save takes 41 s, the evaluation due now"
+        " 100 s"
+    )
     assert deadline.must_stop(1000 - limit - 99, evaluate=False, save=False) is None
 
 
@@ -111,27 +139,46 @@ def test_half_of_the_time_is_the_latest_to_learn_what_a_save_takes() -> None:
     deadline = Deadline(1000.0, now=400.0)
     assert not deadline.wants_a_save(699.0)
     assert deadline.wants_a_save(700.0)
-    deadline.note_save(1.0)
+    deadline.saves.append(1.0)
     assert not deadline.wants_a_save(900.0)
-    assert not Deadline(1000.0, now=400.0, save=5.0).wants_a_save(900.0), "an earlier attempt measured it"
+    assert not Deadline(1000.0, now=400.0, save=5.0).wants_a_save(900.0), (
+        "an earlier attempt measured it"
+    )
     assert not Deadline(None, now=400.0).wants_a_save(1e12)
 
 
 def test_a_job_without_time_for_one_step_says_so() -> None:
     deadline = Deadline(100.0, now=60.0, save=30.0, step=15.0)
-    assert deadline.too_late(60.0) == "the time limit ends in 40 s, a step takes 15 s and a save takes 30 s"
+    assert (
+        deadline.too_late(60.0)
+        == "the time limit ends in 40 s, a step takes 15 s and a save takes 30 s"
+    )
     assert deadline.too_late(50.0) is None
-    assert Deadline(100.0, now=60.0).too_late(99.0) is None, "nothing is known, so nothing is claimed"
+    assert Deadline(100.0, now=60.0).too_late(99.0) is None, (
+        "nothing is known, so nothing is claimed"
+    )
     assert Deadline(None, now=0.0, save=1.0, step=1.0).too_late(1e12) is None
 
 
+@pytest.mark.slow
 def test_a_signal_that_the_job_script_got_is_heard_by_rank_0(tmp_path: Path) -> None:
     (tmp_path / "attempts/7.0").mkdir(parents=True)
     (tmp_path / "attempts/7.0/stop").touch()
-    program = "from hpctrain.training import stop; print(stop.signalled())"
+    program = "from hpctrain.training.survival import stop; print(stop.signalled())"
     heard = {}
     for rank, attempt in (("0", "7.0"), ("1", "7.0"), ("0", "7.1")):
-        environment = {**os.environ, "HPCTRAIN_RUN_DIR": str(tmp_path), "HPCTRAIN_ATTEMPT": attempt, "RANK": rank}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        environment = {
+            **os.environ,
+            "HPCTRAIN_RUN_DIR": str(tmp_path),
+            "HPCTRAIN_ATTEMPT": attempt,
+            "RANK": rank,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         heard[rank, attempt] = done.stdout.strip()
     assert heard == {("0", "7.0"): "SIGTERM", ("1", "7.0"): "None", ("0", "7.1"): "None"}

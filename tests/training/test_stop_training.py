@@ -1,6 +1,6 @@
-"""Real trainings, started as the job script starts them, that are told to stop: by a signal, by the time limit, by a file."""
-
-from __future__ import annotations
+"""Real trainings, started as the job script starts them, that are told to stop: by a signal, by the
+time limit, by a file.
+"""
 
 import os
 import re
@@ -40,7 +40,9 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def words(tiny: tuple[str, str], **more: object) -> list[str]:
-    return survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **ENDLESS, **more})
+    return survival.words(
+        {"model_name_or_path": tiny[0], "dataset_name": tiny[1], **ENDLESS, **more}
+    )
 
 
 def wait_for_step(process: subprocess.Popen[str]) -> str:
@@ -73,10 +75,16 @@ def saved_step(run: Path) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(
-    number: signal.Signals, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, started: list[subprocess.Popen[str]]
+    number: signal.Signals,
+    tiny: tuple[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
 ) -> None:
     run = tmp_path / "runs" / "r"
-    process = survival.start(survival.argv(*words(tiny), ranks=2), survival.run_environment(environment, run), tmp_path)
+    process = survival.start(
+        survival.argv(*words(tiny), ranks=2), survival.run_environment(environment, run), tmp_path
+    )
     started.append(process)
     wait_for_step(process)
     ranks = ranks_of(process)
@@ -92,16 +100,26 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(
     assert "error: " not in err.replace("ChildFailedError: ", ""), err
     again = survival.argv(*words(tiny, max_steps=int(said[1]) + 5), ranks=2)
     done = subprocess.run(
-        again, env=survival.run_environment(environment, run, "1.1"), cwd=tmp_path, capture_output=True, text=True, timeout=200
+        again,
+        env=survival.run_environment(environment, run, "1.1"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"[train] resumes run r at step {said[1]} from {run}/checkpoints/checkpoint-{said[1]} (")
+    assert done.stdout.startswith(
+        f"[train] resumes run r at step {said[1]} from {run}/checkpoints/checkpoint-{said[1]} ("
+    )
     assert "[train] changed since the checkpoint: max_steps 1000000 -> " in done.stdout
     assert survival.exit_word(run, "1.1") == "0 completed\n"
 
 
 def test_a_signal_for_the_whole_job_step_does_not_kill_the_workers_that_load_data(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, started: list[subprocess.Popen[str]]
+    tiny: tuple[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
 ) -> None:
     run = tmp_path / "runs" / "r"
     arguments = survival.argv(*words(tiny, dataloader_num_workers=2))
@@ -125,38 +143,76 @@ def test_the_time_limit(tiny: tuple[str, str], environment: dict[str, str], tmp_
     run = tmp_path / "runs" / "r"
     end = int(time.time()) + 45
     surroundings = survival.run_environment(environment, run, SLURM_JOB_END_TIME=str(end))
-    done = subprocess.run(survival.argv(*words(tiny)), env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        survival.argv(*words(tiny)),
+        env=surroundings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 85, done.stderr
     assert time.time() < end
     assert survival.exit_word(run, "1.0") == "85 deadline\n"
-    assert "[train] half of the time is gone and no save was measured: saving at step " in done.stdout
-    said = re.search(r"the time limit ends in (\d+|\d\.\d) s, a save takes [0-9.]+ s: saving and stopping at step (\d+) of", done.stdout)
+    assert (
+        "[train] half of the time limit is over and no save was measured: saving at step "
+        in done.stdout
+    )
+    said = re.search(
+        r"the time limit ends in (\d+|\d\.\d) s, a save takes [0-9.]+ s: saving and stopping at"
+        r" step (\d+) of",
+        done.stdout,
+    )
     assert said is not None, done.stdout
     assert int(said[2]) == saved_step(run)
     assert len(checkpoints.all_of(run / "checkpoints")) == 2
-    late = survival.run_environment(environment, run, "1.1", SLURM_JOB_END_TIME=str(int(time.time())))
-    done = subprocess.run(survival.argv(*words(tiny)), env=late, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    late = survival.run_environment(
+        environment, run, "1.1", SLURM_JOB_END_TIME=str(int(time.time()))
+    )
+    done = subprocess.run(
+        survival.argv(*words(tiny)),
+        env=late,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 1, "requeued again and again, it would do nothing"
-    assert "error: the job has no time for a single step: the time limit ends in 0.0 s, a step takes " in done.stderr
+    assert (
+        "error: the job has no time for a single step: the time limit ends in 0.0 s, a step takes "
+        in done.stderr
+    )
     assert survival.exit_word(run, "1.1") == "1 error\n"
 
 
-def test_the_stop_file(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+def test_the_stop_file(
+    tiny: tuple[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
+) -> None:
     run = tmp_path / "runs" / "r"
-    process = survival.start(survival.argv(*words(tiny)), survival.run_environment(environment, run), tmp_path)
+    process = survival.start(
+        survival.argv(*words(tiny)), survival.run_environment(environment, run), tmp_path
+    )
     started.append(process)
     wait_for_step(process)
     (run / "stop").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 86, err
     assert survival.exit_word(run, "1.0") == "86 stop-file\n"
-    assert f"[train] the file stop is there: saving and stopping at step {saved_step(run)} of" in out
+    assert (
+        f"[train] the file stop is there: saving and stopping at step {saved_step(run)} of" in out
+    )
     assert not (run / "stop").exists(), "the next start must not stop at once"
     assert (run / "attempts/1.0/stopped-by").exists()
 
 
 def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, started: list[subprocess.Popen[str]]
+    tiny: tuple[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
 ) -> None:
     process = survival.start(survival.argv(*words(tiny, output_dir="out")), environment, tmp_path)
     started.append(process)
@@ -165,9 +221,12 @@ def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 85, err
     found, _ = checkpoints.newest_complete(tmp_path / "out", digests=True)
-    assert found is not None
-    again = survival.argv(*words(tiny, output_dir="out", max_steps=found.step + 2, resume_from_checkpoint="true"))
-    done = subprocess.run(again, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    again = survival.argv(
+        *words(tiny, output_dir="out", max_steps=found.step + 2, resume_from_checkpoint="true")
+    )
+    done = subprocess.run(
+        again, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     assert f"[train] resumes at step {found.step} from out/checkpoint-{found.step}" in done.stdout
 
@@ -180,11 +239,21 @@ def test_nan_ends_it_and_no_checkpoint_has_lost_weights(
     import torch
 
     run = tmp_path / "runs" / "r"
-    more = {"learning_rate": 1e18, "max_grad_norm": 1e30, "warmup_steps": 0, "save_strategy": "steps", "save_steps": 1}
+    more = {
+        "learning_rate": 1e18,
+        "max_grad_norm": 1e30,
+        "warmup_steps": 0,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
     done = subprocess.run(
-        survival.argv(*words(tiny, **more), ranks=ranks), env=survival.run_environment(environment, run), cwd=tmp_path,
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        survival.argv(*words(tiny, **more), ranks=ranks),
+        env=survival.run_environment(environment, run),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 1
     said = re.search(r"error: the gradient norm of step (\d+) is (nan|inf)", done.stderr)
     assert said is not None, done.stderr

@@ -1,6 +1,6 @@
-"""Timelines in files become a dataset of numbers: nothing is learned of held-out rows, nobody is in two splits, nothing is half made."""
-
-from __future__ import annotations
+"""Timelines in files become a dataset of numbers: nothing is learned of held-out rows, nobody is in
+two splits, nothing is half made.
+"""
 
 import csv
 import json
@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
+from hpctrain.data import manifest, timelines
+from hpctrain.data.timelines import PAD, UNKNOWN, TimelineRequest, prepare
 from hpctrain.errors import UsageError
-from hpctrain.preparation import manifest, timelines
-from hpctrain.preparation.timelines import PAD, UNKNOWN, Request, prepare
 
 pytestmark = pytest.mark.torch
 
 ROWS = [
-    {"patient": number // 3, "events": [f"e{number % 7}", "visit", *["rare"] * (number == 5)], "label": "yes" if number % 2 else "no"}
+    {
+        "patient": number // 3,
+        "events": [f"e{number % 7}", "visit", *["rare"] * (number == 5)],
+        "label": "yes" if number % 2 else "no",
+    }
     for number in range(60)
 ]
 
@@ -37,49 +41,106 @@ def load(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_strings_become_numbers_of_the_training_rows(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", ROWS)
-    made = prepare(Request(files=(file,), to=tmp_path / "out", group="patient", held_out=0.3, least=2))
-    data, numbers = load(tmp_path / "out"), json.loads((tmp_path / "out" / "vocabulary.json").read_text())
-    assert (numbers[PAD], numbers[UNKNOWN], numbers["visit"]) == (0, 1, 2), "the most frequent first"
+    made = prepare(
+        TimelineRequest(files=(file,), to=tmp_path / "out", group="patient", held_out=0.3, least=2)
+    )
+    data, numbers = (
+        load(tmp_path / "out"),
+        json.loads((tmp_path / "out" / "vocabulary.json").read_text()),
+    )
+    assert (numbers[PAD], numbers[UNKNOWN], numbers["visit"]) == (
+        0,
+        1,
+        2,
+    ), "the most frequent first"
     assert "rare" not in numbers
-    assert made == manifest.read(tmp_path / "out")
+    assert made == manifest.read_manifest(tmp_path / "out")
     assert (made.vocabulary, made.labels, made.form) == (len(numbers), ("no", "yes"), "classes")
     assert made.settings["pad_token_id"] == 0
     names = {number: name for name, number in numbers.items()}
-    wanted = sorted((*("<unk>" if event == "rare" else event for event in row["events"]), row["label"]) for row in ROWS)
-    assert sorted((*(names[each] for each in row["input_ids"]), row["label"]) for rows in data.values() for row in rows) == wanted
-    assert {name: split.rows for name, split in made.splits.items()} == {name: len(rows) for name, rows in data.items()}
+    wanted = sorted(
+        (*("<unk>" if event == "rare" else event for event in row["events"]), row["label"])
+        for row in ROWS
+    )
+    assert (
+        sorted(
+            (*(names[each] for each in row["input_ids"]), row["label"])
+            for rows in data.values()
+            for row in rows
+        )
+        == wanted
+    )
+    assert {name: split.rows for name, split in made.splits.items()} == {
+        name: len(rows) for name, rows in data.items()
+    }
     assert 5 <= len(data["test"]) <= 30
     assert len(data["test"]) % 3 == 0, "all three rows of a patient are in one split"
 
 
 def test_an_event_of_held_out_rows_alone_is_unknown(tmp_path: Path) -> None:
-    rows = [{"patient": number, "events": [f"only{number}", "visit"], "label": number % 2} for number in range(50)]
-    prepare(Request(files=(write(tmp_path / "a.jsonl", rows),), to=tmp_path / "out", held_out=0.3))
+    rows = [
+        {"patient": number, "events": [f"only{number}", "visit"], "label": number % 2}
+        for number in range(50)
+    ]
+    prepare(
+        TimelineRequest(
+            files=(write(tmp_path / "a.jsonl", rows),), to=tmp_path / "out", held_out=0.3
+        )
+    )
     data = load(tmp_path / "out")
     assert data["test"]
     assert all(row["input_ids"][0] == 1 for row in data["test"])
-    assert len(json.loads((tmp_path / "out" / "vocabulary.json").read_text())) == len(data["train"]) + 3
+    assert (
+        len(json.loads((tmp_path / "out" / "vocabulary.json").read_text()))
+        == len(data["train"]) + 3
+    )
 
 
-def test_the_same_rows_and_seed_make_the_same_dataset_and_another_seed_another_split(tmp_path: Path) -> None:
+def test_the_same_rows_and_seed_make_the_same_dataset_and_another_seed_another_split(
+    tmp_path: Path,
+) -> None:
     file = write(tmp_path / "a.jsonl", ROWS)
-    made = [prepare(Request(files=(file,), to=tmp_path / str(number), seed=number // 2)) for number in range(3)]
+    made = [
+        prepare(TimelineRequest(files=(file,), to=tmp_path / str(number), seed=number // 2))
+        for number in range(3)
+    ]
     assert made[0].digest == made[1].digest != made[2].digest
 
 
-def test_padded_rows_are_of_one_length_with_their_mask_and_the_last_events_stay(tmp_path: Path) -> None:
-    rows = [{"events": list(range(1, length)), "label": length % 2} for length in (3, 9, 5, 7, 4, 8)]
-    made = prepare(Request(files=(write(tmp_path / "a.jsonl", rows),), to=tmp_path / "out", held_out=0, padded=True, most=5))
+def test_padded_rows_are_of_one_length_with_their_mask_and_the_last_events_stay(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"events": list(range(1, length)), "label": length % 2} for length in (3, 9, 5, 7, 4, 8)
+    ]
+    made = prepare(
+        TimelineRequest(
+            files=(write(tmp_path / "a.jsonl", rows),),
+            to=tmp_path / "out",
+            held_out=0,
+            padded=True,
+            most=5,
+        )
+    )
     data = load(tmp_path / "out")
     assert list(data) == ["train"]
-    assert data["train"][0] == {"input_ids": [1, 2, 0, 0, 0], "attention_mask": [1, 1, 0, 0, 0], "label": 1}
+    assert data["train"][0] == {
+        "input_ids": [1, 2, 0, 0, 0],
+        "attention_mask": [1, 1, 0, 0, 0],
+        "label": 1,
+    }
     assert data["train"][1]["input_ids"] == [4, 5, 6, 7, 8]
     assert made.splits["train"].padded == pytest.approx(30 / 24)
     assert (made.vocabulary, made.settings["pad_token_id"]) == (9, 0)
     assert not (tmp_path / "out" / "vocabulary.json").exists(), "events are numbers already"
-    zero = write(tmp_path / "b.jsonl", [{"events": [0, 3], "label": 0}, {"events": [2], "label": 1}])
-    made = prepare(Request(files=(zero,), to=tmp_path / "zero", held_out=0))
-    assert (made.vocabulary, made.settings["pad_token_id"]) == (5, 4), "0 is an event here, and cannot be the padding"
+    zero = write(
+        tmp_path / "b.jsonl", [{"events": [0, 3], "label": 0}, {"events": [2], "label": 1}]
+    )
+    made = prepare(TimelineRequest(files=(zero,), to=tmp_path / "zero", held_out=0))
+    assert (made.vocabulary, made.settings["pad_token_id"]) == (
+        5,
+        4,
+    ), "0 is an event here, and cannot be the padding"
 
 
 def test_csv_and_parquet_are_read_as_jsonl_is(tmp_path: Path) -> None:
@@ -93,16 +154,30 @@ def test_csv_and_parquet_are_read_as_jsonl_is(tmp_path: Path) -> None:
         out.writerows({**row, "events": " ".join(row["events"])} for row in ROWS)
     write(tmp_path / "a.jsonl", ROWS)
     made = [
-        prepare(Request(files=(tmp_path / f"a.{kind}",), to=tmp_path / kind, group="patient")).digest
+        prepare(
+            TimelineRequest(files=(tmp_path / f"a.{kind}",), to=tmp_path / kind, group="patient")
+        ).digest
         for kind in ("jsonl", "csv", "parquet")
     ]
     assert len(set(made)) == 1
 
 
 def test_the_numbers_of_an_earlier_vocabulary_are_taken(tmp_path: Path) -> None:
-    first = prepare(Request(files=(write(tmp_path / "a.jsonl", ROWS),), to=tmp_path / "out"))
-    later = write(tmp_path / "b.jsonl", [{"events": ["visit", "new", "e1"], "label": "no"}, {"events": ["e2"], "label": "yes"}])
-    made = prepare(Request(files=(later,), to=tmp_path / "later", held_out=0, vocabulary=tmp_path / "out" / "vocabulary.json"))
+    first = prepare(
+        TimelineRequest(files=(write(tmp_path / "a.jsonl", ROWS),), to=tmp_path / "out")
+    )
+    later = write(
+        tmp_path / "b.jsonl",
+        [{"events": ["visit", "new", "e1"], "label": "no"}, {"events": ["e2"], "label": "yes"}],
+    )
+    made = prepare(
+        TimelineRequest(
+            files=(later,),
+            to=tmp_path / "later",
+            held_out=0,
+            vocabulary=tmp_path / "out" / "vocabulary.json",
+        )
+    )
     numbers = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
     assert load(tmp_path / "later")["train"][0]["input_ids"] == [numbers["visit"], 1, numbers["e1"]]
     assert made.tokenizer == first.tokenizer, "one fingerprint for one vocabulary"
@@ -111,43 +186,85 @@ def test_the_numbers_of_an_earlier_vocabulary_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.txt", "x", "is none of JSONL, CSV and Parquet"),
-        ("a.jsonl", "{", "a.jsonl:1 is no JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl:1 is no JSON object"),
+        ("a.jsonl", "{", "a.jsonl:1: not JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: an example is not an object"),
         ("a.jsonl", '{"events": ["a"]}\n', "a.jsonl:1 has no label; it has events"),
         ("a.jsonl", '{"events": 5, "label": 1}\n', "events are int, and must be a list"),
-        ("a.jsonl", '{"events": [1.5], "label": 1}\n', "an event must be a string or a whole number from 0, not 1.5"),
-        ("a.jsonl", '{"events": [-1], "label": 1}\n', "an event must be a string or a whole number from 0, not -1"),
-        ("a.jsonl", '{"events": ["a"], "label": 1}\n{"events": [3], "label": 0}\n', "strings in some rows and numbers in others"),
-        ("a.jsonl", '{"events": ["a"], "label": 1}\n{"events": ["b"], "label": "x"}\n', "labels are of several kinds"),
+        (
+            "a.jsonl",
+            '{"events": [1.5], "label": 1}\n',
+            "an event must be a string or a whole number from 0, got 1.5",
+        ),
+        (
+            "a.jsonl",
+            '{"events": [-1], "label": 1}\n',
+            "an event must be a string or a whole number from 0, got -1",
+        ),
+        (
+            "a.jsonl",
+            '{"events": ["a"], "label": 1}\n{"events": [3], "label": 0}\n',
+            "strings in some rows and numbers in others",
+        ),
+        (
+            "a.jsonl",
+            '{"events": ["a"], "label": 1}\n{"events": ["b"], "label": "x"}\n',
+            "labels are of several kinds",
+        ),
         ("a.jsonl", '{"events": [], "label": 1}\n', "no rows are left for training"),
     ],
 )
-def test_rows_that_are_none_are_told_with_their_place(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_rows_that_are_none_are_told_with_their_place(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError) as caught:
-        prepare(Request(files=(tmp_path / name,), to=tmp_path / "out", held_out=0))
+        prepare(TimelineRequest(files=(tmp_path / name,), to=tmp_path / "out", held_out=0))
     assert said in caught.value.what
-    assert caught.value.fix
     assert [path.name for path in tmp_path.iterdir()] == [name], "nothing is half made"
 
 
 def test_what_is_left_out_is_counted_and_the_command_says_it(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", [*ROWS, {"patient": 99, "events": [], "label": "no"}, {"patient": 99, "events": ["a"], "label": None}])
-    words = [sys.executable, "-m", "hpctrain.preparation.timelines", "a.jsonl"]
+    write(
+        tmp_path / "a.jsonl",
+        [
+            *ROWS,
+            {"patient": 99, "events": [], "label": "no"},
+            {"patient": 99, "events": ["a"], "label": None},
+        ],
+    )
+    words = [sys.executable, "-m", "hpctrain.data.timelines", "a.jsonl"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*words, "--to", "out"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*words, "--to", "out"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "out\n"
     assert done.stderr.splitlines()[0].startswith("train: ")
-    assert done.stderr.splitlines()[-2:] == ["left out: 1 rows with no events", "left out: 1 rows with no label"]
+    assert done.stderr.splitlines()[-2:] == [
+        "dropped: 1 rows with no events",
+        "dropped: 1 rows with no label",
+    ]
     assert "classes: no, yes" in done.stderr
-    again = subprocess.run([*words, "--to", "out", "--held-out", "2"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    again = subprocess.run(
+        [*words, "--to", "out"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert again.returncode == 2
-    assert again.stderr.startswith("error: 2 problems\nout is there already\n")
+    assert again.stderr.startswith("error: out exists\n")
 
 
 def test_importing_it_loads_no_library() -> None:
-    words = "import sys, hpctrain.preparation.timelines; print([name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "[]\n"
+    words = (
+        "import sys, hpctrain.data.timelines; print([name for name in ('torch', 'datasets',"
+        " 'pyarrow') if name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", words], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
     assert timelines.main.__doc__

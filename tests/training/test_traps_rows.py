@@ -1,75 +1,75 @@
 """Silent traps in the rows of a dataset are said where they are, and nowhere else."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from hpctrain.training.preflight import rules
+from hpctrain.training.preflight.dataset_facts import RowFacts, row_facts
 
 np = pytest.importorskip("numpy")  # the login node needs none
 pytestmark = pytest.mark.torch
 PLAIN: dict[str, Any] = {"packing": False, "packing_strategy": "bfd", "max_length": 64}
 
 
-def rows(options: dict[str, Any] | None = None, **more: Any) -> Any:
-    from hpctrain.training.row_facts import RowFacts
-    from hpctrain.training.traps_rows import Rows
-
+def rows(**more: Any) -> Any:
     facts = {
-        "lengths": np.array([10, 20, 30]), "sampled": 3, "tokens": 60, "trained": 30, "highest": 50, "used": frozenset({1, 2, 50}),
+        "lengths": np.array([10, 20, 30]),
+        "sampled": 3,
+        "tokens": 60,
+        "trained": 30,
+        "highest": 50,
+        "used": frozenset({1, 2, 50}),
         "trained_ids": frozenset({2}),
-    }  # fmt: skip
-    given = {name: more.pop(name) for name in list(more) if name in ("vocabulary", "eos", "prepared", "columns")}
-    return Rows(options=SimpleNamespace(**{**PLAIN, **(options or {})}), facts=RowFacts(**{**facts, **more}), **given)
+    }
+    return RowFacts(**{**facts, **more})
 
 
-ROWS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
-    ("nothing_trained", {"trained": 0}, "all labels are -100", {"trained": 1}),
-    ("ids_beyond", {"vocabulary": 50}, "ends at 49", {"vocabulary": 51}),
-    ("padding_trained", {"padded": 15}, "25% of the tokens", {"padded": 0}),
-    ("rows_cut", {"options": {"max_length": 15}}, "2 of 3 rows", {"options": {"max_length": 30}}),
-    ("rows_cut", {"options": {"max_length": 15}}, "33.3%", {"options": {"max_length": None}}),
+ROWS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({"trained": 0}, "all labels are -100", {"trained": 1}),
+    ({"vocabulary": 50}, "ends at 49", {"vocabulary": 51}),
+    ({"padded": 15}, "25% of the tokens", {"padded": 0}),
+    ({"options": {"max_length": 15}}, "2 of 3 rows", {"options": {"max_length": 30}}),
+    ({"options": {"max_length": 15}}, "33.3%", {"options": {"max_length": None}}),
     (
-        "rows_cut",
         {"options": {"max_length": 15, "packing": True}},
         "33.3%",
         {"options": {"max_length": 15, "packing": True, "packing_strategy": "bfd_split"}},
     ),
-    ("little_trained", {"tokens": 6000, "trained": 59}, "0.98%", {"tokens": 6000, "trained": 60}),
-    ("end_masked", {"eos": frozenset({1})}, "never trained on", {"eos": frozenset({1, 2})}),
-    ("end_missing", {"eos": frozenset({9})}, "none of 3 rows", {"eos": frozenset({9, 1})}),
-    ("end_missing", {"eos": frozenset({9})}, "none of 3 rows", {"eos": frozenset({9}), "prepared": True}),
+    ({"tokens": 6000, "trained": 59}, "0.98%", {"tokens": 6000, "trained": 60}),
+    ({"eos": frozenset({1})}, "never trained on", {"eos": frozenset({1, 2})}),
+    ({"eos": frozenset({9})}, "none of 3 rows", {"eos": frozenset({9, 1})}),
     (
-        "packing_nothing",
-        {"options": {"packing": True, "max_length": 19}, "lengths": np.array([10, 20, 30])},
-        "next to nothing",
-        {"options": {"packing": True, "max_length": 21}, "lengths": np.array([10, 20, 30])},
+        {"eos": frozenset({9})},
+        "none of 3 rows",
+        {"eos": frozenset({9}), "prepared": True},
     ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "speaks", "word", "silent"), ROWS)
-def test_rows(rule: str, speaks: dict[str, Any], word: str, silent: dict[str, Any]) -> None:
-    from hpctrain.training import traps_rows
+@pytest.mark.parametrize(("speaks", "word", "silent"), ROWS)
+def test_rows(speaks: dict[str, Any], word: str, silent: dict[str, Any]) -> None:
+    def said(given: dict[str, Any]) -> list[str]:
+        options = SimpleNamespace(**{**PLAIN, **given.pop("options", {})})
+        found = rows(**given)
+        return [
+            each.what for each in (*rules.row_problems(found), *rules.row_warnings(options, found))
+        ]
 
-    found = getattr(traps_rows, rule)(rows(**speaks))
-    assert found is not None
-    assert word in found.what
-    assert found.fix
-    assert getattr(traps_rows, rule)(rows(**silent)) is None
-
-
-def test_every_rule_of_rows_is_in_the_table() -> None:
-    from hpctrain.training import traps_rows
-
-    assert {rule.__name__ for rule in (*traps_rows.ERRORS, *traps_rows.WARNINGS)} == {row[0] for row in ROWS}
+    assert [word in what for what in said(dict(speaks))].count(True) == 1
+    assert not any(word in what for what in said(dict(silent)))
 
 
-def test_rows_are_looked_at_as_they_were_saved() -> None:
+def asked(model: Path, **more: Any) -> Any:
+    return SimpleNamespace(
+        model_name_or_path=str(model), completion_only_loss=None, dataset_name=None, **more
+    )
+
+
+def test_rows_are_looked_at_as_they_were_saved(tmp_path: Path) -> None:
     import datasets
-
-    from hpctrain.training.row_facts import look
 
     data = datasets.Dataset.from_dict(
         {
@@ -78,12 +78,21 @@ def test_rows_are_looked_at_as_they_were_saved() -> None:
             "attention_mask": [[1, 1, 0], [1, 1], [], [1, 1]],
         }
     )
-    found = look(data, completion_only=False)
-    assert (found.lengths.tolist(), found.longest, found.tokens, found.trained, found.highest) == ([3, 2, 0, 2], 3, 7, 3, 60)
-    assert (found.trained_ids, found.padded, found.last) == ({2, 3, 6}, 1, {3, 5, 6})
-    assert found.over(2) == (1, 1)
-    turned = look(data.select([3, 0]), completion_only=False)
+    found = row_facts(asked(tmp_path), data)
+    assert found.lengths.tolist() == [3, 2, 0, 2]
+    assert (found.tokens, found.trained, found.highest) == (7, 3, 60)
+    assert (found.trained_ids, found.padded) == ({2, 3, 6}, 1)
+    turned = row_facts(asked(tmp_path), data.select([3, 0]))
     assert turned.lengths.tolist() == [2, 3]
-    masked = datasets.Dataset.from_dict({"input_ids": [[1, 2, 3]], "completion_mask": [[0, 1, 1]], "assistant_masks": [[1, 1, 0]]})
-    assert look(masked, completion_only=True).trained == 1
-    assert look(masked, completion_only=False).trained == 2
+    masked = datasets.Dataset.from_dict(
+        {"input_ids": [[1, 2, 3]], "completion_mask": [[0, 1, 1]], "assistant_masks": [[1, 1, 0]]}
+    )
+    assert row_facts(asked(tmp_path), masked).trained == 1
+    given = asked(tmp_path)
+    given.completion_only_loss = False
+    assert row_facts(given, masked).trained == 2
+    # Facts that are unknown are no traps.
+    assert (found.eos, found.vocabulary) == (frozenset(), None)
+    (tmp_path / "config.json").write_text('{"vocab_size": 64, "eos_token_id": [61, 62]}')
+    found = row_facts(given, masked)
+    assert (found.eos, found.vocabulary) == ({61, 62}, 64)

@@ -1,7 +1,5 @@
 """What the job script calls for its trial, and many of them at once: none is lost, none is doubled."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -16,9 +14,8 @@ from typing import Any
 import pytest
 from tune_made import BASE, SPACE, asked, row, tell
 
-from hpctrain.errors import HpctrainError
-from hpctrain.jobs.tune import Definition, Distribution
-from hpctrain.training import study, study_journal, trial
+from hpctrain.config.study import Definition, Distribution
+from hpctrain.training import study, trial
 
 pytestmark = pytest.mark.torch  # optuna is in the same extra
 
@@ -29,12 +26,18 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-# -- what the job script calls ------------------------------------------------------------------------------------------
+# -- what the job script calls ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def job(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    definition = replace(BASE, space={**SPACE, "odd": Distribution(kind="choice", choices=("$(touch CANARY)", "a 'b' \"c\" *; d"))})
+    definition = replace(
+        BASE,
+        space={
+            **SPACE,
+            "odd": Distribution(kind="choice", choices=("$(touch CANARY)", "a 'b' \"c\" *; d")),
+        },
+    )
     (runs / ".studies").mkdir()
     (runs / ".studies" / definition.file).write_text(definition.text)
     (runs / "r_0" / "attempts" / "7.0").mkdir(parents=True)
@@ -50,16 +53,28 @@ def call(*words: object) -> int:
     return int(ended_.value.code or 0)
 
 
-def test_asking_and_telling_from_a_script(job: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_asking_and_telling_from_a_script(
+    job: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call("ask", job) == 0
     said = json.loads((runs / "r_0" / "trial.json").read_text())
     words = (runs / "r_0" / "trial.words").read_text().splitlines()
     assert words[::2] == [f"--{key}" for key in said["params"]]
     assert words[-1] == said["params"]["odd"]
     read = subprocess.run(
-        ["bash", "-c", 'command=(x); mapfile -t -O "${#command[@]}" command <trial.words; printf "%s\\n" "${command[@]}"'],
-        cwd=runs / "r_0", capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            "bash",
+            "-c",
+            (
+                'command=(x); mapfile -t -O "${#command[@]}" command <trial.words; printf "%s\\n"'
+                ' "${command[@]}"'
+            ),
+        ],
+        cwd=runs / "r_0",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert read.stdout.splitlines() == ["x", *words]
     reporter = trial.Reporter(runs / "r_0" / "trial.json")
     assert not reporter.report(10, 1.5)
@@ -69,15 +84,23 @@ def test_asking_and_telling_from_a_script(job: Path, runs: Path, capsys: pytest.
     assert call("tell", 0, "completed") == 0
     assert (row(runs, 0).state, row(runs, 0).value) == ("completed", 1.5)
     assert not reporter.report(20, 1.0)
-    assert "is over already" in str(reporter.said)
+    assert "has already ended" in str(reporter.said)
     assert call("ask", job) == trial.NONE_LEFT
     assert "hpctrain: trial 0 of the study s is completed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "state"), [(1, "nan", "failed"), (137, "", "failed"), (0, "pruned", "pruned"), (86, "stop-file", "running")]
+    ("status", "reason", "state"),
+    [
+        (1, "nan", "failed"),
+        (137, "", "failed"),
+        (0, "pruned", "pruned"),
+        (86, "stop-file", "running"),
+    ],
 )
-def test_what_an_exit_code_means_for_a_trial(job: Path, runs: Path, status: int, reason: str, state: str) -> None:
+def test_what_an_exit_code_means_for_a_trial(
+    job: Path, runs: Path, status: int, reason: str, state: str
+) -> None:
     assert call("ask", job) == 0
     assert call("tell", status, reason) == 0
     assert row(runs, 0).state == state
@@ -90,7 +113,9 @@ def test_a_training_that_was_told_to_end_is_not_over(job: Path, runs: Path) -> N
     assert row(runs, 0).state == "running"
 
 
-def test_what_is_wrong_is_said(job: Path, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_said(
+    job: Path, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert call("ask", runs / "nothing.json") == 2
     assert call("tell", "1", "x") == 2
     assert "does not say which trial this is" in capsys.readouterr().err
@@ -108,46 +133,40 @@ def test_a_disk_that_takes_nothing_is_said(
     assert call("ask", job) == 0
 
     def full(lock: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(lock.path))
+        raise OSError(errno.EROFS, "Read-only file system", lock._lock_file)
 
-    monkeypatch.setattr(study_journal.Lock, "acquire", full)
+    monkeypatch.setattr("optuna.storages.journal.JournalFileOpenLock.acquire", full)
     for words in (("ask", job), ("tell", 0, "completed")):
         assert call(*words) == 1
         said = capsys.readouterr().err.splitlines()
         assert said[0] == "error: the study can write nothing: read-only file system"
-        assert said[-1].startswith(f"fix: df -h {runs / '.studies' / 's'}; ls -ld ")
+        assert said[-1].startswith(f"fix: df -h {runs / '.studies' / 's'} && ls -ld ")
 
 
-@pytest.mark.parametrize("line", [b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "x"}\n'])
-def test_lines_that_mean_nothing_are_damage(runs: Path, line: bytes) -> None:
-    asked(runs, "r_0")
-    with (study.folder(runs, "s") / "journal.log").open("ab") as stream:
-        stream.write(line)
-    with pytest.raises(HpctrainError, match="is damaged"):
-        study.open_study(runs, "s")
-
-
-def test_a_reporter_without_a_journal_says_so_and_lets_the_training_go_on(job: Path, runs: Path) -> None:
+def test_a_reporter_without_a_journal_says_so_and_lets_the_training_go_on(
+    job: Path, runs: Path
+) -> None:
     assert call("ask", job) == 0
     reporter = trial.Reporter(runs / "r_0" / "trial.json")
     journal = runs / ".studies" / "s" / "journal.log"
     journal.rename(journal.with_name("away"))
     assert not reporter.report(5, 1.0)
-    assert "the study was not told of step 5" in str(reporter.said)
+    assert "the study did not get the value of step 5" in str(reporter.said)
     journal.with_name("away").rename(journal)
     assert not reporter.report(10, 1.0)
     assert reporter.said is None
 
 
-# -- many at once -------------------------------------------------------------------------------------------------------
+# -- many at once ----------------------------------------------------------------------------------
 
 WORKER = """
 import os, sys
 from pathlib import Path
-from hpctrain.jobs.tune import from_json
+from hpctrain.config.study import from_json
 from hpctrain.training import study
 import json
 runs, me, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+study.GRACE_S = 5  # a process killed while it held a lock: how long the others wait
 definition = from_json(json.loads(Path(sys.argv[4]).read_text()))
 for number in range(rounds):
     found = study.ask(runs, definition, f"w{me}_{number}")
@@ -158,42 +177,49 @@ for number in range(rounds):
 """
 
 
-def workers(runs: Path, count: int, rounds: int, definition: Definition, prefix: str = "") -> list[subprocess.Popen[str]]:
+def workers(
+    runs: Path, count: int, rounds: int, definition: Definition, prefix: str = ""
+) -> list[subprocess.Popen[str]]:
     file = runs / "definition.json"
     file.write_text(definition.text)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(runs), f"{prefix}{number}", str(rounds), str(file)], stdout=subprocess.PIPE,
+            [sys.executable, "-c", WORKER, str(runs), f"{prefix}{number}", str(rounds), str(file)],
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True, env=environment,
+            text=True,
+            env=environment,
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow
-def test_eight_processes_of_25_trials_lose_and_double_none(runs: Path) -> None:
-    definition = replace(BASE, trials=200, sampler="random")
+def test_six_processes_of_10_trials_lose_and_double_none(runs: Path) -> None:
+    definition = replace(BASE, trials=60, sampler="random")
     numbers: list[int] = []
-    for process in workers(runs, 8, 25, definition):
+    for process in workers(runs, 6, 10, definition):
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         numbers += [int(line.split()[0]) for line in out.splitlines()]
-    assert sorted(numbers) == list(range(200))
+    assert sorted(numbers) == list(range(60))
     rows = study.rows(study.open_study(runs, "s"))
-    assert [each.state for each in rows] == ["completed"] * 200
-    assert [each.value for each in rows] == [float(number) for number in range(200)]
-    assert len({each.run for each in rows}) == 200
+    assert [each.state for each in rows] == ["completed"] * 60
+    assert [each.value for each in rows] == [float(number) for number in range(60)]
+    assert len({each.run for each in rows}) == 60
     assert study.ask(runs, definition, "one more") is None
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_processes_that_are_killed_anywhere_leave_a_study_that_goes_on(runs: Path) -> None:
     definition = replace(BASE, trials=400, sampler="random")
     said: list[str] = []
-    for round_ in range(6):
-        processes = workers(runs, 3, 12, definition, f"{round_}_")  # a run whose trial is over gets no other
+    for round_ in range(4):
+        processes = workers(
+            runs, 3, 12, definition, f"{round_}_"
+        )  # a run whose trial is over gets no other
         for position, process in enumerate(processes):
             assert process.stdout is not None
             said += [process.stdout.readline() for _ in range(1 + (position or round_) % 2)]
@@ -203,7 +229,7 @@ def test_processes_that_are_killed_anywhere_leave_a_study_that_goes_on(runs: Pat
     rows = study.rows(study.open_study(runs, "s"))
     assert [each.number for each in rows] == list(range(len(rows)))
     numbers = [int(line.split()[0]) for line in said]
-    assert len(numbers) == len(set(numbers)) >= 18, "each has a trial of its own"
+    assert len(numbers) == len(set(numbers)) >= 12, "each has a trial of its own"
     assert set(numbers) <= {each.number for each in rows}, "none is lost"
     assert asked(runs, "after", definition).number == len(rows)
     tell(runs, definition, len(rows), "failed")

@@ -1,6 +1,8 @@
-"""A training of a model with one weight, as a process of its own: what test_trackers.py starts, kills and starts again.
+"""A training of a model with one weight, as a process of its own: what test_trackers.py starts,
+kills and starts again.
 
-python tracked_training.py STEPS [--stop STEP] [--kill STEP] [--trackers A,B] [--fail STEP] [--orphan STEP]
+python tracked_training.py STEPS [--stop STEP] [--kill STEP] [--trackers A,B] [--fail STEP]
+[--orphan STEP]
 """
 
 import argparse
@@ -16,8 +18,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from hpctrain.training import trackers
+from hpctrain.training.monitoring.run_files import RunFiles
 from hpctrain.training.process import leave
-from hpctrain.training.run_files import RunFiles
 
 
 class Model(torch.nn.Module):
@@ -73,9 +75,16 @@ def main() -> None:
     )
     found = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
     step = None if found is None else int(found.rpartition("-")[2])
-    callbacks = trackers.setup(args, run_dir=run_dir, run_id=os.environ["HPCTRAIN_RUN_ID"], resumed_step=step)
+    callbacks = trackers.setup(
+        args, run_dir=run_dir, run_id=os.environ["HPCTRAIN_RUN_ID"], resumed_step=step
+    )
     model = Model()
-    trainer = Trainer(model, args, train_dataset=[{"x": n} for n in range(200)], callbacks=[RunFiles(), *callbacks, End(asked)])
+    trainer = Trainer(
+        model,
+        args,
+        train_dataset=[{"x": n} for n in range(200)],
+        callbacks=[RunFiles(run_dir, os.environ["HPCTRAIN_ATTEMPT"]), *callbacks, End(asked)],
+    )
     code = 0
     try:
         trainer.train(resume_from_checkpoint=found)

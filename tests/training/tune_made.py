@@ -1,13 +1,11 @@
 """A search, and short words for what is asked of its study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-from hpctrain.jobs.tune import Definition, Distribution
-from hpctrain.runs import files
+from hpctrain.config.study import Definition, Distribution
 from hpctrain.training import study
+from hpctrain.util import files
 
 LOG = Distribution(kind="float", low=1e-5, high=1e-3, log=True)
 SPACE = {
@@ -23,7 +21,13 @@ def report(runs: Path, number: int, **values: float) -> None:
         study.report(study.open_study(runs, "s"), number, int(step[1:]), value)
 
 
-def tell(runs: Path, definition: Definition, number: int, ending: Any = "completed", reason: str | None = None) -> str:
+def tell(
+    runs: Path,
+    definition: Definition,
+    number: int,
+    ending: Any = "completed",
+    reason: str | None = None,
+) -> str:
     return study.tell(study.open_study(runs, "s"), definition, number, ending, reason)
 
 
@@ -39,7 +43,9 @@ def ended(runs: Path, run: str, attempt: str = "7.0", **said: Any) -> None:
         files.write_json(place / "end.json", {"schema": 1, "at": 2, **said})
 
 
-def asked(runs: Path, run: str, definition: Definition = BASE, **more: Any) -> study.Asked:
+def asked(
+    runs: Path, run: str, definition: Definition = BASE, **more: Any
+) -> study.TrialAssignment:
     found = study.ask(runs, definition, run, **more)
     assert found is not None
     return found

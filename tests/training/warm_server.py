@@ -1,11 +1,11 @@
-"""The server of warm_start.py, one for each worker of pytest: a Python with a training's libraries, which forks.
+"""The server of warm_start.py, one for each worker of pytest: a Python with a training's libraries,
+which forks.
 
     python warm_server.py SOCKET
 
-writes a line as soon as it listens, and ends when its standard input does. The child of a client that is gone is killed.
+writes a line as soon as it listens, and ends when its standard input does. The child of a client
+that is gone is killed.
 """
-
-from __future__ import annotations
 
 import array
 import contextlib
@@ -25,21 +25,34 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 MODULES = (
-    "datasets", "peft", "torch.distributed.run", "transformers.models.llama.modeling_llama", "trl.trainer.sft_trainer",
-    "hpctrain.training.classify", "hpctrain.training.evaluation", "hpctrain.training.memory_callback", "hpctrain.training.saving",
-    "hpctrain.training.sft", "hpctrain.training.speed_callback", "hpctrain.training.starting",
-)  # fmt: skip
+    "datasets",
+    "peft",
+    "torch.distributed.run",
+    "transformers.models.llama.modeling_llama",
+    "trl.trainer.sft_trainer",
+    "hpctrain.training.classify",
+    "hpctrain.training.loop",
+    "hpctrain.training.sft",
+)
 
 
 def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Be the program that is asked for; in the child, from whose start on there is nothing of the server's but what it imported."""
+    """Be the program that is asked for; in the child, from whose start on there is nothing of the
+    server's but what it imported.
+    """
     os.setsid()
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
     os.closerange(3, 256)
+    # The server's own may be files, in which a place can be looked up.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
         signal.signal(each, signal.SIG_IGN if each in asked["ignored"] else signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN if signal.SIGINT in asked["ignored"] else signal.default_int_handler)
+    signal.signal(
+        signal.SIGINT,
+        signal.SIG_IGN if signal.SIGINT in asked["ignored"] else signal.default_int_handler,
+    )
     os.chdir(asked["directory"])
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -81,7 +94,9 @@ def received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def kill(child: int) -> None:
-    """Kill a child that was not waited for yet, and what it has started: a launcher's processes, a data loader's workers."""
+    """Kill a child that was not waited for yet, and what it has started: a launcher's processes, a
+    data loader's workers.
+    """
     try:
         os.killpg(child, signal.SIGKILL)
     except ProcessLookupError:  # it has no group of its own yet
@@ -151,10 +166,9 @@ class Server:
 
 
 def main() -> None:
-    from hpctrain.training import process, rails
+    from hpctrain.training import entry_point
 
-    os.environ.update(rails.OFFLINE)  # as a training does before it imports anything
-    process.quiet_bitsandbytes()
+    os.environ.update(entry_point.OFFLINE)  # as a training does before it imports anything
     for name in MODULES:
         importlib.import_module(name)
     gc.freeze()

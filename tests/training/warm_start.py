@@ -1,13 +1,13 @@
-"""Starts a Python program in a process that has imported torch, transformers and TRL already: those five seconds are no test's subject.
+"""Starts a Python program in a process that has imported torch, transformers and TRL already: those
+five seconds are no test's subject.
 
     python -S warm_start.py [-u] -m MODULE WORD... | -c CODE WORD... | FILE WORD...
 
-asks the server (warm_server.py) at the socket WARM_START to fork. The child gets this process's words, variables, directory, ignored
-signals and standard streams; this process hands signals on to it, and ends as it ends. Where there is no server, or where a variable
-that the libraries read while they are imported is not the server's, this process becomes that Python itself.
+asks the server (warm_server.py) at the socket WARM_START to fork. The child gets this process's
+words, variables, directory, ignored signals and standard streams; this process hands signals on to
+it, and ends as it ends. Where there is no server, or where a variable that the libraries read while
+they are imported is not the server's, this process becomes that Python itself.
 """
-
-from __future__ import annotations
 
 import array
 import json
@@ -20,18 +20,40 @@ from pathlib import Path
 from typing import NoReturn
 
 SOCKET, EARLY = "WARM_START", "WARM_EARLY"
-#: Such variables may be read while the libraries are imported, but for the second row's: torchrun's, and what is read when it is used.
-_EARLY = ("OMP", "MKL", "CUDA", "HF_", "TRANSFORMERS", "PYTHON", "PYTORCH", "TORCH", "LD_", "ACCELERATE", "TRL", "BNB", "TOKENIZERS")
+#: Such variables may be read while the libraries are imported, but for the second row's:
+#: torchrun's, and what is read when it is used.
+_EARLY = (
+    "OMP",
+    "MKL",
+    "CUDA",
+    "HF_",
+    "TRANSFORMERS",
+    "PYTHON",
+    "PYTORCH",
+    "TORCH",
+    "LD_",
+    "ACCELERATE",
+    "TRL",
+    "BNB",
+    "TOKENIZERS",
+)
 _LATE = (
     *("TORCHELASTIC_", "TORCH_NCCL_", "PYTHON_EXEC", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
     *("HF_HOME", "TORCHINDUCTOR_CACHE_DIR"),
+    "HF_DATASETS_OFFLINE",  # of test_trackers.py, whose training loads no dataset
 )
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def early(environment: Mapping[str, str]) -> str:
     """Return the variables that have to be the server's, in a form that can be compared."""
-    return json.dumps({name: environment[name] for name in sorted(environment) if name.startswith(_EARLY) and not name.startswith(_LATE)})
+    return json.dumps(
+        {
+            name: environment[name]
+            for name in sorted(environment)
+            if name.startswith(_EARLY) and not name.startswith(_LATE)
+        }
+    )
 
 
 def be_python() -> NoReturn:
@@ -51,14 +73,24 @@ def main() -> NoReturn:
             be_python()
         ignored = [int(each) for each in _HANDED_ON if signal.getsignal(each) == signal.SIG_IGN]
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
-        asked = {"words": words, "environment": dict(os.environ), "directory": str(Path.cwd()), "ignored": ignored}
+        asked = {
+            "words": words,
+            "environment": dict(os.environ),
+            "directory": str(Path.cwd()),
+            "ignored": ignored,
+        }
         text = json.dumps(asked).encode()
-        server.sendmsg([len(text).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+        server.sendmsg(
+            [len(text).to_bytes(8, "big")],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))],
+        )
         server.sendall(text)
         answers = server.makefile("r")
         child = int(answers.readline())
         for each in set(_HANDED_ON) - set(ignored):
-            signal.signal(each, lambda number, _: os.kill(child, number))  # not yet waited for: its number is no other's
+            signal.signal(
+                each, lambda number, _: os.kill(child, number)
+            )  # not yet waited for: its number is no other's
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
         code = os.waitstatus_to_exitcode(int(answers.readline()))
     if code < 0:

@@ -1,6 +1,8 @@
-"""On PYTHONPATH: each optimizer step takes CHAOS_STEP_SECONDS longer, asleep, so that a fault meets a training of a second or a minute.
+"""On PYTHONPATH: each optimizer step takes CHAOS_STEP_SECONDS longer, asleep, so that a fault meets
+a training of a second or a minute.
 
-The training itself is unchanged: torch's own hook sleeps after the step, and nothing is computed in it.
+The training itself is unchanged: torch's own hook sleeps after the step, and nothing is computed in
+it.
 """
 
 import importlib.abc
@@ -18,7 +20,9 @@ class _WhenTrlComes(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            register_optimizer_step_post_hook(lambda *_: time.sleep(float(os.environ["CHAOS_STEP_SECONDS"])))
+            register_optimizer_step_post_hook(
+                lambda *_: time.sleep(float(os.environ["CHAOS_STEP_SECONDS"]))
+            )
 
 
 if "CHAOS_STEP_SECONDS" in os.environ:

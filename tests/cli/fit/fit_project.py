@@ -1,16 +1,14 @@
-"""A project for the tests of `hpctrain fit`: a job config, a model's config.json, a prepared dataset, runs that were measured."""
-
-from __future__ import annotations
+"""A project for the tests of `hpctrain fit`: a job config, a model's config.json, a prepared
+dataset.
+"""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpctrain.preparation.manifest import NAME, Manifest, Split
-
-if TYPE_CHECKING:
-    from conftest import Desk
+from hpctrain.data.manifest import NAME, DatasetManifest, Split
+from tests.cli.conftest import Desk
 
 MODELS = Path(__file__).parents[2] / "fit" / "models"
 CONFIG = """\
@@ -38,23 +36,33 @@ def document(desk: Desk, *words: str) -> dict[str, Any]:
 
 
 def checked(desk: Desk) -> list[str]:
-    return [finding["id"] for finding in json.loads(desk.run("check", "--no-slurm", "--json").out)["findings"]]
+    return [
+        finding["id"]
+        for finding in json.loads(desk.run("check", "--no-slurm", "--json").out)["findings"]
+    ]
 
 
 def dataset(desk: Desk, **changes: Any) -> None:
-    split = Split(rows=1000, examples=1000, tokens=400_000, trained=300_000, longest=900, histogram=((512, 700), (1024, 300)), padded=1.5)
-    made = Manifest(
-        sources=(), form="text", columns={}, loss_on="all", tokenizer="", tokenizer_name="", template=None, vocabulary=1, max_length=2048,
-        packed=False, splits={"train": replace(split, **changes.pop("split", {}))},
-    )  # fmt: skip
+    split = Split(
+        rows=1000,
+        examples=1000,
+        tokens=400_000,
+        trained=300_000,
+        longest=900,
+        histogram=((512, 700), (1024, 300)),
+        padded=1.5,
+    )
+    made = DatasetManifest(
+        sources=(),
+        form="text",
+        columns={},
+        loss_on="all",
+        tokenizer="",
+        tokenizer_name="",
+        template=None,
+        vocabulary=1,
+        max_length=2048,
+        packed=False,
+        splits={"train": replace(split, **changes.pop("split", {}))},
+    )
     desk.write(f"data/{NAME}", replace(made, **changes).to_json())
-
-
-def run(desk: Desk, name: str, asked: dict[str, Any], memory: float, speed: float) -> None:
-    measured = {"allocated": 1000 * memory, "reserved": 1, "used": None, "host": 1, "tokens_per_s": 100.0 * speed, "mfu": None, "rank": 0}
-    record = {
-        "schema": 1, "layout": asked, "shape": {}, "gpu": "NVIDIA A100-SXM-64GB", "cluster": "leonardo",
-        "predicted": {"total": 10, "allocated": 1000, "parts": {}, "tokens_per_s": 100.0},
-        "measured": measured,
-    }  # fmt: skip
-    desk.write(f"runs/{name}/fit.json", json.dumps(record))

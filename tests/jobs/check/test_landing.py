@@ -1,20 +1,19 @@
-"""Where a job lands that names no partition, and what goes with it: limits that a QOS lifts, accounts and QOS of other nodes."""
-
-from __future__ import annotations
+"""Where a job lands that names no partition, and what goes with it: limits that a QOS lifts,
+accounts and QOS of other nodes.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from check_scene import AROUND, GIB, LIVE, PROFILE, SPEC, Scene, nodes, partition
 
-from hpctrain.clusters import slurm_text
 from hpctrain.clusters.live import Association, LivePartition, LiveQos
 from hpctrain.clusters.merge import merge
-from hpctrain.jobs.check import check
-from hpctrain.jobs.finding import Finding
+from hpctrain.finding import Finding
+from tests.jobs.check.check_scene import GIB, LIVE, PROFILE, Near, Scene, nodes, partition
 
 ANY: dict[str, Any] = {"partition": None}
+S = Scene
 
 
 def the(scene: Scene, id_: str) -> Finding:
@@ -22,19 +21,19 @@ def the(scene: Scene, id_: str) -> Finding:
     return found
 
 
-def merged_ids(spec: dict[str, Any], profile: dict[str, Any], *partitions: LivePartition) -> list[str]:
-    """As `hpctrain check` does it: with what Slurm says laid over the profile."""
-    live = replace(LIVE, partitions=partitions)
-    found = check(
-        replace(SPEC, **spec), cluster=merge(Scene(profile=profile).cluster(), live), live=live, around=AROUND, origins={}
-    )  # fmt: skip
-    return [finding.id for finding in found]
+def merged_ids(
+    spec: dict[str, Any], profile: dict[str, Any], *partitions: LivePartition
+) -> list[str]:
+    return Scene(spec=spec, profile=profile, live={"partitions": partitions}).ids()
 
 
-# -- the constraint finds the partition (IDRIS) ---------------------------------------------------------------------------
+# -- the constraint finds the partition (IDRIS) ----------------------------------------------------
 
 IDRIS: dict[str, Any] = {
-    "partitions": {"p13": {"nodes": "v100", "default": True, "time_max": "4-00:00:00"}, "p5": {"nodes": "a100", "time_max": "20:00:00"}},
+    "partitions": {
+        "p13": {"nodes": "v100", "default": True, "time_max": "4-00:00:00"},
+        "p5": {"nodes": "a100", "time_max": "20:00:00"},
+    },
     "nodes": {
         "v100": {"gpus": 4, "cpus": 40, "select": {"qos": ["normal"]}},
         "v100_32": {"gpus": 4, "cpus": 40, "select": {"constraint": "v100-32g"}},
@@ -43,57 +42,127 @@ IDRIS: dict[str, Any] = {
     "qos": {"normal": {}, "normal-a100": {}},
     "defaults": {"nodes": "v100"},
 }
-P13 = partition(name="p13", time_max=4 * 86_400, nodes=(nodes(cpus=40, gpus=(("", 4),), features=("v100", "v100-32g")),))
-P5 = partition(name="p5", default=False, time_max=20 * 3600, nodes=(nodes(gpus=(("", 8),), features=("a100",)),))
-ON_A100: dict[str, Any] = {"partition": None, "constraint": "a100", "gpus_per_node": 8, "cpus_per_gpu": 8, "qos": None}
+P13 = partition(
+    name="p13",
+    time_max=4 * 86_400,
+    nodes=(nodes(cpus=40, gpus=(("", 4),), features=("v100", "v100-32g")),),
+)
+P5 = partition(
+    name="p5",
+    default=False,
+    time_max=20 * 3600,
+    nodes=(nodes(gpus=(("", 8),), features=("a100",)),),
+)
+ON_A100: dict[str, Any] = {
+    "partition": None,
+    "constraint": "a100",
+    "gpus_per_node": 8,
+    "cpus_per_gpu": 8,
+    "qos": None,
+}
 
 
-def test_the_default_partition_has_no_say_where_the_constraint_finds_another() -> None:
-    live = {"partitions": (P13, P5)}
-    assert Scene(spec=ON_A100, profile=IDRIS, live=live).findings() == []
-    found = the(Scene(spec={**ON_A100, "time_s": 21 * 3600}, profile=IDRIS, live=live), "time-limit")
-    assert found.what == "time 21:00:00 is more than partition p5 allows: 20:00:00"
-    assert Scene(spec={**ON_A100, "constraint": "v100-32g"}, profile=IDRIS, live=live).ids() == ["gpus-per-node"]
+IDRIS_LIVE = {"partitions": (P13, P5)}
+BARE = {
+    "partitions": tuple(
+        replace(each, nodes=(replace(each.nodes[0], features=()),)) for each in (P13, P5)
+    )
+}
+LONG = {**ON_A100, "time_s": 21 * 3600}
+ON_V100_32: dict[str, Any] = {**ON_A100, "constraint": "v100-32g"}
+EITHER = {**ON_A100, "constraint": "[v100|a100]", "time_s": 2 * 86_400}
+NORMAL = {**ON_A100, "qos": "normal"}
+OF_P5 = "time 21:00:00 is more than partition p5 allows: 20:00:00"
+BY_CONSTRAINT = [
+    Near(
+        why="the default has no say",
+        scene=S(spec=ON_A100, profile=IDRIS, live=IDRIS_LIVE),
+        only=(),
+    ),
+    Near(
+        why="the limit of the partition that is found",
+        scene=S(spec=LONG, profile=IDRIS, live=IDRIS_LIVE),
+        has="time-limit",
+        what=OF_P5,
+    ),
+    Near(
+        why="the nodes of the partition that is found",
+        scene=S(spec=ON_V100_32, profile=IDRIS, live=IDRIS_LIVE),
+        only=("gpus-per-node",),
+    ),
+    Near(why="no Slurm", scene=S(spec=ON_A100, profile=IDRIS, live=None), only=()),
+    Near(
+        why="no Slurm: the profile's limit",
+        scene=S(spec=LONG, profile=IDRIS, live=None),
+        has="time-limit",
+        what=OF_P5,
+    ),
+    Near(
+        why="no Slurm: the profile says where such nodes are",
+        scene=S(
+            spec={**ON_V100_32, "gpus_per_node": 4, "time_s": 5 * 86_400},
+            profile=IDRIS,
+            live=None,
+        ),
+        has="time-limit",
+        what="partition p13",
+    ),
+    Near(
+        why="a Slurm that shows no features",
+        scene=S(spec=LONG, profile=IDRIS, live=BARE),
+        has="time-limit",
+        what=OF_P5,
+    ),
+    Near(
+        why="elsewhere a constraint chooses no partition: no profile",
+        scene=S(spec=ON_A100, profile=None, live=IDRIS_LIVE),
+        has="gpus-per-node",
+        what="partition p13",
+    ),
+    Near(
+        why="elsewhere a constraint chooses no partition: another profile",
+        scene=S(spec=ON_A100, live=IDRIS_LIVE),
+        has="gpus-per-node",
+        what="partition p13",
+    ),
+    Near(
+        why="a constraint with alternatives is not judged by one",
+        scene=S(spec=EITHER, profile=IDRIS, live=IDRIS_LIVE),
+        only=(),
+    ),
+    Near(
+        why="what neither alternative has",
+        scene=S(spec={**EITHER, "mem_bytes": 481 * GIB}, profile=IDRIS, live=IDRIS_LIVE),
+        only=("memory-limit",),
+    ),
+    Near(
+        why="the QOS of other nodes",
+        scene=S(spec=NORMAL, profile=IDRIS, live=None),
+        has="qos-not-allowed",
+        level="error",
+        what="a100 nodes do not go with the QOS 'normal'",
+        fix="hpctrain render --qos normal-a100",
+    ),
+    Near(
+        why="the QOS of other nodes, as it was seen",
+        scene=S(spec=NORMAL, profile=IDRIS, live=None, level="seen"),
+        has="qos-not-allowed",
+        level="warning",
+    ),
+    Near(
+        why="the QOS of these nodes",
+        scene=S(spec={**ON_A100, "qos": "normal-a100"}, profile=IDRIS, live=None),
+        only=(),
+    ),
+    Near(
+        why="accounting knows better",
+        scene=S(spec=NORMAL, profile=IDRIS, live=IDRIS_LIVE),
+        only=(),
+    ),
+]
 
 
-def test_without_slurm_the_profile_says_where_such_nodes_are() -> None:
-    assert Scene(spec=ON_A100, profile=IDRIS, live=None).findings() == []
-    found = the(Scene(spec={**ON_A100, "time_s": 21 * 3600}, profile=IDRIS, live=None), "time-limit")
-    assert found.what == "time 21:00:00 is more than partition p5 allows: 20:00:00"
-    four_days = {**ON_A100, "constraint": "v100-32g", "gpus_per_node": 4, "time_s": 5 * 86_400}
-    assert "partition p13" in the(Scene(spec=four_days, profile=IDRIS, live=None), "time-limit").what
-
-
-def test_a_slurm_that_shows_no_features_leaves_it_to_the_profile() -> None:
-    bare = tuple(replace(each, nodes=(replace(each.nodes[0], features=()),)) for each in (P13, P5))
-    found = the(Scene(spec={**ON_A100, "time_s": 21 * 3600}, profile=IDRIS, live={"partitions": bare}), "time-limit")
-    assert found.what.startswith("time 21:00:00 is more than partition p5 allows")
-
-
-@pytest.mark.parametrize("profile", [None, {}])
-def test_elsewhere_a_constraint_does_not_move_the_job_out_of_the_default_partition(profile: dict[str, Any] | None) -> None:
-    found = the(Scene(spec=ON_A100, profile=profile, live={"partitions": (P13, P5)}), "gpus-per-node")
-    assert "partition p13" in found.what
-
-
-def test_a_constraint_with_alternatives_is_not_judged_by_one() -> None:
-    either = Scene(spec={**ON_A100, "constraint": "[v100|a100]", "time_s": 2 * 86_400}, profile=IDRIS, live={"partitions": (P13, P5)})
-    assert either.ids() == []
-    # What neither has is known.
-    assert replace(either, spec={**either.spec, "mem_bytes": 481 * GIB}).ids() == ["memory-limit"]
-
-
-def test_the_qos_of_other_nodes_where_accounting_says_nothing() -> None:
-    found = the(Scene(spec={**ON_A100, "qos": "normal"}, profile=IDRIS, live=None), "qos-not-allowed")
-    assert (found.level, found.what) == ("error", "a100 nodes do not go with the QOS 'normal'")
-    assert found.fix == "hpctrain render --qos normal-a100"
-    assert the(Scene(spec={**ON_A100, "qos": "normal"}, profile=IDRIS, live=None, level="seen"), "qos-not-allowed").level == "warning"
-    assert Scene(spec={**ON_A100, "qos": "normal-a100"}, profile=IDRIS, live=None).ids() == []
-    # Accounting knows better.
-    assert Scene(spec={**ON_A100, "qos": "normal"}, profile=IDRIS, live={"partitions": (P13, P5)}).ids() == []
-
-
-# -- constraint and QOS find it (NERSC) -----------------------------------------------------------------------------------
+# -- constraint and QOS find it (NERSC) ------------------------------------------------------------
 
 NERSC: dict[str, Any] = {
     "partitions": {},
@@ -104,28 +173,81 @@ NERSC: dict[str, Any] = {
     "defaults": {"nodes": "a100"},
 }
 GPU = nodes(cpus=128, features=("gpu", "a100"))
-MILAN = partition(name="milan", time_max=3600, nodes_max=1, exclusive=True, nodes=(nodes(cpus=256, gpus=(), features=("cpu",)),))
-SHARED = partition(name="shared", default=False, time_max=2 * 3600, allow_qos=("long",), nodes=(GPU,))
-WHOLE = partition(name="whole", default=False, nodes=(GPU, nodes(cpus=128, memory=100 * GIB, features=("gpu", "hbm80g"))))
+MILAN = partition(
+    name="milan",
+    time_max=3600,
+    nodes_max=1,
+    exclusive=True,
+    nodes=(nodes(cpus=256, gpus=(), features=("cpu",)),),
+)
+SHARED = partition(
+    name="shared", default=False, time_max=2 * 3600, allow_qos=("long",), nodes=(GPU,)
+)
+WHOLE = partition(
+    name="whole",
+    default=False,
+    nodes=(GPU, nodes(cpus=128, memory=100 * GIB, features=("gpu", "hbm80g"))),
+)
 ALL = {"partitions": (MILAN, SHARED, WHOLE)}
 ON_GPU: dict[str, Any] = {"partition": None, "constraint": "gpu"}
 
 
-def test_of_several_partitions_none_has_a_limit_and_their_nodes_count() -> None:
-    both = {"partitions": (MILAN, replace(SHARED, allow_qos=None), WHOLE)}
-    assert Scene(spec=ON_GPU, profile=NERSC, live=both).findings() == []
-    assert Scene(spec={**ON_GPU, "gpus_per_node": 8, "cpus_per_gpu": 8}, profile=NERSC, live=both).ids() == ["gpus-per-node"]
-    found = the(Scene(spec={**ON_GPU, "constraint": "gpu&hbm80g"}, profile=NERSC, live=both), "memory-limit")
-    assert "sinfo -p whole" in found.evidence
-    typed = the(Scene(spec={**ON_GPU, "gpu_type": "h100"}, profile=NERSC, live=both), "gpu-type-unknown")
-    assert typed.what.endswith("in partition shared or whole")
-
-
-def test_the_qos_chooses_among_them() -> None:
-    found = the(Scene(spec={**ON_GPU, "qos": "long"}, profile=NERSC, live={**ALL, "partitions": (MILAN, SHARED)}), "time-limit")
-    assert found.what == "time 04:00:00 is more than partition shared allows: 02:00:00"
-    found = the(Scene(spec={**ON_GPU, "qos": "normal", "time_s": 25 * 3600}, profile=NERSC, live=ALL), "time-limit")
-    assert found.what == "time 1-01:00:00 is more than partition whole allows: 1-00:00:00"
+BOTH = {"partitions": (MILAN, replace(SHARED, allow_qos=None), WHOLE)}
+BY_BOTH = [
+    Near(
+        why="of several partitions none has a limit",
+        scene=S(spec=ON_GPU, profile=NERSC, live=BOTH),
+        only=(),
+    ),
+    Near(
+        why="the nodes of several partitions count",
+        scene=S(spec={**ON_GPU, "gpus_per_node": 8, "cpus_per_gpu": 8}, profile=NERSC, live=BOTH),
+        only=("gpus-per-node",),
+    ),
+    Near(
+        why="one partition has nodes with both features",
+        scene=S(spec={**ON_GPU, "constraint": "gpu&hbm80g"}, profile=NERSC, live=BOTH),
+        has="memory-limit",
+        evidence="sinfo -p whole",
+    ),
+    Near(
+        why="several partitions are named",
+        scene=S(spec={**ON_GPU, "gpu_type": "h100"}, profile=NERSC, live=BOTH),
+        has="gpu-type-unknown",
+        what="in partition shared or whole",
+    ),
+    Near(
+        why="the QOS chooses shared",
+        scene=S(
+            spec={**ON_GPU, "qos": "long"}, profile=NERSC, live={"partitions": (MILAN, SHARED)}
+        ),
+        has="time-limit",
+        what="time 04:00:00 is more than partition shared allows: 02:00:00",
+    ),
+    Near(
+        why="the QOS chooses whole",
+        scene=S(spec={**ON_GPU, "qos": "normal", "time_s": 25 * 3600}, profile=NERSC, live=ALL),
+        has="time-limit",
+        what="time 1-01:00:00 is more than partition whole allows: 1-00:00:00",
+    ),
+    Near(
+        why="a feature that no node has",
+        scene=S(spec={**ON_GPU, "constraint": "gpuu"}, profile=NERSC, live=ALL),
+        has="constraint-unknown",
+        level="error",
+        what="no node here has the feature 'gpuu'",
+    ),
+    Near(
+        why="a feature that no GPU node has",
+        scene=S(spec={**ON_GPU, "constraint": "cpu"}, profile=NERSC, live=ALL),
+        has="gpus-per-node",
+    ),
+    Near(
+        why="some nodes need no constraint",
+        scene=S(spec={**ON_GPU, "constraint": "nvme", "cpus_per_gpu": 8}, profile=IDRIS, live=None),
+        only=(),
+    ),
+]
 
 
 def test_merged_facts_of_a_partition_that_nobody_asked_for_do_not_count() -> None:
@@ -135,19 +257,7 @@ def test_merged_facts_of_a_partition_that_nobody_asked_for_do_not_count() -> Non
     assert "time-limit" in merged_ids(spec, NERSC, *both[:2])
 
 
-def test_a_feature_that_no_node_has_and_one_that_no_gpu_node_has() -> None:
-    found = the(Scene(spec={**ON_GPU, "constraint": "gpuu"}, profile=NERSC, live=ALL), "constraint-unknown")
-    assert (found.level, found.what) == ("error", "no node here has the feature 'gpuu'")
-    assert "gpus-per-node" in Scene(spec={**ON_GPU, "constraint": "cpu"}, profile=NERSC, live=ALL).ids()
-    alone = the(Scene(spec={**ON_GPU, "constraint": "cpu"}, profile=NERSC, live=None), "constraint-unknown")
-    assert (alone.level, alone.what) == ("warning", "no GPU node that is known here is had by the constraint 'cpu'")
-    assert alone.fix == "hpctrain render --constraint gpu"
-    assert Scene(spec={**ON_GPU, "constraint": "hbm80g&gpu&nvme"}, profile=NERSC, live=None).ids() == []
-    # Some of these need no constraint.
-    assert Scene(spec={**ON_GPU, "constraint": "nvme", "cpus_per_gpu": 8}, profile=IDRIS, live=None).ids() == []
-
-
-# -- the QOS finds it (BSC) -----------------------------------------------------------------------------------------------
+# -- the QOS finds it (BSC) ------------------------------------------------------------------------
 
 BSC: dict[str, Any] = {
     "partitions": {"acc": {"nodes": "h100"}},
@@ -170,59 +280,111 @@ def test_where_the_qos_finds_the_partition_the_default_has_no_say() -> None:
     assert "gpus-per-node" in merged_ids(ANY, {**BSC, "partitions": {}}, GPP, ACC)
 
 
-@pytest.mark.parametrize("live", [None, {"qos": (LiveQos(name="normal", cpus_max=640),)}])
-def test_the_cores_of_all_nodes_against_the_qos(live: dict[str, Any] | None) -> None:
-    assert Scene(spec={"nodes": 10}, profile={"qos": BSC["qos"]}, live=live).ids() == []
-    found = the(Scene(spec={"nodes": 11}, profile={"qos": BSC["qos"]}, live=live), "cores-limit")
-    assert (found.level, found.what) == ("error", "704 cores on 11 nodes, and QOS normal allows 640 to a job")
-    assert found.fix == "hpctrain render --nodes 10"
-
-
-def test_sacctmgr_shows_the_cores_of_a_qos() -> None:
-    row = "normal|02:00:00|cpu=640,node=9||||node=2|DenyOnLimit,PartitionTimeLimit\n"
-    (found,) = slurm_text.parse_qos(row)
-    assert (found.cpus_max, found.nodes_max, found.nodes_min, found.flags) == (640, 9, 2, ("DenyOnLimit", "PartitionTimeLimit"))
-
-
 @pytest.mark.parametrize(("level", "expected"), [("documented", "error"), ("seen", "warning")])
 def test_the_cores_that_a_site_wants_with_each_gpu(level: str, expected: str) -> None:
-    wants = {"nodes": {"a100": {**PROFILE["nodes"]["a100"], "cpus_per_gpu": 16, "cpus_per_gpu_required": True}}}
+    wants = {
+        "nodes": {
+            "a100": {**PROFILE["nodes"]["a100"], "cpus_per_gpu": 16, "cpus_per_gpu_required": True}
+        }
+    }
     found = the(Scene(spec={"cpus_per_task": 8}, profile=wants, level=level), "cores-few")
-    assert (found.level, found.what) == (expected, "8 cores for 4 GPUs of a node, and this site wants 16 for each")
+    assert (found.level, found.what) == (
+        expected,
+        "8 cores for 4 GPUs of a node, and this site requires 16 for each",
+    )
     assert found.fix == "hpctrain render --cpus-per-task 64"
     assert Scene(spec={"cpus_per_task": 64}, profile=wants, level=level).ids() == []
     # A number to ask for is no rule.
     for said in (None, False):
-        advice = {"nodes": {"a100": {**PROFILE["nodes"]["a100"], "cpus_per_gpu": 16, "cpus_per_gpu_required": said}}}
+        advice = {
+            "nodes": {
+                "a100": {
+                    **PROFILE["nodes"]["a100"],
+                    "cpus_per_gpu": 16,
+                    "cpus_per_gpu_required": said,
+                }
+            }
+        }
         assert Scene(spec={"cpus_per_task": 8}, profile=advice).ids() == []
 
 
-# -- a QOS that lifts the partition's limits ------------------------------------------------------------------------------
+# -- a QOS that lifts the partition's limits -------------------------------------------------------
 
 THREE_DAYS = {"qos": "long", "time_s": 3 * 86_400}
 
 
-def test_a_qos_may_lift_the_time_of_the_partition() -> None:
-    lifting = LiveQos(name="long", time_max=4 * 86_400, flags=("DenyOnLimit", "PartitionTimeLimit"))
-    assert Scene(spec=THREE_DAYS).ids() == ["time-limit"]
-    assert Scene(spec=THREE_DAYS, live={"qos": (lifting,)}).ids() == []
-    assert "QOS long allows" in the(Scene(spec={**THREE_DAYS, "time_s": 5 * 86_400}, live={"qos": (lifting,)}), "time-limit").what
-    known = {"qos": {"long": {"time_max": "4-00:00:00", "lifts_partition_time": True}}}
-    assert Scene(spec=THREE_DAYS, profile=known, live=None).ids() == []
-    # Slurm's word wins, in both directions.
-    assert Scene(spec=THREE_DAYS, profile=known, live={"qos": (replace(lifting, flags=()),)}).ids() == ["time-limit"]
-    cluster = Scene(profile=known).cluster()
-    laid = [merge(cluster, replace(LIVE, qos=(replace(lifting, flags=flags),))) for flags in ((), ("PartitionTimeLimit",))]
+LIFTING = LiveQos(name="long", time_max=4 * 86_400, flags=("DenyOnLimit", "PartitionTimeLimit"))
+LIFTS = {"qos": {"long": {"time_max": "4-00:00:00", "lifts_partition_time": True}}}
+NARROW = {"partitions": (partition(nodes_max=8),)}
+
+
+def of_its_qos(*flags: str) -> dict[str, Any]:
+    own = LiveQos(name="part", time_max=3600, gpus_max=4)
+    job = LiveQos(name="normal", flags=flags)
+    return {"partitions": (partition(qos="part"),), "qos": (job, own)}
+
+
+LIFTED = [
+    Near(why="not lifted", scene=S(spec=THREE_DAYS), only=("time-limit",)),
+    Near(why="lifted", scene=S(spec=THREE_DAYS, live={"qos": (LIFTING,)}), only=()),
+    Near(
+        why="the limit of the QOS stays",
+        scene=S(spec={**THREE_DAYS, "time_s": 5 * 86_400}, live={"qos": (LIFTING,)}),
+        has="time-limit",
+        what="QOS long allows",
+    ),
+    Near(
+        why="no Slurm: the profile lifts",
+        scene=S(spec=THREE_DAYS, profile=LIFTS, live=None),
+        only=(),
+    ),
+    Near(
+        why="Slurm's word wins",
+        scene=S(spec=THREE_DAYS, profile=LIFTS, live={"qos": (replace(LIFTING, flags=()),)}),
+        only=("time-limit",),
+    ),
+    Near(why="nodes", scene=S(spec={"nodes": 9}, live=NARROW), only=("nodes-limit",)),
+    Near(
+        why="a QOS that only Slurm knows, which does not say whose it is",
+        scene=S(
+            spec={"qos": "mine"},
+            live={
+                "associations": None,
+                "partitions": (partition(qos="part"),),
+                "qos": (LiveQos(name="part"), LiveQos(name="mine", nodes_max=1)),
+            },
+        ),
+        has="nodes-limit",
+        what="QOS mine allows 1",
+    ),
+    Near(
+        why="the limits of the partition's own QOS",
+        scene=S(live=of_its_qos()),
+        only=("time-limit", "gpus-limit"),
+        evidence="sacctmgr show qos part, the QOS of the partition",
+    ),
+    Near(why="and a QOS above them", scene=S(live=of_its_qos("OverPartQOS")), only=()),
+    Near(
+        why="nodes, lifted",
+        scene=S(
+            spec={"nodes": 9},
+            live={**NARROW, "qos": (LiveQos(name="normal", flags=("PartitionMaxNodes",)),)},
+        ),
+        only=(),
+    ),
+]
+
+
+def test_what_a_qos_lifts_is_merged_into_the_profile() -> None:
+    cluster = Scene(profile=LIFTS).cluster()
+    laid = [
+        merge(cluster, replace(LIVE, qos=(replace(LIFTING, flags=flags),)))
+        for flags in ((), ("PartitionTimeLimit",))
+    ]
     assert [each.profile.qos["long"].lifts_partition_time for each in laid] == [False, True]
 
 
-def test_a_qos_may_lift_the_nodes_of_the_partition() -> None:
-    narrow = {"partitions": (partition(nodes_max=8),)}
-    assert Scene(spec={"nodes": 9}, live=narrow).ids() == ["nodes-limit"]
-    assert Scene(spec={"nodes": 9}, live={**narrow, "qos": (LiveQos(name="normal", flags=("PartitionMaxNodes",)),)}).ids() == []
-
-
-# -- accounts -------------------------------------------------------------------------------------------------------------
+# -- accounts --------------------------------------------------------------------------------------
 
 TIED = (
     Association(account="proj_c", partition="cpu", qos=("normal",)),
@@ -231,55 +393,127 @@ TIED = (
 )
 
 
-def test_an_account_that_is_mine_in_other_partitions_only() -> None:
-    assert Scene(live={"associations": TIED}).ids() == []
-    found = the(Scene(spec={"account": "Proj_C"}, live={"associations": TIED}), "account-not-allowed")
-    assert (found.level, found.what) == ("error", "partition gpu does not take the account 'Proj_C'")
-    assert found.evidence.endswith("sacctmgr show associations: it is yours in cpu only")
-    assert "proj_b" in found.fix
-    # Delta has gpuA100x4, and sacctmgr says gpua100x4.
-    large = partition(name="GPU")
-    assert Scene(spec={"partition": "GPU"}, live={"associations": TIED, "partitions": (large,)}).ids() == []
-    short = (replace(TIED[1], time_max=3600),)
-    assert Scene(spec={"partition": "GPU"}, live={"associations": short, "partitions": (large,)}).ids() == ["time-limit"]
-    assert Scene(live={"associations": (replace(short[0], partition="debug"), TIED[1])}).ids() == []
-    # Nothing to type that would be refused again.
-    alone = the(Scene(spec={"account": "proj_c"}, live={"associations": TIED[:1]}), "account-not-allowed")
-    assert alone.fix == "ask your project's leader, or the site, for an account"
-    debug = the(Scene(spec={"account": "proj_b"}, live={"associations": TIED[2:]}), "account-not-allowed")
-    assert debug.fix == "hpctrain render --partition debug"
-    everywhere = (*TIED, Association(account="proj_c", qos=("normal",)))
-    assert Scene(spec={"account": "proj_c"}, live={"associations": everywhere}).ids() == []
-    assert Scene(spec={"account": "proj_c"}, live={"associations": TIED, "enforces_accounts": False}).ids() == []
-
-
-def test_a_default_account_that_the_partition_does_not_take_is_no_comfort() -> None:
-    live = {"associations": TIED, "default_account": "proj_c"}
-    scene = Scene(spec={"account": None, "qos": None}, live=live)
-    assert the(scene, "account-missing").level == "error"
-    assert the(scene, "account-missing").fix.endswith("--account proj_b")
-    found = the(scene, "account-not-allowed")
-    assert found.evidence.startswith("sacctmgr: your default account is proj_c; ")
-    good = Scene(spec={"account": None, "qos": None}, live={**live, "default_account": "proj_b"})
-    assert [(each.id, each.level) for each in good.findings()] == [("account-missing", "warning")]
-    other_cluster = Scene(spec={"account": None, "qos": None}, live={"default_account": "proj_x"})
-    assert [(each.id, each.level) for each in other_cluster.findings()] == [("account-missing", "error")]
-
-
 DELTA: dict[str, Any] = {
     "nodes": {"a100": {**PROFILE["nodes"]["a100"], "select": {"account_suffix": "-gpu"}}},
     "account": {"required": True, "pattern": "[a-z]{4}-delta-(gpu|cpu)"},
 }
+NO_ACCOUNT: dict[str, Any] = {"account": None, "qos": None}
+LARGE = (partition(name="GPU"),)  # Delta has gpuA100x4, and sacctmgr says gpua100x4
+SHORT = replace(TIED[1], time_max=3600)
+EVERYWHERE = (*TIED, Association(account="proj_c", qos=("normal",)))
+ACCOUNTS = [
+    Near(why="mine here", scene=S(live={"associations": TIED}), only=()),
+    Near(
+        why="mine in other partitions only",
+        scene=S(spec={"account": "Proj_C"}, live={"associations": TIED}),
+        has="account-not-allowed",
+        level="error",
+        evidence="sacctmgr show associations: you may use it in cpu only",
+        fix="proj_b",
+    ),
+    Near(
+        why="partitions are compared in lower case",
+        scene=S(spec={"partition": "GPU"}, live={"associations": TIED, "partitions": LARGE}),
+        only=(),
+    ),
+    Near(
+        why="the limit of an association in lower case",
+        scene=S(spec={"partition": "GPU"}, live={"associations": (SHORT,), "partitions": LARGE}),
+        only=("time-limit",),
+    ),
+    Near(
+        why="the limit of another partition's association",
+        scene=S(live={"associations": (replace(SHORT, partition="debug"), TIED[1])}),
+        only=(),
+    ),
+    Near(
+        why="nothing to type that would be refused again",
+        scene=S(spec={"account": "proj_c"}, live={"associations": TIED[:1]}),
+        has="account-not-allowed",
+        fix="ask your project's leader, or the site, for an account",
+    ),
+    Near(
+        why="the partition where it is mine",
+        scene=S(spec={"account": "proj_b"}, live={"associations": TIED[2:]}),
+        has="account-not-allowed",
+        fix="hpctrain render --partition debug",
+    ),
+    Near(
+        why="mine everywhere",
+        scene=S(spec={"account": "proj_c"}, live={"associations": EVERYWHERE}),
+        only=(),
+    ),
+    Near(
+        why="associations are not enforced",
+        scene=S(
+            spec={"account": "proj_c"}, live={"associations": TIED, "enforces_accounts": False}
+        ),
+        only=(),
+    ),
+    Near(
+        why="a default account that the partition does not take: missing",
+        scene=S(spec=NO_ACCOUNT, live={"associations": TIED, "default_account": "proj_c"}),
+        has="account-missing",
+        level="error",
+        fix="--account proj_b",
+    ),
+    Near(
+        why="a default account that the partition does not take: not allowed",
+        scene=S(spec=NO_ACCOUNT, live={"associations": TIED, "default_account": "proj_c"}),
+        has="account-not-allowed",
+        evidence="sacctmgr: your default account is proj_c; ",
+    ),
+    Near(
+        why="a default account that the partition takes",
+        scene=S(spec=NO_ACCOUNT, live={"associations": TIED, "default_account": "proj_b"}),
+        only=("account-missing",),
+        level="warning",
+    ),
+    Near(
+        why="a default account of another cluster",
+        scene=S(spec=NO_ACCOUNT, live={"default_account": "proj_x"}),
+        only=("account-missing",),
+        level="error",
+    ),
+    Near(
+        why="an account of CPU nodes",
+        scene=S(spec={"account": "abcd-delta-cpu"}, profile=DELTA, live=None),
+        has="account-nodes",
+        level="error",
+        fix="hpctrain render --account abcd-delta-gpu",
+    ),
+    Near(
+        why="an account without a suffix",
+        scene=S(spec={"account": "abcd-delta"}, profile=DELTA, live=None),
+        has="account-nodes",
+        level="error",
+        fix="hpctrain render --account abcd-delta-gpu",
+    ),
+    Near(
+        why="an account of these nodes",
+        scene=S(spec={"account": "abcd-delta-gpu"}, profile=DELTA, live=None),
+        only=(),
+    ),
+]
 
 
-@pytest.mark.parametrize(("account", "typed"), [("abcd-delta-cpu", "abcd-delta-gpu"), ("abcd-delta", "abcd-delta-gpu")])
-def test_an_account_of_cpu_nodes(account: str, typed: str) -> None:
-    found = the(Scene(spec={"account": account}, profile=DELTA, live=None), "account-nodes")
-    assert (found.level, found.fix) == ("error", f"hpctrain render --account {typed}")
-    assert Scene(spec={"account": "abcd-delta-gpu"}, profile=DELTA, live=None).ids() == []
+@pytest.mark.parametrize(
+    "near", [*BY_CONSTRAINT, *BY_BOTH, *LIFTED, *ACCOUNTS], ids=lambda near: near.why
+)
+def test_landing(near: Near) -> None:
+    near.look()
 
 
 def test_a_default_account_of_other_nodes() -> None:
-    mine = (Association(account="abcd-delta-cpu", qos=("normal",)), Association(account="abcd-delta-gpu", qos=("normal",)))
-    scene = Scene(spec={"account": None}, profile=DELTA, live={"associations": mine, "default_account": "abcd-delta-cpu"})
-    assert the(scene, "account-nodes").evidence.startswith("sacctmgr: your default account is abcd-delta-cpu; ")
+    mine = (
+        Association(account="abcd-delta-cpu", qos=("normal",)),
+        Association(account="abcd-delta-gpu", qos=("normal",)),
+    )
+    scene = Scene(
+        spec={"account": None},
+        profile=DELTA,
+        live={"associations": mine, "default_account": "abcd-delta-cpu"},
+    )
+    assert the(scene, "account-nodes").evidence.startswith(
+        "sacctmgr: your default account is abcd-delta-cpu; "
+    )

@@ -1,264 +1,652 @@
-"""Close to a finding, on the right side of it; and the ways in which one thing is known from several places."""
-
-from __future__ import annotations
+"""Close to a finding, on the right side of it; and the ways in which one thing is known from
+several places.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from check_cases import CASES, KINDS, LARGE, ON_V100, gpus_of_partition, of_python
-from check_scene import ARGUMENTS, GIB, PROFILE, SCRIPT, Scene, missing, nodes, partition
 
-from hpctrain.clusters.live import Association
-from hpctrain.jobs.check.surroundings import SecretFacts
+from hpctrain.checks.job.context import FolderProblem, SecretFacts
+from hpctrain.clusters.live import Association, LiveQos
+from tests.jobs.check.check_cases import CASES, LARGE, MODEL, ONE_ACCOUNT, gpus_of_partition
+from tests.jobs.check.check_cases import of_python as python
+from tests.jobs.check.check_scene import (
+    ARGUMENTS,
+    GIB,
+    PROFILE,
+    SCRIPT,
+    Near,
+    Scene,
+    missing,
+    nodes,
+    partition,
+    path,
+)
 
-MAKES: list[tuple[dict[str, Any], str]] = [({"venv": None, "modules": ("torch",)}, "modules"), ({"venv": None, "before": ("x",)}, "hooks")]
-
-
-def the(scene: Scene, id_: str) -> Any:
-    (found,) = (finding for finding in scene.findings() if finding.id == id_)
-    return found
-
-
-def test_all_gpus_of_whole_nodes_are_used() -> None:
-    assert Scene(live=gpus_of_partition(exclusive=True)).findings() == []
-    assert Scene(profile={"billing": {"unit": "node"}}, spec={"gpus_per_node": 2}).ids() == ["gpus-unused"]
-    assert "gpus-unused" not in Scene(profile={"billing": {"unit": "share"}}, spec={"gpus_per_node": 2}).ids()
-
-
-def test_fewer_nodes_are_typed_where_they_hold_the_job() -> None:
-    found = the(CASES["gpus-unused"][1], "gpus-unused")
-    assert found.what == "the job pays for 32 GPUs and uses 8: nodes come whole here"
-    assert found.fix == "hpctrain render --nodes 2 --gpus 4"
-
-
-def test_the_nodes_that_are_typed_are_allowed() -> None:
-    scene = Scene(spec={"gpus_per_node": 8, "cpus_per_gpu": 8, "nodes": 40}, live=gpus_of_partition(nodes_max=64))
-    assert the(scene, "gpus-per-node").fix == "hpctrain render --nodes 64 --gpus 4"
-
-
-def test_a_slurm_that_shows_no_gpu_anywhere_says_nothing_about_gpus() -> None:
-    bare = partition(nodes=(nodes(gpus=()),))
-    assert Scene(live={"partitions": (bare,)}).findings() == []
-    assert "gpus-per-node" in Scene(live={"partitions": (bare,)}, spec={"gpus_per_node": 5, "cpus_per_gpu": 8}).ids()
-
-
-def test_of_cores_the_smaller_number_counts_and_of_gpus_slurms() -> None:
-    kept = {"a100": {**PROFILE["nodes"]["a100"], "cpus": 56, "gpus": 2}}
-    scene = Scene(spec={"cpus_per_task": 57}, profile={"nodes": kept})
-    assert scene.ids() == ["cores-limit"]
-    assert "gpus-per-node" not in scene.ids()
-    assert "profile site" in the(scene, "cores-limit").evidence
-
-
-def test_a_qos_that_only_a_profile_knows() -> None:
-    assert Scene(spec={"qos": "lnog"}, live=None).ids() == ["qos-unknown"]
-    found = the(Scene(spec={"qos": "lnog"}, live=None), "qos-unknown")
-    assert (found.level, found.fix) == ("warning", "hpctrain render --qos long")
-    assert Scene(spec={"qos": "lnog"}, live=None, profile={"qos": {}}).ids() == []
-
-
-def test_the_qos_of_other_accounts_are_not_mine() -> None:
-    associations = (Association(account="proj_a", qos=("long",)), Association(account="proj_b", qos=("normal",)))
-    assert Scene(spec={"qos": "long"}, live={"associations": associations}).ids() == ["qos-unknown"]
-    assert Scene(spec={"qos": "long", "account": "proj_a"}, live={"associations": associations}).ids() == []
-
-
-@pytest.mark.parametrize(("count", "offered"), [(3, True), (4, False)])
-def test_a_qos_with_more_time_is_offered_where_the_job_fits(count: int, offered: bool) -> None:
-    found = the(Scene(spec={"time_s": 2 * 86_400, "nodes": count}, live=None), "time-limit")
-    assert found.fix.endswith("; or keep the time with --qos long") is offered
-
-
-def test_a_partition_that_takes_the_account_is_typed() -> None:
-    closed = partition(allow_accounts=("proj_a",))
-    open_ = partition(name="open", default=False, allow_accounts=("Proj_B",))
-    down = partition(name="down", default=False, up=False)
-    scene = Scene(live={"partitions": (closed, down, open_), "associations": (Association(account="proj_b", qos=("normal",)),)})
-    assert the(scene, "account-not-allowed").fix == "hpctrain render --partition open"
-
-
-def test_a_machine_of_another_kind_is_a_note_where_the_environment_does_not_say() -> None:
-    arm = CASES["environment-architecture"][1].profile
-    found = the(Scene(profile=arm, around=of_python(arch=None)), "environment-architecture")
-    assert found.level == "note"
-    assert Scene(profile=arm, around={**of_python(arch=None), "machine": "aarch64"}).ids() == []
-    assert Scene(profile=arm, around={**of_python(arch=None), "machine": "arm64"}).ids() == []
+BARE = {"partitions": (partition(nodes=(nodes(gpus=()),)),)}
+EIGHT: dict[str, Any] = {"gpus_per_node": 8, "cpus_per_gpu": 8}
+LUMI: dict[str, Any] = {
+    "profile": {"nodes": {"a100": {"gpus": 8, "vendor": "rocm", "cpus": 56, "memory": "480G"}}},
+    "live": None,
+    "around": {"python": None},
+}
+ARM = CASES["environment-architecture"][1].profile
+MEMORY = Scene(spec={"mem_bytes": 0, "gpus_per_node": 3}, profile={"billing": {"unit": "share"}})
+OUTPUT = CASES["output-space"][1].around["output"]
+ONE = {"output": replace(OUTPUT, filesystem=replace(OUTPUT.filesystem, free=8 * GIB))}
+TOKEN = CASES["secret-file-open"][1].around["secrets"][0].file
+MINE = (
+    Association(account="proj_a", qos=("long",)),
+    Association(account="proj_b", qos=("normal",)),
+)
+GROUPS = gpus_of_partition(
+    nodes=(
+        nodes(features=("a100", "nvme")),
+        nodes(features=("a100",), gpus=(("a100", 8),), cpus=128),
+    )
+)
+H100 = gpus_of_partition(nodes=(nodes(), nodes(features=("h100",), gpus=(("h100", 8),), cpus=128)))
+NO_QOS: dict[str, Any] = {"spec": {"qos": "lnog"}, "live": None}
+CORES = {("resources", "cpus_per_gpu"): "config.yaml:9:3"}
+WANDB = (*ARGUMENTS, "--report_to", "wandb")
+RATIO: dict[str, Any] = {
+    "spec": {"arguments": (*ARGUMENTS, "--warmup_ratio", "0.1")},
+    "origins": {("training",): "config.yaml:20:1"},
+}
+QOS_LIMIT: dict[str, Any] = {
+    "live": None,
+    "level": "seen",
+    "profile": {"partitions": {"gpu": {"nodes": "a100"}}},
+}
+TESTS = {
+    "partitions": (
+        partition(name="zdebug", default=False),
+        partition(name="zcpu", default=False, nodes=(nodes(gpus=()),)),
+        partition(name="accelerated", default=False),
+    )
+}
+CLOSED: dict[str, Any] = {
+    "partitions": (
+        partition(allow_accounts=("proj_a",)),
+        partition(name="down", default=False, up=False),
+        partition(name="open", default=False, allow_accounts=("Proj_B",)),
+    ),
+    "associations": ONE_ACCOUNT,
+}
+DELTA: dict[str, Any] = {"profile": {"memory": {"default_per_cpu": "1000M"}}, "live": None}
 
 
-@pytest.mark.parametrize(("spec", "why"), MAKES, ids=[why for _, why in MAKES])
-def test_what_may_bring_a_launcher(spec: dict[str, Any], why: str) -> None:
-    around = {"python": None, "launcher_on_path": None}
-    assert "launcher-missing" not in Scene(spec=spec, around=around).ids()
+def arguments(*words: str) -> dict[str, Any]:
+    return {"arguments": (*ARGUMENTS, *words)}
 
 
-def test_one_copy_of_the_model_has_to_fit_too() -> None:
-    """8e9 x 4 bytes = 29.8 GiB and 1.8 GiB for four processes are certain; with CUDA's libraries it is 38.2 GiB, by estimate."""
+def gpu(name: str) -> dict[str, Any]:
+    return {"nodes": {"a100": {**PROFILE["nodes"]["a100"], "gpu": name}}}
+
+
+S = Scene
+NEAR = [
+    # GPUs and cores
+    Near(why="whole nodes", scene=S(live=gpus_of_partition(exclusive=True)), only=()),
+    Near(
+        why="the profile bills nodes",
+        scene=S(profile={"billing": {"unit": "node"}}, spec={"gpus_per_node": 2}),
+        only=("gpus-unused",),
+    ),
+    Near(
+        why="the profile bills shares",
+        scene=S(profile={"billing": {"unit": "share"}}, spec={"gpus_per_node": 2}),
+        lacks="gpus-unused",
+    ),
+    Near(
+        why="fewer nodes hold the job",
+        scene=CASES["gpus-unused"][1],
+        has="gpus-unused",
+        what="32",
+        fix="hpctrain render --nodes 2 --gpus 4",
+    ),
+    Near(
+        why="the nodes that are typed are allowed",
+        scene=S(spec={**EIGHT, "nodes": 40}, live=gpus_of_partition(nodes_max=64)),
+        has="gpus-per-node",
+        fix="hpctrain render --nodes 64 --gpus 4",
+    ),
+    Near(why="Slurm shows no GPU anywhere", scene=S(live=BARE), only=()),
+    Near(
+        why="Slurm shows no GPU, and the profile fewer",
+        scene=S(live=BARE, spec={"gpus_per_node": 5, "cpus_per_gpu": 8}),
+        has="gpus-per-node",
+    ),
+    Near(
+        why="of cores the smaller number counts",
+        scene=S(
+            spec={"cpus_per_task": 57},
+            profile={"nodes": {"a100": {**PROFILE["nodes"]["a100"], "cpus": 56}}},
+        ),
+        only=("cores-limit",),
+        evidence="profile site",
+    ),
+    Near(
+        why="of GPUs Slurm's",
+        scene=S(profile={"nodes": {"a100": {**PROFILE["nodes"]["a100"], "gpus": 2}}}),
+        only=(),
+    ),
+    Near(
+        why="LUMI keeps eight cores of each node",
+        scene=S(spec={**EIGHT, "venv": None}, **LUMI),
+        only=("cores-limit",),
+        fix="hpctrain render --cpus-per-task 56",
+    ),
+    Near(
+        why="as many cores as LUMI gives",
+        scene=S(spec={"gpus_per_node": 8, "cpus_per_gpu": 7, "venv": None}, **LUMI),
+        only=(),
+    ),
+    Near(
+        why="srun counts the cores of all its tasks",
+        scene=S(spec={"launcher": "srun", "cpus_per_gpu": 16}),
+        only=(),
+    ),
+    Near(
+        why="srun counts the cores of a task",
+        scene=S(spec={"launcher": "srun", "cpus_per_task": 17}),
+        only=("cores-limit",),
+    ),
+    Near(
+        why="too many cores because of too many GPUs",
+        scene=S(spec={"gpus_per_node": 8, "cpus_per_gpu": 16}),
+        only=("gpus-per-node",),
+    ),
+    Near(
+        why="too many cores, and too many GPUs",
+        scene=S(spec={"gpus_per_node": 8, "cpus_per_task": 128}),
+        only=("gpus-per-node", "cores-limit"),
+    ),
+    Near(
+        why="cores for each GPU are shown as they were written",
+        scene=S(spec={"cpus_per_gpu": 17}, origins=CORES),
+        has="cores-limit",
+        evidence="config.yaml:9:3: cpus_per_gpu: 17 x 4 GPUs, 1 task on each node; ",
+    ),
+    Near(
+        why="cores of a task are shown as they were written",
+        scene=S(spec={"cpus_per_task": 68}),
+        has="cores-limit",
+        evidence="cpus_per_task 68",
+    ),
+    Near(
+        why="a partition without GPUs",
+        scene=S(live={"partitions": (*BARE["partitions"], partition(name="real", default=False))}),
+        has="gpus-per-node",
+        what="has 0",
+        fix="--partition real",
+    ),
+    # nodes with features
+    Near(
+        why="nodes with the feature have the GPUs",
+        scene=S(spec={**EIGHT, "constraint": "h100"}, live=H100),
+        only=(),
+    ),
+    Near(
+        why="nodes with the feature have fewer GPUs",
+        scene=S(spec={**EIGHT, "constraint": "a100"}, live=H100),
+        has="gpus-per-node",
+    ),
+    Near(
+        why="nodes with both features have fewer GPUs",
+        scene=S(spec={**EIGHT, "constraint": "a100&nvme"}, live=GROUPS),
+        has="gpus-per-node",
+    ),
+    Near(
+        why="some nodes with the feature have the GPUs",
+        scene=S(spec={**EIGHT, "constraint": "a100"}, live=GROUPS),
+        lacks="gpus-per-node",
+    ),
+    Near(
+        why="of two kinds of nodes the larger one counts",
+        scene=S(spec={**EIGHT, "constraint": "nvme|a100"}, live=GROUPS),
+        lacks="gpus-per-node",
+    ),
+    Near(
+        why="Slurm's own names of GPUs count",
+        scene=S(spec={"gpu_type": "a100"}, profile=gpu("NVIDIA H100")),
+        only=(),
+    ),
+    # memory and disk
+    Near(
+        why="all memory of a node that is one's own",
+        scene=replace(MEMORY, spec={**MEMORY.spec, "sbatch": (("exclusive", None),)}),
+        lacks="node-share",
+    ),
+    Near(
+        why="all memory of a node that is paid whole",
+        scene=replace(MEMORY, profile={"billing": {"unit": "node"}}),
+        lacks="node-share",
+    ),
+    Near(
+        why="a share of the memory is typed",
+        scene=MEMORY,
+        has="node-share",
+        fix="hpctrain render --mem 360G",
+    ),
+    Near(  # 4 processes x (0.44 + 29.8) GiB
+        why="every rank loads the model",
+        scene=S(spec={"mem_bytes": 100 * GIB}, around={"model": LARGE}),
+        has="memory-too-small",
+        what="the processes need 121 GiB",
+    ),
+    Near(
+        why="with fsdp one rank loads the model",
+        scene=S(spec={"mem_bytes": 100 * GIB, "sharding": "fsdp"}, around={"model": LARGE}),
+        lacks="memory-too-small",
+    ),
+    Near(
+        why="ZeRO-3 loads in parts",
+        scene=S(spec={"mem_bytes": 14 * GIB, "sharding": "zero3"}, around={"model": LARGE}),
+        lacks="memory-too-small",
+    ),
+    Near(
+        why="all memory is enough",
+        scene=S(spec={"mem_bytes": 0}, around={"model": LARGE}),
+        lacks="memory-too-small",
+    ),
+    Near(
+        why="a model of unknown size is not guessed",
+        scene=S(spec={"mem_bytes": 3 * GIB}, around={"model": replace(MODEL, config=None)}),
+        lacks="memory-too-small",
+    ),
+    Near(  # with CUDA's libraries, and a quarter to spare
+        why="Delta gives 1000 MB for each core",
+        scene=S(spec={"mem_bytes": None, "cpus_per_gpu": 1}, **DELTA),
+        only=("memory-too-small",),
+        level="error",
+        evidence="1000M x 4 cores",
+        fix="--mem 22G",
+    ),
+    Near(
+        why="Delta gives 1000 MB for each of many cores",
+        scene=S(spec={"mem_bytes": None, "cpus_per_gpu": 16}, **DELTA),
+        only=(),
+    ),
+    Near(
+        why="room for one checkpoint and not for two",
+        scene=S(around=ONE),
+        has="output-space",
+        level="warning",
+    ),
+    Near(
+        why="room for two models without their optimizer",
+        scene=S(around=ONE, spec=arguments("--save_only_model", "true")),
+        only=(),
+    ),
+    Near(
+        why="room for two adapters",
+        scene=S(around=ONE, spec=arguments("--use_peft", "true")),
+        only=(),
+    ),
+    # partition, QOS, account
+    Near(
+        why="a QOS that only a profile knows",
+        scene=S(**NO_QOS),
+        only=("qos-unknown",),
+        level="warning",
+        fix="hpctrain render --qos long",
+    ),
+    Near(why="a QOS that no profile knows", scene=S(**NO_QOS, profile={"qos": {}}), only=()),
+    Near(
+        why="the QOS of another account",
+        scene=S(spec={"qos": "long"}, live={"associations": MINE}),
+        only=("qos-unknown",),
+    ),
+    Near(
+        why="the QOS of this account",
+        scene=S(spec={"qos": "long", "account": "proj_a"}, live={"associations": MINE}),
+        only=(),
+    ),
+    Near(
+        why="a partition that takes the account is typed",
+        scene=S(live=CLOSED),
+        has="account-not-allowed",
+        fix="hpctrain render --partition open",
+    ),
+    Near(
+        why="denied accounts",
+        scene=S(live=gpus_of_partition(deny_accounts=("proj_b",))),
+        only=("account-not-allowed",),
+    ),
+    Near(
+        why="the account of other nodes",
+        scene=replace(
+            CASES["account-nodes"][1],
+            spec={"account": "abc@v100", "partition": None, "qos": None, "constraint": "h100"},
+        ),
+        has="account-nodes",
+        what="h100 nodes are paid by an account that ends in @h100, not 'abc@v100'",
+        fix="abc@h100",
+    ),
+    Near(
+        why="the default account makes a missing one a warning",
+        scene=S(
+            spec={"account": None}, live={"default_account": "proj_b", "associations": ONE_ACCOUNT}
+        ),
+        only=("account-missing",),
+        level="warning",
+        what="your default account is proj_b",
+    ),
+    Near(
+        why="accounting did not answer",
+        scene=S(spec={"account": "proj_z", "qos": "long"}, live={"associations": None}),
+        only=(),
+    ),
+    Near(why="accounts have no case", scene=S(spec={"account": "PROJ_B"}), only=()),
+    Near(
+        why="the pattern of an account is matched whole",
+        scene=S(spec={"account": "proj_bb"}, live=None),
+        has="account-form",
+    ),
+    Near(
+        why="the rest of the command stays",
+        scene=S(
+            spec={"account": "porj_b"},
+            typed=(("--nodes", "2"), ("--account", "porj_b"), ("--sbatch", "comment=a b")),
+            arguments=("--x", "1"),
+            origins={("resources", "account"): "--account"},
+        ),
+        only=("account-unknown",),
+        evidence="--account porj_b; sacctmgr lists for you: proj_a, proj_b",
+        fix="hpctrain render --nodes 2 --sbatch 'comment=a b' --account proj_b -- --x 1",
+    ),
+    Near(
+        why="no partition for tests where no name is near",
+        scene=S(spec={"partition": "z"}, live=TESTS),
+        has="partition-unknown",
+        fix="hpctrain render --partition accelerated",
+    ),
+    Near(
+        why="a partition for tests where its name is near",
+        scene=S(spec={"partition": "zdebg"}, live=TESTS),
+        has="partition-unknown",
+        fix="hpctrain render --partition zdebug",
+    ),
+    Near(
+        why="no partition for tests of a profile",
+        scene=S(spec={"partition": "z"}, live=None),
+        has="partition-unknown",
+        fix="hpctrain render --partition gpu",
+    ),
+    # limits
+    Near(
+        why="Slurm's longer limit wins over the profile's",
+        scene=S(spec={"time_s": 2 * 86_400}, live=gpus_of_partition(time_max=3 * 86_400)),
+        lacks="time-limit",
+    ),
+    Near(
+        why="Slurm's shorter limit wins over the profile's",
+        scene=S(spec={"time_s": 3600}, live=gpus_of_partition(time_max=1800)),
+        only=("time-limit",),
+        what="time 01:00:00 is more than partition gpu allows: 00:30:00",
+        evidence="scontrol show partition gpu",
+    ),
+    Near(
+        why="the tightest limit is named and typed",
+        scene=S(
+            spec={"qos": "long", "nodes": 1, "time_s": 5 * 86_400},
+            live=gpus_of_partition(time_max=7 * 86_400),
+        ),
+        only=("time-limit",),
+        what="time 5-00:00:00 is more than QOS long allows: 4-00:00:00",
+        fix="time: 4-00:00:00 in config.yaml:8, or: hpctrain render --time 4-00:00:00",
+    ),
+    Near(
+        why="an association with a limit of its own",
+        scene=S(
+            live={"associations": (Association(account="proj_b", qos=("normal",), time_max=3600),)}
+        ),
+        only=("time-limit",),
+        what="time 04:00:00 is more than account proj_b allows: 01:00:00",
+    ),
+    Near(
+        why="a QOS with a least number of nodes",
+        scene=S(
+            spec={"qos": "big", "nodes": 64},
+            profile={"qos": {"big": {"nodes_min": 65}}},
+            live=None,
+        ),
+        only=("nodes-limit",),
+        what="64 nodes, and QOS big allows 65 at least",
+        fix="hpctrain render --nodes 65",
+    ),
+    Near(
+        why="several partitions are not judged by one",
+        scene=S(spec={"partition": "gpu,debug", "time_s": 3600}, live={"max_array_size": 5}),
+        lacks="time-limit",
+    ),
+    Near(
+        why="each of several partitions has to exist",
+        scene=S(spec={"partition": "gpu,nope"}),
+        has="partition-unknown",
+    ),
+    Near(
+        why="a QOS without a limit",
+        scene=S(live={"qos": (LiveQos(name="normal"),)}),
+        lacks="gpus-limit",
+    ),
+    Near(
+        why="a limit of a QOS is confirmed by sacctmgr",
+        scene=S(spec={"qos": "long", "time_s": 5 * 86_400}, **QOS_LIMIT),
+        has="time-limit",
+        evidence="; confirm with: sacctmgr -nP show qos long format=Name,MaxWall,MaxTRES",
+    ),
+    Near(
+        why="a limit of a partition is confirmed by scontrol",
+        scene=S(spec={"time_s": 5 * 86_400}, live=None, level="seen"),
+        has="time-limit",
+        evidence="; confirm with: scontrol show partition gpu",
+    ),
+    # the environment
+    Near(
+        why="modules may bring a launcher",
+        scene=S(
+            spec={"venv": None, "modules": ("torch",)},
+            around={"python": None, "launcher_on_path": None},
+        ),
+        lacks="launcher-missing",
+    ),
+    Near(
+        why="hooks may bring a launcher",
+        scene=S(
+            spec={"venv": None, "before": ("x",)},
+            around={"python": None, "launcher_on_path": None},
+        ),
+        lacks="launcher-missing",
+    ),
+    Near(
+        why="a torch for the CPU without a profile",
+        scene=S(around=python(torch="cpu"), profile=None),
+        has="torch-build",
+        level="warning",
+    ),
+    Near(
+        why="a torch for the CPU with a profile",
+        scene=S(around=python(torch="cpu")),
+        has="torch-build",
+        level="error",
+    ),
+    Near(
+        why="a torch for other GPUs without a profile",
+        scene=S(around=python(torch="rocm"), profile=None),
+        lacks="torch-build",
+    ),
+    Near(
+        why="a torch for the CPU on this machine",
+        scene=S(around=python(torch="cpu"), profile=None, local=True),
+        lacks="torch-build",
+    ),
+    Near(
+        why="a config that asks for the CPU",
+        scene=S(spec={"env": (("ACCELERATE_USE_CPU", "true"),)}, around=python(torch="cpu")),
+        only=(),
+    ),
+    Near(
+        why="a shell that asks for the CPU",
+        scene=S(
+            around={**python(torch="cpu"), "variables": {"ACCELERATE_USE_CPU": "1"}},
+        ),
+        only=(),
+    ),
+    Near(
+        why="wandb is told to be online",
+        scene=S(spec={"arguments": WANDB, "env": (("WANDB_MODE", "online"),)}),
+        only=("tracker-online",),
+    ),
+    Near(
+        why="wandb in a job with its network on",
+        scene=S(spec={"arguments": WANDB, "offline": False}),
+        has="tracker-online",
+    ),
+    Near(
+        why="wandb is told to be offline",
+        scene=S(spec={"arguments": WANDB, "env": (("WANDB_MODE", "offline"),)}),
+        only=(),
+    ),
+    Near(
+        why="a secret without its file",
+        scene=S(
+            around={
+                "secrets": (SecretFacts(name="HF_TOKEN", file=missing("/work/proj_b/t")),),
+            }
+        ),
+        only=("secret-missing",),
+    ),
+    Near(
+        why="paths in one place make one finding",
+        scene=S(around={"chdir": path("/tmp/x"), "output": path("/tmp/x/runs")}),
+        only=("path-not-shared",),
+        what="the job's directory and the output directory lie in /tmp, which compute nodes",
+    ),
+    Near(
+        why="a link out of /tmp is shared",
+        scene=S(around={"chdir": path("/tmp/x", real="/work/proj_b/x")}),
+        only=(),
+    ),
+    # arguments
+    Near(
+        why="a script is not judged by the arguments of ours",
+        scene=S(
+            spec={
+                "script": "train.py",
+                "arguments": ("--warmup_ratio", "1", "--save_strategy", "no"),
+            },
+            around={"script": SCRIPT, "model": None, "dataset": None},
+        ),
+        only=(),
+    ),
+    Near(
+        why="no script reads a pointer of git-lfs",
+        scene=S(
+            spec={"script": "train.py"},
+            around={
+                "script": SCRIPT,
+                "model": replace(
+                    MODEL, problems=(FolderProblem(what="a pointer", fix="x", cause="lfs"),)
+                ),
+            },
+        ),
+        has="model-folder",
+        level="error",
+        fix="git -C /work/proj_b/sft/models/m lfs pull",
+    ),
+    Near(
+        why="a template of one's own may trap the signal",
+        scene=S(spec={"template": "mine.j2", "sbatch": (("signal", "B:USR1@60"),)}),
+        lacks="signal-kills",
+    ),
+    Near(
+        why="a template of one's own may take any argument",
+        scene=S(spec={**arguments("--adam_beta3", "0.9"), "template": "mine.j2"}),
+        lacks="argument-unknown",
+    ),
+    Near(
+        why="a classifier is told its own option",
+        scene=S(spec={**arguments("--max_seq_length", "64"), "task": "classify"}),
+        has="argument-removed",
+        fix="use instead: max_events",
+    ),
+    Near(
+        why="sft is told its own option",
+        scene=S(spec=arguments("--max_seq_length", "64")),
+        has="argument-removed",
+        fix="use instead: max_length",
+    ),
+    Near(
+        why="an argument of the config",
+        scene=S(**RATIO),
+        has="argument-removed",
+        evidence="config.yaml:20:1: warmup_ratio: 0.1",
+    ),
+    Near(
+        why="an argument after --",
+        scene=S(**RATIO, arguments=("--warmup_ratio", "0.1")),
+        has="argument-removed",
+        evidence="--warmup_ratio 0.1, after --",
+    ),
+]
+
+
+@pytest.mark.parametrize("near", NEAR, ids=lambda near: near.why)
+def test_near(near: Near) -> None:
+    near.look()
+
+
+def test_what_is_certain_of_the_model_in_memory_is_an_error() -> None:
+    """8e9 x 4 bytes = 29.8 GiB and 1.8 GiB for four processes are certain; with CUDA's libraries it
+    is 38.2 GiB, by estimate.
+    """
     levels = []
     for size in (31, 32, 38, 39):
-        found = Scene(spec={"mem_bytes": size * GIB, "sharding": "fsdp"}, around={"model": LARGE}).findings()
+        spec = {"mem_bytes": size * GIB, "sharding": "fsdp"}
+        found = Scene(spec=spec, around={"model": LARGE}).findings()
         levels.append([finding.level for finding in found if finding.id == "memory-too-small"])
     assert levels == [["error"], ["warning"], ["warning"], []]
-    # ZeRO-3 loads in parts.
-    assert "memory-too-small" not in Scene(spec={"mem_bytes": 14 * GIB, "sharding": "zero3"}, around={"model": LARGE}).ids()
-
-
-def test_all_memory_of_a_node_that_is_ones_own() -> None:
-    scene = CASES["memory-all"][1]
-    assert "memory-all" not in replace(scene, spec={**scene.spec, "sbatch": (("exclusive", None),)}).ids()
-    assert "memory-all" not in replace(scene, profile={"billing": {"unit": "node"}}).ids()
-    assert the(scene, "memory-all").fix == "hpctrain render --mem 360G"
-
-
-def test_room_for_one_checkpoint_and_not_for_two() -> None:
-    scene = CASES["output-space"][1]
-    output = scene.around["output"]
-    one = replace(output, filesystem=replace(output.filesystem, free=8 * GIB))
-    assert the(Scene(around={"output": one}), "output-space").level == "warning"
-    assert Scene(around={"output": one}, spec={"arguments": (*ARGUMENTS, "--save_only_model", "true")}).ids() == []
-    assert Scene(around={"output": one}, spec={"arguments": (*ARGUMENTS, "--use_peft", "true")}).ids() == []
-
-
-def test_a_script_is_not_judged_by_the_arguments_of_ours() -> None:
-    own: dict[str, Any] = {"script": "train.py", "arguments": ("--warmup_ratio", "1", "--save_strategy", "no")}
-    assert Scene(spec=own, around={"script": SCRIPT, "model": None, "dataset": None}).findings() == []
 
 
 @pytest.mark.parametrize(
     ("launcher", "signal", "kills"),
-    [("srun", "USR1@60", False), ("srun", "B:USR1@60", True), ("torchrun", "10@60", True), ("accelerate", "SIGUSR2", True),
-     ("accelerate", "B:TERM@60", False), ("accelerate", "R:USR1@60", True)],
-)  # fmt: skip
-def test_who_gets_the_signal(launcher: str, signal: str, kills: bool) -> None:
-    assert ("signal-kills" in Scene(spec={"launcher": launcher, "sbatch": (("signal", signal),)}).ids()) is kills
-
-
-def test_a_template_of_ones_own_may_trap_the_signal() -> None:
-    assert "signal-kills" not in Scene(spec={"template": "mine.j2", "sbatch": (("signal", "B:USR1@60"),)}).ids()
-
-
-@pytest.mark.parametrize(("size", "mode", "id_"), [(0, 0o600, "secret-missing"), (9, 0o400, None), (9, 0o700, "secret-file-open")])
-def test_the_file_of_a_secret(size: int, mode: int, id_: str | None) -> None:
-    token = CASES["secret-file-open"][1].around["secrets"][0].file
-    ids = Scene(around={"secrets": (SecretFacts(name="HF_TOKEN", file=replace(token, size=size, mode=mode)),)}).ids()
-    assert ids == ([id_] if id_ else [])
-
-
-def test_a_secret_without_its_file() -> None:
-    assert Scene(around={"secrets": (SecretFacts(name="HF_TOKEN", file=missing("/work/proj_b/t")),)}).ids() == ["secret-missing"]
-
-
-def test_leaks_of_an_outer_job_alone_are_a_note() -> None:
-    (found,) = Scene(around={"leaks": ("SLURM_JOB_ID", "SLURM_NTASKS")}).findings()
-    assert (found.level, found.fix) == ("note", "unset SLURM_JOB_ID SLURM_NTASKS")
-    assert "is inside a job" in found.what
-
-
-@pytest.mark.parametrize("on", [{"spec": {"env": (("ACCELERATE_USE_CPU", "true"),)}}, {"variables": {"ACCELERATE_USE_CPU": "1"}}])
-def test_a_training_on_the_cpu_needs_no_gpu_build(on: dict[str, Any]) -> None:
-    around = {**of_python(torch="cpu"), **({"variables": on["variables"]} if "variables" in on else {})}
-    assert Scene(spec=on.get("spec", {}), around=around).findings() == []
-
-
-def test_a_wandb_that_is_told_to_be_online() -> None:
-    arguments = (*ARGUMENTS, "--report_to", "wandb")
-    assert Scene(spec={"arguments": arguments, "env": (("WANDB_MODE", "online"),)}).ids() == ["tracker-online"]
-    assert "tracker-online" in Scene(spec={"arguments": arguments, "offline": False}).ids()
-    assert Scene(spec={"arguments": arguments, "env": (("WANDB_MODE", "offline"),)}).ids() == []
-
-
-def test_idle_features_and_or_are_not_counted_as_nodes() -> None:
-    groups = (nodes(features=("a100", "nvme")), nodes(features=("a100",), gpus=(("a100", 8),), cpus=128))
-    live = gpus_of_partition(nodes=groups)
-    ask: dict[str, Any] = {"gpus_per_node": 8, "cpus_per_gpu": 8}
-    assert "gpus-per-node" in Scene(spec={**ask, "constraint": "a100&nvme"}, live=live).ids()
-    assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "a100"}, live=live).ids()
-    # Which of two kinds of nodes it will be is not known, so the larger one counts.
-    assert "gpus-per-node" not in Scene(spec={**ask, "constraint": "nvme|a100"}, live=live).ids()
-
-
-@pytest.mark.parametrize(
-    ("constraint", "says"), [("h100", True), ("v100-32g|h100", False), ("h100|nvme", False), ("nvme", False), ("h100&nvme", True)]
+    [
+        ("srun", "USR1@60", False),
+        ("srun", "B:USR1@60", True),
+        ("torchrun", "10@60", True),
+        ("accelerate", "SIGUSR2", True),
+        ("accelerate", "B:TERM@60", False),
+        ("accelerate", "R:USR1@60", True),
+    ],
 )
-def test_a_constraint_and_a_partition(constraint: str, says: bool) -> None:
-    scene = Scene(spec={**ON_V100, "constraint": constraint}, profile=KINDS, live=None)
-    assert ("constraint-partition" in scene.ids()) is says
-    there = replace(scene, spec={"partition": "gpu_p6", "constraint": constraint})
-    assert "constraint-partition" not in there.ids()
-    if says:
-        assert the(scene, "constraint-partition").fix == "hpctrain render --partition gpu_p6"
-        assert the(replace(scene, level="seen"), "constraint-partition").level == "warning"
-
-
-def test_too_many_cores_because_of_too_many_gpus_are_one_finding() -> None:
-    assert Scene(spec={"gpus_per_node": 8, "cpus_per_gpu": 16}).ids() == ["gpus-per-node"]
-    assert Scene(spec={"gpus_per_node": 8, "cpus_per_task": 128}).ids() == ["gpus-per-node", "cores-limit"]
-
-
-def test_cores_for_each_gpu_are_shown_as_they_were_written() -> None:
-    scene = Scene(spec={"cpus_per_gpu": 17}, origins={("resources", "cpus_per_gpu"): "config.yaml:9:3"})
-    found = the(scene, "cores-limit")
-    assert found.evidence.startswith("config.yaml:9:3: cpus_per_gpu: 17 x 4 GPUs, 1 task on each node; ")
-    assert (found.file, found.line) == ("config.yaml", 9)
-    assert "cpus_per_task 68" in the(Scene(spec={"cpus_per_task": 68}), "cores-limit").evidence
-
-
-def test_a_classifier_is_told_its_own_option() -> None:
-    arguments = (*ARGUMENTS, "--max_seq_length", "64")
-    assert the(Scene(spec={"arguments": arguments, "task": "classify"}), "argument-removed").fix == "in its place: max_events"
-    assert the(Scene(spec={"arguments": arguments}), "argument-removed").fix == "in its place: max_length"
-
-
-@pytest.mark.parametrize("typed", [("--warmup_ratio", "0.1"), ("--warmup-ratio=0.1",)])
-def test_what_was_typed_behind_dashes_is_said_to_stand_there(typed: tuple[str, ...]) -> None:
-    scene = Scene(spec={"arguments": (*ARGUMENTS, *typed)}, arguments=typed, origins={("training",): "config.yaml:20:1"})
-    assert the(scene, "argument-removed").evidence == "--warmup_ratio 0.1, behind --"
-    assert the(replace(scene, arguments=()), "argument-removed").evidence == "config.yaml:20:1: warmup_ratio: 0.1"
-
-
-def test_a_limit_of_a_qos_is_confirmed_by_the_command_that_shows_it() -> None:
-    scene = Scene(spec={"qos": "long", "time_s": 5 * 86_400}, live=None, level="seen", profile={"partitions": {"gpu": {"nodes": "a100"}}})
-    assert the(scene, "time-limit").evidence.endswith("; confirm with: sacctmgr -nP show qos long format=Name,MaxWall,MaxTRES")
-    scene = Scene(spec={"time_s": 5 * 86_400}, live=None, level="seen")
-    assert the(scene, "time-limit").evidence.endswith("; confirm with: scontrol show partition gpu")
+def test_who_gets_the_signal(launcher: str, signal: str, kills: bool) -> None:
+    spec = {"launcher": launcher, "sbatch": (("signal", signal),)}
+    assert ("signal-kills" in Scene(spec=spec).ids()) is kills
 
 
 @pytest.mark.parametrize(
-    ("gpu", "asked", "says"),
-    [("NVIDIA A100 custom", "h100", True), ("NVIDIA A100 custom", "a100_80gb", False), ("NVIDIA H100", "nvidia_h100_80gb_hbm3", False),
-     ("AMD MI250X", "mi250", False), ("NVIDIA GH200", "h100", False), ("NVIDIA A100", "gpu", False), (None, "h100", False)],
-)  # fmt: skip
-def test_a_gpu_type_that_only_a_profile_can_judge(gpu: str | None, asked: str, says: bool) -> None:
-    profile = {"nodes": {"a100": {**PROFILE["nodes"]["a100"], **({"gpu": gpu} if gpu else {})}}}
-    scene = Scene(spec={"gpu_type": asked}, live=None, profile=profile)
-    assert scene.ids() == (["gpu-type-unknown"] if says else [])
-    if says:
-        assert (the(scene, "gpu-type-unknown").level, the(scene, "gpu-type-unknown").fix) == ("warning", "hpctrain render --gpu-type a100")
-    # Where Slurm shows GPUs, its own names count.
-    assert Scene(spec={"gpu_type": "a100"}, profile={"nodes": {"a100": {**PROFILE["nodes"]["a100"], "gpu": "NVIDIA H100"}}}).ids() == []
+    ("size", "mode", "id_"),
+    [(0, 0o600, "secret-missing"), (9, 0o400, None), (9, 0o700, "secret-file-open")],
+)
+def test_the_file_of_a_secret(size: int, mode: int, id_: str | None) -> None:
+    secret = SecretFacts(name="HF_TOKEN", file=replace(TOKEN, size=size, mode=mode))
+    assert Scene(around={"secrets": (secret,)}).ids() == ([id_] if id_ else [])
 
 
 @pytest.mark.parametrize("level", ["recalled", "documented"])
 def test_a_partition_of_cpu_nodes(level: str) -> None:
-    nodes_ = {**PROFILE["nodes"], "cpu": {"gpus": 0}}
-    profile = {"nodes": nodes_, "partitions": {"cpu": {"nodes": "cpu"}, "debug": {"nodes": "a100"}, "gpu": {"nodes": "a100"}}}
-    scene = Scene(spec={"partition": "cpu"}, profile=profile, live=None, level=level)
-    found = the(scene, "gpus-per-node")
-    assert found.level == ("warning" if level == "recalled" else "error")
-    assert found.fix.endswith("hpctrain render --partition gpu")
-
-
-def test_a_torch_for_the_cpu_needs_no_profile_to_be_wrong() -> None:
-    assert the(Scene(around=of_python(torch="cpu"), profile=None), "torch-build").level == "warning"
-    assert "torch-build" not in Scene(around=of_python(torch="rocm"), profile=None).ids()
-    assert "torch-build" not in Scene(around=of_python(torch="cpu"), profile=None, local=True).ids()
-    assert the(Scene(around=of_python(torch="cpu")), "torch-build").level == "error"
-
-
-def test_no_partition_for_tests_is_typed_where_no_name_is_near() -> None:
-    small, big = partition(name="zdebug", default=False), partition(name="accelerated", default=False)
-    cpu = partition(name="zcpu", default=False, nodes=(nodes(gpus=()),))
-    live = {"partitions": (small, cpu, big)}
-    assert the(Scene(spec={"partition": "z"}, live=live), "partition-unknown").fix == "hpctrain render --partition accelerated"
-    assert the(Scene(spec={"partition": "zdebg"}, live=live), "partition-unknown").fix == "hpctrain render --partition zdebug"
-    assert the(Scene(spec={"partition": "z"}, live=None), "partition-unknown").fix == "hpctrain render --partition gpu"
+    nodes_ = {"cpu": "cpu", "debug": "a100", "gpu": "a100"}
+    profile = {
+        "nodes": {**PROFILE["nodes"], "cpu": {"gpus": 0}},
+        "partitions": {name: {"nodes": nodes} for name, nodes in nodes_.items()},
+    }
+    Near(
+        why="",
+        scene=Scene(spec={"partition": "cpu"}, profile=profile, live=None, level=level),
+        has="gpus-per-node",
+        level="warning" if level == "recalled" else "error",
+        fix="hpctrain render --partition gpu",
+    ).look()

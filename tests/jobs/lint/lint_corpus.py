@@ -1,30 +1,132 @@
 """The scripts of tests/corpus/lint, and what is expected of them.
 
-A comment `# expect: ID` expects a finding in the next line, `# expect@LINE: ID` one in that line.
+Each case begins with a line `=== NAME`. A comment `# expect: ID` expects a finding in the next line,
+`# expect@LINE: ID` one in that line.
 """
 
-from __future__ import annotations
-
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+from hypothesis import strategies as st
+
 TESTS = Path(__file__).parents[2]
-CORRECT = sorted((TESTS / "corpus/lint/correct").glob("*.sbatch"))
-WRONG = sorted((TESTS / "corpus/lint/wrong").glob("*.sbatch"))
-GOLDEN = sorted((TESTS / "golden").glob("*/script.sbatch"))
 _EXPECT = re.compile(r"\s*# expect(?:@(\d+))?: ([\w-]+)")
 
 
-def text_of(file: Path) -> str:
-    """Return the text with the line ends that it has."""
-    return file.read_bytes().decode()
+@dataclass(frozen=True)
+class Case:
+    """A script, with the line ends that it has."""
+
+    name: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """Its file's name."""
+        return f"{self.name}.sbatch"
+
+    @property
+    def expected(self) -> set[tuple[int, str]]:
+        """Line and id of every finding that it asks for."""
+        found = set()
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            match = _EXPECT.match(line)
+            if match:
+                found.add((int(match[1] or number + 1), match[2]))
+        return found
 
 
-def expected(text: str) -> set[tuple[int, str]]:
-    """Return line and id of every finding that `text` asks for."""
-    found = set()
-    for number, line in enumerate(text.split("\n"), start=1):
-        match = _EXPECT.match(line)
-        if match:
-            found.add((int(match[1] or number + 1), match[2]))
-    return found
+def _cases(file: str) -> list[Case]:
+    text = (TESTS / "corpus" / "lint" / file).read_bytes().decode()
+    _, *parts = re.split(r"^=== (.+)\n", text, flags=re.MULTILINE)
+    return [Case(name, script) for name, script in zip(parts[::2], parts[1::2], strict=True)]
+
+
+CORRECT, WRONG = _cases("correct.cases"), _cases("wrong.cases")
+GOLDEN = [
+    Case(file.parent.name, file.read_text())
+    for file in sorted((TESTS / "golden").glob("*/script.sbatch"))
+]
+#: Those in bash.
+BASH = [
+    case for case in [*CORRECT, *WRONG] if case.name not in ("python_batch_script", "dos-line-ends")
+]
+
+
+def name(case: Case) -> str:
+    """Return the name of a test's case."""
+    return case.name
+
+
+FRAGMENTS = [
+    "'",
+    '"',
+    "$(",
+    "${",
+    "$((",
+    "`",
+    ")",
+    "}",
+    "))",
+    "\\",
+    "\n",
+    "<<EOF\n",
+    "EOF\n",
+    "<<-'X'\n",
+    "if ",
+    "fi\n",
+    "for x in ",
+    "do ",
+    "done",
+    "case x in ",
+    "esac",
+    ";;",
+    "a) ",
+    "{ ",
+    "}",
+    "(",
+    "((",
+    "[[ ",
+    "]]",
+    "&",
+    "&&",
+    "||",
+    "|",
+    ";",
+    ">",
+    "2>&1",
+    "<(",
+    "#",
+    "$'",
+    "a=(",
+    "f() ",
+    "function g ",
+    "srun bash -c '",
+    'srun bash -c "',
+    "torchrun --node_rank $SLURM_NODEID ",
+    "export X=",
+    "$X",
+    "${X[@]}",
+    "#SBATCH --nodes=2\n",
+    "#SBATCH --x='",
+    "cat > f.sh <<E\n",
+    "E\n",
+    "\x00",
+    "\r\n",
+    "\xe9",
+    "\ud800",
+    "\U000f0001",
+    "accelerate launch ",
+    "trap 'x' USR1\n",
+    "wait\n",
+    "-c",
+    "set -u\n",
+    "echo ",
+    "$0",
+    "?(",
+    "x+=y ",
+    "!",
+]
+#: Shell in pieces, most of it broken.
+any_text = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=40).map("".join)

@@ -1,12 +1,10 @@
 """Job arrays: `--array` to indices and back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.scheduler.parse import array
+from hpctrain.slurm.notations import array
 
 INDICES = st.sets(st.integers(0, 2000), min_size=1, max_size=60)
 
@@ -26,14 +24,34 @@ INDICES = st.sets(st.integers(0, 2000), min_size=1, max_size=60)
         (" 1\n", (1,), None, 1),
     ],
 )
-def test_what_slurm_takes(text: str, indices: tuple[int, ...], limit: int | None, step: int) -> None:
+def test_what_slurm_takes(
+    text: str, indices: tuple[int, ...], limit: int | None, step: int
+) -> None:
     assert array.parse(text) == array.Array(indices, limit, step)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "a", "5-1", "1-", "-1", "1-3:0", "1 ,2", "0x1", "1.5", "1-2:1-3", "1,", "1,,2", "%2", "1-2%0", "1-2%-1", "1-2%a", "1-3%2,5"),
+        *(
+            "",
+            "a",
+            "5-1",
+            "1-",
+            "-1",
+            "1-3:0",
+            "1 ,2",
+            "0x1",
+            "1.5",
+            "1-2:1-3",
+            "1,",
+            "1,,2",
+            "%2",
+            "1-2%0",
+            "1-2%-1",
+            "1-2%a",
+            "1-3%2,5",
+        ),
         *("4000001", "1-99999999999", "\N{ARABIC-INDIC DIGIT ONE}", "1-2%"),
     ],
 )
@@ -57,13 +75,6 @@ def test_round_trip(indices: set[int], limit: int | None) -> None:
     assert list(read.indices) == sorted(indices)
 
 
-@given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 50))
-def test_a_range_with_a_step_is_pythons(first: int, length: int, step: int) -> None:
-    read = array.parse(f"{first}-{first + length}:{step}")
-    assert read.indices == tuple(range(first, first + length + 1, step))
-    assert read.step == step
-
-
 @given(st.text("0123456789,-:%[] a", max_size=12))
 def test_anything_else_is_an_error_and_no_crash(text: str) -> None:
     try:
@@ -80,3 +91,13 @@ def test_what_a_job_id_names() -> None:
     for wrong in ("", "x", "123_", "123_x", "_4", "12 3"):
         with pytest.raises(ValueError, match="Invalid job"):
             array.split(wrong)
+
+
+@given(INDICES, st.integers(0, 2100))
+def test_membership_and_the_highest_index_need_no_list_of_tasks(
+    indices: set[int], index: int
+) -> None:
+    text = array.compress(indices, limit=3)
+    assert array.contains(text, index) is (index in indices)
+    assert array.highest(text) == array.parse(text).highest == max(indices)
+    assert len(array.parse(text)) == len(indices)

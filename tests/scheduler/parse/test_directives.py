@@ -1,15 +1,31 @@
 """`#SBATCH` lines; against sbatch itself in tests/lab/test_oracles.py."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.scheduler.parse import directives
+from hpctrain.slurm.notations import directives
 
 printable = st.text(st.characters(exclude_categories=["Cc", "Cs"]))
-HOSTILE = ["", " ", "'", '"', "\\", "a\\", "#", "a #b", "$(touch x)", "`x`", "%j", "a b", "é\u00a0\u2003", "--x", '\\"', "';\"#\\", "100%"]
+HOSTILE = [
+    "",
+    " ",
+    "'",
+    '"',
+    "\\",
+    "a\\",
+    "#",
+    "a #b",
+    "$(touch x)",
+    "`x`",
+    "%j",
+    "a b",
+    "é\u00a0\u2003",
+    "--x",
+    '\\"',
+    "';\"#\\",
+    "100%",
+]
 
 
 @given(printable | st.sampled_from(HOSTILE))
@@ -19,9 +35,9 @@ def test_a_quoted_value_is_one_word_and_comes_back(value: str) -> None:
 
 @given(st.lists(printable, max_size=5))
 def test_quoted_words_do_not_run_into_each_other(values: list[str]) -> None:
-    assert directives.split("".join(f" --comment={directives.quote(value)}" for value in values)) == [
-        f"--comment={value}" for value in values
-    ]
+    assert directives.split(
+        "".join(f" --comment={directives.quote(value)}" for value in values)
+    ) == [f"--comment={value}" for value in values]
 
 
 @given(st.text())
@@ -96,7 +112,10 @@ def test_the_last_one_wins() -> None:
         ("#SBATCH--comment=glued", {"comment": "glued"}),
         ("#SBATCH -o/dev/null -J x -t5", {"output": "/dev/null", "job-name": "x", "time": "5"}),
         ("#SBATCH -HJ abc", {"hold": None, "job-name": "abc"}),
-        ("#SBATCH --requeue --exclusive --comment two", {"requeue": None, "exclusive": None, "comment": "two"}),
+        (
+            "#SBATCH --requeue --exclusive --comment two",
+            {"requeue": None, "exclusive": None, "comment": "two"},
+        ),
         ("#SBATCH --nice --hold", {"nice": None, "hold": None}),
     ],
 )
@@ -105,10 +124,20 @@ def test_options_are_read_as_sbatch_reads_them(line: str, values: dict[str, str 
 
 
 @pytest.mark.parametrize(
-    "line", ["#SBATCH word", "#SBATCH --comment=a\\ b", "#SBATCH -N", "#SBATCH -Z", '#SBATCH --comment="open', "#SBATCH x\r"]
+    "line",
+    [
+        "#SBATCH word",
+        "#SBATCH --comment=a\\ b",
+        "#SBATCH -N",
+        "#SBATCH -Z",
+        '#SBATCH --comment="open',
+        "#SBATCH x\r",
+    ],
 )
 def test_what_sbatch_refuses_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"is no option|needs a value|unknown option|unmatched|DOS"):
+    with pytest.raises(
+        ValueError, match=r"is not an option|needs a value|unknown option|unmatched|DOS"
+    ):
         read(line)
 
 

@@ -1,15 +1,15 @@
 """Patterns in the names of logs; against Slurm itself in tests/lab/test_oracles.py."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpctrain.scheduler.parse import log_pattern
+from hpctrain.slurm.notations import log_pattern
 
 VALUES = {"j": "62", "x": "sft", "A": "60", "a": "4", "u": "me"}
-without_backslash = st.text(st.sampled_from("%jxAa5/. ") | st.characters(exclude_characters="\\", exclude_categories=["Cs"]))
+without_backslash = st.text(
+    st.sampled_from("%jxAa5/. ") | st.characters(exclude_characters="\\", exclude_categories=["Cs"])
+)
 
 
 @given(without_backslash)
@@ -20,7 +20,9 @@ def test_an_escaped_path_means_itself(path: str) -> None:
 
 @given(without_backslash)
 def test_an_escaped_path_does_not_disturb_what_follows(path: str) -> None:
-    assert log_pattern.expand(f"{log_pattern.escape(path)}/out_%j.log", VALUES) == f"{path}/out_62.log"
+    assert (
+        log_pattern.expand(f"{log_pattern.escape(path)}/out_%j.log", VALUES) == f"{path}/out_62.log"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Checks of a job or a script before it queues."""

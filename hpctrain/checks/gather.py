@@ -1,0 +1,452 @@
+"""The environment of a job: the model, the dataset, the script, the Python environment, the
+accelerate config, and the file systems that contain them.
+
+Nothing is imported or started, except quota programs: torch's build is read from torch/version.py,
+a Python's architecture from its ELF header.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from hpctrain.checks.job import environment
+from hpctrain.checks.job.context import (
+    AccelerateFacts,
+    DatasetFacts,
+    FolderProblem,
+    ModelFacts,
+    PathFacts,
+    PythonFacts,
+    SecretFacts,
+    Surroundings,
+)
+from hpctrain.clusters.live import printable
+from hpctrain.clusters.load import is_dir
+from hpctrain.config import schema
+from hpctrain.config.arguments import Arguments
+from hpctrain.config.spec import Container, JobSpec
+from hpctrain.data import manifest
+from hpctrain.data.manifest import tokenizer_fingerprint
+from hpctrain.errors import UsageError
+from hpctrain.training import (
+    preflight,
+)  # the same messages as in the training; does not import torch
+from hpctrain.util import file_systems, installed, shell, stored, yaml12
+from hpctrain.util.stored import expanded, open_regular, read_regular
+
+Look = Callable[[str], PathFacts]
+_Part = TypeVar("_Part")
+#: File systems with quotas per user; those of local disks and memory do not matter.
+_QUOTA_KINDS = frozenset({"nfs", "nfs4", "xfs", "ext4", "gpfs", "lustre", "beegfs", "ceph"})
+_MAX_TEXT_BYTES = 4_000_000
+#: e_machine of the ELF header (elf.h) → platform.machine().
+_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
+
+
+def gather(spec: JobSpec, *, not_checked: list[str] | None = None) -> Surroundings:
+    """Return the environment of `spec`; unreadable parts are None.
+
+    Args:
+        spec: the job.
+        not_checked: receives a line for each part whose reader failed, with the reason.
+    """
+    failed = not_checked if not_checked is not None else []
+
+    def part(what: str, read: Callable[[], _Part]) -> _Part | None:
+        """Return what `read` returns; a bug in a reader must not block a submission."""
+        try:
+            return read()
+        except Exception as error:
+            words = printable(" ".join(str(error).split()))[:200]
+            failed.append(f"{what}: {type(error).__name__}: {words}".removesuffix(": "))
+            return None
+
+    def look(said: str) -> PathFacts:
+        return path_facts(said, spec.chdir)
+
+    arguments = Arguments(spec)
+    output = part("the output directory", lambda: look(arguments.get("output_dir") or "runs"))
+    python = part("the Python environment", lambda: python_facts(spec, look))
+    around = Surroundings(
+        user=_user(),
+        variables=_variables(),
+        chdir=part("the job's directory", lambda: path_facts(spec.chdir, "/")),
+        output=part("the quota", lambda: output and _with_quota(output)) or output,
+        python=python,
+        image=part("the container image", lambda: _image(spec.container, look)),
+        binds=part("the container's binds", lambda: tuple(_binds(spec.container, look))) or (),
+        secrets=part("the secrets", lambda: tuple(_secrets(spec, look))) or (),
+        requirement=installed.requirement("train"),
+        launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
+    )
+    if around.chdir is None or not around.chdir.is_dir:
+        return around
+    script = look(spec.script) if spec.script is not None else None
+    return replace(
+        around,
+        model=part("the model", lambda: model_facts(spec, arguments, look)),
+        dataset=part("the dataset", lambda: dataset_facts(spec, arguments, look)),
+        script=script,
+        syntax=part("the script", lambda: _syntax(script, spec, python) if script else None),
+        accelerate=part("the accelerate config", lambda: accelerate_facts(spec, look)),
+        hooks=part("the hooks", lambda: tuple(look(hook) for hook in _hooks(spec))) or (),
+    )
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return None
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables used in storage paths, ACCELERATE_USE_CPU, and whether a proxy is set
+    (its address may be secret).
+    """
+    found = {}
+    for name, value in os.environ.items():
+        if name.lower() in ("http_proxy", "https_proxy"):
+            found[name] = "set"
+        elif name == "ACCELERATE_USE_CPU" or (value.startswith("/") and ":" not in value):
+            found[name] = value
+    return found
+
+
+# -- the model and the dataset ---------------------------------------------------------------------
+
+
+def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts | None:
+    """Read the model's directory; None if no model is named."""
+    name = arguments.get("model_name_or_path")
+    if name is None:
+        return None
+    where = look(name)
+    found: list[preflight.Problem] = []
+    if arguments.ours or where.exists:
+        scratch = str(arguments.get("from_scratch")).lower() in ("true", "yes", "1")
+        needs = preflight.model_needs(spec.task, from_scratch=scratch)
+        found = preflight.check_model(where.path if where.exists else name, needs)
+    folder = Path(where.path)
+    return ModelFacts(
+        where=where,
+        problems=_in_words(found, where),
+        config=stored.read_object(folder / "config.json"),
+        cached=None if where.exists else _cached(spec, "models", name),
+        tokenizer=tokenizer_fingerprint(folder) if where.exists else None,
+    )
+
+
+def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFacts | None:
+    """Read the dataset's directory; None if no dataset is named."""
+    name = spec.data or arguments.get("dataset_name")
+    if name is None:
+        return None
+    where = look(name)
+    problems: tuple[FolderProblem, ...] = ()
+    shown = where.path if where.exists else name
+    archive = spec.data_stage == "local" and where.exists and not where.is_dir
+    if not arguments.ours and spec.data is not None and not where.exists:
+        what = f"there is no dataset '{name}'"
+        problems = (FolderProblem(what=what, fix=f"ls {shell.quote(where.parent)}"),)
+    elif arguments.ours and not archive:
+        splits = [arguments.get("dataset_train_split") or "train"]
+        if arguments.get("eval_strategy") not in (None, "no"):
+            splits.append(preflight.evaluation_split(shown, arguments.get("dataset_test_split")))
+        problems = _in_words(preflight.check_dataset(shown, splits), where)
+    made = manifest.read_manifest(Path(where.path)) if where.is_dir else None
+    return DatasetFacts(
+        where=where,
+        problems=problems,
+        cached=None if where.exists else _cached(spec, "datasets", name),
+        tokenizer=made.tokenizer if made else None,
+        tokenizer_name=made.tokenizer_name if made else None,
+        prepared=made,
+    )
+
+
+def _in_words(found: list[preflight.Problem], where: PathFacts) -> tuple[FolderProblem, ...]:
+    return tuple(
+        FolderProblem(
+            what=one.what.replace(where.path, where.said),
+            fix=one.fix.replace(where.path, where.said),
+            cause=one.cause,
+            nearest=one.nearest,
+        )
+        for one in found
+    )
+
+
+def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
+    """Return whether Hugging Face's cache contains `owner/name`; None if hooks or modules may
+    select another cache.
+    """
+    variables = {**os.environ, **dict(spec.env)}
+    caches = Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(variables.get("HF_HOME") or caches / "huggingface")
+    hub = Path(variables.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"
+    if is_dir(snapshots) and any(snapshots.iterdir()):
+        return True
+    return None if spec.before or spec.modules else False
+
+
+# -- the script ------------------------------------------------------------------------------------
+
+
+def _syntax(where: PathFacts, spec: JobSpec, python: PythonFacts | None) -> str | None:
+    """Return `LINE:COLUMN: message` if this Python cannot compile the script, unless the job's is
+    newer and might.
+    """
+    try:
+        raw = read_regular(where.path, _MAX_TEXT_BYTES)
+    except OSError:
+        return None
+    if where.path.endswith(".ipynb"):
+        return "1:1: a notebook, see: jupyter nbconvert --to script"
+    version = python.version if python is not None else None
+    newer = version is None or version > sys.version_info[:2]
+    if spec.container is not None or (newer if python is not None else spec.modules):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(raw, where.said, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.lineno or 1}:{error.offset or 1}: {error.msg}"
+    except ValueError as error:
+        return f"1:1: {error}"
+    except (
+        MemoryError,
+        RecursionError,
+    ):  # too deep for this compiler, but perhaps not for the job's
+        pass
+    return None
+
+
+# -- the Python environment ------------------------------------------------------------------------
+
+
+def python_facts(spec: JobSpec, look: Look) -> PythonFacts | None:
+    """Return the environment that the job activates; None if it names none."""
+    if spec.venv is not None:
+        return _environment("venv", spec.venv, look(spec.venv))
+    if spec.uv is not None:
+        return _environment("uv", spec.uv, look(f"{spec.uv}/.venv"))
+    if spec.pixi is not None:
+        return _environment("pixi", spec.pixi, look(f"{spec.pixi}/.pixi/envs/default"))
+    if spec.conda is not None:
+        prefix = _conda_prefix(spec.conda)
+        return _environment("conda", spec.conda, look(str(prefix)) if prefix else None)
+    return None
+
+
+def _environment(
+    kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix: PathFacts | None
+) -> PythonFacts:
+    if prefix is None or not prefix.is_dir:
+        return PythonFacts(kind=kind, said=said, prefix=prefix)
+    root = Path(prefix.path)
+    lines = (line.partition("=") for line in (_text(root / "pyvenv.cfg") or "").splitlines())
+    config = {key.strip().lower(): value.strip() for key, equals, value in lines if equals}
+    home = config.get("home")
+    shares = config.get("include-system-site-packages", "").lower() == "true"
+    libraries = sorted(path for path in root.glob("lib/python3.*/site-packages") if is_dir(path))
+    version = re.search(r"python3\.(\d+)/", str(libraries[-1])) if libraries else None
+    own = libraries[-1] if libraries and not shares else None
+    return PythonFacts(
+        kind=kind,
+        said=said,
+        prefix=prefix,
+        activates=(root / ("bin/activate" if kind in ("venv", "uv") else "conda-meta")).exists(),
+        home=home,
+        home_exists=home is None or is_dir(home),
+        arch=_machine(root / "bin" / "python"),
+        version=(3, int(version[1])) if version else None,
+        packages=_packages(own) if own else None,
+        distributions=_distributions(own) if own else {},
+        torch=_torch(libraries[-1]) if libraries else None,
+    )
+
+
+def _conda_prefix(name: str) -> Path | None:
+    """Return the directory of a conda environment; None if it is in none of conda's registered
+    locations.
+    """
+    if "/" in name:
+        return expanded(name)
+    programs = [os.environ[key] for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
+    roots = [Path(program).parent.parent for program in programs]
+    if name == "base":
+        return next((root for root in roots if is_dir(root / "conda-meta")), None)
+    listed = (_text(Path.home() / ".conda" / "environments.txt") or "").splitlines()
+    homes = [*(root / "envs" for root in roots), Path.home() / ".conda" / "envs"]
+    found = [home / name for home in homes] + [Path(line.strip()) for line in listed]
+    return next((path for path in found if path.name == name and is_dir(path)), None)
+
+
+def _machine(program: Path) -> str | None:
+    """Return the architecture in a program's ELF header; None for other files, such as wrapper
+    scripts.
+    """
+    try:
+        with open_regular(program) as opened:
+            header = opened.read(20)
+    except OSError:
+        return None
+    if header[:4] != b"\x7fELF" or len(header) < 20:
+        return None
+    return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
+
+
+def _packages(site_packages: Path) -> frozenset[str]:
+    """Return the packages in a site-packages directory, by directory and by distribution (editable
+    installs have no directory).
+    """
+    names = (path.name for path in site_packages.iterdir())
+    return frozenset(
+        re.sub(r"-.*\.(?:dist|egg)-info\Z|\.py\Z", "", name).lower().replace("-", "_")
+        for name in names
+    )
+
+
+def _distributions(site_packages: Path) -> dict[str, str]:
+    """Return the versions of the libraries whose options the training accepts; none for a library
+    that a failed update left in two versions.
+    """
+    found: dict[str, str] = {}
+    for name in ("trl", "transformers"):
+        versions = [path.name for path in site_packages.glob(f"{name}-*.dist-info")]
+        if len(versions) == 1:
+            found[name] = versions[0].removeprefix(f"{name}-").removesuffix(".dist-info")
+    return found
+
+
+def _torch(site_packages: Path) -> Literal["cuda", "rocm", "cpu"] | None:
+    text = _text(site_packages / "torch" / "version.py")
+    if text is None:
+        return None
+    built = set(re.findall(r"^(cuda|hip)\b[^=\n]*= *+(?!None\s*$)", text, re.MULTILINE))
+    return "rocm" if "hip" in built else "cuda" if "cuda" in built else "cpu"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return read_regular(path, _MAX_TEXT_BYTES).decode(errors="replace")
+    except OSError:
+        return None
+
+
+# -- the accelerate config, the container, hooks and secrets ---------------------------------------
+
+
+def accelerate_facts(spec: JobSpec, look: Look) -> AccelerateFacts | None:
+    """Return the problems of the accelerate config; one that hpctrain renders for the job is not
+    checked.
+    """
+    if spec.launcher != "accelerate" or spec.sharding != "ddp":
+        return None
+    where, name = look(spec.accelerate_config), spec.accelerate_config
+    facts = AccelerateFacts(where=where, is_default=name == "multi_gpu.yaml")
+    if not where.exists:
+        return facts
+    try:
+        document = yaml12.load(read_regular(where.path, _MAX_TEXT_BYTES).decode(), name)
+    except UsageError as error:
+        return replace(facts, problems=error.details or (f"{name}: {error.what}",))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return replace(facts, problems=(f"{name}: {reason}",))
+    kind = document.data.get("distributed_type")
+    problems = tuple(schema.accelerate_problems(document, name))
+    return replace(facts, problems=problems, distributed_type=None if kind is None else str(kind))
+
+
+def _image(container: Container | None, look: Look) -> PathFacts | None:
+    if container is None or "://" in container.image:
+        return None
+    is_path = container.image.startswith(("/", "./", "../", "~"))
+    is_path = is_path or container.image.endswith((".sif", ".img", ".sqsh", ".toml"))
+    if container.engine in ("pyxis", "ce") and not is_path:
+        return None  # a name in a registry, or of one of the site's environment files
+    return look(container.image)
+
+
+def _binds(container: Container | None, look: Look) -> Iterator[PathFacts]:
+    for bind in container.binds if container is not None else ():
+        host = bind.partition(":")[0]
+        if "$" not in host:
+            yield look(host)
+
+
+def _hooks(spec: JobSpec) -> tuple[str, ...]:
+    program = spec.notify.command if spec.notify is not None else None
+    told = [program] if program is not None and "/" in program else []
+    return (*spec.before, *spec.before_each_node, *spec.after, *told)
+
+
+def _secrets(spec: JobSpec, look: Look) -> Iterator[SecretFacts]:
+    named = [(secret.name, secret.file) for secret in spec.secrets]
+    webhook = spec.notify.webhook if spec.notify is not None else None
+    if webhook is not None:
+        named = [(environment.WEBHOOK, None if webhook == "environment" else webhook), *named]
+    for name, file in named:
+        where = look(file) if file is not None else None
+        yield SecretFacts(name=name, file=where, in_shell=bool(os.environ.get(name)))
+
+
+# -- paths and file systems ------------------------------------------------------------------------
+
+
+def path_facts(said: str, base: str) -> PathFacts:
+    """Return the facts about a path relative to `base`."""
+    path = Path(base, stored.expanded(said))
+    real = Path(os.path.realpath(path))
+    parent = next((each for each in (real, *real.parents) if is_dir(each)), Path("/"))
+    facts = PathFacts(
+        said=said,
+        path=str(path),
+        real=str(real),
+        exists=False,
+        writable=os.access(parent, os.W_OK | os.X_OK),
+        parent=str(parent),
+        filesystem=file_systems.file_system(parent),
+    )
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return facts
+    directory = stat.S_ISDIR(status.st_mode)
+    return replace(
+        facts,
+        exists=True,
+        is_dir=directory,
+        size=status.st_size,
+        writable=os.access(path, os.W_OK | (os.X_OK if directory else 0)),
+        readable=os.access(path, os.R_OK),
+        mode=status.st_mode & 0o7777,
+    )
+
+
+def _with_quota(where: PathFacts) -> PathFacts:
+    system = where.filesystem
+    quota = file_systems.quota_of(system) if system and system.kind in _QUOTA_KINDS else None
+    if system is None or quota is None:
+        return where
+    if quota.limit and quota.limit - quota.used < system.free:
+        free = max(0, quota.limit - quota.used)
+        system = replace(system, free=free, limit=quota.command)
+    if quota.files_limit:
+        free = max(0, quota.files_limit - quota.files)
+        system = replace(system, free_files=free, limit=quota.command)
+    return replace(where, filesystem=system)

@@ -1,0 +1,594 @@
+"""The context of the job rules: frozen facts about files, the shell and the Python environment,
+gathered by `hpctrain.checks.gather`, and the site.
+
+Pure: nothing here reads files or runs programs. Unknown is None; a missing file is a fact (`exists`
+False), not an unknown. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar
+
+from hpctrain.clusters.live import Association, LiveCluster, LiveNodes, LivePartition
+from hpctrain.clusters.profile import Cluster, NodeShape, Partition, Profile
+from hpctrain.config.fields import BY_PATH
+from hpctrain.config.spec import JobSpec
+from hpctrain.finding import Finding, Level
+from hpctrain.fit.layout import DataFacts
+from hpctrain.jobs import suggest
+from hpctrain.util import shell
+from hpctrain.util.file_systems import FileSystem
+from hpctrain.util.schema import KeyPath, nearest
+from hpctrain.util.text import is_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathFacts:
+    """One path that the job uses.
+
+    Attributes:
+        said: as the user wrote it; `path`: absolute; `real`: symbolic links resolved.
+        writable: the file can be written, or files created in the directory; for a missing path,
+            whether it can be created.
+        mode: permission bits.
+        parent: the nearest existing ancestor directory.
+    """
+
+    said: str
+    path: str
+    real: str
+    exists: bool
+    is_dir: bool = False
+    size: int | None = None
+    writable: bool | None = None
+    readable: bool | None = None
+    mode: int | None = None
+    parent: str = "/"
+    filesystem: FileSystem | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderProblem:
+    """A problem of a model or dataset directory (hpctrain.training.preflight.Problem)."""
+
+    what: str
+    fix: str
+    cause: Literal["misspelled", "raw", "lfs"] | None = None
+    nearest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """A model directory.
+
+    Attributes:
+        problems: reasons for which the training would refuse it.
+        config: parsed config.json; None if missing.
+        cached: for a model name on the Hub: whether the local cache contains it.
+        tokenizer: the fingerprint of its tokenizer (hpctrain.data.manifest).
+    """
+
+    where: PathFacts
+    problems: tuple[FolderProblem, ...] = ()
+    config: Mapping[str, Any] | None = None
+    cached: bool | None = None
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """A dataset directory; `problems` as for a model, with the built-in training's messages.
+
+    Attributes:
+        tokenizer: fingerprint of the tokenizer that a prepared dataset was made with, and its name
+            in `tokenizer_name`; None: unknown.
+        prepared: the manifest of a prepared dataset.
+    """
+
+    where: PathFacts
+    problems: tuple[FolderProblem, ...] = ()
+    cached: bool | None = None
+    tokenizer: str | None = None
+    tokenizer_name: str | None = None
+    prepared: DataFacts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonFacts:
+    """The Python environment that the job activates.
+
+    Attributes:
+        kind: `venv`, `conda`, `uv` or `pixi`; `said`: as the user named it.
+        prefix: its directory; None if no conda environment with that name was found.
+        activates: the activation script exists.
+        home: from pyvenv.cfg: the directory of the base Python; `home_exists`: it still exists.
+        arch: from its Python's ELF header.
+        packages: top-level packages in site-packages; None if that was not found.
+        distributions: name → version of some of those, from their metadata directories.
+        torch: from torch/version.py: `cuda`, `rocm` or `cpu`.
+        version: of its Python, such as (3, 12).
+    """
+
+    kind: Literal["venv", "conda", "uv", "pixi"]
+    said: str
+    prefix: PathFacts | None
+    activates: bool = True
+    home: str | None = None
+    home_exists: bool = True
+    arch: str | None = None
+    packages: frozenset[str] | None = None
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    torch: Literal["cuda", "rocm", "cpu"] | None = None
+    version: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretFacts:
+    """A secret of the job: its file, or (None) whether the caller's shell has the variable."""
+
+    name: str
+    file: PathFacts | None = None
+    in_shell: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccelerateFacts:
+    """The accelerate config; `problems` are lines `file:line:col: sentence`; `is_default`: the job
+    creates it if it is missing.
+    """
+
+    where: PathFacts
+    problems: tuple[str, ...] = ()
+    distributed_type: str | None = None
+    is_default: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """The environment of a job, as far as it can be read before the job queues.
+
+    Attributes:
+        user: the login name, for storage paths with $USER.
+        variables: shell variables for storage paths and proxies; never secrets.
+        output: the training's output directory: --output_dir, else the run directory under chdir.
+        script: the user's script; `syntax`: `LINE:COLUMN: message` if Python cannot compile it.
+        hooks: the files of `before` and `after`.
+        launcher_on_path: path of `accelerate`, `torchrun` or `python`; None if not on PATH.
+        image: the container's file; None if the image is not a file (a registry's name).
+        requirement: pip requirement for hpctrain with the training libraries.
+    """
+
+    user: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    chdir: PathFacts | None = None
+    output: PathFacts | None = None
+    model: ModelFacts | None = None
+    dataset: DatasetFacts | None = None
+    script: PathFacts | None = None
+    syntax: str | None = None
+    python: PythonFacts | None = None
+    accelerate: AccelerateFacts | None = None
+    image: PathFacts | None = None
+    binds: tuple[PathFacts, ...] = ()
+    hooks: tuple[PathFacts, ...] = ()
+    secrets: tuple[SecretFacts, ...] = ()
+    requirement: str = "hpctrain[train]"
+    launcher_on_path: str | None = None
+
+    @property
+    def paths(self) -> tuple[tuple[str, PathFacts], ...]:
+        """Return the paths that the compute nodes must see, each with a description."""
+        found: list[tuple[str, PathFacts | None]] = [
+            ("the job's directory", self.chdir),
+            ("the output directory", self.output),
+            ("the model", self.model.where if self.model and self.model.where.exists else None),
+            (
+                "the dataset",
+                self.dataset.where if self.dataset and self.dataset.where.exists else None,
+            ),
+            ("the script", self.script if self.script and self.script.exists else None),
+            ("the Python environment", self.python.prefix if self.python else None),
+            ("the container image", self.image),
+            *(("a hook", hook) for hook in self.hooks),
+            *((f"the file of the secret {secret.name}", secret.file) for secret in self.secrets),
+        ]
+        return tuple((what, path) for what, path in found if path is not None)
+
+
+T = TypeVar("T")
+
+#: Levels of evidence sufficient for an error; weaker evidence (seen in scripts, remembered) gives a
+#: warning.
+SURE = frozenset({"live", "documented", "reported", "own"})
+#: Partitions that are not meant for training.
+_FOR_TESTS = re.compile(r"debug|dbg|dev|test|interactive", re.IGNORECASE)
+_BEHIND = "after --"
+_FLAGGED = re.compile(r"--[a-z][a-z0-9-]*\Z")
+_NO_PROFILE = Profile(name="unknown", title="unknown")
+_NO_ANSWER = LiveCluster()
+#: Characters in a constraint beyond a conjunction of features.
+_ODD = re.compile(r"[|*()\[\]]")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[T]):
+    """A known fact about the site: its value, its level of evidence (a key of profile.EVIDENCE),
+    and its source as text.
+    """
+
+    value: T
+    level: str
+    source: str
+
+    @property
+    def severity(self) -> Level:
+        """The highest level of a finding based on this fact alone."""
+        return "error" if self.level in SURE else "warning"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, the site, and its environment.
+
+    Attributes:
+        cluster: the profile, with Slurm's answers laid over it (hpctrain.clusters.merge).
+        live: Slurm's answers.
+        origins: config path → where it was set: `config.yaml:12:3`, `--nodes`, `HPCTRAIN_NODES`,
+            `cluster profile X`, `default`.
+        verb: the subcommand in suggested commands: `submit` during a submission.
+        typed: the user's options and values after the subcommand, which suggested commands keep.
+        arguments: the user's arguments after `--`.
+        local: the job will run locally.
+        written: the directives of a script that hpctrain did not write; None: those of the spec.
+        varied: training arguments that the parameter combinations of a sweep set.
+    """
+
+    spec: JobSpec
+    cluster: Cluster | None
+    live: LiveCluster | None
+    around: Surroundings
+    origins: Mapping[KeyPath, str] = field(default_factory=dict)
+    typed: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    local: bool = False
+    written: Mapping[str, str | None] | None = None
+    varied: tuple[str, ...] = ()
+    verb: str = "render"
+
+    # -- the site ----------------------------------------------------------------------------------
+
+    @property
+    def profile(self) -> Profile:
+        """The cluster profile, or an empty one."""
+        return self.cluster.profile if self.cluster is not None else _NO_PROFILE
+
+    @property
+    def slurm(self) -> LiveCluster:
+        """Slurm's answers, or empty ones."""
+        return self.live or _NO_ANSWER
+
+    @property
+    def partitions(self) -> tuple[LivePartition, ...]:
+        """The partitions that Slurm lists."""
+        return self.slurm.partitions or ()
+
+    def fact(self, value: T | None, *path: str) -> Fact[T] | None:
+        """Return a value of the profile with its evidence; None for None."""
+        if value is None or self.cluster is None:
+            return None
+        found = self.cluster.attested(*path)
+        level = found.level if found is not None else "own"
+        return Fact(value, level, self.cluster.evidence(*path))
+
+    def of_nodes(self, name: str) -> Fact[Any] | None:
+        """Return the profile's value for the nodes that the job gets."""
+        value = getattr(self.shape, name) if self.shape is not None else None
+        return self.fact(value, "nodes", self.shape_name or "", name)
+
+    def of_partition(self, name: str) -> Fact[Any] | None:
+        """Return a limit of the partition."""
+        value = getattr(self.known_partition, name, None)
+        return self.fact(value, "partitions", self.partition_name or "", name)
+
+    def associations(self, account: str | None) -> list[Association]:
+        """Return the user's associations with an account; slurmdbd stores names in lower case."""
+        name = (account or "").lower()
+        return [each for each in self.slurm.associations or () if each.account.lower() == name]
+
+    @cached_property
+    def partition_names(self) -> tuple[str, ...]:
+        """The requested partitions; Slurm tries several in turn."""
+        return tuple(name for name in (self.spec.partition or "").split(",") if name)
+
+    @cached_property
+    def chosen_by_site(self) -> bool:
+        """Whether the site selects the partition by constraint (IDRIS, NERSC) or QOS (BSC), so that
+        no default applies.
+        """
+        if self.partition_names:
+            return False
+        shapes = self.profile.nodes.values()
+        if self.spec.constraint is not None and any(each.select.constraint for each in shapes):
+            return True
+        defaults = {each.name for each in self.partitions if each.default}
+        return self.profile.qos_required and bool(self._homes) and not set(self._homes) & defaults
+
+    @cached_property
+    def _homes(self) -> tuple[str, ...]:
+        """The partitions of the job's nodes according to the profile."""
+        shape = self.profile.shape_name(partition=None, constraint=self.spec.constraint)
+        known = self.profile.partitions.items()
+        return tuple(name for name, each in known if shape and each.nodes == shape)
+
+    @cached_property
+    def landing(self) -> tuple[LivePartition, ...]:
+        """The live partitions that the job can run in."""
+        if self.partition_names:
+            return tuple(each for each in self.partitions if self.partition_names == (each.name,))
+        if not self.chosen_by_site:
+            return tuple(each for each in self.partitions if each.default)[:1]
+        up = [each for each in self.partitions if each.up is not False]
+        asked = self.spec.constraint
+        if asked is not None and any(group.features for each in up for group in each.nodes):
+            found = [each for each in up if any(_has(group, asked) for group in each.nodes)]
+        else:
+            found = [each for each in up if each.name in self._homes]
+        taking = [
+            each
+            for each in found
+            if each.allow_qos is None or self.spec.qos in (None, *each.allow_qos)
+        ]
+        return tuple(taking or found)
+
+    @cached_property
+    def live_partition(self) -> LivePartition | None:
+        """The job's partition according to Slurm; None if several are possible."""
+        return self.landing[0] if len(self.landing) == 1 else None
+
+    @cached_property
+    def partition_name(self) -> str | None:
+        """The name of the job's partition, requested or default."""
+        if self.partition_names:
+            return self.partition_names[0] if len(self.partition_names) == 1 else None
+        if self.live_partition is not None:
+            return self.live_partition.name
+        if self.chosen_by_site and self.partitions:
+            return None
+        if self.chosen_by_site and self._homes:
+            return self._homes[0] if len(self._homes) == 1 else None
+        known = self.profile.partitions.items()
+        default = next((name for name, each in known if each.default), None)
+        return self.profile.defaults.partition or default
+
+    @property
+    def known_partition(self) -> Partition | None:
+        """The partition according to the profile."""
+        return self.profile.partitions.get(self.partition_name or "")
+
+    @cached_property
+    def shape_name(self) -> str | None:
+        """The profile's key of the nodes that the job gets."""
+        spec = self.spec
+        return self.profile.shape_name(
+            partition=self.partition_name, constraint=spec.constraint, account=spec.account
+        )
+
+    @property
+    def shape(self) -> NodeShape | None:
+        """The nodes that the job gets, according to the profile."""
+        return self.profile.nodes.get(self.shape_name or "")
+
+    @cached_property
+    def live_nodes(self) -> tuple[LiveNodes, ...]:
+        """The node groups of the partition with all requested features; all groups if that is
+        unknown.
+        """
+        groups = tuple(dict.fromkeys(group for each in self.landing for group in each.nodes))
+        asked = self.spec.constraint or ""
+        if not asked or _ODD.search(asked):
+            return groups
+        return tuple(group for group in groups if _has(group, asked)) or groups
+
+    def node(self, name: Literal["gpus", "cpus", "memory"]) -> Fact[int] | None:
+        """Return the maximum GPUs, CPUs or memory (bytes) of the job on one node.
+
+        For CPUs and memory, Slurm shows a node's total and a profile the part available to jobs:
+        the smaller value counts. Some sites allocate whole nodes and configure no GRES, so Slurm's
+        answer is ignored if it shows no GPU anywhere.
+        """
+        field_name = "gpu_count" if name == "gpus" else name
+        values = [getattr(group, field_name) for group in self.live_nodes]
+        values = [value for value in values if value is not None]
+        known = self.of_nodes(name)
+        without_gres = name == "gpus" and not any(each.gpus_max for each in self.partitions)
+        if not values or without_gres:
+            return known
+        of_profile = name != "gpus" and known is not None and known.level != "live"
+        if of_profile and known is not None and known.value < max(values):
+            return known
+        return Fact(max(values), "live", f"sinfo -p {','.join(one.name for one in self.landing)}")
+
+    @cached_property
+    def whole_nodes(self) -> Fact[bool] | None:
+        """Whether a job gets, or is charged for, entire nodes."""
+        given, unit = self.of_partition("whole_nodes"), self.profile.billing.unit
+        if unit is None or (given is not None and given.value):
+            return given
+        return self.fact(unit == "node", "billing", "unit")
+
+    # -- origins and suggested commands ------------------------------------------------------------
+
+    def origin(self, *path: str) -> str:
+        """Return where the value at `path`, or the nearest enclosing section, was set; arguments
+        after `--` override the config.
+        """
+        typed = (word[2:].partition("=")[0] for word in self.arguments if word[:2] == "--")
+        if path[0] == "training" and path[-1] in {name.replace("-", "_") for name in typed}:
+            return _BEHIND
+        return nearest(self.origins, path) or "default"
+
+    def said(self, *path: str, value: object) -> str:
+        """Return a value as it was written, with its origin: `config.yaml:12:3: time: 48:00:00`,
+        `--time 48:00:00`.
+        """
+        origin = self.origin(*path)
+        if _FLAGGED.match(origin):
+            return f"{origin} {path[-1]}={value}" if origin == "--sbatch" else f"{origin} {value}"
+        if origin == _BEHIND:
+            return f"--{path[-1]} {value}, after --"
+        if origin.startswith("HPCTRAIN_"):
+            return f"{origin}={value}"
+        if origin == "default" or origin.startswith(("profile ", "cluster profile ")):
+            return f"{path[-1]} {value} ({origin})"
+        return f"{origin}: {path[-1]}: {value}"
+
+    def command(
+        self, *changes: tuple[str, str], verb: str | None = None, without: KeyPath = ()
+    ) -> str:
+        """Return the suggested command, with these options instead of the user's; it keeps all
+        others except `without`.
+        """
+        left_out = [BY_PATH[without].option] if without in BY_PATH else []
+        if without[:1] == ("sbatch",):
+            left_out = [f"--sbatch={without[-1]}"]
+        behind = ("--", *self.arguments) if self.arguments else ()
+        asked = suggest.Asked(words=(*_words(self.typed), *behind))
+        return suggest.command(verb or self.verb, asked, *_words(changes), without=left_out)
+
+    def fix(self, *changes: tuple[KeyPath, object]) -> str:
+        """Return the suggested command or config edit that sets these config paths."""
+        command = self.command(*((BY_PATH[path].option, str(value)) for path, value in changes))
+        lines = [
+            f"{path[-1]}: {value} in {self.origin(*path).rpartition(':')[0]}"
+            for path, value in changes
+            if re.search(r":\d+:\d+\Z", self.origin(*path))
+        ]
+        return f"{' and '.join(lines)}, or: {command}" if lines else command
+
+    def srun(self, command: str) -> str:
+        """Return the srun command that runs `command` on a node, with the job's account, partition
+        and QOS: a site may refuse it without them, or without a time limit.
+        """
+        names = ("account", "partition", "qos")
+        asked = [(name, getattr(self.spec, name)) for name in names]
+        options = [f"--{name} {shell.quote(value)}" for name, value in asked if value is not None]
+        return f"srun {' '.join([*options, '--time 30'])} {command}"
+
+    def finding(
+        self, id_: str, level: Level, what: str, *, evidence: str, reason: str, fix: str
+    ) -> Finding:
+        """Return a finding; its place in the config file comes from the start of `evidence`, if
+        that has one.
+        """
+        place = re.match(r"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?P<column>\d+): ", evidence)
+        return Finding(
+            id=id_,
+            level=level,
+            what=what,
+            evidence=evidence,
+            reason=reason,
+            fix=fix,
+            file=place["file"] if place else None,
+            line=int(place["line"]) if place else None,
+            column=int(place["column"]) if place else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: the jobs that it applies to, and its check.
+
+    Attributes:
+        ids: its finding ids; each has a section in docs/findings.md.
+        on: `site`: about the cluster, also for a batch script's directives; `cluster`: not for a
+            job that runs locally; `job`: always.
+    """
+
+    ids: tuple[str, ...]
+    on: Literal["site", "cluster", "job"]
+    find: Callable[[Case], Iterator[Finding]]
+
+
+#: All rules, in definition order.
+RULES: list[Rule] = []
+
+
+def rule(
+    *ids: str, on: Literal["site", "cluster", "job"] = "job"
+) -> Callable[[Callable[[Case], Iterator[Finding]]], Callable[[Case], Iterator[Finding]]]:
+    """Register a function that yields findings with these ids."""
+
+    def register(find: Callable[[Case], Iterator[Finding]]) -> Callable[[Case], Iterator[Finding]]:
+        RULES.append(Rule(ids, on, find))
+        return find
+
+    return register
+
+
+def _has(group: LiveNodes, constraint: str) -> bool:
+    """Whether nodes have all features of a constraint; with alternatives, any of them."""
+    asked, there = features(constraint), set(group.features)
+    return bool(asked & there) if _ODD.search(constraint) else asked <= there
+
+
+def features(constraint: str) -> set[str]:
+    """Return the names in a constraint: `[a100|h100*2]&nvme` has three."""
+    return {name for name in re.split(r"[&|,*()\[\]]+", constraint) if name and not is_number(name)}
+
+
+def _words(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    words: list[str] = []
+    for option, value in pairs:
+        words += (
+            [f"{option}={value}"] if value[:1] == "-" else [option, value] if value else [option]
+        )
+    return words
+
+
+def confirm(fact: Fact[T], command: str) -> str:
+    """Return the advice to confirm an uncertain fact with the site; empty for a certain one."""
+    return "" if fact.severity == "error" else f"; confirm with: {command}"
+
+
+def likely_partition(
+    case: Case, wrong: str | None = None, listed: tuple[str, ...] = ()
+) -> str | None:
+    """Return the partition with a name similar to `wrong`, else one where the job fits: the default
+    first, test partitions last.
+    """
+    near = closest(wrong, listed, cutoff=0.6) if wrong is not None else None
+    if near is not None:
+        return near
+    shapes, gpus = case.profile.nodes, case.spec.gpus_per_node
+    fits = {
+        name: each.default
+        for name, each in case.profile.partitions.items()
+        if each.nodes in shapes and shapes[each.nodes].gpus > 0
+    }
+    if case.slurm.partitions is not None:
+        fits = {
+            each.name: each.default
+            for each in case.partitions
+            if each.up is not False and (each.gpus_max or 0) >= gpus
+        }
+    default = case.profile.defaults.partition
+    return min(
+        fits,
+        key=lambda name: (bool(_FOR_TESTS.search(name)), name != default, not fits[name]),
+        default=closest(wrong or "", listed),
+    )
+
+
+def closest(word: str, known: tuple[str, ...], *, cutoff: float = 0.0) -> str | None:
+    """Return the most similar known name, ignoring case.
+
+    `cutoff`: 0 accepts any name, 1 only equal ones.
+    """
+    lowered = {name.lower(): name for name in reversed(known)}
+    found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=cutoff)
+    return lowered[found[0]] if found else None

@@ -1,0 +1,480 @@
+"""Rules about the environment that the job loads (Python, modules, container), and whether it suits
+the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpctrain.checks.job import hardware
+from hpctrain.checks.job.context import Case, Fact, PythonFacts, confirm, rule
+from hpctrain.checks.job.files import is_hub_name, stored_on
+from hpctrain.config import known_arguments
+from hpctrain.config.arguments import Arguments
+from hpctrain.finding import Finding, Level
+from hpctrain.util import shell
+from hpctrain.util.secrets import looks_secret, owner_of
+
+#: Imports of the built-in training.
+_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "hpctrain")
+
+
+def _said(case: Case, python: PythonFacts) -> str:
+    return case.said("environment", python.kind, value=python.said)
+
+
+def _make(case: Case, python: PythonFacts) -> str:
+    name = shell.quote(python.said)
+    return {
+        "venv": (
+            f"python3 -m venv {name} && {name}/bin/pip install"
+            f" {shell.quote(case.around.requirement)}"
+        ),
+        "conda": f"conda env list, or: conda create -n {name} python=3.12",
+        "uv": f"uv sync --project {name}",
+        "pixi": f"pixi install --manifest-path {name}",
+    }[python.kind]
+
+
+def _install(python: PythonFacts) -> str:
+    """Return the prefix of an install command for an environment; uv's environments have no pip."""
+    if python.prefix is None:
+        return "pip install"
+    programs = f"{python.prefix.path}/bin"
+    if python.kind == "uv":
+        return f"uv pip install --python {shell.quote(f'{programs}/python')}"
+    return f"{shell.quote(f'{programs}/pip')} install"
+
+
+@rule("environment-missing")
+def _missing(case: Case) -> Iterator[Finding]:
+    python = case.around.python
+    if python is None or (python.prefix is not None and python.prefix.exists and python.activates):
+        return
+    what = f"the {python.kind} environment {python.said!r} does not exist"
+    # conda has environments in more places than can be checked without running it.
+    unsure = python.kind == "conda" and python.prefix is None
+    if unsure:
+        what = f"no conda environment {python.said!r} was found"
+    elif python.prefix is not None and python.prefix.exists:
+        what = f"{python.said} is not a {python.kind} environment: bin/activate is not there"
+    yield case.finding(
+        "environment-missing",
+        "warning" if unsure else "error",
+        what,
+        evidence=_said(case, python),
+        reason="the job activates it before anything else, and stops",
+        fix=_make(case, python),
+    )
+
+
+@rule("environment-broken")
+def _broken(case: Case) -> Iterator[Finding]:
+    python = case.around.python
+    if python is not None and python.home is not None and not python.home_exists:
+        yield case.finding(
+            "environment-broken",
+            "error",
+            f"the Python that created {python.said} was removed: {python.home}",
+            evidence=f"{_said(case, python)}; pyvenv.cfg says home = {python.home}",
+            reason="the environment's python is a link to it, and cannot start",
+            fix=f"rm -r {shell.quote(python.said)} && {_make(case, python)}",
+        )
+
+
+@rule("environment-lacks")
+def _packages(case: Case) -> Iterator[Finding]:
+    python = case.around.python
+    if python is None or python.packages is None or case.spec.container is not None:
+        return
+    needed = [*_PACKAGES] if case.spec.script is None else ["torch"]
+    needed += ["accelerate"] if case.spec.launcher == "accelerate" else []
+    needed += ["deepspeed"] if case.spec.sharding in ("zero2", "zero3") else []
+    lacking = [name for name in dict.fromkeys(needed) if name not in python.packages]
+    asked = {name: pair for name, pair in _asked(case).items() if pair[0] not in python.packages}
+    if not lacking and not asked:
+        return
+    ours = case.spec.script is None and any(name in _PACKAGES for name in lacking)
+    wanted = [name for name in lacking if not (ours and name in _PACKAGES)] + [
+        word for _, pip in asked.values() for word in pip.split()
+    ]
+    wanted = [case.around.requirement, *wanted] if ours else wanted
+    lacking += [module for module, _ in asked.values()]
+    said = "; ".join(
+        case.said("training", name, value=Arguments(case.spec).get(name)) for name in asked
+    )
+    fixes = [f"{_install(python)} {shell.join(tuple(dict.fromkeys(wanted)))}"] if wanted else []
+    fixes += [f"leave out {', '.join(asked)}"] if asked else []
+    # Modules may add packages through PYTHONPATH, and the imports of a custom script are unknown.
+    sure = not case.spec.modules and case.spec.script is None
+    yield case.finding(
+        "environment-lacks",
+        "error" if sure else "warning",
+        f"{python.said} lacks {', '.join(lacking)}",
+        evidence=f"{f'{said}; ' if said else ''}{_said(case, python)}; its site-packages",
+        reason=(
+            "the training fails at once with ModuleNotFoundError"
+            if len(asked) < len(lacking)
+            else "the training stops without it"
+        ),
+        fix="; or ".join(fixes),
+    )
+
+
+def _asked(case: Case) -> dict[str, tuple[str, str]]:
+    """Return the arguments that need an extra package, each with its module and its pip
+    requirement.
+    """
+    arguments = Arguments(case.spec)
+    if not arguments.ours or case.spec.template is not None:
+        return {}
+    found = {
+        name: next(filter(None, (known_arguments.needs(name, word) for word in words)), None)
+        for name in arguments.names
+        if (words := (arguments.get(name) or "").split())
+    }
+    return {name: pair for name, pair in found.items() if pair is not None}
+
+
+@rule("launcher-missing")
+def _launcher(case: Case) -> Iterator[Finding]:
+    spec, around = case.spec, case.around
+    if (
+        around.python is not None
+        or spec.modules
+        or spec.container is not None
+        or spec.before
+        or around.launcher_on_path is not None
+    ):
+        return
+    program = "python" if spec.launcher == "srun" else spec.launcher
+    yield case.finding(
+        "launcher-missing",
+        "warning",
+        f"the job names no environment, and {program} is not on PATH here",
+        evidence="no environment in the config; PATH of this shell, which sbatch hands to the job",
+        reason=f"the script stops: {program} is not on PATH",
+        fix=case.fix((("environment", "venv"), "DIRECTORY")),
+    )
+
+
+@rule("environment-architecture", on="cluster")
+def _architecture(case: Case) -> Iterator[Finding]:
+    fact, python = case.of_nodes("arch"), case.around.python
+    if fact is None or python is None:
+        return
+    fix = f"make it on one of these nodes: {case.srun('--pty bash')}, then: {_make(case, python)}"
+    if python.arch is not None and python.arch != fact.value:
+        yield case.finding(
+            "environment-architecture",
+            fact.severity,
+            f"{python.said} is built for {python.arch}, and the nodes are {fact.value}",
+            evidence=f"{_said(case, python)}; {fact.source}",
+            reason="its python cannot start there: Exec format error",
+            fix=fix,
+        )
+
+
+@rule("torch-build", on="cluster")
+def _torch(case: Case) -> Iterator[Finding]:
+    fact, python = case.of_nodes("vendor"), case.around.python
+    if python is None or python.torch is None or case.spec.container is not None:
+        return
+    if hardware.uses_cpu(case):
+        return
+    index = "https://download.pytorch.org/whl/"
+    install = f"{_install(python)} --force-reinstall torch --index-url {index}"
+    known = fact or Fact("cuda", "recalled", "the GPUs that most clusters have")
+    if python.torch == known.value or (fact is None and python.torch != "cpu"):
+        return
+    yield case.finding(
+        "torch-build",
+        known.severity,
+        f"the torch of {python.said} is built for {python.torch}, and the GPUs need {known.value}",
+        evidence=f"{_said(case, python)}, torch/version.py; {known.source}",
+        reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
+        fix=install + ("cu126" if known.value == "cuda" else "rocm6.4"),
+    )
+
+
+@rule("environment-slow")
+def _slow(case: Case) -> Iterator[Finding]:
+    python = case.around.python
+    prefix = python.prefix if python is not None else None
+    name, stored = (stored_on(case, prefix) if prefix is not None else None) or ("", None)
+    fact = case.fact(stored, "storage", name, "slow_for_environments")
+    if python is not None and fact is not None and fact.value.slow_for_environments:
+        yield case.finding(
+            "environment-slow",
+            "warning",
+            f"{python.said} is on {name}, and this site asks you to keep environments elsewhere",
+            evidence=f"{_said(case, python)}; {fact.source}",
+            reason=(
+                "thousands of small files on a parallel file system: every start takes minutes, for"
+                " others too"
+            ),
+            fix="put it into a container image: environment.container in config.yaml",
+        )
+
+
+@rule("module-purge")
+def _modules(case: Case) -> Iterator[Finding]:
+    fact = case.fact(case.profile.modules.never_purge or None, "modules", "never_purge")
+    if fact is not None and case.spec.module_start == "purge":
+        yield case.finding(
+            "module-purge",
+            fact.severity,
+            "the job starts with `module purge`, which breaks the modules of this site",
+            evidence=f"{case.said('environment', 'module_start', value='purge')}; {fact.source}",
+            reason="MODULEPATH is lost, and no `module load` after it works",
+            fix="remove module_start from the config",
+        )
+
+
+@rule("container-missing", "container-bind", "container-gpu")
+def _container(case: Case) -> Iterator[Finding]:
+    container, image = case.spec.container, case.around.image
+    if container is None:
+        return
+    said = case.said("environment", "container", value=container.image)
+    if image is not None and not image.exists:
+        yield case.finding(
+            "container-missing",
+            "error",
+            f"the image {container.image!r} does not exist",
+            evidence=said,
+            reason=f"{container.engine} stops without it",
+            fix=f"ls {shell.quote(image.parent)}",
+        )
+    for bind in case.around.binds:
+        if not bind.exists:
+            yield case.finding(
+                "container-bind",
+                "error",
+                f"there is no {bind.said!r} to bind into the container",
+                evidence=said,
+                reason=f"{container.engine} stops: mount source does not exist",
+                fix=f"mkdir -p {shell.quote(bind.path)}, or omit the bind",
+            )
+    fact = case.of_nodes("vendor")
+    wanted = {"cuda": "nv", "rocm": "rocm"}.get(fact.value) if fact is not None else None
+    asked = container.engine in ("apptainer", "singularity") and case.spec.gpus_per_node
+    if fact is not None and asked and not case.local and container.gpu != wanted:
+        yield case.finding(
+            "container-gpu",
+            fact.severity,
+            f"the container gets the GPU libraries {container.gpu!r}, and these nodes need"
+            f" {wanted!r}",
+            evidence=f"{said}; {fact.source}",
+            reason="torch sees no GPU inside the container",
+            fix=f"gpu_libraries: {wanted} in config.yaml under environment.container",
+        )
+
+
+#: Trackers of --report_to that need a server, and the variable that sets them offline, if any.
+_TRACKERS = {
+    "wandb": "WANDB_MODE: offline",
+    "comet_ml": "COMET_MODE: OFFLINE",
+    "neptune": None,
+    "clearml": None,
+    "swanlab": None,
+    "dagshub": None,
+    "codecarbon": None,
+    "azure_ml": None,
+}
+
+
+def _internet(case: Case, said: str) -> Fact[str] | None:
+    """Return the profile's fact about internet access on compute nodes, if its value is `said`."""
+    fact = case.fact(case.profile.internet.compute, "internet", "compute")
+    return fact if fact is not None and fact.value == said else None
+
+
+def _cut_off(case: Case) -> tuple[Level, str] | None:
+    """Return the level and the reason if the training has no network: the job's own settings, or
+    the site. None if it may have one.
+    """
+    if case.spec.offline:
+        return "error", f"{case.said('offline', value='true')} sets HF_HUB_OFFLINE=1"
+    internet = _internet(case, "no")
+    if internet is None or case.local:
+        return None
+    command = case.srun("curl -sI https://huggingface.co")
+    words = f"{internet.source}: compute nodes have no internet{confirm(internet, command)}"
+    return internet.severity, words
+
+
+@rule("hub-name")
+def _hub_names(case: Case) -> Iterator[Finding]:
+    cut = _cut_off(case)
+    around, arguments = case.around, Arguments(case.spec)
+    if (
+        cut is None or arguments.ours
+    ):  # reported as `model-folder` and `dataset-folder` for the built-in training
+        return
+    for what, option, found in (
+        ("model", "model_name_or_path", around.model),
+        ("dataset", "dataset_name", around.dataset),
+    ):
+        if found is None or found.cached or not is_hub_name(found.where):
+            continue
+        name = found.where.said
+        kind = " --repo-type dataset" if what == "dataset" else ""
+        yield case.finding(
+            "hub-name",
+            cut[0] if found.cached is False else "warning",
+            f"the {what} {name!r} is a name on the Hub, and not in the cache",
+            evidence=f"{case.said('training', option, value=name)}; {cut[1]}",
+            reason=(
+                "the training tries to fetch it, and stops: we couldn't connect to huggingface.co"
+            ),
+            fix=f"with internet access: hf download {shell.quote(name)}{kind}",
+        )
+
+
+@rule("offline-switch", on="cluster")
+def _switches(case: Case) -> Iterator[Finding]:
+    internet = _internet(case, "no")
+    if internet is not None and not case.spec.offline:
+        yield case.finding(
+            "offline-switch",
+            "warning",
+            "the network is left on, and compute nodes have no internet",
+            evidence=f"{case.said('offline', value='false')}; {internet.source}",
+            reason=(
+                "libraries wait for timeouts of minutes, on every process, before they use "
+                "what is local"
+            ),
+            fix=case.fix((("offline",), "true")),
+        )
+
+
+@rule("tracker-online", on="cluster")
+def _trackers(case: Case) -> Iterator[Finding]:
+    internet, env = _internet(case, "no"), dict(case.spec.env)
+    asked = (Arguments(case.spec).get("report_to") or "").replace(",", " ").split()
+    silent = {
+        "wandb": env.get("WANDB_MODE", "offline" if case.spec.offline else "online") != "online",
+        "comet_ml": env.get("COMET_MODE", "").lower() == "offline",
+    }
+    for name in asked if internet is not None else ():
+        if internet is None or name not in _TRACKERS or silent.get(name):
+            continue
+        variable = _TRACKERS[name]
+        yield case.finding(
+            "tracker-online",
+            internet.severity,
+            f"{name} logs to a server, and compute nodes have no internet access",
+            evidence=f"{case.said('training', 'report_to', value=name)}; {internet.source}",
+            reason="the training waits for the server when it starts, and stops or hangs",
+            fix=(
+                f"{variable} in config.yaml under environment.env"
+                if variable
+                else "report_to: tensorboard in config.yaml under training"
+            ),
+        )
+
+
+@rule("push-to-hub")
+def _push(case: Case) -> Iterator[Finding]:
+    cut = _cut_off(case)
+    if cut is not None and Arguments(case.spec).says("push_to_hub"):
+        yield case.finding(
+            "push-to-hub",
+            cut[0],
+            "the job pushes the model to the Hub, but has no internet access",
+            evidence=f"{case.said('training', 'push_to_hub', value='true')}; {cut[1]}",
+            reason="the training fails at its first save, or at its end",
+            fix=(
+                "push_to_hub: false under training in config.yaml; after the job, with "
+                "internet access: hf upload NAME DIRECTORY"
+            ),
+        )
+
+
+@rule("proxy-missing", on="cluster")
+def _proxy(case: Case) -> Iterator[Finding]:
+    internet, proxy = _internet(case, "proxy"), case.profile.internet.proxy
+    names = {name.lower() for name in (*dict(case.spec.env), *case.around.variables)}
+    if internet is not None and not case.spec.offline and "https_proxy" not in names:
+        yield case.finding(
+            "proxy-missing",
+            "warning",
+            "the network is left on, and compute nodes reach it through a proxy only",
+            evidence=f"{case.said('offline', value='false')}; {internet.source}",
+            reason="without https_proxy every download waits for a timeout and fails",
+            fix=(
+                f"https_proxy: {proxy or 'http://PROXY:PORT'} in config.yaml under environment.env"
+            ),
+        )
+
+
+#: The variable, or file, with the address of the webhook (hpctrain/runs/notify.py).
+WEBHOOK = "HPCTRAIN_WEBHOOK"
+
+
+@rule("secret-in-config")
+def _in_config(case: Case) -> Iterator[Finding]:
+    spec = case.spec
+    values: list[tuple[tuple[str, ...], str]] = [
+        *((("environment", "env", name), value) for name, value in spec.env),
+        *((("sbatch", name), value or "") for name, value in spec.sbatch),
+        *(
+            (("training", name), value)
+            for name, given in shell.options_of(spec.arguments).items()
+            for value in (given if isinstance(given, tuple) else (str(given),))
+        ),
+    ]
+    for path, value in values:
+        if not looks_secret(path[-1], value):
+            continue
+        owner = owner_of(value)
+        variable = path[-1] if path[0] == "environment" else "HF_TOKEN"
+        file = f"~/.{variable.lower()}"
+        yield case.finding(
+            "secret-in-config",
+            "error",
+            f"{path[-1]} holds what looks like a secret{f' ({owner})' if owner else ''}",
+            evidence=case.said(*path, value=f"{value[:3]}… ({len(value)} characters)"),
+            reason=(
+                "it would be in the script, which other users may read, and in Slurm's accounting"
+            ),
+            fix=(
+                f'umask 077; read -rs word && echo "$word" > {file}, then under environment.secrets'
+                f" in config.yaml: {variable}: {file}"
+            ),
+        )
+
+
+@rule("secret-missing", "secret-file-open")
+def _files(case: Case) -> Iterator[Finding]:
+    for secret in case.around.secrets:
+        file, webhook = secret.file, secret.name == WEBHOOK
+        key = ("notify", "webhook") if webhook else ("environment", "secrets", secret.name)
+        said = case.said(*key, value=file.said if file else "environment")
+        then = "sends no notification" if webhook else "stops"
+        write = f'read -rs word && echo "$word" > {shell.quote(file.path) if file else ""}'
+        problem = reason = fix = ""
+        if file is None and not secret.in_shell:
+            problem = f"the variable {secret.name} is not set in this shell"
+            reason = "the job takes it from the shell that submits, and there is none"
+            fix = f"read -rs {secret.name} && export {secret.name}"
+        elif file is not None and (not file.exists or file.is_dir):
+            problem = f"the file {file.said!r} for {secret.name} does not exist"
+            reason, fix = f"the job reads the secret from it, and {then}", f"umask 077; {write}"
+        elif file is not None and file.mode not in (0o400, 0o600):
+            yield case.finding(
+                "secret-file-open",
+                "error",
+                f"the file of {secret.name} has the mode {file.mode or 0:04o}, and must have 0600",
+                evidence=f"{said}; {file.path}",
+                reason=f"others may read it, so the job refuses it and {then}",
+                fix=f"chmod 600 {shell.quote(file.path)}",
+            )
+        elif file is not None and file.size == 0:
+            problem, fix = f"the file of {secret.name} is empty", write
+            reason = "the job would run with an empty secret"
+        if problem:
+            yield case.finding(
+                "secret-missing", "error", problem, evidence=said, reason=reason, fix=fix
+            )

@@ -1,0 +1,141 @@
+"""Runs the rules on a script: text to findings, and to the text with the safe repairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpctrain.checks.script import rules as _rules  # noqa: F401 - importing them registers them
+from hpctrain.checks.script.facts import LintFacts
+from hpctrain.checks.script.rule import RULES, Edit, LintRule, RuleHit
+from hpctrain.checks.script.rules.directives import placeholder_lines
+from hpctrain.finding import LEVELS, Finding
+from hpctrain.util import secrets
+
+#: Maximum hits per rule and file: thousands are an error of the program that wrote the script.
+MAX_HITS = 100
+_EVIDENCE = 100
+_IGNORE = re.compile(r"^([^\n#]*)#[ \t]*hpctrain:[ \t]*ignore=([\w,-]+)", re.MULTILINE)
+_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The text after the safe repairs, and the ids of the rules that changed it."""
+
+    text: str
+    ids: tuple[str, ...]
+
+
+def lint(text: str, file: str, slurm: str | None = None) -> list[Finding]:
+    """Return the problems of the script `text`, by severity, then by line.
+
+    Never raises, for any text.
+
+    Args:
+        text: of the script, with unchanged line endings.
+        file: its name in findings.
+        slurm: the version of Slurm that will run it; None: unknown.
+    """
+    hits = sorted(_hits(text, file, slurm), key=lambda item: (item[1].start, item[0].id))
+    found = [_finding(rule, hit, text, file) for rule, hit in hits]
+    return sorted(found, key=lambda one: LEVELS.index(one.level))
+
+
+def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Repair:
+    """Return `text` with all safe repairs; idempotent.
+
+    Args:
+        text: of the script.
+        file: its name.
+        ids: the rules that may change it; None for all.
+    """
+    done: list[str] = []
+    for _ in range(_PASSES):
+        edits: list[Edit] = []
+        for rule, hit in _hits(text, file):
+            if hit.edits and (ids is None or rule.id in ids):
+                edits += hit.edits
+                done.append(rule.id)
+        if not edits:
+            break
+        text = _edited(text, edits)
+    return Repair(text, tuple(sorted(set(done))))
+
+
+def _edited(text: str, edits: list[Edit]) -> str:
+    """Return `text` with `edits`; of two overlapping ones, the second waits for the next pass."""
+    pieces: list[str] = []
+    position = 0
+    for edit in sorted(set(edits), key=lambda item: (item.start, item.end)):
+        if edit.start >= position:
+            pieces += [text[position : edit.start], edit.text]
+            position = edit.end
+    return "".join([*pieces, text[position:]])
+
+
+def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[LintRule, RuleHit]]:
+    facts = LintFacts(text, file, slurm)
+    rules = [rule for rule in RULES.values() if facts.concerns(rule.since, rule.until)]
+    found = [(rule, hit) for rule in rules for hit in _of_rule(rule, facts)]
+    ignored = _ignored(text)
+    for line in placeholder_lines(text, facts.block.ends):
+        others = {rule.id for rule in RULES.values()} - {"template"}
+        ignored.setdefault(line, set()).update(others)
+    # Text after a syntax error may be misread.
+    unread = min((hit.start for rule, hit in found if rule.id == "unreadable-shell"), default=None)
+    for rule, hit in found:
+        if unread is not None and hit.start > max(unread, facts.block.ends):
+            continue
+        if not ignored or rule.id not in ignored.get(_line_of(text, hit), ()):
+            yield rule, hit
+
+
+def _of_rule(rule: LintRule, facts: LintFacts) -> Iterator[RuleHit]:
+    seen: set[int] = set()
+    for hit in rule.check(facts):
+        if hit.start not in seen:  # else the same place was found twice
+            seen.add(hit.start)
+            yield hit
+        if len(seen) >= (1 if rule.once else MAX_HITS):
+            return
+
+
+def _line_of(text: str, hit: RuleHit) -> int:
+    return text.count("\n", 0, hit.start) + 1
+
+
+def _finding(rule: LintRule, hit: RuleHit, text: str, file: str) -> Finding:
+    begin = text.rfind("\n", 0, hit.start) + 1
+    end = text.find("\n", begin)
+    evidence = text[begin : min(len(text) if end < 0 else end, begin + 4 * _EVIDENCE)]
+    evidence = _clean(evidence).strip()
+    return Finding(
+        id=rule.id,
+        level=hit.level or rule.level,
+        what=_clean(hit.what),
+        evidence=evidence if len(evidence) <= _EVIDENCE else evidence[: _EVIDENCE - 1] + "…",
+        reason=hit.reason or rule.reason,
+        fix=_clean(hit.fix),
+        file=file,
+        line=_line_of(text, hit),
+        column=hit.start - begin + 1,
+    )
+
+
+def _clean(text: str) -> str:
+    return "".join(
+        character if character.isprintable() else " " if character in "\t\n\r" else "?"
+        for character in secrets.redacted(text)
+    )
+
+
+def _ignored(text: str) -> dict[int, set[str]]:
+    """Return line number → ids suppressed by a comment on the line, or alone on the line above."""
+    found: dict[int, set[str]] = {}
+    for match in _IGNORE.finditer(text) if "hpctrain:" in text else ():
+        line = text.count("\n", 0, match.start()) + 1
+        for target in (line,) if match[1].strip() else (line, line + 1):
+            found.setdefault(target, set()).update(match[2].split(","))
+    return found

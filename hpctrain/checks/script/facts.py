@@ -1,0 +1,316 @@
+"""Facts about the job in a script's text: directives, commands and where they run, numbers of
+nodes, tasks and GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+from hpctrain.checks.script import calls
+from hpctrain.checks.script.calls import LauncherCall, SrunCall
+from hpctrain.checks.script.model import (
+    Argv,
+    Assignment,
+    Place,
+    Shell,
+    ShellWord,
+    SimpleCommand,
+    WordPiece,
+)
+from hpctrain.checks.script.reader import SourceText, read_shell
+from hpctrain.checks.script.shells import Shells, Variables
+from hpctrain.slurm.notations import directives, signals
+from hpctrain.util.text import integer
+
+_SHELL_LINE = re.compile(
+    r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(bash|sh|dash|zsh|ksh|ash)\b(.*)"
+)
+_GPU_COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,4})\Z", re.ASCII)
+_GRES_GPU = re.compile(
+    r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d{1,4}))?(?:\([^)]*\))?(?=,|$)",
+    re.ASCII,
+)
+#: Options that request GPUs, besides --gres.
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+_LAUNCHERS = re.compile(r"torchrun|accelerate|deepspeed|torch\.distributed")
+_TALKERS = ("echo", "export", "set", "module", "cd")
+#: With these directives, nodes and tasks per node do not determine the number of tasks.
+_OTHER_TASKS = ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-task")
+
+
+class LintFacts:
+    """All facts that the rules need, computed once per script; never raises."""
+
+    def __init__(self, text: str, file: str, slurm: str | None = None) -> None:
+        self.text, self.file = text, file
+        #: The version of the Slurm that will run it, as numbers; empty if unknown.
+        self.slurm = tuple(int(part) for part in re.findall(r"\d+", slurm or "")[:2])
+        self.block = directives.read_block(text)
+        self.options = {option.name: option for option in self.block.options}
+        self.is_batch = self.block.lines > 0
+        shell = _SHELL_LINE.match(text)
+        self.shebang = text.partition("\n")[0].rstrip("\r") if text.startswith("#!") else None
+        #: bash, sh, …; None for another language, of which only the directives are checked.
+        self.shell_name = shell[1] if shell else ("bash" if self.shebang is None else None)
+        self.shell_flags = shell[2] if shell else ""
+        self._places: dict[str, Place] = {}
+        #: The shell that runs the file.
+        self.batch = Shell("batch" if self.is_batch else "unknown")
+        if self.shell_name is not None and "\r\n" not in text:  # bash cannot read CRLF either
+            read_shell(SourceText(text), self.batch)
+        self._shells = Shells(self.batch, self._slurm_numbers())
+        #: The commands of the file, and of the shells inside it.
+        self.commands = sorted(
+            (command for shell in self._shells.all for command in shell.commands),
+            key=lambda item: item.start,
+        )
+
+    def concerns(self, since: str | None, until: str | None) -> bool:
+        """Whether a rule for these versions of Slurm may apply to this script."""
+        known, low, high = self.slurm, since or "0", until or "99"
+        return not known or tuple(map(int, low.split("."))) <= known < tuple(
+            map(int, high.split("."))
+        )
+
+    # Directives
+
+    def value(self, name: str) -> str | None:
+        """Return the value of the directive that applies, or None."""
+        option = self.options.get(name)
+        return option.value if option is not None else None
+
+    def count(self, name: str) -> int | None:
+        """Return a directive's value if it is an integer."""
+        return integer(self.value(name) or "")
+
+    @cached_property
+    def signal(self) -> signals.RequestedSignal | None:
+        """The signal that --signal requests."""
+        return signals.parse(self.value("signal") or "")
+
+    @property
+    def least_nodes(self) -> int:
+        """The minimum number of nodes that the directives allow; 0 if unknown."""
+        if self.block.hetjobs:
+            return 0
+        return integer((self.value("nodes") or "").partition("-")[0]) or 0
+
+    @cached_property
+    def nodes(self) -> int | None:
+        """The number of nodes, if the directives determine it."""
+        low, _, high = (self.value("nodes") or "").partition("-")
+        if self.value("nodelist") or high not in ("", low):
+            return None
+        return self.least_nodes or None
+
+    @property
+    def many_nodes(self) -> bool:
+        """Whether the job certainly has several nodes."""
+        return self.least_nodes > 1
+
+    @cached_property
+    def gpus_per_node(self) -> int | None:
+        """The GPUs per node, if the directives determine them."""
+        counts = {self.gres_gpus, _gpu_count(self.value("gpus-per-node"))} - {None}
+        if len(counts) == 1:
+            return counts.pop()
+        total = _gpu_count(self.value("gpus"))
+        if counts or total is None or not self.nodes or total % self.nodes:
+            return None
+        return total // self.nodes
+
+    @property
+    def gres_gpus(self) -> int | None:
+        """The GPUs that --gres requests; None if it requests none."""
+        found = _GRES_GPU.findall(self.value("gres") or "")
+        return sum(int(count or 1) for count in found) if found else None
+
+    @property
+    def asks_gpus(self) -> bool:
+        """Whether a directive requests GPUs."""
+        return self.gres_gpus is not None or any(name in self.options for name in GPU_OPTIONS)
+
+    def _slurm_numbers(self) -> dict[str, int]:
+        per_node = self.count("ntasks-per-node")
+        product = self.nodes * per_node if self.nodes and per_node else None
+        numbers = {
+            "SLURM_NNODES": self.nodes,
+            "SLURM_JOB_NUM_NODES": self.nodes,
+            "SLURM_GPUS_ON_NODE": self.gpus_per_node,
+            "SLURM_CPUS_PER_TASK": self.count("cpus-per-task"),
+            "SLURM_NTASKS_PER_NODE": per_node,
+            "SLURM_NTASKS": self.count("ntasks") or product,
+            "SLURM_GPUS_PER_NODE": _gpu_count(self.value("gpus-per-node")),
+            "SLURM_GPUS": _gpu_count(self.value("gpus")),
+        }
+        return {name: value for name, value in numbers.items() if value is not None}
+
+    # Commands
+
+    def argv(self, command: SimpleCommand) -> Argv:
+        """Return the words of `command` with known variables substituted."""
+        return self._shells.argv(command)
+
+    def variables_of(self, command: SimpleCommand) -> Variables:
+        """Return the variables of the shell that runs `command`."""
+        return self._shells.variables[command.shell]
+
+    def number(self, word: ShellWord | None, command: SimpleCommand) -> int | None:
+        """Return the integer value of `word` in `command`, if known."""
+        return self.variables_of(command).number(word)
+
+    def shown(self, command: SimpleCommand) -> str:
+        """Return a command as written."""
+        return self.text[command.start : command.end]
+
+    @cached_property
+    def by_name(self) -> dict[str, list[SimpleCommand]]:
+        """Commands by the name of their program; wrappers (time, exec) count as themselves."""
+        found: dict[str, list[SimpleCommand]] = {}
+        for command in self.commands:
+            if command.words:
+                found.setdefault(command.name, []).append(command)
+        return found
+
+    def named(self, *names: str) -> Iterator[SimpleCommand]:
+        """Yield the commands with these names, in text order for each name."""
+        for name in names:
+            yield from self.by_name.get(name, ())
+
+    def assigned(self, *names: str) -> Iterator[tuple[Assignment, SimpleCommand]]:
+        """Yield the assignments to `names` (all without names), including those before a command
+        and after `export`.
+        """
+        for command in self.commands:
+            for assignment in command.assignments:
+                if not names or assignment.name in names:
+                    yield assignment, command
+
+    def variables(self, *names: str) -> Iterator[tuple[WordPiece, SimpleCommand]]:
+        """Yield the expansions of the variables `names`, each with its command."""
+        if any(name in self.text for name in names):
+            for command in self.commands:
+                for part in command.expansions():
+                    if part.kind == "var" and part.text in names:
+                        yield part, command
+
+    # Where a command runs
+
+    def place(self, command: SimpleCommand) -> Place:
+        """Return where `command` runs; one in a function runs where the function is called."""
+        if self.runs_itself and command.shell.place == "batch":
+            return "unknown"
+        function = command.scope.inside("function")
+        return command.shell.place if function is None else self._function_place(function.name, ())
+
+    def _function_place(self, name: str, asked: tuple[str, ...]) -> Place:
+        if name in asked or len(asked) > 8:
+            return "unknown"
+        if name not in self._places:
+            places: set[Place] = set()
+            for caller in self.by_name.get(name, ()):
+                outer = caller.scope.inside("function")
+                inside = outer and self._function_place(outer.name, (*asked, name))
+                places.add(inside or caller.shell.place)
+            self._places[name] = places.pop() if len(places) == 1 else "unknown"
+        return self._places[name]
+
+    def place_of(self, part: WordPiece, command: SimpleCommand) -> Place:
+        """Return where the piece `part` of `command` is expanded."""
+        return part.place or self.place(command)
+
+    @cached_property
+    def runs_itself(self) -> bool:
+        """Whether srun starts this same script again, so that all of it also runs in tasks."""
+        return any(
+            part.kind == "var" and part.text in ("0", "BASH_SOURCE")
+            for command in self.by_name.get("srun", ())
+            for word in command.words
+            for part in word.parts
+        )
+
+    # Steps
+
+    @cached_property
+    def call_of(self) -> dict[SimpleCommand, SrunCall]:
+        """The srun calls, by command."""
+        found = {}
+        for command in self.commands:
+            call = calls.srun_call(self.argv(command).words)
+            if call is not None:
+                found[command] = call
+        return found
+
+    def started_by(self, command: SimpleCommand, call: SrunCall) -> str:
+        """Return the name of the program that an srun call starts, or an empty string."""
+        argv = self.argv(command).words
+        return argv[call.command].program if call.command < len(argv) else ""
+
+    @cached_property
+    def starts_shell(self) -> frozenset[SimpleCommand]:
+        """The commands whose arguments are read by another shell."""
+        return frozenset(one.via for one in self._shells.all if one.via is not None)
+
+    def starter(self, command: SimpleCommand) -> SimpleCommand:
+        """Return the srun command that is `command` or started its shell, else the outermost
+        command around it.
+        """
+        while command not in self.call_of and command.shell.via is not None:
+            command = command.shell.via
+        return command
+
+    def call_around(self, command: SimpleCommand) -> SrunCall | None:
+        """Return the srun call that is `command` or started its shell."""
+        return self.call_of.get(self.starter(command))
+
+    @cached_property
+    def launches(self) -> list[LauncherCall]:
+        """The calls of launchers."""
+        found = []
+        for command in self.commands if _LAUNCHERS.search(self.text) else ():
+            if command.words and command.name not in _TALKERS:
+                one = calls.launcher_call(command, self.argv(command), self.call_of.get(command))
+                if one is not None:
+                    one.call = one.call or self.call_around(command)
+                    found.append(one)
+        return found
+
+    def call_nodes(self, command: SimpleCommand, call: SrunCall | None) -> int | None:
+        """Return the number of nodes of a step, if known."""
+        if call is None:
+            return 1
+        if call.has("nodes"):
+            return self.number(call.options["nodes"], command)
+        return None if call.has("nodelist", "relative", "het-group") else self.nodes
+
+    def call_tasks(self, command: SimpleCommand, call: SrunCall) -> int | None:
+        """Return the number of tasks of a step, if known."""
+        if call.has("ntasks"):
+            return self.number(call.options["ntasks"], command)
+        nodes = self.call_nodes(command, call)
+        total, per_node = self.count("ntasks"), self.count("ntasks-per-node")
+        inherits = {"ntasks", "ntasks-per-node"} & set(self.options)
+        if call.has("ntasks-per-node"):
+            own = self.number(call.options["ntasks-per-node"], command)
+            if inherits and per_node != own:
+                return None
+            return nodes and own and nodes * own
+        if call.has("nodes") and not inherits:
+            return nodes
+        if total is not None:
+            return total
+        if any(name in self.options for name in _OTHER_TASKS):
+            return None
+        return nodes and nodes * (per_node if per_node is not None else 1)
+
+    def call_tasks_per_node(self, command: SimpleCommand, call: SrunCall) -> int | None:
+        """Return the tasks per node of a step, if known and even."""
+        nodes, tasks = self.call_nodes(command, call), self.call_tasks(command, call)
+        return tasks // nodes if nodes and tasks and tasks % nodes == 0 else None
+
+
+def _gpu_count(value: str | None) -> int | None:
+    match = _GPU_COUNT.match(value) if value else None
+    return int(match[1]) if match else None

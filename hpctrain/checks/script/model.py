@@ -1,0 +1,240 @@
+"""The reader's model of shell text.
+
+Offsets count characters of the whole file, from 0, also inside nested texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+#: Where a command runs: in the batch shell, in each srun task, or unknown.
+Place = Literal["batch", "task", "unknown"]
+#: Commands that assign in their arguments.
+DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+
+
+@dataclass(slots=True, eq=False)
+class WordPiece:
+    r"""A piece of a word.
+
+    Attributes:
+        kind: `text`, `var` ($X, ${X…}), `arith` ($((…))), `command` ($(…), `…`, <(…)).
+        text: for a text, its characters after quote removal; for a variable, its name; else the
+            content.
+        quote: empty, `'`, `"`, or `\\` for one escaped character.
+        raw: as written.
+        operand: the part after the name inside ${…}, such as `:-4`.
+        nested: pieces inside operand or arithmetic.
+        commands: the commands of a command substitution.
+        place: where it is expanded, if by an outer shell instead of the one that runs the command.
+    """
+
+    kind: Literal["text", "var", "arith", "command"]
+    text: str
+    quote: str
+    start: int
+    end: int
+    raw: str = ""
+    operand: str = ""
+    nested: tuple[WordPiece, ...] = ()
+    commands: tuple[SimpleCommand, ...] = ()
+    place: Place | None = None
+
+    def walk(self) -> Iterator[WordPiece]:
+        """Yield this piece and its nested pieces, except those of nested commands; they are expanded
+        where it is.
+        """
+        yield self
+        for piece in self.nested:
+            yield from (piece if piece.place else replace(piece, place=self.place)).walk()
+
+
+@dataclass(slots=True, eq=False)
+class ShellWord:
+    """One word of a command; `text` is its value after quote removal, with expansions as written."""
+
+    text: str
+    start: int
+    end: int
+    parts: tuple[WordPiece, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[WordPiece], start: int, end: int) -> ShellWord:
+        """Return the word that consists of `parts`."""
+        shown = "".join(part.text if part.kind == "text" else part.raw for part in parts)
+        return cls(shown, start, end, tuple(parts))
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it contains no expansion."""
+        return all(part.kind == "text" for part in self.parts)
+
+    @property
+    def program(self) -> str:
+        """The name of the program without its directory."""
+        return self.text.rpartition("/")[2]
+
+    @property
+    def whole_variable(self) -> WordPiece | None:
+        """The expansion `$X`, `${X}` or `${X[@]}` if the word consists of only that."""
+        first = self.parts[0] if len(self.parts) == 1 else None
+        if first is not None and first.kind == "var" and first.operand in ("", "[@]", "[*]"):
+            return first
+        return None
+
+    def expansions(self) -> Iterator[WordPiece]:
+        """Yield all expansions, including nested ones."""
+        for part in self.parts:
+            if part.kind != "text":
+                yield from part.walk()
+
+
+@dataclass(slots=True, eq=False)
+class Assignment:
+    """`NAME=value`, `NAME+=value` or `NAME=(…)`; `array` is None unless a list is assigned."""
+
+    name: str
+    word: ShellWord
+    append: bool
+    array: list[ShellWord] | None
+    start: int
+
+
+@dataclass(slots=True, eq=False)
+class Redirect:
+    """`>file`, `2>&1`, `<<<word`; heredocs are in `SimpleCommand.heredocs`."""
+
+    operator: str
+    target: ShellWord
+
+
+@dataclass(slots=True, eq=False)
+class Heredoc:
+    """A heredoc: its body, with the expansions in it unless its delimiter is quoted."""
+
+    start: int
+    end: int = 0
+    text: str = ""
+    parts: tuple[WordPiece, ...] = ()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Element:
+    """An element of a list of commands; `&` follows it if it is in the `background`."""
+
+    background: bool = False
+    pipe_next: Element | None = None
+    pipe_prev: Element | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Scope(Element):
+    """The context of a command: the file, a compound command, a function, a substitution."""
+
+    kind: str
+    parent: Scope | None
+    start: int
+    name: str = ""
+    depth: int = 0
+    expects_pattern: bool = False
+
+    def chain(self) -> Iterator[Scope]:
+        """Yield this scope and the enclosing ones, up to the file's."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def inside(self, *kinds: str) -> Scope | None:
+        """Return the innermost scope of one of `kinds`, this one included."""
+        return next((scope for scope in self.chain() if scope.kind in kinds), None)
+
+
+@dataclass(slots=True, eq=False)
+class Shell:
+    """A shell with the content of its text: the batch shell, or one that it starts.
+
+    Attributes:
+        via: the command that starts it.
+        commands: simple commands, in the order of their ends.
+        functions: names of the functions that it defines.
+        comments: offsets of comments that begin like a directive.
+        problems: offset and description of syntax errors, and whether bash stops there, or only
+            warns.
+    """
+
+    place: Place
+    via: SimpleCommand | None = None
+    depth: int = 0
+    commands: list[SimpleCommand] = field(default_factory=list)
+    functions: set[str] = field(default_factory=set)
+    comments: list[int] = field(default_factory=list)
+    problems: list[tuple[int, str, bool]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class SimpleCommand(Element):
+    """A simple command; `after` is the operator that ends it, `conditional`: it follows `&&` or
+    `||`.
+    """
+
+    start: int
+    scope: Scope
+    shell: Shell
+    end: int = 0
+    words: list[ShellWord] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
+    redirects: list[Redirect] = field(default_factory=list)
+    heredocs: list[Heredoc] = field(default_factory=list)
+    conditional: bool = False
+    after: str = ""
+
+    @property
+    def name(self) -> str:
+        """The program without its directory, or an empty string if it is not literal."""
+        return self.words[0].program if self.words and self.words[0].is_literal else ""
+
+    @property
+    def declares(self) -> bool:
+        """Whether it is `export` or similar, which assign in their arguments."""
+        return bool(self.words) and self.words[0].text in DECLARING
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it, or an enclosing scope, is followed by `&`."""
+        return self.background or any(scope.background for scope in self.scope.chain())
+
+    def has(self, *arguments: str) -> bool:
+        """Whether one of `arguments` is among its words."""
+        return any(word.text in arguments for word in self.words[1:])
+
+    def all_words(self) -> Iterator[ShellWord]:
+        """Yield words, assigned values and redirection targets."""
+        for assignment in self.assignments:
+            if assignment.array is not None:
+                yield from assignment.array
+            elif not self.declares:
+                yield assignment.word
+        yield from self.words
+        for redirect in self.redirects:
+            yield redirect.target
+
+    def expansions(self) -> Iterator[WordPiece]:
+        """Yield all expansions in its words and unquoted heredocs."""
+        for word in self.all_words():
+            yield from word.expansions()
+        for heredoc in self.heredocs:
+            for part in heredoc.parts:
+                yield from part.walk()
+
+
+@dataclass(slots=True)
+class Argv:
+    """The words of a command with variables substituted; `complete` is False if some words are
+    unknown.
+    """
+
+    words: list[ShellWord] = field(default_factory=list)
+    complete: bool = True

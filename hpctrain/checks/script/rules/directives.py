@@ -1,0 +1,819 @@
+"""Rules about `#SBATCH` lines: what sbatch reads, silently treats as a comment, or refuses, and
+what the directives request.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
+from hpctrain.checks.script.model import ShellWord, SimpleCommand
+from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rules.common import DASHES, is_ours, works
+from hpctrain.finding import Level
+from hpctrain.slurm.notations import directives, options, signals
+from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
+from hpctrain.util import shell
+
+_OPT = "src/sbatch/opt.c"
+_EXPANSION = re.compile(r"\$[\w{(@]|`", re.ASCII)
+_LOOKS_LIKE = re.compile(
+    r"^([ \t]*)#([ \t]*)([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE
+)
+_PLACEHOLDER_LINE = re.compile(r"\s*(?:\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)")
+#: Options whose values sbatch accumulates (tested with 22.05); for all others the last applies.
+_ADDED_UP = frozenset({"mail-type", "verbose"})
+_TIME = re.compile(
+    r"(?:\d+(?:-\d*(?::\d+){0,2})?|\d+:\d+(?::\d+)?|infinite|unlimited|-1)\Z",
+    re.IGNORECASE | re.ASCII,
+)
+_MEMORY = re.compile(r"\d+\s*(?:[KMGTP](?:i?B)?)?\Z", re.IGNORECASE | re.ASCII)
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+_LOG_NAMES = {"SLURM_JOB_NAME": "%x"}
+_OWN_FILE = re.compile(r"%\d*[ajJr]")
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+@rule(
+    "dos-line-ends",
+    "error",
+    "sbatch refuses a script with DOS line breaks, and bash takes the carriage return for a part of"
+    " the last word.",
+    _OPT,
+    fixes=True,
+)
+def dos_line_ends(facts: LintFacts) -> Hits:
+    ends = [match.start() for match in re.finditer("\r\n", facts.text)]
+    if ends:
+        # With mixed line endings, a carriage return may be data.
+        safe = len(ends) == facts.text.count("\n")
+        yield RuleHit(
+            ends[0],
+            f"{len(ends)} lines end with a carriage return",
+            f"sed -i 's/\\r$//' {shell.quote(facts.file)}",
+            edits=[Edit(end, end + 1, "") for end in ends] if safe else (),
+        )
+
+
+@rule(
+    "no-shebang",
+    "error",
+    "sbatch refuses a script whose first line does not begin with #!.",
+    _OPT,
+)
+def no_shebang(facts: LintFacts) -> Hits:
+    helper = facts.file.endswith((".sh", ".bash", ".inc")) and not facts.is_batch
+    if facts.shebang is None and not helper:
+        what = "the first line names no interpreter"
+        if facts.text.startswith("\ufeff"):
+            what = "a byte order mark before the first line"
+        yield RuleHit(0, what, "write as the first line: #!/bin/bash")
+
+
+@rule(
+    "unreadable-shell",
+    "error",
+    "bash stops with a syntax error when it gets there, after the job has waited in the queue.",
+    "bash(1)",
+)
+def unreadable_shell(facts: LintFacts) -> Hits:
+    for start, what, fatal in sorted(facts.batch.problems)[:1]:
+        fix = f"bash -n {shell.quote(facts.file)}"
+        warned = "bash warns, and takes the rest of the file for the text of the heredoc."
+        yield RuleHit(start, what, fix) if fatal else RuleHit(start, what, fix, "warning", warned)
+
+
+# ---- lines that sbatch does not read -------------------------------------------------------------
+
+
+@rule(
+    "directive-after-command",
+    "error",
+    "sbatch stops reading at the first line that is neither blank nor a comment, "
+    "and silently ignores this one.",
+    "sbatch(1); src/sbatch/opt.c",
+)
+def directive_after_command(facts: LintFacts) -> Hits:
+    if _PLACEHOLDER_LINE.match(facts.text, facts.block.ends):
+        return  # a template: the placeholder may become directives
+    for start in facts.batch.comments:
+        alone = facts.text[start - 1 : start] in ("", "\n")
+        rest = facts.text[start + 7 : start + 9]
+        is_option = rest[:1] == "-" or rest.strip().startswith("-")
+        late = start >= facts.block.ends and facts.text.startswith("#SBATCH", start)
+        if late and alone and is_option:
+            yield RuleHit(
+                start,
+                "a directive after the first command",
+                "move the line above the first command",
+            )
+
+
+def _comments(facts: LintFacts) -> Iterator[tuple[int, str, str, str, Edit]]:
+    """Yield the comments that look like directives: offset, the text before the #, the text between
+    it and the word, the word, and the edit that makes it a directive.
+    """
+    for match in _LOOKS_LIKE.finditer(facts.text, 0, facts.block.ends):
+        edit = Edit(match.start(), match.end(3), "#SBATCH")
+        yield match.start(), match[1], match[2], match[3], edit
+
+
+_AT_THE_BEGINNING = "write #SBATCH at the beginning of the line"
+
+
+@rule(
+    "directive-indented",
+    "error",
+    "sbatch reads directives in the first column only, and treats this line as a comment.",
+    _OPT,
+    fixes=True,
+)
+def directive_indented(facts: LintFacts) -> Hits:
+    for start, indent, blank, word, edit in _comments(facts):
+        if word == "SBATCH" and indent and not blank:
+            yield RuleHit(
+                start,
+                "a directive that does not begin in the first column",
+                _AT_THE_BEGINNING,
+                edits=[edit],
+            )
+
+
+@rule(
+    "directive-case",
+    "error",
+    "sbatch reads #SBATCH in upper case only, and treats this line as a comment.",
+    _OPT,
+    fixes=True,
+)
+def directive_case(facts: LintFacts) -> Hits:
+    for start, _, blank, word, edit in _comments(facts):
+        if word.upper() == "SBATCH" != word and not blank and not _is_usage(facts, start):
+            yield RuleHit(
+                start, f"{f'#{blank}{word}'!r} is a comment", _AT_THE_BEGINNING, edits=[edit]
+            )
+
+
+def _is_usage(facts: LintFacts, start: int) -> bool:
+    """Whether the comment is an sbatch command line, which contains a script: then not all words
+    are options.
+    """
+    line = facts.text[start:].partition("\n")[0].lstrip()
+    flaws = directives.read_block(f"#!/bin/sh\n#SBATCH{line[7:]}\n").flaws
+    return any(flaw.kind == "not-an-option" for flaw in flaws)
+
+
+@rule(
+    "directive-misspelt",
+    "error",
+    "sbatch treats the line as a comment.",
+    _OPT,
+)
+def directive_misspelt(facts: LintFacts) -> Hits:
+    for command in facts.named("SBATCH"):
+        yield RuleHit(command.start, "'SBATCH' without a # is a command", _AT_THE_BEGINNING)
+    for start, _, blank, word, _edit in _comments(facts):
+        similar = difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
+        close = similar or sorted(word) == sorted("SBATCH")
+        if word != "SBATCH" and word.isupper() and not blank and close:
+            yield RuleHit(start, f"'#{word}' is a comment", _AT_THE_BEGINNING)
+
+
+# ---- what sbatch refuses, or reads differently than it looks -------------------------------------
+
+
+def _flaws(facts: LintFacts, kind: str) -> Iterator[DirectiveFlaw]:
+    return (flaw for flaw in facts.block.flaws if flaw.kind == kind)
+
+
+@rule(
+    "directive-variable",
+    "error",
+    "sbatch does not expand variables in #SBATCH lines.",
+    "sbatch(1) DESCRIPTION",
+)
+def directive_variable(facts: LintFacts) -> Hits:
+    for option in facts.block.options:
+        free_text = option.name in ("comment", "wrap")
+        if free_text or not _EXPANSION.search(option.value or ""):
+            continue
+        fix = f"write the value itself, or give it to sbatch: sbatch {option.written} …"
+        if option.name in ("output", "error", "input"):
+            fix = (
+                "use Slurm's patterns: %u is the user, %j the job id, %x the job name; write other"
+                " paths out"
+            )
+        what = f"{option.written} holds {option.value!r}, unexpanded"
+        level: Level = "warning" if option.name == "job-name" else "error"
+        yield RuleHit(option.start, what, fix, level)
+
+
+@rule(
+    "directive-continued",
+    "error",
+    "sbatch joins no lines: the next line is the script's first command, and all "
+    "directives after it are ignored.",
+    _OPT,
+)
+def directive_continued(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "directive-continued"):
+        following = facts.text[flaw.start + 2 :].partition("\n")[0]
+        if following.startswith("#"):
+            yield RuleHit(
+                flaw.start,
+                "a backslash at the end of a directive does nothing",
+                "remove it",
+                "note",
+                "sbatch joins no lines; here the next one is a directive of its own, so nothing is"
+                " lost.",
+            )
+        else:
+            yield RuleHit(
+                flaw.start,
+                "a directive is not continued by a backslash",
+                f"write: #SBATCH {following.strip()}",
+            )
+
+
+@rule(
+    "directive-hash",
+    "warning",
+    "an unquoted # begins a comment, also in the middle of a word.",
+    _OPT,
+)
+def directive_hash(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "directive-hash"):
+        yield RuleHit(
+            flaw.start,
+            f"the value is cut at #: {flaw.text!r} is what sbatch reads",
+            "put the value in double quotes",
+        )
+
+
+@rule(
+    "directive-quote",
+    "error",
+    "sbatch ends with: Unmatched quote.",
+    _OPT,
+)
+def directive_quote(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "directive-quote"):
+        yield RuleHit(
+            flaw.start,
+            f"the quote {flaw.hint} is not closed",
+            f"close it with {flaw.hint}, or remove it",
+        )
+
+
+def _near_option(flaw: DirectiveFlaw) -> str | None:
+    name = flaw.text.lower().replace("_", "-")
+    if name in options.OTHER_NAMES:
+        return options.OTHER_NAMES[name]
+    return next(iter(difflib.get_close_matches(name, options.SBATCH, n=1, cutoff=0.8)), None)
+
+
+def _unknown_options(facts: LintFacts) -> Iterator[DirectiveFlaw]:
+    for flaw in _flaws(facts, "unknown-option"):
+        if flaw.text.lower().replace("_", "-") not in options.PLUGINS:
+            yield flaw
+
+
+@rule(
+    "unknown-option",
+    "error",
+    "sbatch refuses the script: unrecognized option.",
+    "sbatch(1)",
+)
+def unknown_option(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "unknown-letter"):
+        yield RuleHit(flaw.start, f"sbatch has no option -{flaw.text}", "sbatch --help")
+    for flaw in _unknown_options(facts):
+        near = _near_option(flaw)
+        if near is not None:
+            yield RuleHit(
+                flaw.start,
+                f"sbatch has no option --{flaw.text}; did you mean --{near}?",
+                f"write: --{near}",
+            )
+
+
+@rule(
+    "site-option",
+    "note",
+    "only a site's plugin can know it, and on any other cluster sbatch refuses the script.",
+    "spank(7)",
+)
+def site_option(facts: LintFacts) -> Hits:
+    for flaw in _unknown_options(facts):
+        if _near_option(flaw) is None:
+            yield RuleHit(
+                flaw.start,
+                f"--{flaw.text} is not an option of sbatch itself",
+                "sbatch --help (it lists a site's own options last)",
+            )
+
+
+@rule(
+    "not-an-option",
+    "error",
+    "sbatch refuses the script: Invalid directive found in batch script.",
+    _OPT,
+)
+def not_an_option(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "not-an-option"):
+        what = f"{flaw.text!r} is not an option"
+        fix = "write options as --name=value, and quote values with spaces"
+        if flaw.text[:1] in DASHES:
+            what = f"{flaw.text!r} begins with a typographic dash"
+            fix = f"write: --{flaw.text.lstrip(DASHES + '-')}"
+        yield RuleHit(flaw.start, what, fix)
+
+
+@rule(
+    "blank-around-equals",
+    "error",
+    "sbatch reads = as the value, and the next word as an invalid directive.",
+    _OPT,
+    fixes=True,
+)
+def blank_around_equals(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "blank-around-equals"):
+        match = re.compile(r"(--[\w-]+)[ \t]+=[ \t]+").match(facts.text, flaw.start)
+        edits = [Edit(match.start(), match.end(), f"{match[1]}=")] if match and flaw.hint else ()
+        yield RuleHit(
+            flaw.start,
+            f"{flaw.text} is separated from its =",
+            f"write: {flaw.text}={flaw.hint}",
+            edits=edits,
+        )
+
+
+@rule(
+    "short-option-equals",
+    "error",
+    "the = becomes part of the value, which sbatch refuses or uses unchanged.",
+    "getopt(3)",
+    fixes=True,
+)
+def short_option_equals(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "short-option-equals"):
+        at = facts.text.find("=", flaw.start)
+        yield RuleHit(
+            flaw.start,
+            f"{flaw.text}: the value begins with =",
+            f"write: {flaw.hint}",
+            edits=[Edit(at, at + 1, " ")],
+        )
+
+
+@rule(
+    "option-without-value",
+    "error",
+    "sbatch refuses the script: option requires an argument.",
+    "sbatch(1)",
+)
+def option_without_value(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "option-without-value"):
+        yield RuleHit(
+            flaw.start,
+            f"{flaw.text} needs a value",
+            f"write: {flaw.text}{'=' if flaw.text[1] == '-' else ' '}VALUE",
+        )
+
+
+@rule(
+    "flag-with-value",
+    "error",
+    "sbatch refuses the script: option doesn't allow an argument.",
+    "sbatch(1)",
+)
+def flag_with_value(facts: LintFacts) -> Hits:
+    for flaw in _flaws(facts, "flag-with-value"):
+        yield RuleHit(flaw.start, f"{flaw.hint} accepts no value", f"write: {flaw.hint}")
+
+
+@rule(
+    "directive-twice",
+    "warning",
+    "the last one silently overrides the others.",
+    "sbatch(1)",
+)
+def directive_twice(facts: LintFacts) -> Hits:
+    every = facts.block.options
+    for begin, end in itertools.pairwise([*facts.block.component_starts, len(every)]):
+        seen: dict[str, Directive] = {}
+        for option in every[begin:end]:
+            first = seen.get(option.name, option)
+            if option.name not in _ADDED_UP and first.value != option.value:
+                yield RuleHit(
+                    option.start,
+                    f"--{option.name} is {option.value!r} here and {first.value!r} in line"
+                    f" {first.line}",
+                    f"keep one of the two lines, {first.line} or {option.line}",
+                )
+            seen[option.name] = option
+
+
+_PLACEHOLDER = re.compile(
+    r"^#SBATCH[ \t][^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%)",
+    re.MULTILINE,
+)
+
+
+@rule(
+    "template",
+    "note",
+    "sbatch uses the placeholder as the value; lines that contain one are not checked.",
+    "sbatch(1)",
+)
+def template(facts: LintFacts) -> Hits:
+    match = _PLACEHOLDER.search(facts.text, 0, facts.block.ends)
+    if match is not None:
+        yield RuleHit(
+            match.start(),
+            f"the directives hold placeholders, such as {match[1]}",
+            f"replace {match[1]} by the value",
+        )
+
+
+def placeholder_lines(text: str, block_ends: int) -> set[int]:
+    """Return the line numbers of directives with a placeholder."""
+    found = _PLACEHOLDER.finditer(text, 0, block_ends)
+    return {text.count("\n", 0, match.start()) + 1 for match in found}
+
+
+# ---- GPUs, memory, tasks -------------------------------------------------------------------------
+
+
+@rule(
+    "two-gpu-dialects",
+    "error",
+    "Slurm 26.05 refuses the two together; earlier versions accept them.",
+    "Slurm commit 1a2bc58796",
+    since="26.05",
+)
+def two_gpu_dialects(facts: LintFacts) -> Hits:
+    gres, per_node = facts.options.get("gres"), facts.options.get("gpus-per-node")
+    if gres and per_node and facts.gres_gpus is not None and not facts.block.hetjobs:
+        yield RuleHit(
+            gres.start,
+            f"both --gres={gres.value} and --gpus-per-node={per_node.value}",
+            "keep one of the two, best --gpus-per-node (it also sets SLURM_GPUS_PER_NODE)",
+            "error" if facts.slurm else "warning",
+        )
+
+
+@rule(
+    "gpu-value",
+    "error",
+    "Slurm refuses the request, or waits for GPUs of a type that no node has.",
+    "sbatch(1) --gres, --gpus",
+)
+def gpu_value(facts: LintFacts) -> Hits:
+    gres = facts.value("gres") or ""
+    if re.search(r"\bgpu=\d", gres):
+        what = f"--gres={gres} has = where Slurm needs a colon"
+        good = gres.replace("gpu=", "gpu:")
+        yield RuleHit(facts.options["gres"].start, what, f"write: --gres={good}")
+    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
+        value = facts.value(name) or ""
+        if value.startswith("gpu:"):
+            yield RuleHit(
+                facts.options[name].start,
+                f"--{name}={value} requests GPUs of the type 'gpu'",
+                f"write: --{name}={value[4:]}",
+            )
+
+
+@rule(
+    "gpus-is-total",
+    "warning",
+    "the nodes may get different numbers of GPUs, and a launcher needs the same on each.",
+    "sbatch(1) --gpus",
+)
+def gpus_is_total(facts: LintFacts) -> Hits:
+    total = facts.options.get("gpus")
+    others = {"gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"}
+    told = others & set(facts.options) or facts.gres_gpus is not None
+    if total and facts.many_nodes and not told:
+        nodes = facts.value("nodes")
+        yield RuleHit(
+            total.start,
+            f"--gpus={total.value} is the total of {nodes} nodes, spread as Slurm likes",
+            "write: --gpus-per-node=N",
+        )
+
+
+@rule(
+    "gpus-per-task-hides",
+    "error",
+    "it binds each task to its own GPUs, which then count from 0, so that an index above them names"
+    " no device.",
+    "sbatch(1) --gpus-per-task, --tres-bind",
+)
+def gpus_per_task_hides(facts: LintFacts) -> Hits:
+    bound = "none" not in (facts.value("gpu-bind") or "")
+    shares = re.search(r"allow-task-sharing|--gpu-bind[= ]none", facts.text)
+    if "gpus-per-task" not in facts.options or shares or not bound:
+        return
+    count = facts.count("gpus-per-task")
+    for launch in facts.launches:
+        processes = facts.number(launch.option("nproc_per_node"), launch.command)
+        if count and processes and processes > count:
+            yield RuleHit(
+                launch.at.start,
+                f"{processes} processes in a task that sees {count} of the GPUs",
+                "ask with --gpus-per-node=N and --ntasks-per-node=1",
+            )
+    tasks = facts.count("ntasks")
+    several = tasks is not None and facts.nodes is not None and tasks > facts.nodes
+    several = several or (facts.count("ntasks-per-node") or 0) > 1
+    for assignment, command in facts.assigned("LOCAL_RANK") if several else ():
+        counts = any(part.text == "SLURM_LOCALID" for part in assignment.word.expansions())
+        if counts and facts.place(command) == "task":
+            yield RuleHit(
+                assignment.start,
+                "LOCAL_RANK counts GPUs that --gpus-per-task hides",
+                "ask with --gpus-per-node=N, or set LOCAL_RANK=0",
+                "warning",
+            )
+
+
+_CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket")
+
+
+@rule(
+    "gpu-without-cores",
+    "note",
+    "without --cpus-per-task a task gets one core, unless the partition has a default; data loaders"
+    " then starve the GPUs.",
+    "sbatch(1) --cpus-per-task; slurm.conf(5) DefCpuPerGPU",
+)
+def gpu_without_cores(facts: LintFacts) -> Hits:
+    told = any(name in facts.options for name in _CORES) or facts.block.hetjobs
+    tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
+    meant = tasks > (facts.gpus_per_node or 1)  # as cores
+    if facts.asks_gpus and not told and not meant and not is_ours(facts):
+        asked = (option for option in facts.block.options if option.name in (*GPU_OPTIONS, "gres"))
+        yield RuleHit(
+            next(asked).start,
+            "the job requests GPUs and no cores for them",
+            "add: #SBATCH --cpus-per-task=8",
+        )
+
+
+@rule(
+    "gpu-partition-without-gpus",
+    "warning",
+    "a job in a partition of GPU nodes gets the GPUs that it requests, so that without a request"
+    " its programs see none, unless the site gives whole nodes.",
+    "sbatch(1) --gpus; slurm.conf(5) GresTypes",
+)
+def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
+    partition = facts.options.get("partition")
+    named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
+    told = facts.asks_gpus or {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
+    steps = any(call.has("gres", *GPU_OPTIONS) for call in facts.call_of.values())
+    # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
+    if not named or told or steps or is_ours(facts):
+        return
+    if partition and any(map(works, facts.commands)):
+        yield RuleHit(
+            partition.start,
+            f"--partition={partition.value} and no GPU directive",
+            "add: #SBATCH --gpus-per-node=1",
+        )
+
+
+@rule(
+    "exclusive-without-gpus",
+    "warning",
+    "the job gets the GPUs of the node but its steps do not: they get what was requested.",
+    "srun(1) --exclusive",
+)
+def exclusive_without_gpus(facts: LintFacts) -> Hits:
+    option = facts.options.get("exclusive")
+    trains = bool(facts.launches) or re.search(r"nccl|cuda|vllm", facts.text, re.IGNORECASE)
+    told = facts.asks_gpus or facts.block.hetjobs or is_ours(facts)
+    if option is None or option.value or told or not trains:
+        return
+    if any(not call.has("gres", *GPU_OPTIONS) for call in facts.call_of.values()):
+        yield RuleHit(
+            option.start,
+            "--exclusive without a GPU directive, and srun starts a step",
+            "add: #SBATCH --gpus-per-node=N",
+        )
+
+
+@rule(
+    "mem-twice",
+    "error",
+    "sbatch refuses it: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.",
+    "sbatch(1) --mem",
+)
+def mem_twice(facts: LintFacts) -> Hits:
+    memory = [facts.options[name] for name in _MEMORY_OPTIONS if name in facts.options]
+    if len(memory) > 1 and not facts.block.hetjobs:
+        names = " and ".join(f"--{option.name}" for option in memory)
+        start = max(option.start for option in memory)
+        yield RuleHit(start, f"{names} are mutually exclusive", "keep one of them")
+
+
+@rule(
+    "cpus-per-gpu-and-task",
+    "error",
+    "sbatch refuses it: --cpus-per-gpu is mutually exclusive with --cpus-per-task.",
+    "sbatch(1) --cpus-per-gpu",
+)
+def cpus_per_gpu_and_task(facts: LintFacts) -> Hits:
+    gpu, task = facts.options.get("cpus-per-gpu"), facts.options.get("cpus-per-task")
+    if gpu and task and not facts.block.hetjobs:
+        yield RuleHit(
+            max(gpu.start, task.start),
+            "--cpus-per-gpu and --cpus-per-task are mutually exclusive",
+            "keep one of them",
+        )
+
+
+@rule(
+    "ntasks-and-per-node",
+    "warning",
+    "together with --ntasks, --ntasks-per-node is only a maximum; more tasks than fit are refused.",
+    "sbatch(1) --ntasks-per-node",
+)
+def ntasks_and_per_node(facts: LintFacts) -> Hits:
+    tasks, per_node, nodes = facts.count("ntasks"), facts.count("ntasks-per-node"), facts.nodes
+    if tasks and per_node and nodes and tasks != nodes * per_node:
+        product = nodes * per_node
+        what = f"--ntasks={tasks}, but {nodes} nodes x {per_node} tasks are {product}"
+        level: Level = "error" if tasks > product else "warning"
+        yield RuleHit(facts.options["ntasks"].start, what, "remove --ntasks", level)
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
+    for option in facts.block.options:
+        value = option.value or ""
+        if option.name in names and value and not set("$`") & set(value) and value[0] != "=":
+            yield option, value
+
+
+@rule(
+    "invalid-time",
+    "error",
+    "sbatch refuses it: Invalid --time specification; it takes MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM"
+    " and D-HH:MM:SS.",
+    "sbatch(1) --time",
+)
+def invalid_time(facts: LintFacts) -> Hits:
+    for option, value in _values(facts, "time", "time-min"):
+        if not _TIME.match(value):
+            yield RuleHit(
+                option.start,
+                f"{option.written} cannot be {value!r}",
+                "write: --time=HH:MM:SS, or D-HH:MM:SS",
+            )
+
+
+@rule(
+    "invalid-mem",
+    "error",
+    "sbatch refuses it: Invalid --mem specification; it takes a whole number and K, M, G or T.",
+    "sbatch(1) --mem",
+)
+def invalid_mem(facts: LintFacts) -> Hits:
+    for option, value in _values(facts, *_MEMORY_OPTIONS):
+        if not _MEMORY.match(value):
+            yield RuleHit(
+                option.start,
+                f"{option.written} cannot be {value!r}",
+                f"write a whole number with K, M, G or T: --{option.name}=64G",
+            )
+
+
+@rule(
+    "invalid-signal",
+    "error",
+    "sbatch refuses it: Invalid --signal specification; the time is 0 to 65535 seconds.",
+    "sbatch(1) --signal",
+)
+def invalid_signal(facts: LintFacts) -> Hits:
+    for option, value in _values(facts, "signal"):
+        if signals.parse(value) is None:
+            yield RuleHit(
+                option.start, f"{option.written} cannot be {value!r}", "write: --signal=B:USR1@120"
+            )
+
+
+@rule(
+    "missing-time",
+    "note",
+    "the site default applies (10 minutes up to the partition maximum); long limits start later.",
+    "sbatch(1) --time",
+)
+def missing_time(facts: LintFacts) -> Hits:
+    if facts.options and "time" not in facts.options:
+        yield RuleHit(facts.block.options[0].start, "no --time", "add: #SBATCH --time=HH:MM:SS")
+
+
+# ---- logs ----------------------------------------------------------------------------------------
+
+
+def _logs(facts: LintFacts) -> Iterator[tuple[Directive, str]]:
+    for name in ("output", "error"):
+        if name in facts.options:
+            yield facts.options[name], facts.value(name) or ""
+
+
+@rule(
+    "array-output",
+    "warning",
+    "they overwrite each other; %A_%a gives each a file.",
+    "sbatch(1) FILENAME PATTERN",
+)
+def array_output(facts: LintFacts) -> Hits:
+    for option, value in _logs(facts) if "array" in facts.options else ():
+        if value not in ("", "/dev/null") and "$" not in value and not _OWN_FILE.search(value):
+            yield RuleHit(
+                option.start,
+                f"every task of the array writes into {value}",
+                f"write: --{option.name}=NAME_%A_%a.log",
+            )
+
+
+@rule(
+    "requeue-truncates",
+    "warning",
+    "a requeued job truncates its log, unless --open-mode=append, so the first "
+    "run's errors are lost.",
+    "sbatch(1) --open-mode; slurm.conf(5) JobFileAppend",
+    once=True,
+)
+def requeue_truncates(facts: LintFacts) -> Hits:
+    if facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or ""):
+        return
+    said = [each for each in facts.block.options if each.name in ("requeue", "no-requeue")]
+    starts = [each.start for each in said[-1:] if each.name == "requeue"]
+    if facts.is_batch:
+        starts += [
+            command.start
+            for command in facts.named("scontrol")
+            if len(command.words) > 1 and command.words[1].text == "requeue"
+        ]
+    for start in starts:
+        yield RuleHit(
+            start, "the log is emptied when the job is requeued", "add: #SBATCH --open-mode=append"
+        )
+
+
+@rule(
+    "log-directory-too-late",
+    "warning",
+    "Slurm opens the log before the script starts: before 23.02 a missing directory ends the job"
+    " with 0:53 and no log.",
+    "Slurm commit ecc671a141",
+    until="23.02",
+    once=True,
+)
+def log_directory_too_late(facts: LintFacts) -> Hits:
+    wanted = {_clean(value.rpartition("/")[0]): option.name for option, value in _logs(facts)}
+    wanted.pop("", None)
+    submits = [one.scope.inside("if") for one in facts.named("sbatch", "exec")]
+    for command in facts.named("mkdir"):
+        before = command.scope.inside("if")
+        if facts.place(command) != "batch" or (before is not None and before in submits):
+            continue  # the branch that submits the script runs early enough
+        for word in command.words[1:]:
+            made = _made(facts, command, word)
+            folder = next((one for one in wanted if one in made), None)
+            if folder is not None:
+                yield RuleHit(
+                    command.start,
+                    f"{folder} is made by the job whose --{wanted[folder]} needs it",
+                    f"before sbatch: mkdir -p {folder.replace('%x', 'JOB_NAME')}",
+                )
+
+
+def _made(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> set[str]:
+    """Return the directories that `word` of mkdir makes, as --output would name them."""
+    parts = facts.variables_of(command).flatten(word.parts)
+    path = PurePosixPath("".join(_LOG_NAMES.get(one.text, one.raw or one.text) for one in parts))
+    above = command.has("-p", "--parents") and not path.is_absolute()
+    made = [path, *(path.parents if above else ())]
+    moves = [one for one in facts.named("cd") if one.start < command.start and one.words[1:]]
+    here = facts.argv(moves[-1]).words[1].text if moves else ""
+    return {str(one) for one in made if one.name} | {
+        str(here / one) for one in made if here[:1] == "/"
+    }
+
+
+def _clean(path: str) -> str:
+    return path.removeprefix("./").rstrip("/")

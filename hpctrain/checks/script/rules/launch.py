@@ -1,0 +1,859 @@
+"""Rules about ranks, launchers, and the rendezvous.
+
+Slurm's rank variables are 0 in the batch shell, so the place of their expansion determines the
+value in each task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hpctrain.checks.script.calls import (
+    CONTAINERS,
+    RANK_VARIABLES,
+    LauncherCall,
+    SrunCall,
+)
+from hpctrain.checks.script.facts import LintFacts
+from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand, WordPiece
+from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
+from hpctrain.finding import Level
+
+_CONTAINER_OPTIONS = ("container-image", "container-name", "container", "environment")
+_RANK_OPTIONS = ("node_rank", "machine_rank")
+_RUN = "torch/distributed/run.py"
+_BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
+_LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
+_CHOSEN = (
+    "config_file",
+    "multi_gpu",
+    "use_deepspeed",
+    "use_fsdp",
+    "use_megatron_lm",
+    "tpu",
+    "cpu",
+    "use_parallelism_config",
+)
+_MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
+_SINGULARITY = ("singularity", "apptainer")
+_TRAINS = re.compile(
+    r"(?:^|[\s;&|/])(?:python[\d.]*(?!\s+-m\s+(?:pip|venv)\b)|torchrun|accelerate|deepspeed|vllm)"
+    r"(?=\s|\Z)"
+)
+_REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
+_C10D = (
+    'add: --nnodes "$SLURM_NNODES" --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" --rdzv_endpoint'
+    ' "$MASTER_ADDR:$MASTER_PORT"'
+)
+_PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
+#: Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
+_USUAL_NODE = 4
+_PORT_OPTIONS = ("master_port", "main_process_port")
+_ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
+_PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
+_LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
+_CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
+#: Below 32768, where Linux's ephemeral ports begin.
+_FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
+_FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+
+
+# ---- ranks ---------------------------------------------------------------------------------------
+
+
+@rule(
+    "rank-expanded-early",
+    "error",
+    "SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are set in the batch shell too, "
+    "all 0, so every node acts as the first.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; accelerate#2816",
+    fixes=True,
+)
+def rank_expanded_early(facts: LintFacts) -> Hits:
+    if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
+        return
+    seen: set[int] = set()
+    for command in facts.commands:
+        call = facts.call_around(command)
+        if call is None or command.name in TALKERS | TESTS:
+            continue
+        for part in _ranks_of(facts, command, call):
+            several = _several(facts, command, call, part.text)
+            if part.start not in seen and several is not False:
+                seen.add(part.start)
+                yield _early(facts, command, part, sure=bool(several))
+    yield from _exported_early(facts)
+
+
+def _ranks_of(facts: LintFacts, command: SimpleCommand, call: SrunCall) -> Iterator[WordPiece]:
+    """Yield the rank variables that the batch shell expands in the tasks' command line."""
+    variables = facts.variables_of(command)
+    for word in _consumed(facts, command, call):
+        for part in variables.flatten(word.parts):
+            for item in part.walk():
+                place = facts.place_of(item, command)
+                if item.kind == "var" and item.text in RANK_VARIABLES and place == "batch":
+                    yield replace(item, place=place)
+
+
+def _consumed(facts: LintFacts, command: SimpleCommand, call: SrunCall) -> Iterator[ShellWord]:
+    argv = facts.argv(command).words
+    if command.shell.place == "task":
+        yield from argv
+        for assignment in command.assignments if not command.words else ():
+            yield from assignment.array if assignment.array is not None else [assignment.word]
+    elif command in facts.call_of and facts.started_by(command, call) not in TALKERS | TESTS:
+        export = call.options.get("export")
+        yield from [export] if export is not None else []
+        for word in argv[call.command :]:
+            # The text after `bash -c` is read as a separate shell.
+            if command not in facts.starts_shell or not set(" \n;") & set(word.text):
+                yield word
+
+
+def _early(facts: LintFacts, command: SimpleCommand, part: WordPiece, *, sure: bool) -> RuleHit:
+    level: Level = "error" if sure else "warning"
+    reason = None
+    launch = next((one for one in facts.launches if one.command is command), None)
+    if launch is not None and (launch.text("rdzv_backend") or "static") != "static":
+        words = filter(None, map(launch.options.get, _RANK_OPTIONS))
+        if any(item.start == part.start for word in words for item in word.expansions()):
+            level = "note"
+            reason = (
+                "the c10d rendezvous ignores the node rank, so this is harmless until the backend"
+                " is static."
+            )
+    return RuleHit(
+        part.start,
+        f"${part.text} is expanded in the batch shell, where it is 0, and not in each task",
+        f"write \\${part.text} inside double quotes or a heredoc, or"
+        f" srun … bash -c '… ${part.text} …' with single quotes",
+        level,
+        reason,
+        _escape(facts, command, part),
+    )
+
+
+def _several(facts: LintFacts, command: SimpleCommand, call: SrunCall, name: str) -> bool | None:
+    """Return whether the variable differs between the tasks of the step; None if unknown."""
+    count = {"SLURM_NODEID": facts.call_nodes, "SLURM_LOCALID": facts.call_tasks_per_node}
+    known = count.get(name, facts.call_tasks)(command, call)
+    if known is not None:
+        return known > 1
+    if name != "SLURM_LOCALID":
+        return True if facts.many_nodes and not call.has("nodes") else None
+    counted = {"nodes", "ntasks"} & set(facts.options) or call.has("nodes", "ntasks")
+    return None if counted else False
+
+
+def _escape(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> list[Edit]:
+    via = command.shell.via
+    dollar = facts.text[part.start : part.start + 1] == "$" and part.quote == '"'
+    if via is None or via.shell.depth or not dollar:
+        return []
+    spans = [(one.start, one.end) for one in via.heredocs]
+    spans += [(one.start, one.end) for one in via.words]
+    inside = any(start <= part.start < end for start, end in spans)
+    return [Edit(part.start, part.start, "\\")] if inside else []
+
+
+def _exported_early(facts: LintFacts) -> Hits:
+    """RANK and LOCAL_RANK set in the batch shell for all tasks at once."""
+    assigned = list(facts.assigned("RANK", "LOCAL_RANK"))
+    own = {one.name for one, command in assigned if facts.place(command) != "batch"}
+    launched = {facts.starter(launch.command) for launch in facts.launches}  # these set the ranks
+    for assignment, command in assigned:
+        name = assignment.name
+        if name in own or not _reaches_tasks(facts, name, command):
+            continue
+        ranks = {part.text for part in assignment.word.expansions()} & RANK_VARIABLES
+        for rank in ranks:
+            if any(
+                _several(facts, one, call, rank)
+                for one, call in facts.call_of.items()
+                if one.start >= command.start and facts.place(one) == "batch"
+                if one not in launched
+            ):
+                yield RuleHit(
+                    assignment.start,
+                    f"{name} is set from ${rank} in the batch shell, and so is 0 in every task",
+                    f"set it in each task: srun bash -c 'export {name}=${rank}; …'",
+                )
+
+
+def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
+    if command.words and command.words[0].text != "export":
+        return facts.call_around(command) is not None
+    return bool(command.words) or any(export.has(name) for export in facts.named("export"))
+
+
+@rule(
+    "rank-not-expanded",
+    "error",
+    "srun starts programs without a shell, so the launcher gets the name of the variable and not"
+    " its value.",
+    "srun(1)",
+)
+def rank_not_expanded(facts: LintFacts) -> Hits:
+    for launch in facts.launches:
+        for name in _RANK_OPTIONS if launch.call is not None else ():
+            text = launch.text(name)
+            word = launch.options.get(name)
+            if word is not None and text is not None and _LITERAL_RANK.match(text):
+                yield RuleHit(
+                    word.start,
+                    f"--{name} gets the characters {text}, which no shell expands",
+                    f"start it in a shell: srun … bash -c '{launch.kind} … {text} …'",
+                )
+
+
+# ---- launchers -----------------------------------------------------------------------------------
+
+
+def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | None]]:
+    for launch in facts.launches:
+        if launch.call is not None and facts.is_batch and not launch.remote:
+            via = facts.starter(launch.command)
+            yield launch, facts.call_nodes(via, launch.call), facts.call_tasks(via, launch.call)
+
+
+@rule(
+    "launcher-without-srun",
+    "error",
+    "the batch script runs on the first node only; the launcher never starts on the others.",
+    "sbatch(1)",
+)
+def launcher_without_srun(facts: LintFacts) -> Hits:
+    others = [command for command in facts.call_of if not harmless(facts, command)]
+    # A step in the background, or on selected nodes, may be the same launch on the other nodes.
+    apart = any(
+        command.is_background or facts.call_of[command].has("nodelist", "exclude", "relative")
+        for command in others
+    )
+    apart = apart or any(launch.call for launch in facts.launches) or any(facts.named(*_REMOTE))
+    for launch in facts.launches if facts.many_nodes and not apart else ():
+        goes = launch.remote or launch.command.is_background or _goes_itself(facts, launch)
+        rank = launch.option(*_RANK_OPTIONS)
+        ranked = {part.text for part in (rank.expansions() if rank else ())} & RANK_VARIABLES
+        machines = launch.option("nnodes", "num_machines", "num_nodes")
+        several = ranked or (facts.number(machines, launch.command) or 0) > 1
+        # With another step, running only on the first node may be intended.
+        if not goes and facts.place(launch.command) == "batch" and (several or not others):
+            nodes = facts.value("nodes")
+            yield RuleHit(
+                launch.at.start,
+                f"{launch.kind} runs without srun, and so on the first of {nodes} nodes alone",
+                f"srun --ntasks-per-node=1 bash -c '{launch.at.text} …'",
+            )
+
+
+def _goes_itself(facts: LintFacts, launch: LauncherCall) -> bool:
+    """Whether the launcher starts itself on the other nodes, as deepspeed does with a hostfile."""
+    if launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile"):
+        return True
+    if launch.kind != "deepspeed":
+        return False
+    return not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
+
+
+@rule(
+    "launchers-per-node",
+    "error",
+    "each launcher starts a process for every GPU of the node, so several "
+    "processes use the same GPU and port.",
+    "torchrun and accelerate documentation",
+)
+def launchers_per_node(facts: LintFacts) -> Hits:
+    for launch, nodes, tasks in _steps(facts):
+        each = tasks // nodes if nodes and tasks and tasks % nodes == 0 else 0
+        word = launch.option("nproc_per_node", "num_processes", "num_gpus")
+        several = (facts.number(word, launch.command) or 0) > 1
+        if each > 1 and (several or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
+            yield RuleHit(
+                launch.at.start,
+                f"{each} tasks on each node, and each starts {launch.kind} with"
+                f" {word.text if word else 'several'} processes",
+                "write: #SBATCH --ntasks-per-node=1, and remove --ntasks",
+            )
+
+
+def _on_several_nodes(facts: LintFacts, kind: str) -> Iterator[tuple[LauncherCall, int, int]]:
+    """Yield the launchers of a kind on several nodes whose options are all known, with the step's
+    number of nodes and the number that they expect (0: unset).
+    """
+    defaults = ("PET_", "ACCELERATE_")
+    names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
+    if any(name.startswith(defaults) for name in names):
+        return
+    for launch, nodes, _ in _steps(facts):
+        told = launch.complete and not launch.has("config_file", "cpu", "tpu")
+        if launch.kind == kind and nodes and nodes > 1 and told:
+            expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+            yield launch, nodes, expected or 0
+
+
+@rule(
+    "launcher-alone",
+    "warning",
+    "without a number of nodes, each launcher starts a training of its own, all as rank 0 and into"
+    " the same files.",
+    _BOTH,
+)
+def launcher_alone(facts: LintFacts) -> Hits:
+    for launch, nodes, _ in _on_several_nodes(facts, "torchrun"):
+        how = "--standalone" if launch.has("standalone") else "without --nnodes"
+        if launch.has("standalone") or not launch.has("nnodes"):
+            yield RuleHit(launch.at.start, f"torchrun {how} on each of {nodes} nodes", _C10D)
+    for launch, nodes, _ in _on_several_nodes(facts, "accelerate"):
+        if not launch.has("num_machines"):
+            yield RuleHit(
+                launch.at.start,
+                f"accelerate launch without --num_machines on each of {nodes} nodes",
+                f"add: --num_machines {nodes}",
+            )
+
+
+@rule(
+    "rendezvous-missing",
+    "error",
+    "each node looks for the rendezvous on itself, and the launchers time out.",
+    _RUN,
+)
+def rendezvous_missing(facts: LintFacts) -> Hits:
+    for launch, _, expected in _on_several_nodes(facts, "torchrun"):
+        static = (launch.text("rdzv_backend") or "static") == "static"
+        # Other backends read only --rdzv_endpoint, and default to localhost.
+        meets = launch.has("rdzv_endpoint", "standalone", *(["master_addr"] if static else []))
+        if expected > 1 and not meets:
+            yield RuleHit(
+                launch.at.start, "torchrun for several nodes without a rendezvous address", _C10D
+            )
+    for launch, _, expected in _on_several_nodes(facts, "accelerate"):
+        if expected > 1 and not launch.has("main_process_ip"):
+            what = "accelerate launch for several nodes without --main_process_ip"
+            yield RuleHit(launch.at.start, what, 'add: --main_process_ip "$MASTER_ADDR"')
+
+
+@rule(
+    "rank-missing",
+    "error",
+    "every node acts as the first, so the launchers wait for each other until they time out.",
+    _BOTH,
+)
+def rank_missing(facts: LintFacts) -> Hits:
+    for kind, meets, option in (
+        ("torchrun", "master_addr", "node_rank"),
+        ("accelerate", "main_process_ip", "machine_rank"),
+    ):
+        for launch, _, expected in _on_several_nodes(facts, kind):
+            backend = launch.option("rdzv_backend")
+            static = backend is None or (kind == "accelerate" and backend.text == "static")
+            told = launch.has(option, "rdzv_endpoint", "standalone", "deepspeed_hostfile")
+            if expected > 1 and launch.has(meets) and static and not told:
+                yield RuleHit(
+                    launch.at.start,
+                    f"{kind} with --{meets} and without --{option}",
+                    f'add: --{option} "$SLURM_NODEID", expanded in each task',
+                )
+
+
+@rule(
+    "nnodes-mismatch",
+    "error",
+    "the rendezvous waits for the missing nodes until it times out, or rejects the surplus.",
+    _RUN,
+)
+def nnodes_mismatch(facts: LintFacts) -> Hits:
+    for launch, nodes, tasks in _steps(facts):
+        machines = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+        if machines and tasks and nodes and tasks == nodes and machines != tasks:
+            word = launch.words["nnodes" if launch.has("nnodes") else "num_machines"]
+            yield RuleHit(
+                word.start,
+                f"{machines} nodes are expected, and srun starts {launch.kind} on {tasks}",
+                "write: $SLURM_NNODES instead of the number",
+            )
+
+
+def _own_gpus(launch: LauncherCall) -> bool:
+    options = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+    return launch.call is not None and launch.call.has(*options)
+
+
+@rule(
+    "num-processes",
+    "error",
+    "accelerate divides it by the number of machines, so GPUs stay idle or the start fails.",
+    "accelerate/commands/launch.py",
+)
+def num_processes(facts: LintFacts) -> Hits:
+    have = facts.gpus_per_node
+    for launch in facts.launches if have else ():
+        total = facts.number(launch.option("num_processes"), launch.command)
+        machines: int | None = 1
+        if launch.has("num_machines"):
+            machines = facts.number(launch.option("num_machines"), launch.command)
+        if launch.kind != "accelerate" or not total or not machines or not have:
+            continue
+        most = machines * have
+        fails = total > most or total % machines or total == have
+        elsewhere = _own_gpus(launch) or launch.has("cpu") or total == most
+        if not elsewhere and (fails or machines > 1):
+            yield RuleHit(
+                launch.words["num_processes"].start,
+                f"--num_processes {total} is the total of all nodes, and {machines} nodes x {have}"
+                f" GPUs = {most}",
+                f"write: --num_processes {most}",
+                "error" if fails else "warning",
+            )
+
+
+@rule(
+    "more-processes-than-gpus",
+    "error",
+    "the surplus processes end with: invalid device ordinal.",
+    _RUN,
+)
+def more_processes_than_gpus(facts: LintFacts) -> Hits:
+    have = facts.gpus_per_node if "gloo" not in facts.text else None
+    for launch in facts.launches:
+        count = facts.number(launch.option("nproc_per_node"), launch.command)
+        elsewhere = _own_gpus(launch) or launch.kind != "torchrun"
+        if count and have and count > have and not elsewhere:
+            what = f"{count} processes on a node with {have} GPU{'s' if have > 1 else ''}"
+            start = launch.words["nproc_per_node"].start
+            yield RuleHit(start, what, f"write: --nproc_per_node {have}")
+
+
+@rule(
+    "accelerate-one-process",
+    "warning",
+    "accelerate launch starts several processes only with --multi_gpu, a config "
+    "file or several visible GPUs, and otherwise silently starts one.",
+    "accelerate 1.15, commands/launch.py",
+)
+def accelerate_one_process(facts: LintFacts) -> Hits:
+    for launch in facts.launches:
+        total = facts.number(launch.option("num_processes"), launch.command) or 0
+        told = launch.kind != "accelerate" or not launch.complete or launch.has(*_CHOSEN)
+        if total > 1 and facts.gpus_per_node == 1 and not told:
+            yield RuleHit(
+                launch.at.start,
+                f"one GPU per node, --num_processes {total}, and no --multi_gpu",
+                "add: --multi_gpu",
+            )
+
+
+@rule(
+    "mpirun-in-srun",
+    "error",
+    "srun starts it once for each task, and each then starts all tasks again.",
+    "srun(1)",
+)
+def mpirun_in_srun(facts: LintFacts) -> Hits:
+    for command, call in facts.call_of.items():
+        tasks = facts.call_tasks(command, call)
+        if tasks != 1 and facts.started_by(command, call) in _MPI:
+            word = facts.argv(command).words[call.command]
+            what, fix = f"srun starts {word.text} in every task", f"write srun or {word.text}"
+            yield RuleHit(word.start, what, f"{fix}, not both", "error" if tasks else "warning")
+
+
+# ---- where the ranks connect ---------------------------------------------------------------------
+
+
+@rule(
+    "fixed-port",
+    "note",
+    "another job, or a leftover process, may hold the port on a shared node: "
+    "address already in use.",
+    _RUN,
+    fixes=True,
+)
+def fixed_port(facts: LintFacts) -> Hits:
+    # --standalone chooses a port itself.
+    meeting = [launch for launch in facts.launches if not launch.has("standalone")]
+    if not facts.is_batch or (facts.launches and not meeting) or _holds_nodes(facts):
+        return
+    # These read options only; others may pass on MASTER_PORT of the environment.
+    ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
+    told: set[str] = set()
+    for name, word, command in _meeting_words(facts, meeting):
+        port, last = _PORT.search(word.text), word.parts[-1]
+        if port is None or last.kind != "text" or name in ("RDZV_ID", "--rdzv_id"):
+            continue
+        unread = not name.startswith("--") and not re.search(rf"\$\{{?{name}\b", facts.text)
+        if port[1] in told or (ignored and unread):
+            continue
+        told.add(port[1])
+        # If it is written twice, both must stay equal.
+        alone = len(re.findall(rf"(?<!\d){port[1]}(?!\d)", facts.text)) == 1
+        plain = name in _PORT_NAMES and facts.text[word.start : word.end] == port[1]
+        here = not command.shell.depth and not command.heredocs
+        yield RuleHit(
+            last.start,
+            f"{name} always has the port {port[1]}",
+            f"write: MASTER_PORT={_FORMULA}",
+            edits=[Edit(word.start, word.end, _FORMULA)] if alone and plain and here else [],
+        )
+
+
+def _meeting_words(
+    facts: LintFacts, launches: list[LauncherCall]
+) -> Iterator[tuple[str, ShellWord, SimpleCommand]]:
+    """Yield the settings of the rendezvous: name, value, and command."""
+    for assignment, command in facts.assigned(*_PORT_NAMES, "RDZV_ID", "MASTER_ADDR"):
+        yield assignment.name, assignment.word, command
+    for launch in launches:
+        for name in (*_PORT_OPTIONS, "rdzv_endpoint", "rdzv_id"):
+            word = launch.options.get(name)
+            if word is not None:
+                yield f"--{name}", word, launch.command
+
+
+def _holds_nodes(facts: LintFacts) -> bool:
+    """Whether the job has its nodes exclusively, judging by the text."""
+    whole = facts.options.get("exclusive")
+    per_task = (facts.count("gpus-per-task") or 0) * (facts.count("ntasks-per-node") or 1)
+    gpus = max(facts.gpus_per_node or 0, per_task)
+    every = gpus >= _USUAL_NODE and gpus % 2 == 0  # no node has 5 or 7
+    # Sites that give GPUs without a request for them give whole nodes.
+    given = facts.least_nodes > 0 and not facts.asks_gpus
+    return every or given or facts.value("mem") == "0" or bool(whole and whole.value is None)
+
+
+@rule(
+    "random-in-task",
+    "error",
+    "every task draws another number, so the rendezvous fails.",
+    "bash(1) RANDOM",
+)
+def random_in_task(facts: LintFacts) -> Hits:
+    for name, word, command in _meeting_words(facts, facts.launches):
+        call = facts.call_around(command)
+        tasks = facts.call_tasks(command, call) if call is not None else None
+        parts = (part for part in word.expansions() if _is_random(part))
+        part = next((one for one in parts if facts.place_of(one, command) == "task"), None)
+        if part is not None and tasks != 1:
+            yield RuleHit(
+                part.start,
+                f"{name} is drawn at random in each task",
+                "compute it once, above srun, from $SLURM_JOB_ID",
+                "error" if tasks else "warning",
+            )
+
+
+def _is_random(part: WordPiece) -> bool:
+    program = any(command.name in ("shuf", "uuidgen") for command in part.commands)
+    return program or (part.kind == "var" and part.text == "RANDOM")
+
+
+@rule(
+    "rendezvous-local",
+    "error",
+    "every node waits on itself for the others, and the launchers time out.",
+    _RUN,
+)
+def rendezvous_local(facts: LintFacts) -> Hits:
+    for launch in facts.launches:
+        via = facts.starter(launch.command)
+        nodes = facts.call_nodes(via, launch.call) if launch.call and facts.is_batch else 0
+        expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+        for name in _ADDRESS_OPTIONS if (nodes or 0) > 1 and expected != 1 else ():
+            word = launch.options.get(name)
+            own = _own_name(facts, launch.command, word) if word is not None else None
+            if own:
+                yield RuleHit(
+                    launch.words[name].start,
+                    f"--{name} is {own} on each of {nodes} nodes",
+                    f"above srun: {_FIRST}",
+                )
+    for assignment, command in facts.assigned("MASTER_ADDR"):
+        own = _own_name(facts, command, assignment.word)
+        if own and facts.many_nodes and facts.call_of and facts.place(command) != "unknown":
+            yield RuleHit(
+                assignment.start, f"MASTER_ADDR is {own} on every node", f"above srun: {_FIRST}"
+            )
+
+
+def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str | None:
+    """Return the part of `word` that names the node on which it is evaluated."""
+    if word.is_literal:
+        return word.text if _LOCAL.match(word.text) else None
+    first = word.parts[0]
+    if facts.place_of(first, command) != "task":
+        return None
+    names = ("HOSTNAME", "SLURMD_NODENAME")
+    if first.kind == "var" and first.text in names and not first.operand:
+        return f"${first.text}"
+    return "$(hostname)" if [one.name for one in first.commands] == ["hostname"] else None
+
+
+@rule(
+    "nodelist-cut",
+    "error",
+    "Slurm compresses the list, and node[01-04] is not a node name.",
+    "scontrol(1) show hostnames",
+)
+def nodelist_cut(facts: LintFacts) -> Hits:
+    for part, command in facts.variables("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        how = "" if _is_printed(command) else _cutter(command, part)
+        if how and facts.nodes != 1:
+            fix = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
+            level: Level = "error" if facts.many_nodes else "warning"
+            yield RuleHit(part.start, f"the node list is cut with {how}", fix, level)
+
+
+def _is_printed(command: SimpleCommand) -> bool:
+    """Whether what a pipe writes is only printed into the job's log."""
+    last: Element | None = command
+    while isinstance(last, SimpleCommand) and last.pipe_next is not None:
+        last = last.pipe_next
+    prints = isinstance(last, SimpleCommand) and last.name in _CUTTERS and not last.redirects
+    return prints and command.scope.inside("$(", "function") is None
+
+
+def _cutter(command: SimpleCommand, part: WordPiece) -> str:
+    if part.operand[:1] in ("%", "#", "/") or re.match(r":\d", part.operand):
+        return f"${{{part.text}{part.operand}}}"
+    following = command.pipe_next
+    if command.name in ("echo", "printf") and isinstance(following, SimpleCommand):
+        return following.name if following.name in _CUTTERS else ""
+    fed = any(redirect.operator == "<<<" for redirect in command.redirects)
+    return command.name if fed and command.name in _CUTTERS else ""
+
+
+@rule(
+    "scontrol-in-container",
+    "warning",
+    "images rarely contain Slurm's commands, their configuration and munge.",
+    "site documentation",
+)
+def scontrol_in_container(facts: LintFacts) -> Hits:
+    given = {
+        *facts.options,
+        *(flaw.text for flaw in facts.block.flaws),
+    }  # options of a site's plugin
+    inside = next((one for one in _CONTAINER_OPTIONS if one in given), None)
+    steps = (one for one in facts.named("srun", "scontrol") if facts.place(one) == "batch")
+    for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
+        yield RuleHit(
+            command.start,
+            f"--{inside} runs the whole script in a container, and so {command.name} too",
+            f"give it to srun: srun --{inside}=… COMMAND",
+        )
+    for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
+        words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
+        if words & CONTAINERS and words & {"exec", "run", "shell"}:
+            yield RuleHit(
+                command.start,
+                f"{command.name} runs inside a container",
+                "compute it above srun, and export it",
+            )
+
+
+@rule(
+    "container-without-gpus",
+    "warning",
+    "without --nv, Singularity and Apptainer give the container no driver, so programs see no GPU,"
+    " unless the site's configuration adds it.",
+    "apptainer documentation, GPU support",
+)
+def container_without_gpus(facts: LintFacts) -> Hits:
+    elsewhere = re.search(
+        r"(?<![a-z])nv\b|nvccli|rocm|lumi|project_46\d", facts.text, re.IGNORECASE
+    )
+    for command in facts.commands if facts.asks_gpus and not elsewhere else ():
+        argv = facts.argv(command)
+        words = [word.program for word in argv.words]
+        at = next((at for at, word in enumerate(words) if word in _SINGULARITY), len(words))
+        starts = words[at + 1 : at + 2] in (["exec"], ["run"]) and at < 4
+        trains = _TRAINS.search(" ".join(word.text for word in argv.words[at + 2 :]))
+        if starts and trains and argv.complete:
+            yield RuleHit(
+                command.start,
+                f"{words[at]} {words[at + 1]} without --nv, and the job requests GPUs",
+                f"write: {words[at]} {words[at + 1]} --nv",
+            )
+
+
+@rule(
+    "hostname-address",
+    "warning",
+    "hostname may print 127.0.1.1, several addresses, or that of a network that the nodes do not"
+    " share.",
+    "hostname(1); nebius-solutions-library#177",
+)
+def hostname_address(facts: LintFacts) -> Hits:
+    flags = {"-i", "--ip-address", "-I", "--all-ip-addresses"}
+    for command in facts.named("hostname", "srun"):
+        words = [word.text for word in facts.argv(command).words]
+        asks = "hostname" in words and flags & set(words[words.index("hostname") :])
+        if asks and command.scope.inside("$(") and not _takes_first(facts, command):
+            yield RuleHit(command.start, "the address comes from hostname", _FIRST)
+
+
+def _takes_first(facts: LintFacts, command: SimpleCommand) -> bool:
+    """Whether one of the addresses is selected, in the pipe or from the assigned variable."""
+    if isinstance(command.pipe_next, SimpleCommand):
+        return command.pipe_next.name in _CUTTERS
+    into = [
+        assignment
+        for assignment, _ in facts.assigned()
+        for word in assignment.array or [assignment.word]
+        if any(command in part.commands for part in word.parts)
+    ]
+    return any(
+        part.operand[:1] in ("%", "[") or user.name in ("read", "mapfile", "readarray")
+        for part, user in facts.variables(*(one.name for one in into))
+    )
+
+
+# ---- steps and their GPUs ------------------------------------------------------------------------
+
+
+@rule(
+    "tasks-without-srun",
+    "warning",
+    "the batch shell starts one process, whatever the number of tasks; it waits "
+    "for the others, or trains with world size 1.",
+    "sbatch(1)",
+)
+def tasks_without_srun(facts: LintFacts) -> Hits:
+    several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
+    started = facts.call_of or facts.launches or any(facts.named(*_REMOTE, "source"))
+    names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
+    read = any(command.name not in TALKERS for _, command in facts.variables(*names))
+    if not facts.is_batch or several == 1 or started:
+        return
+    tasks = facts.options.get("ntasks")
+    per_node = facts.count("ntasks-per-node") or several
+    # A task for each GPU, and a rendezvous.
+    ranks = per_node == facts.gpus_per_node and any(
+        facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE")
+    )
+    working = (one for one in facts.commands if works(one) and facts.place(one) == "batch")
+    command = next(working, None) if read or ranks else None
+    if command is not None:
+        why = "the script reads SLURM_NTASKS" if read else f"{several} tasks are requested"
+        yield RuleHit(
+            command.start,
+            f"{command.name} starts once, without srun, and {why}",
+            f"srun {facts.shown(command)[:60]}",
+        )
+    elif tasks is not None and "nodes" not in facts.options:
+        cores = several * (facts.count("cpus-per-task") or 1)
+        yield RuleHit(
+            tasks.start,
+            f"the {several} tasks may be on several nodes, and the script uses the first",
+            f"write: --ntasks=1 --cpus-per-task={cores}",
+            "note",
+        )
+
+
+#: Options of srun that limit a step to a part of the allocation.
+_SHARES = frozenset(
+    [
+        "overlap",
+        "exact",
+        "exclusive",
+        "ntasks",
+        "nodes",
+        "cpus-per-task",
+        "nodelist",
+        "gres",
+        "gpus",
+        "relative",
+        "jobid",
+        "het-group",
+        "mem",
+        "oversubscribe",
+    ]
+)
+
+
+@rule(
+    "step-waits",
+    "warning",
+    "a step in the background holds all cores and GPUs of its nodes, so the next srun waits for its"
+    " end: step creation temporarily disabled.",
+    "srun(1) --overlap, --exact",
+    since="20.11",
+    once=True,
+)
+def step_waits(facts: LintFacts) -> Hits:
+    held: SimpleCommand | None = None
+    steps = [*facts.call_of, *facts.named("wait", "kill")]
+    for command in sorted(steps, key=lambda one: one.start):
+        call = facts.call_of.get(command)
+        if facts.place(command) != "batch" or command.shell.depth:
+            continue
+        if call is None or (held is not None and in_another_branch(facts, held, command)):
+            held = None
+        elif held is not None and not call.has("overlap", "jobid", "het-group", "relative"):
+            line = facts.text.count("\n", 0, held.start) + 1
+            yield RuleHit(
+                command.start,
+                f"srun waits for the step of line {line}, which runs in the background",
+                "write --overlap after both srun",
+            )
+        elif command.is_background and not call.has(*_SHARES):
+            held = command
+
+
+@rule(
+    "gpus-hidden",
+    "warning",
+    "Slurm sets it to what the job got; a list of fewer leaves GPUs idle, and one of more names"
+    " devices that do not exist.",
+    "sbatch(1) --gpus-per-node; CUDA documentation",
+)
+def gpus_hidden(facts: LintFacts) -> Hits:
+    have = facts.gpus_per_node
+    for assignment, command in facts.assigned("CUDA_VISIBLE_DEVICES"):
+        named = re.fullmatch(r"\d+(?:,\d+)*", assignment.word.text)
+        once = command.declares or not command.words  # else each process may get its own
+        if not named or not have or not once or command.scope.inside("loop", "if", "case"):
+            continue
+        count = len(set(named[0].split(",")))
+        if count != have and facts.place(command) == "batch":
+            yield RuleHit(
+                assignment.start,
+                f"CUDA_VISIBLE_DEVICES names {count} GPUs, and the job has {have} on each node",
+                "remove the line",
+            )
+    # Other processes, or a server, may use the rest.
+    shared = len(facts.launches) != 1 or re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text)
+    for launch in (
+        () if shared or any(one.is_background for one in facts.commands) else facts.launches
+    ):
+        started = facts.number(launch.option("nproc_per_node"), launch.command)
+        elsewhere = _own_gpus(launch) or launch.kind != "torchrun"
+        if started and have and started < have and not elsewhere:
+            yield RuleHit(
+                launch.words["nproc_per_node"].start,
+                f"torchrun starts {started} processes, and the job has {have} GPUs on each node",
+                f"write: --nproc_per_node {have}",
+                "note",
+            )
+
+
+@rule(
+    "address-from-itself",
+    "error",
+    "the variable is empty, so the ranks have no address to connect to.",
+    "bash(1)",
+)
+def address_from_itself(facts: LintFacts) -> Hits:
+    earlier: set[str] = set()
+    for assignment, _ in facts.assigned():
+        name, whole = assignment.name, assignment.word.whole_variable
+        near = {name.lower(), name.title()} & earlier
+        itself = name in ("MASTER_ADDR", "MASTER_PORT") and whole and whole.text == name
+        if itself and near and name not in earlier:
+            what = f"{name} is set from itself, and the value is in {min(near)}"
+            yield RuleHit(assignment.start, what, f"write: {name}=${min(near)}")
+        earlier.add(name)

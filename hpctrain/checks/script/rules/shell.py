@@ -1,0 +1,709 @@
+"""Rules about pitfalls of the shell: lost exit codes, variables and environments, misleading paths,
+and signals and their receivers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise, zip_longest
+
+from hpctrain.checks.script.facts import LintFacts
+from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand, WordPiece
+from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rules.common import (
+    DASHES,
+    TALKERS,
+    TESTS,
+    harmless,
+    in_another_branch,
+    is_ours,
+    option_on,
+    works,
+)
+from hpctrain.finding import Level
+from hpctrain.slurm.notations import signals
+from hpctrain.util import secrets
+
+_MANAGERS = ("conda", "mamba", "micromamba")
+_MODULE_VERBS = ("load", "use", "purge", "swap", "restore", "add")
+_BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
+_SENDS = re.compile(
+    r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
+)
+_TO_BATCH = re.compile(r"scancel\b.*(?:--batch|-\w*b\w*\s)")
+_CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
+
+
+# ---- exit codes ----------------------------------------------------------------------------------
+
+#: Programs after a training whose exit code does not depend on the training's.
+_AFTERWARDS = re.compile(
+    r"(?:echo|printf|date|cp|mv|rm|kill|conda|mamba|deactivate|set|rsync|touch|sync|sleep|mkdir|pwd"
+    r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:)\Z"
+)
+_TRAINING_PROGRAMS = frozenset(
+    {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia"}
+)
+_CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
+_SMALL = re.compile(r"-(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip install\b")
+#: `--resume $resume` at the end of a command, or before the next option.
+_OPTION_AND_VARIABLE = re.compile(
+    r"\s--(\w[\w-]+) \$(?!\w*(?i:arg|opt|flag))(\w+)(?=(?:\s|\\\n)+--|\s*\Z)"
+)
+_A_TRAINING = r"(?:srun|python[\d.]*|torchrun|accelerate|deepspeed)\s"
+
+
+def _runs_script(command: SimpleCommand) -> bool:
+    return command.name in ("bash", "sh") and any(
+        word.text.endswith(".sh") for word in command.words[1:]
+    )
+
+
+def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
+    line = facts.text[max(0, command.start - 200) : command.start]
+    return command.after in ("||", "&&") or _CONDITION.search(line) is not None
+
+
+def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
+    evaluates = command.name == "eval" and any(
+        re.search(rf"(?m)^\s*{re.escape(part.text)}=[\"']?\s*{_A_TRAINING}", facts.text)
+        for part in command.expansions()
+        if part.kind == "var"
+    )
+    known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
+    small = _SMALL.match(" ".join(word.text for word in command.words[1:3]))
+    looks = command in facts.call_of and harmless(facts, command)
+    built = re.match(r"\./(?!.*\.sh$)", command.words[0].text if command.words else "")
+    return (known or built or evaluates) and not (small or looks)
+
+
+def _reads_status(command: SimpleCommand) -> bool:
+    words = [*command.words, *(one.word for one in command.assignments)]
+    parts = (part for word in words for part in word.expansions())
+    return any(part.kind == "var" and part.text in ("?", "PIPESTATUS") for part in parts)
+
+
+@rule(
+    "pipefail-missing",
+    "warning",
+    "without pipefail a pipe ends with the code of its last command, so a failed training is"
+    " COMPLETED to Slurm, and to afterok.",
+    "bash(1) Pipelines",
+)
+def pipefail_missing(facts: LintFacts) -> Hits:
+    for command in facts.commands if "PIPESTATUS" not in facts.text else ():
+        ends = command.pipe_next is None and command.scope.inside("$(") is None
+        worker = _piped_worker(facts, command.pipe_prev) if ends else None
+        if worker is None or _is_condition(facts, worker):
+            continue
+        if not option_on(facts, "pipefail", command.shell, command.start):
+            yield RuleHit(
+                command.start,
+                f"the exit code of {worker.name or 'the training'} is lost in the pipe to"
+                f" {command.name}",
+                "write above it: set -o pipefail",
+            )
+
+
+def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | None:
+    while isinstance(element, SimpleCommand) and not _works_long(facts, element):
+        element = element.pipe_prev
+    if isinstance(element, Scope):
+        inside = (one for one in facts.commands if element in one.scope.chain())
+        return next((one for one in inside if works(one)), None)
+    return element if isinstance(element, SimpleCommand) else None
+
+
+@rule(
+    "wait-without-pid",
+    "warning",
+    "wait without a process id returns 0 whatever the processes returned, so a failed step is"
+    " COMPLETED to Slurm.",
+    "bash(1) wait",
+)
+def wait_without_pid(facts: LintFacts) -> Hits:
+    for wait in facts.named("wait") if "wait -n" not in facts.text else ():
+        started = [
+            one
+            for one in facts.commands
+            if one.shell is wait.shell and one.start < wait.start
+            if one.is_background and (works(one) or one.name == "ssh")
+        ]
+        if started and len(wait.words) == 1:
+            step = started[-1].name or "the step"
+            yield RuleHit(
+                wait.start,
+                f"wait without a process id returns 0 even when {step} failed",
+                'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
+                "status=$?; done",
+            )
+
+
+@rule(
+    "exit-code-lost",
+    "warning",
+    "a batch script ends with the exit code of its last command, so a training that failed is"
+    " COMPLETED to Slurm, and to afterok.",
+    "sbatch(1); bash(1) EXIT STATUS",
+)
+def exit_code_lost(facts: LintFacts) -> Hits:
+    own = [
+        one
+        for one in facts.commands
+        if one.shell is facts.batch and one.scope.inside("function", "$(") is None
+    ]
+    steps = [one for one in own if one.words]
+    caught = any({"EXIT", "ERR", "0"} & set(_trapped(one)) for one in facts.named("trap"))
+    if not facts.is_batch or not steps or caught:
+        return
+    trained = [
+        one
+        for one, following in zip_longest(own, own[1:])
+        if one.words and _works_long(facts, one) and not (following and _reads_status(following))
+        if not (one.name == "exec" or one.is_background or one.pipe_next)
+        if not _is_condition(facts, one)
+        if not option_on(facts, "errexit", facts.batch, one.start)
+    ]
+    last = steps[-1]
+    code = last.words[1].text if len(last.words) > 1 else "0"
+    ends_well = _AFTERWARDS.match(last.name) or (last.name == "exit" and code == "0")
+    if trained and ends_well and not in_another_branch(facts, trained[-1], last):
+        one, shown = trained[-1], " ".join(word.text for word in last.words[:2])
+        yield RuleHit(
+            one.start,
+            f"{one.name or 'the training'} may fail, and the job ends with the code of: {shown}",
+            'after it: status=$?, and as the last line: exit "$status"',
+        )
+    alone = [one for one in trained if one.scope.kind in ("file", "loop")]
+    if alone and alone[-1] is last and (len(alone) > 1 or last.scope.kind == "loop"):
+        yield RuleHit(
+            alone[0].start,
+            "the last step alone decides whether the job has failed",
+            "write above it: set -e",
+            "note",
+        )
+
+
+@rule(
+    "status-overwritten",
+    "warning",
+    "$? is the exit code of the command before it, and echo and tests have one too, so the failure"
+    " is not seen.",
+    "bash(1) Special Parameters",
+)
+def status_overwritten(facts: LintFacts) -> Hits:
+    first: dict[Scope | None, SimpleCommand] = {}
+    last: dict[Scope | None, SimpleCommand] = {}
+    for command in facts.commands:
+        scope = command.scope
+        first.setdefault(scope, command)
+        before = last.get(scope) or (last.get(scope.parent) if scope.kind == "if" else None)
+        last[scope] = command
+        if before is None or not _reads_status(command):
+            continue
+        if in_another_branch(facts, before, command):
+            before = first[scope]  # the condition
+        written = {redirect.operator for redirect in before.redirects} - {">&"}
+        talks = before.name in TALKERS and before.after in ("\n", ";") and not written
+        decides = command.name in {"exit", "return", *TESTS} or not command.words
+        if (talks and decides) or (before.name in TESTS and _reads_status(before)):
+            yield RuleHit(
+                command.start,
+                f"$? is the exit code of {before.name} here",
+                "above both: status=$?, and then read $status",
+            )
+
+
+@rule(
+    "status-under-errexit",
+    "warning",
+    "set -e ends the script when the command fails, so the line that saves its "
+    "exit code, and everything after it, only runs on success.",
+    "bash(1) set -e",
+)
+def status_under_errexit(facts: LintFacts) -> Hits:
+    for before, command in pairwise(facts.commands):
+        tests = command.name in TESTS and before.scope is command.scope.parent
+        keeps = (tests or not command.words) and _reads_status(command)
+        here = (tests or before.scope is command.scope) and before.shell is command.shell
+        plain = before.words and before.after in ("\n", ";") and not before.conditional
+        if not (keeps and here and plain) or before.name.startswith(("[", "set")):
+            continue
+        outside = command.scope.inside("$(") is None and not before.is_background
+        if not outside or not option_on(facts, "errexit", command.shell, command.start):
+            continue
+        if tests and before.name not in TALKERS:
+            yield RuleHit(
+                command.start,
+                f"$? is tested only when {before.name or 'the command'} succeeded",
+                f"if ! {before.name or 'COMMAND'} …; then",
+                "note",
+            )
+        elif not tests:
+            name = command.assignments[0].name
+            yield RuleHit(
+                command.start,
+                f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
+                f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
+            )
+
+
+@rule(
+    "argument-empty",
+    "warning",
+    "an empty variable without quotes is no word at all, so the option has no value: expected one"
+    " argument.",
+    "bash(1) Word Splitting; argparse",
+)
+def argument_empty(facts: LintFacts) -> Hits:
+    for command in filter(works, facts.commands):
+        for match in _OPTION_AND_VARIABLE.finditer(facts.shown(command)):
+            option, name = match[1], match[2]
+            value = facts.variables_of(command).flatten([WordPiece("var", name, "", 0, 0)])
+            # Another name, as in `--fp16 $EXTRA_ARGS`, may hold further options.
+            if (
+                not any(piece.raw or piece.text for piece in value)
+                and option.replace("-", "_").lower() in name.lower()
+            ):
+                yield RuleHit(
+                    command.start + match.start(2) - 1,
+                    f"${name} is empty, so --{option} has no value",
+                    f"write: ${{{name}:+--{option} ${name}}}",
+                )
+
+
+@rule(
+    "variable-commented-out",
+    "warning",
+    "the only line that sets it is a comment, so it is empty, unless the submitting shell exports"
+    " it; set -u ends the job there.",
+    "bash(1) set -u",
+    once=True,
+)
+def variable_commented_out(facts: LintFacts) -> Hits:
+    commented = set(re.findall(r"(?m)^[ \t]*#+[ \t]*(?:export +)?([A-Za-z_]\w*)=\S", facts.text))
+    commented -= {assignment.name for assignment, _ in facts.assigned()}
+    setters = facts.named("source", ".", "eval", "read", "mapfile", "readarray", "getopts")
+    if not facts.is_batch or any(one.words[-1].program not in _KNOWN_SOURCES for one in setters):
+        return
+    for part, command in facts.variables(*commented) if commented else ():
+        whole = any(word.whole_variable is part and part.quote for word in command.words)
+        fails = option_on(facts, "nounset", command.shell, command.start)
+        if (fails or (whole and works(command))) and not part.operand:
+            yield RuleHit(
+                part.start, f"${part.text} is set only in a comment", f"{part.text}=VALUE"
+            )
+
+
+@rule(
+    "continuation-missing",
+    "error",
+    "without a backslash at the end of the line above, the command ends there, and runs without"
+    " these words.",
+    "bash(1) QUOTING",
+)
+def continuation_missing(facts: LintFacts) -> Hits:
+    for before, command in pairwise(facts.commands):
+        above = facts.text[max(0, command.start - 400) : command.start].rstrip().rpartition("\n")[2]
+        if above.startswith("#SBATCH"):
+            continue  # directives have no line continuation
+        word = command.words[0].text if command.words else ""
+        option = re.match(r"--?[A-Za-z]", word) and not command.assignments
+        # A container command with options on separate lines ends without an image.
+        image = word.endswith((".sif", ".sqsh", ".simg")) and "\\\n" in facts.shown(before)
+        alone = not word and any(one.operator == ">&" for one in command.redirects)
+        if option or image or (alone and not command.assignments):
+            yield RuleHit(
+                command.start,
+                f"{word or 'a redirection'} begins a command of its own",
+                "write a backslash at the end of the line above",
+                "warning" if alone else "error",
+            )
+
+
+@rule(
+    "typographic-dash",
+    "error",
+    "options start with ASCII dashes; programs treat this word as a file or a command.",
+    "Unicode; getopt(3)",
+)
+def typographic_dash(facts: LintFacts) -> Hits:
+    if re.search(rf"\s[{DASHES}]", facts.shebang or ""):
+        yield RuleHit(0, f"{facts.shebang} has a typographic dash", "#!/bin/bash -l")
+    for command in facts.commands if any(dash in facts.text for dash in DASHES) else ():
+        for word in command.words[1:] if command.name not in TALKERS else ():
+            name = word.text.lstrip(DASHES + "-")
+            # A quoted dash may be text.
+            if facts.text.startswith(tuple(DASHES), word.start) and name[:1].isalpha():
+                good = f"{'--' if len(name) > 2 else '-'}{name}"
+                yield RuleHit(
+                    word.start, f"{word.text} begins with a typographic dash", f"write: {good}"
+                )
+
+
+@rule(
+    "pythonbuffered",
+    "warning",
+    "Python reads PYTHONUNBUFFERED; without it the log is written in blocks, and "
+    "the last block is lost if the job is killed.",
+    "python(1)",
+    fixes=True,
+)
+def pythonbuffered(facts: LintFacts) -> Hits:
+    for assignment, _ in facts.assigned(name := "PYTHONBUFFERED"):
+        # A second occurrence may read the variable.
+        alone = len(re.findall(rf"\b{name}\b", facts.text)) == 1
+        edit = Edit(assignment.start, assignment.start + len(name), "PYTHONUNBUFFERED")
+        yield RuleHit(
+            assignment.start,
+            f"Python knows no {name}",
+            "write: PYTHONUNBUFFERED=1",
+            edits=[edit] if alone else [],
+        )
+
+
+@rule(
+    "secret-in-script",
+    "error",
+    "Slurm stores the script and shows it with scontrol write batch_script and "
+    "sacct --batch-script; git keeps it forever.",
+    "scontrol(1); slurm.conf(5) AccountingStoreFlags",
+)
+def secret_in_script(facts: LintFacts) -> Hits:
+    for match in secrets.spans(facts.text):
+        kind = match[0].lstrip("\"'")[:3]
+        yield RuleHit(
+            match.start(),
+            f"a token ({kind}…) is in the script",
+            'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
+        )
+
+
+@rule(
+    "nounset-before-activation",
+    "warning",
+    "module and conda scripts may use unset variables, which ends the job there.",
+    "bash(1) set -u",
+)
+def nounset_before_activation(facts: LintFacts) -> Hits:
+    told: set[Shell] = set()
+    for command in facts.commands:
+        inside = command.scope.inside("function", "$(") is not None or command.shell in told
+        if inside or not _activates(command):
+            continue
+        if option_on(facts, "nounset", command.shell, command.start):
+            told.add(command.shell)
+            shown = " ".join(word.text for word in command.words[:2])
+            yield RuleHit(
+                command.start,
+                f"{shown} runs under set -u, and may end the job",
+                "move `set -u` after it, or: set +u; …; set -u",
+            )
+
+
+def _activates(command: SimpleCommand) -> bool:
+    second = command.words[1].text if len(command.words) > 1 else ""
+    if command.name in _MANAGERS:
+        return second in ("activate", "deactivate")
+    if command.name == "module":
+        return second in _MODULE_VERBS
+    return command.name == "ml" and bool(second)
+
+
+@rule(
+    "source-activate",
+    "note",
+    "conda 4.4 replaced it with `conda activate`; it only works if conda's own bin "
+    "directory is on PATH.",
+    "conda documentation",
+)
+def source_activate(facts: LintFacts) -> Hits:
+    for command in facts.named("source", "."):
+        if len(command.words) > 1 and command.words[1].text == "activate":
+            name = " ".join(word.text for word in command.words[2:3])
+            yield RuleHit(
+                command.start,
+                "`source activate` is no longer conda's way",
+                f"{_CONDA_SH}; conda activate {name}",
+            )
+
+
+@rule(
+    "conda-not-initialised",
+    "warning",
+    "a batch shell does not read ~/.bashrc, so that conda activate fails with: Your shell has not"
+    " been properly configured.",
+    "conda documentation",
+    once=True,
+)
+def conda_not_initialised(facts: LintFacts) -> Hits:
+    login = re.search(r"\s(?:-\w*[li]|--login)", facts.shell_flags)
+    if login or not facts.is_batch or "get-user-env" in facts.options:
+        return
+    for command in facts.named("conda", "mamba"):
+        activates = len(command.words) > 1 and command.words[1].text == "activate"
+        if activates and not _may_know_conda(facts, command):
+            yield RuleHit(
+                command.start,
+                f"{command.name} activate in a shell that was not prepared for it",
+                f"above it: {_CONDA_SH}",
+            )
+
+
+def _may_know_conda(facts: LintFacts, command: SimpleCommand) -> bool:
+    """Whether anything before `command` could have defined conda; the content of sourced files is
+    unknown.
+    """
+    via = command.shell.via
+    options = [word.text for word in via.words[1:] if len(word.text) < 9] if via else []
+    login = any(re.fullmatch(r"-\w*[li]\w*|--login", option) for option in options)
+    shells = [command.shell, *([via.shell] if via is not None else [])]
+    hooks = facts.named("source", ".", "eval", "module", "ml")
+    hooked = any(hook.shell in shells and hook.start < command.start for hook in hooks)
+    return login or hooked or "conda" in facts.batch.functions
+
+
+@rule(
+    "sh-shebang",
+    "warning",
+    "on systems whose sh is dash it is a syntax error, and elsewhere bash's start-up files are not"
+    " read.",
+    "dash(1)",
+    once=True,
+)
+def sh_shebang(facts: LintFacts) -> Hits:
+    if facts.shell_name not in ("sh", "dash") or not facts.is_batch:
+        return
+    for command in facts.commands:
+        what = _bash_only(command) if not command.shell.depth else ""
+        if what:
+            yield RuleHit(
+                command.start,
+                f"{what} in a script that {facts.shebang} runs",
+                "write as the first line: #!/bin/bash",
+            )
+
+
+def _bash_only(command: SimpleCommand) -> str:
+    if command.name in _BASH_COMMANDS:
+        return command.name
+    if command.name in ("module", "ml"):
+        return f"{command.name}, which bash's start-up files define,"
+    if command.name != "for" and any(one.array is not None for one in command.assignments):
+        return "an array"
+    if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):
+        return "a redirection of bash"
+    return "set -o pipefail" if command.name == "set" and command.has("pipefail") else ""
+
+
+@rule(
+    "script-directory",
+    "error",
+    "Slurm runs a copy of the script from its spool directory on the node, where your files are"
+    " not.",
+    "sbatch(1)",
+    once=True,
+)
+def script_directory(facts: LintFacts) -> Hits:
+    asked = r"Command=|SLURM_SUBMIT_DIR:-|\[.*SLURM_JOB_?ID:-"
+    if not facts.is_batch or re.search(asked, facts.text):
+        return
+    for part, command in facts.variables("0", "BASH_SOURCE"):
+        takes = command.name in ("dirname", "realpath", "readlink")
+        takes = takes or part.operand in ("%/*", "[0]%/*")
+        sure = not command.conditional and command.after not in ("||", "&&")
+        here = facts.place(command) == "batch" and not part.place
+        if takes and sure and here and not command.scope.inside("if"):
+            shown = facts.text[part.start : part.end]
+            yield RuleHit(
+                part.start,
+                f"the directory of {shown} is Slurm's spool directory",
+                'cd "$SLURM_SUBMIT_DIR", or write the path out',
+                _level_of_directory(facts, part),
+            )
+
+
+def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level:
+    """Return `error` if the job goes to the directory that `part` names, or starts a program with
+    a path in it.
+    """
+    names: set[str] = set()
+    for assignment, _ in facts.assigned():
+        read = {each.text for each in assignment.word.expansions() if each.kind == "var"}
+        if names & read or assignment.start <= part.start < assignment.word.end:
+            names.add(assignment.name)
+    starts = any(
+        _works_long(facts, user) or user.name in ("", "cd", "pushd", "source", ".")
+        for _, user in facts.variables(*names)
+        if user.words
+    )
+    return "error" if starts or not names else "warning"
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def _trapped(trap: SimpleCommand) -> list[str]:
+    names = (word.text.upper().removeprefix("SIG") for word in trap.words[2:])
+    return [signals.NAMES.get(name, name) for name in names]
+
+
+def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
+    for trap in facts.named("trap"):
+        if signal in _trapped(trap) and facts.place(trap) == "batch":
+            yield trap
+
+
+@rule(
+    "signal-not-to-batch",
+    "error",
+    "without B: Slurm signals the job steps and not the batch shell, so the trap never runs.",
+    "sbatch(1) --signal",
+)
+def signal_not_to_batch(facts: LintFacts) -> Hits:
+    asked = facts.signal
+    if asked is None or asked.to_batch:
+        return
+    in_tasks = any(
+        facts.place(trap) != "batch" and any(asked.name in word.text for word in trap.words[2:])
+        for trap in facts.named("trap")
+    )
+    if not in_tasks and any(_batch_traps(facts, asked.name)):
+        value = facts.value("signal") or ""
+        yield RuleHit(
+            facts.options["signal"].start,
+            f"--signal={value} does not reach the trap of the batch shell",
+            f"write: --signal=B:{value.partition(':')[2] or value}",
+        )
+
+
+_KNOWN_SOURCES = frozenset(
+    {".bashrc", ".bash_profile", ".profile", "activate", "conda.sh", "mamba.sh", "modules.sh"}
+)
+
+
+@rule(
+    "signal-without-trap",
+    "warning",
+    "a signal without a trap ends the batch shell, and Slurm then kills the training before the"
+    " time limit.",
+    "sbatch(1) --signal; bash(1) SIGNALS",
+)
+def signal_without_trap(facts: LintFacts) -> Hits:
+    asked, sources = facts.signal, facts.named("source", ".")
+    unknown = any(one.words[-1].program not in _KNOWN_SOURCES for one in sources)
+    handled = any(facts.named("trap", "exec")) or unknown or not facts.shell_name
+    works_on = any(one.words and not _AFTERWARDS.match(one.name) for one in facts.commands)
+    if asked is not None and asked.to_batch and not handled and works_on:
+        value = facts.value("signal")
+        yield RuleHit(
+            facts.options["signal"].start,
+            f"--signal={value} ends the batch shell, which has no trap for {asked.name}",
+            "srun python … and --signal without B:, so that the training gets it",
+        )
+
+
+@rule(
+    "signal-unheard",
+    "warning",
+    "without B: Slurm signals the job steps, which srun starts; this script starts none.",
+    "sbatch(1) --signal",
+)
+def signal_unheard(facts: LintFacts) -> Hits:
+    asked = facts.signal
+    if asked is None or asked.to_batch or facts.call_of:
+        return
+    if any(facts.named("mpirun", "mpiexec", "ibrun", "trap")):
+        return
+    others = any(facts.named("bash", "sh", "source", "."))
+    if any(works(one) for one in facts.commands) and not others:
+        yield RuleHit(
+            facts.options["signal"].start,
+            f"--signal={facts.value('signal')} reaches job steps alone, and there is no srun",
+            "start the training with: srun python …",
+        )
+
+
+@rule(
+    "trap-without-signal",
+    "warning",
+    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
+    "sbatch(1) --signal",
+    once=True,
+)
+def trap_without_signal(facts: LintFacts) -> Hits:
+    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
+    told = sends or is_ours(facts) or not facts.is_batch
+    for signal in () if told else ("USR1", "USR2"):
+        for trap in _batch_traps(facts, signal):
+            if "signal" not in facts.options:
+                yield RuleHit(
+                    trap.start,
+                    f"nothing sends {signal}: there is no --signal",
+                    f"add: #SBATCH --signal=B:{signal}@120",
+                )
+
+
+@rule(
+    "trap-in-foreground",
+    "error",
+    "bash runs a trap only when the command in the foreground has ended, that is, "
+    "after the time limit has killed it.",
+    "bash(1) SIGNALS",
+)
+def trap_in_foreground(facts: LintFacts) -> Hits:
+    asked = facts.signal
+    trap = next(_batch_traps(facts, asked.name), None) if asked and asked.to_batch else None
+    if asked is None or trap is None:
+        return
+    later = [
+        command
+        for command in facts.commands
+        if command.start > trap.start and command.shell is trap.shell
+        if works(command) or _runs_script(command)
+        if command.scope.inside("$(", "function") is None
+    ]
+    if later and not any(command.is_background for command in later):
+        name = later[-1].name
+        yield RuleHit(
+            later[-1].start,
+            f"{name} runs in the foreground, so the trap for {asked.name} waits for its end",
+            f'{name} … & then: wait "$!"',
+        )
+
+
+@rule(
+    "usr1-kills-launcher",
+    "error",
+    "torchrun and accelerate pass on TERM, INT, HUP and QUIT; USR1 ends the agent "
+    "and orphans its workers.",
+    "torch/distributed/elastic; tried with torch 2.13, accelerate 1.15",
+)
+def usr1_kills_launcher(facts: LintFacts) -> Hits:
+    traps = {one.shell for one in facts.named("trap") if "USR" in facts.shown(one)}
+    told = "SIGNALS_TO_HANDLE" in facts.text
+    kinds = [
+        one.kind
+        for one in facts.launches
+        if one.call and not (one.command.shell.via and one.command.shell in traps)
+        if one.kind != "torchrun" or not (told or one.has("signals_to_handle") or not one.complete)
+    ]
+    if not kinds:
+        return
+    fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
+    if kinds[0] == "accelerate":
+        fix = "send TERM, or let the training poll $SLURM_JOB_END_TIME"
+    asked = facts.signal
+    if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
+        what = f"--signal={facts.value('signal')} goes to {kinds[0]} in each task"
+        yield RuleHit(facts.options["signal"].start, what, fix)
+        return
+    senders = (one for one in facts.named("kill", "scancel", "trap") if not one.shell.depth)
+    sending = (one for one in senders if _SENDS.search(facts.shown(one)))
+    to_tasks = [one for one in sending if not _TO_BATCH.search(facts.shown(one))]
+    if to_tasks:
+        first = min(to_tasks, key=lambda one: one.start)
+        # The process that `kill` names may be another than srun's.
+        level: Level = "error" if "scancel" in facts.shown(first) else "warning"
+        yield RuleHit(first.start, f"this sends USR1 to {kinds[0]} in each task", fix, level)

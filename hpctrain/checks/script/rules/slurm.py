@@ -1,0 +1,162 @@
+"""Rules about calls of srun, sbatch, squeue and scontrol, and about Slurm's variables."""
+
+from __future__ import annotations
+
+import re
+
+from hpctrain.checks.script.facts import LintFacts
+from hpctrain.checks.script.model import WordPiece
+from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
+
+_KILL = ("-K", "--kill-on-bad-exit")
+_GUARDS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
+_TASKS = (
+    "ntasks",
+    "ntasks-per-node",
+    "ntasks-per-gpu",
+    "ntasks-per-socket",
+    "ntasks-per-core",
+    "gpus-per-task",
+)
+#: Variables that Slurm sets only if one of the options is given; tested with 22.05.
+_NEEDS = {
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
+    "SLURM_NTASKS": _TASKS,
+    "SLURM_NPROCS": _TASKS,
+    "SLURM_GPUS": ("gpus", "gpus-per-task", "gpus-per-socket"),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+    "SLURM_MEM_PER_NODE": ("mem",),
+    "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
+}
+_GUARDED = re.compile(
+    r"(?:-[zn]|-v)\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])", re.ASCII
+)
+
+
+@rule(
+    "srun-cpus-per-task",
+    "note",
+    "srun of Slurm 22.05 and 23.02 does not inherit it, so the task gets one core; "
+    "passing it is right on every version.",
+    "srun(1) of 22.05; Slurm commit 9807bafa0f",
+    since="22.05",
+    until="23.11",
+    fixes=True,
+    once=True,
+)
+def srun_cpus_per_task(facts: LintFacts) -> Hits:
+    known = any(facts.assigned("SRUN_CPUS_PER_TASK"))
+    if known or facts.value("cpus-per-task") in (None, "1"):
+        return
+    for command, call in facts.call_of.items():
+        if call.has("cpus-per-task", "overlap", "pty") or harmless(facts, command):
+            continue
+        line = (
+            'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'  # for all srun calls below it
+        )
+        begin = facts.block.ends
+        edits = (
+            []
+            if command.shell.depth or begin > call.at.start
+            else [Edit(begin, begin, f"{line}\n")]
+        )
+        yield RuleHit(
+            call.at.start,
+            "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
+            f"above it: {line}",
+            edits=edits,
+        )
+
+
+@rule(
+    "kill-on-bad-exit-value",
+    "error",
+    "the value of -K is optional and belongs into the same word; srun treats the "
+    "next word as the program.",
+    "srun(1) --kill-on-bad-exit",
+    fixes=True,
+)
+def kill_on_bad_exit_value(facts: LintFacts) -> Hits:
+    for command, call in facts.call_of.items():
+        word = call.words.get("kill-on-bad-exit")
+        following = next(iter(facts.argv(command).words[call.command :]), None)
+        if word is None or following is None or following.text not in ("0", "1"):
+            continue
+        if call.options["kill-on-bad-exit"] is None:
+            plain = facts.text[word.start : following.end].split() == [word.text, following.text]
+            good = f"--kill-on-bad-exit={following.text}"
+            yield RuleHit(
+                word.start,
+                f"srun takes {following.text!r} after {word.text} for the program to run",
+                f"write: {good}",
+                edits=[Edit(word.start, following.end, good)]
+                if plain and word.text in _KILL
+                else [],
+            )
+
+
+@rule(
+    "export-drops-environment",
+    "warning",
+    "only SLURM_* and what is named reaches the tasks; PATH, modules and the environment do not.",
+    "sbatch(1) --export",
+)
+def export_drops_environment(facts: LintFacts) -> Hits:
+    calls = [call for call in facts.call_of.values() if call.options.get("export") is not None]
+    drops = [(call, call.text("export") or "ALL") for call in calls]
+    for call, value in drops:
+        if "ALL" not in value.split(","):
+            yield RuleHit(
+                call.words["export"].start,
+                f"srun --export={value} drops all other variables",
+                f"write: --export=ALL,{value}",
+            )
+    value = facts.value("export") or "ALL"
+    restored = "SLURM_EXPORT_ENV" in facts.text or any("ALL" in text for _, text in drops)
+    if "ALL" not in value.split(",") and "$" not in value and facts.call_of and not restored:
+        yield RuleHit(
+            facts.options["export"].start,
+            f"--export={value} drops all other variables, also for the tasks of srun",
+            "add to the script: unset SLURM_EXPORT_ENV",
+        )
+
+
+@rule(
+    "slurm-variable-unset",
+    "warning",
+    "Slurm sets it only when its option was given, in the script or on the command line.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; tried on 22.05",
+)
+def slurm_variable_unset(facts: LintFacts) -> Hits:
+    if not facts.options or facts.block.hetjobs:
+        return
+    lacking = {
+        name
+        for name, needs in _NEEDS.items()
+        if name in facts.text and not any(option in facts.options for option in needs)
+    }
+    lacking -= {assignment.name for assignment, _ in facts.assigned(*lacking)}
+    lacking -= {name for pair in _GUARDED.findall(facts.text) for name in pair}
+    for part, command in facts.variables(*lacking) if lacking else ():
+        strict = option_on(facts, "nounset", command.shell, command.start)
+        shown_only = command.name in TALKERS and not strict
+        here = facts.place_of(part, command) == "batch"
+        if here and not shown_only and not part.operand.startswith(_GUARDS):
+            yield _unset_hit(facts, part)
+
+
+def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
+    option = _NEEDS[part.text][0]
+    if part.text == "SLURM_GPUS_PER_NODE" and facts.gres_gpus is not None:
+        return RuleHit(
+            part.start,
+            "$SLURM_GPUS_PER_NODE is empty: the GPUs are requested with --gres",
+            "write: $SLURM_GPUS_ON_NODE (Slurm 21.08 and later), or the number",
+            "error",
+        )
+    return RuleHit(
+        part.start, f"${part.text} is empty: there is no --{option}", f"add: #SBATCH --{option}=N"
+    )

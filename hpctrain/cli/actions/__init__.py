@@ -1,0 +1,1 @@
+"""Implementations of the commands with many options; imported late, so that `--help` is fast."""

@@ -1,0 +1,91 @@
+"""The implementation of `hpctrain cancel`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hpctrain.cli import follow
+from hpctrain.cli.output import say
+from hpctrain.errors import SchedulerError, UsageError
+from hpctrain.jobs import schedulers
+from hpctrain.jobs.request import Request, job_of
+from hpctrain.slurm.notations import states
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.util import shell
+
+
+def run(jobs: tuple[str, ...], *, yes: bool) -> None:
+    """Cancel the jobs."""
+    try:
+        chosen = follow.known_jobs(jobs, fresh=True) if jobs else _of_the_config()
+    except SchedulerError as error:
+        error.details += ("nothing was cancelled",)
+        raise
+    for record in chosen:
+        if record.state == states.UNKNOWN:
+            say(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it")
+        elif record.is_final and record.job_id in jobs and record.state != "NODE_FAIL":
+            say(f"{follow.describe(record)}; it has ended already")
+    active = [record for record in chosen if _may_run(record)]
+    if not active:
+        say("nothing to cancel")
+        return
+    if not yes and not _is_agreed(active, jobs):
+        say("nothing was cancelled")
+        return
+    for scheduler in schedulers.available():
+        # scancel accepts `123_[4-9]`, but not with the throttle that squeue prints: `123_[4-9%2]`.
+        ids = [
+            re.sub(r"%[0-9]+", "", record.job_id)
+            for record in active
+            if record.scheduler == scheduler.name
+        ]
+        # A named array is passed to Slurm as one id, regardless of its number of tasks.
+        numbers = {job: job.partition("_")[0] for job in ids}
+        ids = list(dict.fromkeys(numbers[job] if numbers[job] in jobs else job for job in ids))
+        if ids and scheduler.name == "local":
+            say("ending the job; a training that saves gets up to 30 s")
+        if ids:
+            scheduler.cancel(ids)
+    for record in active:
+        # Canceled anyway: a requeue would restart it.
+        ending = "; it was ending already" if record.state == "COMPLETING" else ""
+        click.echo(f"cancelled job {record.job_id} ({record.name}){ending}")
+
+
+def _of_the_config() -> list[JobRecord]:
+    """Return the jobs with the job name in config.yaml; finding none is not an error if all
+    schedulers answered.
+    """
+    name = job_of(Request(options={}, verb="cancel")).spec.job_name
+    known, silent = schedulers.all_jobs(fresh=True)
+    if silent is not None:
+        return follow.known_jobs([name], fresh=True)
+    return [record for record in known if record.name == name]
+
+
+def _may_run(record: JobRecord) -> bool:
+    # If the supervisor of a local job was killed, its processes may still be running.
+    is_killed = record.scheduler == "local" and record.state == "NODE_FAIL"
+    return record.state != states.UNKNOWN and (not record.is_final or is_killed)
+
+
+def _is_agreed(active: list[JobRecord], words: Sequence[str]) -> bool:
+    """Ask before canceling several jobs, or one that was not named: another project's job may have
+    the same name.
+    """
+    jobs = {record.job_id.partition("_")[0] for record in active}
+    if words and (len(jobs) == 1 or jobs <= {word.partition("_")[0] for word in words}):
+        return True  # one job, or tasks of one array, or each named by its id
+    names = ", ".join(f"{record.job_id} ({record.name})" for record in active)
+    what = f"{len(active)} jobs: {names}" if len(active) > 1 else f"job {names}"
+    if sys.stdin.isatty():
+        return click.confirm(f"Cancel {what}?", err=True)
+    if len(active) > 1:
+        fix = shell.join(("hpctrain", "cancel", "--yes", *words))
+        raise UsageError(f"this would cancel {what}", fix=fix)
+    return True

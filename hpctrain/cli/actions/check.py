@@ -1,0 +1,128 @@
+"""The implementation of `hpctrain check`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.checks.service import JobCheck, check_job
+from hpctrain.cli.findings import counts, show_findings
+from hpctrain.cli.output import print_json, say
+from hpctrain.config import layers
+from hpctrain.config.profile_layer import cluster_layer
+from hpctrain.config.spec import shown_value
+from hpctrain.finding import LEVELS, Finding
+from hpctrain.jobs.request import Job, Request, suggested
+from hpctrain.util.files import first_time
+from hpctrain.util.text import wrap
+
+
+def run(asked: Request, parameters: dict[str, Any]) -> int:
+    """Check the job, print the findings, and return the exit code; `parameters` are the command's
+    own options.
+    """
+    examined = check_job(asked, slurm=not parameters["no_slurm"])
+    level = LEVELS.index(parameters["level"])
+    shown = [each for each in examined.findings if LEVELS.index(each.level) <= level]
+    values = list(_values(asked, examined.job)) if parameters["show_origin"] else None
+    if parameters["as_json"]:
+        print_json(**_document(examined, shown, values))
+        return 1 if examined.errors else 0
+    _print(examined, shown, values)
+    for finding in shown:
+        first_time(finding.what, Path.cwd())  # submit does not repeat it
+    if examined.errors:
+        say(
+            "more on each: hpctrain explain ID\n"
+            f"next: {suggested(asked, 'check')}  # after fixing the errors"
+        )
+        return 1
+    say(f"next: {suggested(asked, 'submit' if examined.job.config.tune is None else 'tune')}")
+    return 0
+
+
+def _document(
+    examined: JobCheck, shown: list[Finding], values: list[dict[str, Any]] | None
+) -> dict[str, Any]:
+    spec = examined.job.spec
+    return {
+        "job": {
+            "name": spec.job_name,
+            "nodes": spec.nodes,
+            "gpus_per_node": spec.gpus_per_node,
+            "processes": spec.processes,
+        },
+        "cluster": examined.cluster.profile.name if examined.cluster is not None else None,
+        "findings": [
+            finding.to_json() | {"ignored": finding in examined.ignored}
+            for finding in (*shown, *examined.ignored)
+        ],
+        "counts": {
+            level: sum(finding.level == level for finding in examined.findings) for level in LEVELS
+        },
+        "checked": list(examined.checked),
+        "not_checked": list(examined.not_checked),
+        "start_estimate": examined.estimate,
+    } | ({"values": values} if values is not None else {})
+
+
+def _print(examined: JobCheck, shown: list[Finding], values: list[dict[str, Any]] | None) -> None:
+    for value in values or ():
+        over = f"   (over {', '.join(value['over'])})" if value["over"] else ""
+        click.echo(f"{value['key']} = {value['value']}   {value['origin']}{over}")
+    if values:
+        click.echo()
+    show_findings(shown)
+    what = ", ".join(examined.names) or examined.job.spec.layout
+    summary = [f"{what}: {counts(examined.findings)}"]
+    if examined.ignored:
+        names = ", ".join(f"{each.level} {each.id}" for each in examined.ignored)
+        summary.append(f"ignored: {names}")
+    if examined.estimate is not None:
+        summary.append(f"Slurm says: {examined.estimate}")
+    summary.append(f"checked: {', '.join(examined.checked)}")
+    summary += [f"not checked: {sentence}" for sentence in examined.not_checked]
+    for line in summary:
+        click.echo("\n".join(wrap(line, hanging="  ")))
+
+
+def _values(asked: Request, job: Job) -> Iterator[dict[str, Any]]:
+    """Return each value of the job: the key, its origin, and the origins that it overrides, highest
+    precedence first.
+    """
+    stacked = layers.gather(
+        options=asked.options,
+        sbatch=asked.sbatch,
+        config=asked.config,
+        directory=Path.cwd(),
+        environment=os.environ,
+    )
+    if job.cluster is not None:
+        stacked.append(cluster_layer(job.cluster, stacked))
+    for path, value in _leaves(job.config.to_data(), ()):
+        places = [
+            layer.origins.get(path, layer.title)
+            for layer in stacked
+            if layers.written([layer], path) is not None
+        ]
+        if places or value is not None:
+            yield {
+                "key": ".".join(path),
+                "value": str(value).lower()
+                if isinstance(value, bool)
+                else shown_value(path, value),
+                "origin": places[0] if places else "default",
+                "over": places[1:],
+            }
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif not isinstance(value, dict):
+        yield path, value

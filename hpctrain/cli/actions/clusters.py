@@ -1,0 +1,124 @@
+"""The implementation of `hpctrain clusters` and `clusters show`."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.cli.output import print_json, say
+from hpctrain.clusters import load
+from hpctrain.clusters.load import IDENTITY, leaves, tally
+from hpctrain.clusters.profile import checked
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.util import text
+
+
+def show_all(*, as_json: bool) -> int:
+    """List the profiles, and return the exit code: that of a damaged one, if there is one."""
+    rows, broken = _rows()
+    # Does not query a name server, which may be slow.
+    hosts = (socket.gethostname(),)
+    detected = load.detect(
+        os.environ, cluster_name=os.environ.get("SLURM_CLUSTER_NAME"), hosts=hosts
+    )
+    if as_json:
+        listed = [row | {"detected": row["name"] in detected} for row in rows]
+        print_json(detected=detected, clusters=listed)
+    else:
+        _table(rows, detected)
+    for error in broken:
+        say(error.render())
+    return max((error.exit_code for error in broken), default=0)
+
+
+def show(name: str, *, as_json: bool) -> None:
+    """Print a profile."""
+    found = load.read_source(name, os.environ)
+    profile = checked(found, load.canonical(name))
+    if not as_json:
+        for file in found.files:
+            click.echo(f"# {file}\n{file.read_text(encoding='utf-8').rstrip()}")
+        return
+    paths = {path for path, _ in leaves(found.data) if path[0] not in IDENTITY}
+    # JSON pointers to the values, in raw units (bytes, seconds).
+    pointers = {
+        "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path): path
+        for path in sorted(paths & found.origins.keys())
+    }
+    print_json(
+        name=profile.name,
+        files=[str(path) for path in found.files],
+        profile=profile.to_data(defaults=False),
+        evidence={pointer: asdict(found.origins[path]) for pointer, path in pointers.items()},
+    )
+
+
+def _rows() -> tuple[list[dict[str, Any]], list[HpctrainError]]:
+    rows: list[dict[str, Any]] = []
+    broken: list[HpctrainError] = []
+    for name, path in sorted(load.available(os.environ).items()):
+        try:
+            found = load.read_source(name, os.environ)
+            if path.parent != load.SHIPPED:  # the built-in ones are tested, and checking is slow
+                load.load(name, os.environ)
+        except UsageError as error:
+            broken.append(error)
+            continue
+        rows.append(_row(name, path, found))
+    return rows, broken
+
+
+def _row(name: str, path: Path, found: load.ProfileSource) -> dict[str, Any]:
+    data = found.data
+    shapes, partitions, defaults = (
+        data.get(key) or {} for key in ("nodes", "partitions", "defaults")
+    )
+    return {
+        "name": name,
+        "title": data.get("title"),
+        "shipped": path.parent == load.SHIPPED,
+        "file": str(path),
+        "nodes": {
+            kind: {"gpus": int(shape["gpus"]), "gpu": shape.get("gpu")}
+            for kind, shape in shapes.items()
+        },
+        "partitions": list(partitions),
+        "default_nodes": defaults.get("nodes"),
+        "default_partition": defaults.get("partition"),
+        "evidence": tally(data, found.origins),
+    }
+
+
+def _table(rows: list[dict[str, Any]], detected: list[str]) -> None:
+    table = [("NAME", "TITLE", "GPUS", "PARTITIONS")]
+    for row in rows:
+        partitions, default = row["partitions"], row["default_partition"]
+        first = default if default in partitions else next(iter(partitions), "-")
+        more = f" +{len(partitions) - 1}" if len(partitions) > 1 else ""
+        table.append((row["name"], row["title"] or "-", _gpus(row), first + more))
+    for cells, line in zip(table, text.table(table), strict=True):
+        click.echo(("* " if cells[0] in detected else "  ") + line)
+    looks_like = f"this machine looks like {', '.join(detected)} (*)"
+    say(looks_like if detected else "no profile matches this machine")
+    if detected:
+        say(f"next: hpctrain clusters show {detected[0]}")
+    else:
+        say("details of one: hpctrain clusters show NAME")
+
+
+def _gpus(row: dict[str, Any]) -> str:
+    """Return `4 A100`, or `3 A100 +1` if there is another kind of node."""
+    kinds = list(row["nodes"])
+    if not kinds:
+        return "-"
+    kind = row["default_nodes"] if row["default_nodes"] in kinds else kinds[0]
+    shape = row["nodes"][kind]
+    model = re.sub(r"^(NVIDIA|AMD) ", "", shape["gpu"] or "").partition(" ")[0]
+    more = len({(each["gpus"], each["gpu"]) for each in row["nodes"].values() if each["gpus"]}) - 1
+    return f"{shape['gpus']} {model}".rstrip() + (f" +{more}" if more else "")

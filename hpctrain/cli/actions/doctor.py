@@ -1,0 +1,271 @@
+"""The implementation of `hpctrain doctor`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+import hpctrain
+from hpctrain.cli import follow
+from hpctrain.cli.findings import coloured_block, counts
+from hpctrain.cli.output import WIDTH, print_json, say
+from hpctrain.config.arguments import Arguments
+from hpctrain.doctor import login
+from hpctrain.doctor.facts import DoctorContext, ProbeResult
+from hpctrain.doctor.node_evaluation import evaluate, used
+from hpctrain.doctor.report import NodeFacts, Report, read_report
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.finding import Finding
+from hpctrain.jobs import notify, schedulers, script_files
+from hpctrain.jobs.request import Request, job_of, keeping
+from hpctrain.jobs.scripts import scripts_of
+from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.slurm.base import JobControl
+from hpctrain.slurm.client import SlurmScheduler
+from hpctrain.terminal import style
+from hpctrain.util import installed, stored, text
+
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan", "note": "cyan"}
+SCRIPT = "doctor.sbatch"
+#: Minutes: the test takes one or two, mostly for imports.
+_MINUTES = "5"
+#: Lines of a job's error log to print.
+_ERROR_LINES = 3
+
+
+def run(asked: Request, parameters: dict[str, Any]) -> int:
+    """Check what was asked for, and return the exit code; `parameters` are the command's own
+    options.
+    """
+    as_json, job_id = parameters["as_json"], parameters["job_id"]
+    local, quick = parameters["local"], parameters["quick"]
+    if parameters["try_notify"]:
+        notify.test(asked, click.echo)
+        return 0
+    if not (parameters["as_job"] or job_id):
+        if local or not parameters["wait"]:
+            fix = "hpctrain doctor --job --local"
+            raise UsageError("--local and --no-wait need --job", fix=fix)
+        return _login(asked, quick=quick, as_json=as_json)
+    if quick:
+        fix = "hpctrain doctor --job"
+        raise UsageError("--quick does not apply to the preflight job", fix=fix)
+    context = context_of(asked)
+    if job_id is not None:
+        owner = schedulers.owner(job_id)
+        return _report(owner, job_id, context, asked, as_json=as_json, by_job=True)
+    scheduler, job_id = _submit(asked, context, local=local)
+    if not parameters["wait"]:
+        click.echo(job_id)
+        say(f"next: hpctrain doctor --of {job_id}")
+        return 0
+    return _report(scheduler, job_id, context, asked, as_json=as_json, by_job=False)
+
+
+def _login(asked: Request, *, quick: bool, as_json: bool) -> int:
+    context = context_of(asked, quick=quick)
+    results: list[ProbeResult] = []
+    for result in login.run_probes(context):
+        results.append(result)
+        if not as_json:
+            click.echo(keeping(asked, "\n".join(_lines(result))))
+    findings = [finding for result in results for finding in result.findings]
+    if as_json:
+        print_json(probes=[result.to_json() for result in results], ok=not _errors(findings))
+    else:
+        well = "nothing is wrong that can be seen from here"
+        say(keeping(asked, _summary(findings, well, next_="hpctrain doctor --job")))
+    return 1 if _errors(findings) else 0
+
+
+def context_of(asked: Request, *, quick: bool = False) -> DoctorContext:
+    """Return the job of this request, and facts about the local machine.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    job = job_of(asked)
+    return DoctorContext(
+        spec=job.spec,
+        cluster=job.cluster,
+        version=hpctrain.__version__,
+        machine=os.uname().machine,
+        on_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
+        quick=quick,
+        requirement=installed.requirement("train"),
+    )
+
+
+def _lines(result: ProbeResult) -> list[str]:
+    """Return a result on one line, wrapped, and its findings below."""
+    head = style(f"{result.word:<8}", fg=_COLOURS[result.word])
+    # Omit the result if a finding contains the same sentence.
+    is_below = any(result.sentence in finding.what for finding in result.findings)
+    told = counts(result.findings) if is_below else result.sentence
+    wrapped = text.wrap(" ".join(f"{result.probe}: {told}".split()), WIDTH, indent=" " * 8)
+    found = [head + wrapped[0].lstrip(), *wrapped[1:]]
+    for finding in result.findings:
+        found += [f"{' ' * 8}{line}" for line in coloured_block(finding, WIDTH - 8)]
+    return found
+
+
+def _errors(findings: list[Finding]) -> bool:
+    return any(finding.level == "error" for finding in findings)
+
+
+def _summary(findings: list[Finding], well: str, *, next_: str) -> str:
+    """Return the number of findings and, without errors, the next command."""
+    serious = [each for each in findings if each.level != "note"]
+    if _errors(findings):
+        return counts(serious)
+    return f"{counts(serious) if serious else well}\nnext: {next_}"
+
+
+# -- the preflight job -----------------------------------------------------------------------------
+
+
+def _submit(asked: Request, context: DoctorContext, *, local: bool) -> tuple[JobControl, str]:
+    if context.spec.array is not None and context.spec.study is None:
+        raise UsageError(
+            "the preflight job is one job, and the config requests a job array",
+            hint="remove array from config.yaml",
+        )
+    if asked.to == "-":
+        fix = "hpctrain doctor --job"
+        raise UsageError("--to - writes no script that could be submitted", fix=fix)
+    made = scripts_of(request_of(asked, context), alone=True)
+    for note in script_files.write(made, force=False):
+        say(note)
+    scheduler = LocalScheduler() if local or not SlurmScheduler.is_available() else SlurmScheduler()
+    submission = scheduler.submit(made.scripts[0].path)
+    for note in submission.notes:
+        say(f"note: {note}")
+    say(f"submitted job {submission.answer}: {context.spec.layout}")
+    return scheduler, submission.answer
+
+
+def request_of(asked: Request, context: DoctorContext) -> Request:
+    """Return the request of the preflight job: the same job with its own time limit, and a test
+    instead of the training.
+    """
+    spec = context.spec
+    # Located without importing it, because it imports torch.
+    program = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
+    words = ["--doctor-gpus", str(spec.gpus_per_node)]
+    words += ["--doctor-mem"] if (spec.mem_bytes, spec.mem_per_cpu_bytes) != (None, None) else []
+    for option, name in (
+        ("--doctor-dataset", "dataset_name"),
+        ("--doctor-checkpoint", "output_dir"),
+    ):
+        value = Arguments(spec).get(name)
+        words += [option, value] if value else []
+    options = asked.options | {
+        ("script",): str(program.resolve()),
+        ("task",): "sft",
+        ("job_name",): "doctor",
+        ("resources", "time"): _MINUTES,
+    }
+    options |= {("sharding",): "ddp"} if spec.sharding != "ddp" else {}
+    return replace(asked, options=options, arguments=tuple(words), to=asked.to or SCRIPT)
+
+
+def _report(
+    scheduler: JobControl,
+    job_id: str,
+    context: DoctorContext,
+    asked: Request,
+    *,
+    as_json: bool,
+    by_job: bool,
+) -> int:
+    """Wait for the preflight job and print its report. With `by_job`, nodes and GPUs are taken from
+    the job itself, because it may have been submitted with other options.
+    """
+    logs = scheduler.logs(job_id)
+    if logs is None:
+        raise HpctrainError(f"where job {job_id} writes is unknown", fix="hpctrain ps")
+    try:
+        record = follow.until_the_end(scheduler, job_id, (), say)
+    except KeyboardInterrupt:
+        say(
+            f"\njob {job_id} keeps running; its report: hpctrain doctor --of {job_id}; to stop it:"
+            f" hpctrain cancel {job_id}"
+        )
+        return 130
+    report = read_report(_text(logs.output))
+    if by_job and report.ranks:
+        first, spec = report.ranks[0], context.spec
+        nodes, gpus = first.job_nodes or spec.nodes, first.gpus_asked or spec.gpus_per_node
+        context = replace(context, spec=spec.replace(nodes=nodes, gpus_per_node=gpus))
+    lines = [line.strip() for line in _text(logs.error).splitlines()]
+    problems = [line[:200] for line in lines if "error" in line.lower()][:_ERROR_LINES]
+    findings = evaluate(report, context, tuple(problems))
+    is_completed = record is None or record.state == "COMPLETED"
+    if as_json:
+        facts = asdict(report)
+        print_json(
+            job_id=job_id,
+            state=None if record is None else record.state,
+            ok=not _errors(findings),
+            all_reduce=facts.pop("speeds"),
+            **facts,
+            findings=[finding.to_json() for finding in findings],
+        )
+    else:
+        _print(report, context, findings)
+        if not is_completed and record is not None:
+            say(f"{follow.describe(record)}; its log: hpctrain logs --err {job_id}")
+        well = "the nodes are fit for training"
+        say(keeping(asked, _summary(findings, well, next_="hpctrain submit")))
+    return 1 if _errors(findings) or not is_completed else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return stored.read_text(path, errors="replace", limit=64_000_000)
+    except OSError:
+        return ""
+
+
+def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> None:
+    head = ("NODE", "GPUS", "CORES", "MEMORY", "SHM", "TMP", "READ", "WRITE")
+    if report.nodes:
+        rows = [_row(node, report, context) for node in report.nodes]
+        click.echo("\n".join(text.table([head, *rows])))
+    for group in dict.fromkeys(speed.group for speed in report.speeds):
+        best = report.speed_of(group)
+        if best is not None:
+            who, over = f"of {group}", ""
+            if group == "all":
+                who = f"of {text.count(len(report.nodes), 'node')}"
+                over = f" over {', '.join(used(report)) or 'an unknown interface'}"
+            size = f"{best.backend}, {best.bytes >> 20} MiB"
+            ranks = text.count(best.ranks, "rank")
+            click.echo(f"all-reduce: {ranks} {who}: {text.rate(best.bandwidth)} ({size}){over}")
+    if any(node.read is not None and node.read.dropped for node in report.nodes):
+        click.echo(
+            "read: dropped from the nodes' page cache first; a file server may still hold it"
+        )
+    for finding in findings:
+        click.echo("\n".join(coloured_block(finding)))
+
+
+def _row(node: NodeFacts, report: Report, context: DoctorContext) -> tuple[str, ...]:
+    ranks = report.ranks_of(node.host)
+    seen = [rank.visible for rank in ranks if rank.visible is not None]
+    gpus = f"{min(seen)} of {context.spec.gpus_per_node}" if seen else "?"
+    cores = sorted({len(rank.cpu_set) for rank in ranks if rank.cpu_set})
+    free = [each.free if each is not None else None for each in (node.shm, node.tmp)]
+    speeds = [each.speed if each is not None else None for each in (node.read, node.write)]
+    return (
+        node.host,
+        "CPU" if ranks and all(rank.on_cpu for rank in ranks) else gpus,
+        "-".join(map(str, cores)) or "?",
+        text.size(node.memory_limit or node.memory or 0),
+        *("?" if each is None else text.size(each) for each in free),
+        *(text.rate(each) if each else "-" for each in speeds),
+    )

@@ -1,0 +1,113 @@
+"""The implementation of `hpctrain explain`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from hpctrain.cli.output import columns, has_colour, print_json, say
+from hpctrain.errors import UsageError
+from hpctrain.explain import pages as diagnosis_pages
+from hpctrain.explain import text
+from hpctrain.jobs import explanation
+from hpctrain.jobs.explanation import JobExplanation
+from hpctrain.runs.layout import RUNS
+from hpctrain.util import builtin
+from hpctrain.util.text import count, size, wrap
+
+_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
+
+
+def run(words: tuple[str, ...], *, list_ids: bool, as_json: bool) -> None:
+    """Explain a job, or print help pages."""
+    if list_ids:
+        _list(_pages(), as_json=as_json)
+        return
+    is_id = len(words) == 1 and not any(Path(place, words[0]).exists() for place in ("", RUNS))
+    pages = _pages() if is_id else {}
+    name = words[0].strip("[]").removesuffix(".md") if is_id else ""
+    if name in pages and as_json:
+        print_json(id=name, text=pages[name])
+        return
+    if name in pages:
+        click.echo("\n".join(_wrapped(pages[name], columns(80))))
+        return
+    try:
+        answer = explanation.explained(words)
+    except UsageError as error:
+        for close in difflib.get_close_matches(name, pages, n=1, cutoff=0.7):
+            error.details += (f"{close} is a diagnosis: hpctrain explain {close}",)
+        raise
+    if as_json:
+        print_json(**text.to_json(answer.explanation))
+    else:
+        for line in text.page(answer.explanation, width=columns(), colour=has_colour()):
+            click.echo(line, color=has_colour())
+    _say_what_was_read(answer)
+
+
+def _say_what_was_read(answer: JobExplanation) -> None:
+    account, case = answer.case.account, answer.case
+    parts = [f"{count(sum(bool(file.size) for file in case.files), 'file')}, {size(answer.size)}"]
+    if account is not None:
+        parts.append(f"{account.source or account.scheduler}: {account.state}")
+    if case.samples:
+        parts.append(f"{len(case.samples)} samples")
+    notes = (f"note: {note}" for note in answer.notes)
+    for line in (f"read for {answer.title}: {'; '.join(parts)}", *notes):
+        say("\n  ".join(wrap(line, columns() - 2)))
+    diagnoses = answer.explanation.diagnoses
+    if answer.run is not None and any(diagnosis.fix.changes for diagnosis in diagnoses):
+        say(f"next: hpctrain resubmit {shlex.quote(answer.run)} --apply-fix")
+    for diagnosis in diagnoses:
+        say(f"more: hpctrain explain {diagnosis.id}")
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def _pages() -> dict[str, str]:
+    """Return the help page of every id; one that is both finding and diagnosis has both pages."""
+    pages = builtin.findings()
+    for name, page in diagnosis_pages.pages().items():
+        pages[name] = f"{pages[name].rstrip()}\n\n{page}" if name in pages else page
+    return dict(sorted(pages.items()))
+
+
+def first_line(page: str) -> str:
+    """Return the first paragraph after a page's title, on one line."""
+    paragraphs = [" ".join(part.split()) for part in page.split("\n\n")]
+    return next((part for part in paragraphs if part and not part.startswith("#")), "")
+
+
+def _list(pages: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            pages=[{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
+        )
+        return
+    width, found = columns(80), builtin.findings()
+    only_diagnoses = [name for name in pages if name not in found]
+    for command_, ids in {**builtin.findings_by_command(), "explain": only_diagnoses}.items():
+        click.echo(f"{command_}:")
+        for name in ids:
+            line = f"  {name}: {first_line(pages[name])}"
+            click.echo(line if len(line) <= width else f"{line[: width - 1].rstrip()}…")
+    say(f"{len(pages)} pages; to read one: hpctrain explain {next(iter(pages))}")
+
+
+def _wrapped(page: str, width: int) -> Iterator[str]:
+    """Yield the lines of a Markdown page, wrapped to `width` except in code and tables."""
+    in_code = False
+    for line in page.splitlines():
+        in_code ^= line.startswith("```")
+        if in_code or not line or line.startswith(("#", "|", "    ", "```")):
+            yield line
+        else:
+            item = _ITEM.match(line)
+            yield from wrap(line, width, hanging=" " * (len(item[0]) if item else 0))

@@ -1,0 +1,123 @@
+"""The implementation of `hpctrain logs`."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import time
+from datetime import datetime
+from typing import Any
+
+from hpctrain.cli import follow
+from hpctrain.cli.output import say
+from hpctrain.errors import UsageError
+from hpctrain.jobs import job_logs, schedulers
+from hpctrain.logs import files
+from hpctrain.logs.view import FollowedLogs, LogSelection, LogView, whole
+from hpctrain.runs import store
+from hpctrain.slurm.notations import array as arrays
+
+_LOOK_S = 0.3
+#: Extra reads at the end: over NFS, the last output of other nodes arrives late.
+_LATE_LOOKS = 3
+_AGO = re.compile(r"([0-9]{1,9})([smhd])\Z")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: Any) -> int:
+    """Show the logs, and return the exit code; `wanted` are the filters of a LogView."""
+    gc.enable()
+    view = LogView(since=_moment(wanted.pop("since")), **wanted)
+    chosen = job_logs.select(words, every_job=every_job, to_come=following)
+    record = chosen.record
+    for note in chosen.notes:
+        say(note)
+    if record is not None and chosen.output is not None:
+        state = follow.describe(record)
+        if chosen.unreachable is not None:
+            state = f"whether job {record.job_id} still runs is unknown\n{chosen.unreachable.what}"
+        say(f"{files.shown(chosen.output)}: {state}")
+    if chosen.earlier:
+        plural = "s" if len(chosen.earlier) > 1 else ""
+        say(f"earlier: job{plural} {', '.join(chosen.earlier[-5:])} of this run; all of it: --all")
+    if following and not _is_over(chosen):
+        return _follow(chosen, view)
+    _print(chosen, view)
+    return 0
+
+
+def _is_over(chosen: LogSelection) -> bool:
+    """Whether the logs are complete, according to the scheduler or else to the run's files."""
+    if chosen.record is not None:
+        return chosen.record.is_final
+    if chosen.run_dir is None:
+        return False
+    run = store.read_run(chosen.run_dir.parent, chosen.run_dir.name)
+    return run is not None and run.last is not None and run.last.outcome in ("completed", "failed")
+
+
+def _print(chosen: LogSelection, view: LogView) -> None:
+    is_shown, record = whole(chosen, view, _write), chosen.record
+    if not any(file.path.exists() for file in chosen.files):
+        say("the file does not exist yet; it appears when the job starts")
+    elif not is_shown and (view.rank is not None or view.node is not None):
+        what = f"rank {view.rank}" if view.rank is not None else f"node {view.node}"
+        ranks = {file.rank for file in (*chosen.ranks, *chosen.files) if file.rank is not None}
+        known = f"there are ranks {arrays.compress(ranks)}" if ranks else "see docs/logs.md"
+        say(f"no line is from {what}; {known}")
+    elif record is not None and record.is_final and record.state != "COMPLETED":
+        say(f"next: hpctrain explain {record.job_id}")
+
+
+def _follow(chosen: LogSelection, view: LogView) -> int:
+    followed, record = FollowedLogs(chosen, view, _write, say), chosen.record
+    try:
+        if record is None:
+            while True:
+                followed.copy()
+                time.sleep(_LOOK_S)
+        owner = schedulers.owner(record.job_id)
+        ended = follow.until_the_end(owner, record.job_id, [followed.copy], say)
+        for _ in range(_LATE_LOOKS):
+            followed.copy()
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        followed.finish()
+        return 130 if record is None else follow.left_running([record.job_id])
+    followed.finish()
+    if ended is not None:
+        say(follow.describe(ended))
+        if ended.state != "COMPLETED":
+            say(f"next: hpctrain explain {ended.job_id}")
+    return 0
+
+
+def _write(text: str) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    if encoding.lower() not in ("utf-8", "utf8"):  # cannot show bars and ticks
+        text = text.encode(encoding, "replace").decode(encoding)
+    sys.stdout.write(text)
+
+
+def _moment(text: str | None) -> float | None:
+    """Return seconds since the epoch of `10m` ago, a clock time in the last 24 hours, or a date.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    if text is None:
+        return None
+    if match := _AGO.match(text):
+        return time.time() - int(match[1]) * _SECONDS[match[2]]
+    today = f"{datetime.now().astimezone():%Y-%m-%d}"
+    is_clock = re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", text)
+    hour, colon, rest = text.partition(":")
+    try:
+        moment = datetime.fromisoformat(
+            f"{today}T{hour:0>2}{colon}{rest}" if is_clock else text
+        ).timestamp()
+    except ValueError as error:
+        hint = "use --since 10m, or --since 2026-11-22T04:10"
+        raise UsageError(f"--since {text!r} is not a time", hint=hint) from error
+    return moment - 86_400 if is_clock and moment > time.time() else moment

@@ -1,0 +1,274 @@
+"""The implementation of `hpctrain report`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from hpctrain.cli import run_table
+from hpctrain.cli.output import print_json, say
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.explain.model import Explanation
+from hpctrain.jobs import explanation, schedulers, script_files, targets
+from hpctrain.report import characters, compare, document, html, model
+from hpctrain.report.document import Document
+from hpctrain.report.model import ExternalFacts
+from hpctrain.runs import drop, launch, layout
+from hpctrain.runs.store import Listing, Run
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.terminal import console, for_files
+from hpctrain.util import stored
+
+NAME = "report.html"
+_LARGEST = 1 << 28
+#: Seconds for reading the logs of failed runs in a sweep; after that, runs get no diagnosis.
+_EXPLAIN_S = 30.0
+
+
+def run(
+    words: tuple[str, ...],
+    runs_dir: Path,
+    *,
+    to: str | None,
+    as_text: bool,
+    as_json: bool,
+    force: bool,
+    metric: str | None,
+) -> None:
+    """Create the report."""
+    given = {"--to": to, "--terminal": as_text, "--json": as_json}
+    formats = [option for option, value in given.items() if value]
+    if len(formats) > 1:
+        what = f"{' and '.join(formats)} are mutually exclusive"
+        raise UsageError(what, fix="hpctrain report --json")
+    selected = select(words, runs_dir)
+    first = selected.runs[0].id
+    several = len(selected.runs) > 1
+    if metric is not None and not several:
+        what = "--metric orders several runs, and this is one"
+        raise UsageError(what, fix=f"hpctrain report {first}")
+    facts = external_facts(runs_dir, selected.runs)
+    if several:
+        found = compare.gather(
+            selected.runs,
+            runs_dir,
+            facts,
+            title=selected.title,
+            study=selected.study,
+            metric=metric,
+            now=facts[first].now,
+            not_begun=selected.not_begun,
+        )
+        values, shown, is_running = compare.to_json(found), document.of_comparison(found), False
+    else:
+        one = model.gather(selected.runs[0], runs_dir, facts[first])
+        values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
+    if as_json:
+        print_json(**values)
+    elif as_text:
+        _print(shown)
+    else:
+        what = selected.title if several else first
+        write(html.page(shown), to, selected.default, what=what, force=force)
+        if is_running:
+            say("note: the run continues; the report shows its current state")
+
+
+def _print(shown: Document) -> None:
+    from hpctrain.report import terminal
+
+    lines = terminal.report(shown)
+    if sys.stdout.isatty():
+        console().print(characters.paint(lines), soft_wrap=True)
+    else:
+        click.echo("\n".join(words for words, _ in lines))
+
+
+# -- which runs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The runs of a report.
+
+    Attributes:
+        runs: in the order of their points.
+        title: the title for several runs.
+        study: the study that they belong to, or None.
+        default: the default output file.
+        not_begun: for a sweep, ids of points without files.
+    """
+
+    runs: tuple[Run, ...]
+    title: str
+    study: str | None
+    default: Path
+    not_begun: tuple[str, ...] = ()
+
+
+def select(words: Sequence[str], runs_dir: Path) -> Selection:
+    """Return the runs that the words match: ids, tags, globs, studies; without words, the newest
+    run.
+
+    Raises:
+        UsageError: unknown words, or there is no run.
+    """
+    listing = targets.existing_runs(runs_dir)
+    meant, study = _resolved(words, listing) if words else ([targets.newest_run(listing)], None)
+    found = sorted(meant, key=lambda run: (run.tag, run.index is None, run.index or 0, run.id))
+    if not found:
+        raise UsageError(f"no run is called like {' '.join(words)}", fix="hpctrain runs list --all")
+    ids, tags = {run.id for run in found}, {run.tag for run in found}
+    name = tags.pop() if len(tags) == 1 else study
+    default = runs_dir / (f"{name}.{NAME}" if name else NAME)
+    if len(found) == 1:
+        directory = runs_dir / found[0].id
+        default = directory / NAME if directory.is_dir() else runs_dir / f"{found[0].id}.{NAME}"
+    whole = launch.load(runs_dir, words[0]) if len(words) == 1 and study is None else None
+    points = whole.run_ids if whole is not None and whole.kind == "sweep" else ()
+    others = ids | launch.deleted_runs(runs_dir, words[0]) if points else ids
+    return Selection(
+        runs=tuple(found),
+        title=words[0] if len(words) == 1 else f"{len(found)} runs",
+        study=study,
+        default=default,
+        not_begun=tuple(point for point in points if point not in others),
+    )
+
+
+def _resolved(words: Sequence[str], listing: Listing) -> tuple[list[Run], str | None]:
+    known = {name for run in listing.runs for name in (run.id, run.tag)}
+    studies = {
+        word
+        for word in words
+        if word not in known
+        and layout.NAME.match(word)
+        and (listing.path / ".studies" / word).is_dir()
+    }
+    named = [word for word in words if word not in studies]
+    every = targets.select_runs(named, listing, started=False) if named else []
+    ids = {run.id for run in listing.runs}
+    begun = {run.tag for run in every if run.id in ids}
+    # Beside points that have begun, the others are only named.
+    found = [run for run in every if run.id in {*ids, *words} or run.tag not in begun]
+    for run in listing.runs if studies else ():
+        trial = run_table.trial_of(listing.path, run.id)
+        if trial is not None and trial["study"] in studies and run not in found:
+            found.append(run)
+    return found, next(iter(studies)) if len(studies) == len(words) == 1 else None
+
+
+# -- facts from outside the run directory ----------------------------------------------------------
+
+
+def external_facts(runs_dir: Path, selected: Sequence[Run]) -> dict[str, ExternalFacts]:
+    """Return what schedulers, accounting and logs report for each run, queried once for all."""
+    survey = schedulers.survey(runs_dir, selected)
+    # Of a run that never started, the jobs submitted for it.
+    jobs = {run.id: run.job_ids or launch.every_job(runs_dir, run) for run in selected}
+    every = dict.fromkeys(job for ids in jobs.values() for job in ids)
+    accounts: Sequence[JobUsage] = ()
+    silent: SchedulerError | None = None
+    try:
+        accounts = schedulers.accounts(list(every)) if every else ()
+    except SchedulerError as error:
+        silent = error
+    unanswered = survey.silent or silent
+    why_silent = run_table.summary(unanswered) if unanswered is not None else None
+    if why_silent is not None:
+        say(f"note: {why_silent}; what a scheduler would report is left out")
+    found = {}
+    now, until, unread = time.time(), time.monotonic() + _EXPLAIN_S, 0
+    for run in selected:
+        state = survey.states[run.id]
+        said, why = None, None
+        if len(selected) == 1:
+            said, why = _explained(runs_dir, run, None)
+        elif state.word == "failed" and time.monotonic() < until:
+            said, why = _explained(runs_dir, run, accounts)
+        elif state.word == "failed":
+            unread, why = unread + 1, compare.NOT_READ
+        of_jobs = {name: each for each in accounts for name in (each.slurm_job_id, each.job_id)}
+        mine = [of_jobs[job] for job in jobs[run.id] if job in of_jobs]  # the newest is the last
+        directory = runs_dir / run.id
+        found[run.id] = ExternalFacts(
+            state=state,
+            owner=drop.owner(directory.stat().st_uid) if directory.is_dir() else "-",
+            accounts=tuple(mine),
+            explanation=said,
+            unexplained=why,
+            silent=why_silent,
+            now=now,
+        )
+    if unread:
+        say(
+            f"note: the logs of {unread} failed runs were not read: the others took"
+            f" {_EXPLAIN_S:.0f} s"
+        )
+    return found
+
+
+def _explained(
+    runs_dir: Path, run: Run, accounts: Sequence[JobUsage] | None
+) -> tuple[Explanation | None, str | None]:
+    try:
+        found = explanation.explained([run.id], runs_dir=runs_dir, accounts=accounts)
+    except HpctrainError as error:
+        return None, f"No diagnosis: {error.what}."
+    except Exception as error:  # the rest of the report is still useful
+        return None, (
+            f"No diagnosis: a mistake in hpctrain: {type(error).__name__}: {error}; hpctrain"
+            f" --debug explain {run.id} says where."
+        )
+    return found.explanation, None
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def write(page: str, to: str | None, default: Path, *, what: str, force: bool) -> None:
+    """Write the page and print its path; `what` is the run, or the sweep.
+
+    Raises:
+        UsageError: the path is a directory, or a file that is not a report.
+        HpctrainError: the file cannot be written.
+    """
+    if to == "-":
+        click.echo(page, nl=False, file=for_files(sys.stdout))
+        return
+    path = Path(to) if to is not None else default
+    if path.is_dir():
+        fix = f"hpctrain report --to {shlex.quote(str(path / NAME))}"
+        raise UsageError(f"{path} is a directory", fix=fix)
+    if not force and _is_other(path):
+        raise UsageError(
+            f"{path} exists, and is not a report of hpctrain",
+            hint="name another file with --to, or replace it with --force",
+        )
+    fix = f"ls -ld {shlex.quote(str(path.parent))}"
+    if to is None:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", what)[:80]
+        fix = f"hpctrain report {shlex.quote(what)} --to ~/report-{name}.html"
+    script_files.write_file(path, page, fix=fix)
+    click.echo(str(path))
+    host = shlex.quote(os.environ.get("HOSTNAME") or socket.gethostname())
+    full = os.path.abspath(path)  # noqa: PTH100 - removes `..`, and keeps links
+    say(f"next, on your own machine: scp {host}:{shlex.quote(full)} .")
+
+
+def _is_other(path: Path) -> bool:
+    if not os.path.lexists(path):
+        return False
+    try:
+        return html.MARK.encode() not in stored.read_regular(path, _LARGEST)[:2048]
+    except OSError:
+        return True

@@ -1,0 +1,155 @@
+"""The implementation of `hpctrain resubmit`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.checks.service import refused
+from hpctrain.cli.actions import submit
+from hpctrain.cli.output import print_json, say
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.explain.values import shown
+from hpctrain.jobs import apply_fix, suggest, targets
+from hpctrain.jobs import requested as request
+from hpctrain.jobs import resubmit as service
+from hpctrain.jobs.apply_fix import FixedScript, FixPlan
+from hpctrain.jobs.request import Request
+from hpctrain.jobs.resubmit import ResubmitPlan
+from hpctrain.jobs.submit import StoredScript, SubmitOptions, SubmittedJobs, Submitter
+from hpctrain.runs import launch, layout, store
+from hpctrain.slurm.base import RefusedError, Scheduler
+from hpctrain.util import shell
+
+
+def run(name: str | None, parameters: dict[str, Any]) -> int:
+    """Submit failed or missing runs again, and return the exit code; `parameters` are the command's
+    options. Without a name, the newest submission.
+    """
+    runs = parameters["runs_dir"].absolute()
+    if not runs.is_dir():
+        raise UsageError(
+            f"no such directory: {parameters['runs_dir']}",
+            hint="go to the directory where you submitted, or use --runs-dir DIR",
+        )
+    if name is None:
+        newest = targets.newest_run(store.list_runs(runs))
+        name = newest.tag or newest.id
+        say(f"run {name}")
+    try:
+        return _resubmit(runs, name, parameters)
+    except HpctrainError as error:
+        run = store.read_run(runs, name)
+        whole = launch.load(runs, run.tag if run is not None else name)
+        if whole is not None:
+            asked = request.of_launch(whole)
+            error.fix = suggest.kept(error.fix, asked) if error.fix is not None else None
+            error.hint = suggest.kept(error.hint, asked) if error.hint is not None else None
+        raise
+
+
+def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
+    plan = service.find(runs, name, parameters["array"])
+    is_json, dry_run = parameters["as_json"], parameters["dry_run"]
+    for line in plan.messages:
+        say(line)
+    fix = apply_fix.plan(runs, plan) if parameters["apply_fix"] and plan.parts else None
+    changed = {"run": plan.tag, "fixes": _as_json(fix), "dry_run": dry_run}
+    jobs: SubmittedJobs | None = None
+    if not plan.parts:
+        listed = layout.in_runs_dir(f"hpctrain runs list {plan.tag}", runs)
+        say(f"nothing is left to submit of {name}; next: {listed}")
+    else:
+        for line in _change_lines(fix):
+            click.echo(line, err=parameters["parsable"] or is_json or parameters["wait"])
+        scheduler = submit.scheduler_for(parameters)
+        if dry_run:
+            _would_submit(plan, fix, as_json=is_json)
+        elif fix is not None and not _is_agreed(fix, yes=parameters["yes"]):
+            return 1
+        else:
+            plan = apply_fix.keep(runs, plan, fix) if fix is not None else plan
+            jobs = _submit(runs, plan, scheduler, parameters)
+    if is_json:
+        print_json(**changed, jobs=jobs.ids if jobs is not None else [])
+    if jobs is None or (is_json and not parameters["wait"]):
+        return 0
+    return submit.report(scheduler, jobs, parameters, runs)
+
+
+def _would_submit(plan: ResubmitPlan, fix: FixPlan | None, *, as_json: bool) -> None:
+    for each in (plan.parts if fix is None else fix) if not as_json else ():
+        # A changed script has no number until it is written.
+        part = each.part if isinstance(each, StoredScript) else each.again.part
+        script = str(each.path) if isinstance(each, StoredScript) else each.name
+        option = f" --array={part.array}" if part.array else ""
+        path = shell.quote(script.removeprefix(f"{Path.cwd()}/"))
+        click.echo(f"would submit{option} {path} {plan.tag}")
+
+
+def _submit(
+    runs: Path, plan: ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
+) -> SubmittedJobs:
+    new_code, local = parameters["new_code"], parameters["local"]
+    changed = service.changes_since(runs, plan.tag, new_code=new_code, local=local)
+    if changed is not None:
+        say(changed)
+    options = SubmitOptions(resend=parameters["resend"], argv=("hpctrain", *sys.argv[1:]), say=say)
+    submitter = Submitter(scheduler, runs, plan.tag, options)
+    try:
+        return service.submit(plan, submitter, new_code=new_code, say=say)
+    except RefusedError as error:
+        if len(plan.parts) > 1 or plan.parts[0].part.array is not None:
+            raise  # several runs, which no single command submits
+        again = Request({}, verb=f"submit --run-id {plan.tag}")
+        text = plan.parts[0].path.read_text(errors="surrogateescape")
+        raise refused(error, text, again) from error
+
+
+def _rendered(fix: FixPlan) -> list[FixedScript]:
+    return [each for each in fix if isinstance(each, FixedScript)]
+
+
+def _is_agreed(fix: FixPlan, *, yes: bool) -> bool:
+    """Ask for confirmation if a diagnosis is only likely; return whether to continue."""
+    unsure = [each for each in _rendered(fix) if each.diagnosis.certainty == "likely"]
+    if not unsure or yes:
+        return True
+    first = unsure[0]
+    question = f"{first.diagnosis.id} is only likely"
+    if sys.stdin.isatty():
+        return click.confirm(f"{question}. Change the config and submit?", err=True)
+    raise UsageError(
+        f"{question}, so --yes is needed",
+        details=(f"{first.runs[0]}: {first.diagnosis.cause}", *_change_lines(fix)),
+        fix=f"hpctrain resubmit {first.runs[0]} --apply-fix --yes",
+    )
+
+
+def _change_lines(fix: FixPlan | None) -> list[str]:
+    found = []
+    for each in _rendered(fix or ()):
+        more = f" and {len(each.runs) - 1} more" if len(each.runs) > 1 else ""
+        found.append(f"{each.runs[0]}{more}: {each.diagnosis.id}, {each.diagnosis.certainty}")
+        found += [
+            f"  {change.key}: {shown(change.key, change.old)} -> {shown(change.key, change.new)}"
+            for change in each.changes
+        ] or ["  its config has these values already"]
+    return found
+
+
+def _as_json(fix: FixPlan | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "runs": list(each.runs),
+            "diagnosis": each.diagnosis.id,
+            "certainty": each.diagnosis.certainty,
+            "changes": [
+                {"key": change.key, "old": change.old, "new": change.new} for change in each.changes
+            ],
+        }
+        for each in _rendered(fix or ())
+    ]

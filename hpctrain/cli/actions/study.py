@@ -1,0 +1,305 @@
+"""The implementation of `hpctrain tune`, `tune status` and `tune best`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.cli import run_table
+from hpctrain.cli.actions import submit
+from hpctrain.cli.output import print_json, say
+from hpctrain.config import layers
+from hpctrain.config import study as tune
+from hpctrain.config.study import Definition
+from hpctrain.config.tune import definition, with_values
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.jobs import schedulers, script_files, suggest, targets
+from hpctrain.jobs.request import Request, job_of
+from hpctrain.runs import launch, layout, store
+from hpctrain.runs.job_state import State
+from hpctrain.runs.launch import Launch
+from hpctrain.runs.store import Run
+from hpctrain.terminal import for_files
+from hpctrain.training import study
+from hpctrain.training.study import Row
+from hpctrain.util import files, shell, yaml12
+from hpctrain.util.text import printable
+
+_STATES = ("completed", "pruned", "failed", "running", "waiting")
+
+
+def run(asked: Request, parameters: dict[str, Any]) -> int:
+    """Submit the missing trials of a request's study, and return the exit code.
+
+    Raises:
+        UsageError: there is no study, it has another search space, or optuna is missing.
+        SchedulerError: a scheduler does not answer, so it is unknown which trials still run.
+    """
+    job = job_of(asked)
+    if job.config.tune is None:
+        example = "{space: {learning_rate: {low: 1e-5, high: 1e-3, log: true}}, trials: 20}"
+        raise UsageError(
+            "config has no tune: section",
+            details=(f"give the search space: tune: {example}",),
+            hint="add tune: to config.yaml; examples/tune/config.yaml shows all of it",
+        )
+    wanted = definition(job.config)
+    is_trial = parameters["dry_run"] or parameters["test_only"]
+    runs = Path(job.spec.chdir) / layout.RUNS
+    counts = _counts(runs, wanted, write=not is_trial)
+    going = counts["running"] + counts["waiting"]
+    missing = wanted.trials - counts["completed"] - counts["pruned"] - going
+    if missing <= 0:
+        verb = "status" if going else "best"
+        say(f"nothing to submit; next: hpctrain tune {verb} {wanted.study}")
+        return 0
+    # An explicit --array overrides these tasks.
+    code = submit.run(replace(asked, tasks=f"0-{missing - 1}"), None, parameters)
+    if not parameters["parsable"]:
+        say(f"next: hpctrain tune status {wanted.study}")
+    return code
+
+
+def _counts(runs: Path, wanted: Definition, *, write: bool) -> Counter[str]:
+    """Count and print the trials of a study by state, and mark trials as failed whose jobs no
+    longer exist, unless `write` is false.
+    """
+    rows = _rows(runs, wanted)
+    known = {row.run for row in rows}
+    coming = [run for run in _runs_of(runs, wanted.study) if run.id not in known]
+    running = [_run_of(runs, row) for row in rows if row.state == "running" and row.run]
+    found = schedulers.survey(runs, [*running, *coming], every_job=True)
+    states = found.states
+    found.require_answer("hpctrain tune")
+    gone = {
+        run.id: "-".join((states[run.id].reason or "job-gone").lower().split())[:60]
+        for run in running
+        if _is_gone(states[run.id])
+    }
+    if write and any(row.state == "running" for row in rows):
+        for number, run_id, state in study.settle(runs, wanted, gone):
+            say(
+                f"note: trial {number} ({run_id or 'no run'}) is {state}: it had not reported its end"
+            )
+        rows = _rows(runs, wanted)
+    known = {row.run for row in rows}  # some may have started in the meantime
+    open_ = [row.run or "" for row in rows if row.state == "running" and row.run not in gone]
+    counts = Counter(row.state for row in rows if row.state != "running")
+    counts["running"] = len(open_)
+    counts["waiting"] = sum(
+        each.id not in known and states[each.id].word in ("pending", "running") for each in coming
+    )
+    done = counts["completed"] + counts["pruned"]
+    words = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
+    of_them = f" ({words})" if words else ""
+    say(f"study {wanted.study}: {done} of {wanted.trials} trials are done{of_them}")
+    stopped = [run_id for run_id in open_ if run_id in states and states[run_id].word == "stopped"]
+    if stopped:
+        tags = dict.fromkeys(run_id.rpartition("_")[0] for run_id in stopped)
+        commands = "; ".join(f"hpctrain resubmit {tag}" for tag in tags)
+        say(f"note: {len(stopped)} stopped, and continue with: {commands}")
+    return counts
+
+
+def _rows(runs: Path, wanted: Definition) -> list[Row]:
+    if not (study.folder(runs, wanted.study) / tune.JOURNAL).exists():
+        return []
+    opened = study.open_study(runs, wanted.study)
+    study.refuse_other(opened, wanted)
+    return study.rows(opened)
+
+
+def _runs_of(runs: Path, name: str) -> Iterator[Run]:
+    """Yield the runs submitted for a study, started or not."""
+    for tag in launch.tags(runs):
+        whole = launch.load(runs, tag)
+        if whole is not None and whole.kind == "run" and _study_of(whole) == name:
+            yield from targets.launched_runs(runs, whole)[0]
+
+
+def _study_of(whole: Launch) -> str | None:
+    """Return the study whose trials a launch runs, according to its newest config."""
+    for part in reversed(whole.parts):
+        record = files.read_json(whole.path / part.config) if part.config else None
+        config = (record or {}).get("config")
+        section = config.get("tune") if isinstance(config, dict) else None
+        if isinstance(config, dict) and isinstance(section, dict):
+            return str(section.get("study") or config.get("job_name"))
+    return None
+
+
+def _run_of(runs: Path, row: Row) -> Run:
+    """Return the run of a trial; one without files is derived from its name."""
+    name = row.run or ""
+    return store.read_run(runs, name) or Run(id=name, tag=name.rpartition("_")[0] or name)
+
+
+def _is_gone(state: State) -> bool:
+    """Whether a run has failed or was lost, and will not continue automatically."""
+    is_lost = state.word == "unknown" and state.forgotten
+    return not state.live and (state.word == "failed" or is_lost)
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def status(runs: Path, name: str | None, *, as_json: bool) -> None:
+    """Show a study."""
+    name = _name(runs, name)
+    wanted, rows = _read(runs, name)
+    if any(row.state == "running" for row in rows):
+        try:  # record the ends of trials that did not report them
+            rows = (
+                study.rows(study.open_study(runs, name)) if study.settle(runs, wanted, {}) else rows
+            )
+        except (OSError, HpctrainError):
+            pass  # the directory is not writable
+    found = schedulers.survey(
+        runs, [_run_of(runs, row) for row in rows if row.state == "running" and row.run]
+    )
+    if found.silent is not None:
+        say(f"note: {found.silent.what}; whether trials without an end still run is unknown")
+    states, best_one = found.states, study.best(rows, wanted.direction)
+    if as_json:
+        words = {run_id: state.word for run_id, state in states.items()}
+        print_json(
+            study=name,
+            metric=wanted.metric,
+            direction=wanted.direction,
+            trials=wanted.trials,
+            rows=[_as_json(row) | {"run_state": words.get(row.run or "")} for row in rows],
+            best=None if best_one is None else best_one.number,
+        )
+        return
+    click.echo("\n".join(_page(wanted, rows, states, best_one)))
+    say("next: hpctrain ps" if best_one is None else f"next: {_best_command(name)}")
+
+
+def _best_command(name: str) -> str:
+    return f"hpctrain tune best {name} --to best.yaml"
+
+
+def _page(
+    wanted: Definition, rows: list[Row], states: Mapping[str, State], best_one: Row | None
+) -> list[str]:
+    done = sum(row.state in ("completed", "pruned") for row in rows)
+    counted = f"{done} of {wanted.trials} trials done"
+    lines = [f"study {wanted.study}: {counted}; {wanted.metric}, {wanted.direction}"]
+    if best_one is not None:
+        values = run_table.values(best_one.params)
+        lines.append(f"best: trial {best_one.number} with {best_one.value:.6g}: {values}")
+    if not rows:
+        return [*lines, "no trial has started yet"]
+    cells = []
+    for row in rows:
+        step = max(row.reports, default=None)
+        value = row.reports.get(step) if row.value is None and step is not None else row.value
+        state = states.get(row.run or "") if row.state == "running" else None
+        shown = row.state if state is None else "lost" if _is_gone(state) else state.word
+        cells.append(
+            (
+                str(row.number),
+                shown,
+                "-" if value is None else f"{value:.5g}",
+                "-" if step is None else str(step),
+                *(run_table.value(row.params.get(key)) for key in wanted.space),
+                row.run or "-",
+                printable(row.reason or ""),
+            )
+        )
+    head = ("TRIAL", "STATE", "VALUE", "STEP", *wanted.space, "RUN", "WHY")
+    return [*lines, "", *run_table.table(head, cells)]
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    reports = [{"step": step, "value": value} for step, value in row.reports.items()]
+    return asdict(row) | {"reports": reports}
+
+
+# -- best ------------------------------------------------------------------------------------------
+
+
+def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: bool) -> None:
+    """Show the best trial of a study, or write its config."""
+    if to is not None and as_json:
+        raise UsageError(
+            "--to writes a config, and --json shows the trial; keep one of them",
+            fix="hpctrain tune best --json",
+        )
+    name = _name(runs, name)
+    wanted, rows = _read(runs, name)
+    found = study.best(rows, wanted.direction)
+    if found is None:
+        what = f"no trial of the study {name} has completed yet"
+        raise UsageError(what, fix=f"hpctrain tune status {name}")
+    if to is not None:
+        its = study.read_definition(runs / tune.STUDIES / found.file) if found.file else wanted
+        _write(its, found, to, force=force)
+        return
+    model = runs / (found.run or "") / "model"
+    weights = str(model) if found.run and model.is_dir() else None
+    if as_json:
+        print_json(study=name, metric=wanted.metric, best=_as_json(found), weights=weights)
+        return
+    click.echo(f"trial {found.number}: {wanted.metric} {found.value:.6g}")
+    for key, value in found.params.items():
+        click.echo(f"{key}: {tune.spoken(value)}")
+    if weights:
+        click.echo(f"weights: {weights}")
+    say(f"next: {_best_command(name)}")
+
+
+def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
+    """Write the config of a trial.
+
+    Raises:
+        UsageError: the file exists, or the result is not a config.
+    """
+    name, config = wanted.config or ("config.yaml", "")
+    made = with_values(config, found.params)
+    value = f"{wanted.metric} {found.value:.6g}"
+    made = f"# trial {found.number} of the study {wanted.study}: {value}; from {name}\n{made}"
+    layers.resolve([layers.from_document(yaml12.load(made, to), to)], again="hpctrain tune best")
+    if wanted.words:
+        say(
+            f"note: the trials were rendered with {shell.join(wanted.words)}, which is in no config"
+        )
+    if to == "-":
+        click.echo(made, nl=False, file=for_files(sys.stdout))
+        return
+    path = Path(to)
+    if path.exists() and not force:
+        raise UsageError(f"{to} exists", hint=f"use another name, or replace {to} with --force")
+    script_files.write_file(path, made, fix=f"ls -ld {shell.quote(path.parent)}")
+    click.echo(to)
+    say(f"next: {suggest.command('submit', suggest.Asked(words=wanted.words), '--config', to)}")
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _name(runs: Path, name: str | None) -> str:
+    if name is not None:
+        return name
+    known = sorted(path.parent.name for path in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
+    if len(known) == 1:
+        return known[0]
+    if known:
+        what = f"which study? there are {', '.join(known)}"
+        raise UsageError(what, fix=f"hpctrain tune status {known[0]}")
+    raise UsageError(f"there is no study in {runs}", fix="hpctrain tune")
+
+
+def _read(runs: Path, name: str) -> tuple[Definition, list[Row]]:
+    opened = study.open_study(runs, name)
+    wanted = study.definition_of(opened)
+    if wanted is None:
+        what = f"the study {name} has not started: no trial has been requested"
+        raise UsageError(what, fix="hpctrain ps")
+    return wanted, study.rows(opened)

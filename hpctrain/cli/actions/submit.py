@@ -1,0 +1,332 @@
+"""The implementation of `hpctrain submit`, also used by `tune` and `resubmit`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.checks.script import lint
+from hpctrain.checks.service import check_job, refused, without_config
+from hpctrain.cli import findings, follow
+from hpctrain.cli.actions import sweep_page
+from hpctrain.cli.output import print_json, say
+from hpctrain.config import layers
+from hpctrain.config.fields import IGNORE
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.finding import Finding
+from hpctrain.jobs import header
+from hpctrain.jobs import submit as service
+from hpctrain.jobs.request import Request, parse_request, suggested, words_of
+from hpctrain.jobs.script_choice import Trial, chosen
+from hpctrain.jobs.scripts import JobScript, JobScripts
+from hpctrain.jobs.submit import SubmitOptions, SubmittedJobs
+from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.runs import launch, store
+from hpctrain.slurm import batch_script, job_ids
+from hpctrain.slurm.base import RefusedError, Scheduler
+from hpctrain.slurm.client import SlurmScheduler
+from hpctrain.util import shell
+from hpctrain.util.files import first_time
+
+#: Exit codes of a training that saved a checkpoint and stopped: not a failure.
+_SAVED = (85, 86)
+#: Warnings about an environment, printed only once per project by `submit`.
+_STANDING = frozenset({"torch-build", "environment-slow", "path-not-shared"})
+_FLAGS = ("no_check", "no_snapshot", "force", "wait", "parsable", "test_only", "dry_run")
+
+
+def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) -> int:
+    """Submit a named script, or those of a request, and return the exit code; `parameters` are the
+    command's own options.
+    """
+    typed = [f"--{name.replace('_', '-')}" for name in _FLAGS if parameters.get(name)]
+    asked = replace(asked, verb=shell.join((*asked.verb.split(), *typed)))
+    scheduler = scheduler_for(parameters)
+    local = scheduler.name == "local"
+    trial: Trial = (
+        "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
+    )
+    # Newly rendered jobs are checked before anything is written.
+    accepted: list[tuple[str, ...]] = []
+
+    def check(fresh: Request) -> None:
+        if not parameters["no_check"]:
+            job = replace(parse_request(words_of(fresh)), verb=fresh.verb)
+            accepted.append(
+                _check_job(job, partial(suggested, fresh, fresh.verb, "--ignore"), local)
+            )
+
+    with chosen(
+        asked, batch_script, force=parameters["force"], trial=trial, say=say, check=check
+    ) as choice:
+        if trial == "dry-run":
+            _dry_run(scheduler, choice, as_json=parameters["as_json"])
+            verb = asked.verb.removesuffix(" --dry-run")
+            named = f"hpctrain {verb} {shell.quote(batch_script or '')}"
+            say(f"next: {suggested(asked, verb) if batch_script is None else named}")
+            return 0
+        if trial == "test-only":
+            return max(_test_only(scheduler, one, asked) for one in choice.scripts)
+        if not accepted and not parameters["no_check"]:
+            first = choice.scripts if choice.whole is None else choice.scripts[:1]
+            named_one = batch_script is not None
+            accepted = [_check(one, asked, local=local, named=named_one) for one in first]
+        options = SubmitOptions(
+            run_id=parameters["run_id"],
+            snapshot=not parameters["no_snapshot"],
+            resend=parameters["resend"],
+            ignored=tuple(dict.fromkeys(id_ for ids in accepted for id_ in ids)),
+            argv=("hpctrain", *sys.argv[1:]),
+            say=say,
+        )
+        try:
+            submitted = service.submit(choice, scheduler, options)
+        except RefusedError as error:
+            if error.partial or len(choice.scripts) > 1:
+                raise
+            raise refused(error, choice.scripts[0].text, asked) from error
+        return report(scheduler, submitted, parameters, choice.runs_dir)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _check(one: JobScript, asked: Request, *, local: bool, named: bool) -> tuple[str, ...]:
+    """Check a script: its job, if hpctrain rendered it here and it is unedited, else its text.
+    Return the ids of ignored findings.
+
+    Raises:
+        HpctrainError: the checks found errors.
+    """
+    made = header.read_header(one.text)
+    path = f" {shell.quote(one.path)}" if named or made is None or not made.untouched else ""
+
+    def again(ids: str) -> str:
+        return f"hpctrain {asked.verb}{path} --ignore {ids}"
+
+    if made is None or not made.untouched:
+        batch_script.parse(one.text, one.path)  # raises if it is not a batch script
+        return _accept(*_lint(one, asked, local=local), again)
+    if made.directory != str(Path.cwd()):
+        return ()
+    job = parse_request(made.arguments)
+    job = replace(job, options={**job.options, **asked.options}, verb=asked.verb)
+    return _check_job(job, again, local)
+
+
+def _check_job(job: Request, again: Callable[[str], str], local: bool) -> tuple[str, ...]:
+    examined = check_job(job, local=local, test_only=False)
+    for sentence in without_config(job) if examined.errors else ():
+        say(f"note: {sentence}")
+    return _accept(examined.findings, examined.ignored, again)
+
+
+def _lint(
+    one: JobScript, asked: Request, *, local: bool
+) -> tuple[Sequence[Finding], Sequence[Finding]]:
+    """Return lint's findings for a script, with the rules of the config's cluster if there is one,
+    and the ignored findings.
+    """
+    stacked = layers.gather(
+        options=asked.options, sbatch=(), config=None, directory=Path.cwd(), environment=os.environ
+    )
+    cluster = layers.written(stacked, ("cluster",))
+    if isinstance(cluster, str) and not local:
+        from hpctrain.checks.job.script import check_script
+        from hpctrain.clusters import load
+
+        found = check_script(one.text, str(one.path), load.load(cluster, os.environ))
+    else:
+        found = lint(one.text, str(one.path))
+    ignore: Sequence[str] = ()
+    if layers.written(stacked, IGNORE) is not None:
+        ignore = layers.resolve(stacked, again=asked.again).config.check.ignore
+    return (
+        [finding for finding in found if finding.id not in ignore],
+        [finding for finding in found if finding.id in ignore],
+    )
+
+
+def _accept(
+    found: Sequence[Finding], ignored: Sequence[Finding], again: Callable[[str], str]
+) -> tuple[str, ...]:
+    """Print each warning on one line, in full the first time, and raise on errors; `again` returns
+    the command that ignores these ids. Return the ids of ignored findings.
+
+    Raises:
+        HpctrainError: there are errors.
+    """
+    known = []
+    for finding in found:
+        if finding.level == "warning" and first_time(finding.what, Path.cwd()):
+            say(findings.finding_line(finding))
+        elif finding.level == "warning" and finding.id not in _STANDING:
+            known.append(finding.id)
+    if known:
+        say(f"note: printed before: warning {', '.join(known)}; in full: hpctrain check")
+    errors = [finding for finding in found if finding.level == "error"]
+    ids = tuple(dict.fromkeys(finding.id for finding in (*ignored, *errors)))
+    if errors:
+        blocks = [line for finding in errors for line in findings.block(finding)]
+        unchanged = again(",".join(ids))
+        hint = f"hint: fix the errors above and submit again; to submit unchanged: {unchanged}"
+        what = f"not submitted: {findings.counts(errors)} in the job"
+        raise HpctrainError(what, details=(*blocks, hint))
+    if ignored:
+        names = ", ".join(f"{finding.level} {finding.id}" for finding in ignored)
+        say(f"note: ignored: {names}")
+    return ids
+
+
+# -- what was submitted ----------------------------------------------------------------------------
+
+
+def report(
+    scheduler: Scheduler, submitted: SubmittedJobs, parameters: dict[str, Any], runs: Path
+) -> int:
+    """Print the submitted jobs and useful commands; with --wait, follow them to the end and return
+    their exit code.
+    """
+    where = "on this machine" if scheduler.name == "local" else "to Slurm"
+    is_short, waits = parameters["parsable"], parameters["wait"]
+    jobs = [job for each in submitted.scripts for job in each.jobs]
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
+        say(f"note: {note}")
+    for job in jobs if is_short else ():
+        # Like sbatch: name the cluster if there are several, or it is another one.
+        several = os.environ.get("SLURM_CLUSTERS") or job.cluster != job_ids.this_cluster()
+        click.echo(f"{job.answer};{job.cluster}" if job.cluster and several else job.answer)
+    for each in submitted.scripts if not is_short else ():
+        title = f": {each.title}" if each.title else ""
+        line = f"submitted job {each.jobs[0].answer} {where}{title}"
+        if len(each.jobs) > 1:
+            chain = ", ".join(job.answer for job in each.jobs)
+            line = f"submitted {len(each.jobs)} jobs {where} as a chain{title}: {chain}"
+        click.echo(line, err=waits)
+    if submitted.tag is not None and not is_short:
+        say(f"run {submitted.tag}")
+    ids = submitted.ids
+    if waits and (len(ids) > 1 or any(each.is_array for each in submitted.scripts)):
+        return _wait_for_all(scheduler, ids, runs, submitted.tag)
+    if waits:
+        return _wait(scheduler, ids[0], show=not is_short)
+    if not is_short and len(ids) > 1:
+        tag = submitted.tag
+        say(
+            f"next: hpctrain runs list {tag}  # or: hpctrain ps; to stop it: hpctrain cancel --yes"
+            f" {tag}"
+        )
+    elif not is_short:
+        say(
+            f"next: hpctrain watch {ids[0]}  # or: hpctrain logs -f {ids[0]}; to stop it: hpctrain"
+            f" cancel {ids[0]}"
+        )
+    return 0
+
+
+def scheduler_for(parameters: dict[str, Any]) -> Scheduler:
+    """Return the scheduler: Slurm if it is available, else local; with --local always local.
+
+    Raises:
+        UsageError: options of local jobs, but the job goes to Slurm.
+    """
+    parallel, device = parameters["parallel"], parameters["device"]
+    if not parameters["local"] and SlurmScheduler.is_available():
+        if parallel is not None or device is not None:
+            option = "--parallel" if parallel is not None else "--device"
+            what = f"{option} needs a local job, and this one goes to Slurm"
+            raise UsageError(what, hint="add --local")
+        return SlurmScheduler()
+    note = "note: sbatch is not on PATH; the job runs locally"
+    if not parameters["local"] and first_time(note, Path.cwd()):
+        say(note)
+    return LocalScheduler(parallel=parallel, device=device)
+
+
+def _dry_run(scheduler: Scheduler, choice: JobScripts, *, as_json: bool) -> None:
+    plan = choice.whole.plan if choice.whole is not None else None
+    commands = [line for one in choice.scripts for line in _commands(scheduler, one)]
+    if as_json and plan is not None:
+        click.echo(sweep_page.document(plan))
+    elif as_json:
+        print_json(scripts=[str(one.path) for one in choice.scripts], commands=commands)
+    else:
+        if plan is not None:
+            sweep_page.show(plan)
+        for one in choice.scripts:
+            if one.made and not one.is_written():
+                click.echo(f"would write {one.path}")
+        for line in commands:
+            click.echo(f"would run: {line}")
+
+
+def _commands(scheduler: Scheduler, one: JobScript) -> list[str]:
+    stage, spec = (one.made.stage, one.made.spec) if one.made is not None else (None, None)
+    chain = spec is not None and spec.restart == "chain"
+    return scheduler.dry_run(
+        one.path,
+        one.values,  # raises if it is not a batch script
+        arguments=("RUN",) if one.takes_name else (),
+        dependencies=stage.dependencies if stage is not None else (),
+        links=spec.max_restarts if spec is not None and chain else 0,
+    )
+
+
+def _test_only(scheduler: Scheduler, one: JobScript, again: Request) -> int:
+    try:
+        words, notes = scheduler.test_only(one.path)
+    except RefusedError as error:
+        raise refused(error, one.text, again) from error
+    for note in notes:
+        say(f"note: {note}")
+    click.echo(words)
+    return 0
+
+
+def _wait(scheduler: Scheduler, job_id: str, *, show: bool) -> int:
+    try:
+        tails = follow.tails_of(scheduler.logs(job_id)) if show else []
+        record = follow.until_the_end(scheduler, job_id, tails, say)
+    except KeyboardInterrupt:
+        return follow.left_running([job_id])
+    if record is None:
+        say(f"job {job_id} is no longer known to the scheduler; its log is in logs/")
+        return 3
+    say(follow.describe(record))
+    if record.exit_status not in (0, *_SAVED):
+        say(f"next: hpctrain explain {job_id}")
+    return record.exit_status
+
+
+def _wait_for_all(scheduler: Scheduler, job_ids: Sequence[str], runs: Path, tag: str | None) -> int:
+    def superseded() -> set[str]:
+        return _superseded(runs, tag, job_ids) if tag is not None else set()
+
+    try:
+        return follow.several_until_the_end(scheduler, job_ids, say, superseded)
+    except KeyboardInterrupt:
+        return follow.left_running(job_ids)
+
+
+def _superseded(runs: Path, tag: str, job_ids: Sequence[str]) -> set[str]:
+    """Return the jobs whose exit codes do not count, because a later job of their run determined
+    its result.
+
+    In a chain, the last job that trained determines the result: the ones before it exit with 85,
+    the ones after it have nothing to do.
+    """
+    numbers = {job.partition("_")[0] for job in job_ids}
+    found: set[str] = set()
+    for name in store.names(runs)[0] if runs.is_dir() else ():
+        run = store.read_run(runs, name) if name == tag or name.startswith(f"{tag}_") else None
+        last = run.last.job if run is not None and run.tag == tag and run.last is not None else None
+        if run is not None and last is not None and last.partition("_")[0] in numbers:
+            found |= set(launch.every_job(runs, run)) - {last}
+    return found

@@ -1,0 +1,164 @@
+"""The implementation of `hpctrain watch`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain.cli import follow
+from hpctrain.cli.output import print_json, say
+from hpctrain.errors import UsageError
+from hpctrain.jobs import targets
+from hpctrain.jobs.notify import when_ended
+from hpctrain.jobs.request import Request
+from hpctrain.report.characters import Line, paint
+from hpctrain.report.watching import ChangeLog, WatchedRun, WatchSession, view
+from hpctrain.terminal import console
+from hpctrain.training.survival import time_limit
+from hpctrain.util.text import duration, printable
+
+#: Seconds to wait for Slurm's answer before showing only what the files contain.
+_PATIENCE_S = 2.0
+_FOOT = "Ctrl-C leaves the job alone"
+
+
+def run(
+    words: tuple[str, ...],
+    runs_dir: Path,
+    *,
+    interval: float,
+    once: bool,
+    exit_status: bool,
+    as_json: bool,
+    notify: bool,
+) -> int:
+    """Watch the runs, and return the exit code."""
+    if notify:
+        return _notify(words, runs_dir)
+    meant = targets.resolve(words, runs_dir) if words else [targets.newest_target(runs_dir)]
+    session = WatchSession(meant, runs_dir, _verdict)
+    gc.enable()
+    can_draw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
+    try:
+        if as_json or (not once and not can_draw):
+            _lines(session, interval, as_json=as_json, once=once)
+        elif once:
+            session.look()
+            _print_once(session)
+        else:
+            _live(session, interval)
+    except KeyboardInterrupt:
+        running = [each.job for each in session.watched if each.job and not each.ended]
+        return follow.left_running(running) if running else 130
+    return session.code if exit_status else 0
+
+
+def _notify(words: tuple[str, ...], runs_dir: Path) -> int:
+    if len(words) != 1:
+        raise UsageError("--notify needs one run", fix="hpctrain runs list")
+    try:
+        when_ended(Request({}), words[0], runs_dir, say)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _verdict(
+    watched: WatchedRun, eta: float, elapsed: float | None, now: float
+) -> tuple[bool | None, str]:
+    """Return whether the run will end before its time limit, and the sentence in the log."""
+    record, attempt = watched.record, watched.attempt
+    limit = record.time_limit_s if record is not None else None
+    if elapsed is None or not limit:
+        return None, f"done in about {duration(eta)}; no time limit is known"
+    config = watched.ran_with.config or {}
+    restart: Any = config.get("restart")
+    restart = restart if isinstance(restart, dict) else {}
+    mode, most = restart.get("mode"), restart.get("max")
+    if mode == "auto":
+        mode = "off" if config.get("script") else "requeue"
+    job = time_limit.Job(
+        end=now + limit - elapsed,
+        began=now - elapsed,
+        mode=mode if isinstance(mode, str) else None,
+        restarts=attempt.restart if attempt is not None else 0,
+        most=most if isinstance(most, int) else None,
+    )
+    fits, words = time_limit.outlook(eta, job, now=now)
+    run = shlex.quote(watched.run_id or "RUN")
+    return fits, words.replace("hpctrain resubmit RUN", f"hpctrain resubmit {run}")
+
+
+def _print_once(session: WatchSession) -> None:
+    width, height = shutil.get_terminal_size((100, 50)).columns, 1000
+    if sys.stdout.isatty():
+        width, height = width - 1, max(20, shutil.get_terminal_size().lines - 1)
+    for words, _ in session.frame(width, height):
+        click.echo(words.rstrip())
+
+
+def _lines(session: WatchSession, interval: float, *, as_json: bool, once: bool) -> None:
+    logs = [ChangeLog(watched) for watched in session.watched]
+    patience = None  # the first line waits for Slurm
+    while True:
+        session.look(patience)
+        patience, now = _PATIENCE_S, time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        for watched, log in zip(session.watched, logs, strict=True):
+            shown = view(watched, now)
+            for change in log.changes(shown, now):
+                if as_json:
+                    about = {"at": round(now, 3), "run": watched.run_id, "job": watched.job}
+                    about |= {"change": change.kind, "text": change.text}
+                    print_json(**(about | change.values))
+                else:
+                    click.echo(f"{clock} {printable(shown.title)}: {printable(change.text)}")
+        if once or session.ended:
+            break
+        time.sleep(interval)
+    if not as_json and session.ended:
+        for step in view(session.watched[0], time.time()).next:
+            say(f"next: {step}")
+
+
+# -- live ------------------------------------------------------------------------------------------
+
+
+def _live(session: WatchSession, interval: float) -> None:
+    """Redraw frames in place; the last one stays."""
+    from rich.live import Live
+
+    before = _terminal_size()
+    shown: list[Line] = []
+    screen = console(width=before.columns, height=before.lines)
+    with Live(console=screen, auto_refresh=False, redirect_stdout=False) as drawing:
+        while True:
+            session.look(_PATIENCE_S)
+            size, ended = _terminal_size(), session.ended
+            if size != before:  # the terminal has rewrapped the previous frame
+                screen.clear()
+                screen.size = before = size
+                shown = []
+            foot: list[Line] = [] if ended else [(_FOOT, "dim")]
+            width, height = max(20, size.columns - 1), max(2, size.lines - 1)
+            frame = [*session.frame(width, height - len(foot)), *foot]
+            if frame != shown:  # redrawing is visible over a slow connection
+                drawing.update(paint(frame), refresh=True)
+            shown = frame
+            if ended:
+                break
+            time.sleep(interval)
+
+
+def _terminal_size() -> os.terminal_size:
+    """Return the terminal's current size; exported COLUMNS and LINES may be outdated."""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return size if size.columns > 0 and size.lines > 0 else shutil.get_terminal_size()

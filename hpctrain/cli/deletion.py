@@ -1,0 +1,313 @@
+"""`hpctrain runs delete` and `hpctrain checkpoints delete`: preview, confirmation, a second check,
+and errors.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from hpctrain.cli import listing, run_table
+from hpctrain.cli.options import filter_options, json_option, runs_dir_option, typed, yes_option
+from hpctrain.cli.output import print_json, say
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.jobs import deletion, targets
+from hpctrain.jobs.deletion import CheckpointRules, DeletionPlan
+from hpctrain.jobs.targets import RunFilter
+from hpctrain.runs import drop, layout, store
+from hpctrain.runs.store import Run
+from hpctrain.slurm import job_ids
+from hpctrain.util import text
+from hpctrain.util.text import printable
+
+T = TypeVar("T")
+_SHOWN = 20
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing."
+)
+_forgotten_option = click.option(
+    "--forgotten",
+    is_flag=True,
+    help="Also of runs without output for a day whose job no scheduler knows.",
+)
+
+
+@click.command("delete")
+@filter_options
+@runs_dir_option
+@_forgotten_option
+@_dry_run_option
+@yes_option
+@json_option
+def delete_runs(
+    *, chosen: RunFilter, runs_dir: Path, forgotten: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete runs with everything they wrote.
+
+    A run that is pending, running or in an unknown state is never deleted. Shows what would be
+    deleted, and asks.
+
+    \b
+    hpctrain runs delete --state failed --older-than 7d
+    hpctrain runs delete 'sft-*' --dry-run
+    """  # noqa: D301 - \b keeps click from wrapping
+    if chosen.is_empty:
+        fix = "hpctrain runs delete --state failed --older-than 7d --dry-run"
+        raise UsageError("no runs are named", fix=fix)
+    if not dry_run:
+        drop.clean(runs_dir)
+    meant = chosen.choose(targets.existing_runs(runs_dir), time.time(), whole=True)
+    plan = deletion.plan_runs(meant, chosen, runs_dir, forgotten=forgotten)
+
+    def plan_again() -> DeletionPlan[Run]:
+        now = [run for name in plan.go if (run := store.read_run(runs_dir, name)) is not None]
+        return deletion.plan_runs(now, chosen, runs_dir, forgotten=forgotten)
+
+    def table(runs: list[Run]) -> list[str]:
+        now = time.time()
+        rows = [
+            (*run_table.cells(run, plan.states[run.id], now)[:6], text.size(plan.sizes[run.id]))
+            for run in runs
+        ]
+        return run_table.table((*run_table.HEAD[:6], "SIZE"), rows)
+
+    def remove(run: Run) -> str | None:
+        try:
+            drop.drop(runs_dir, run)
+        except HpctrainError as error:
+            return error.what
+        return None
+
+    removed = _carry_out(
+        plan,
+        plan_again,
+        remove,
+        table,
+        noun="run",
+        key="id",
+        command=typed("hpctrain runs delete", chosen, runs_dir) + " --forgotten" * forgotten,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+    if removed:
+        deletion.forget_launches(runs_dir, [plan.go[name] for name in removed])
+    named = _refuse_silence(plan, "run", runs_dir, chosen.words)
+    if named:
+        again = layout.in_runs_dir(f"hpctrain runs delete {named[0]}", runs_dir)
+        if live := plan.states[named[0]].live:
+            fix, hint = job_ids.cancel_command(live), f"then run: {again}"
+        else:
+            fix = "squeue --me"
+            hint = f"if nothing of it runs, a day after its last output, run: {again} --forgotten"
+        raise _kept(plan, named, "run", fix, hint)
+
+
+@click.command("delete")
+@filter_options
+@runs_dir_option
+@click.option(
+    "--keep-last",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Keep the N newest of each run.",
+)
+@click.option(
+    "--damaged",
+    is_flag=True,
+    help="Only damaged checkpoints (reads the files) and unfinished saves.",
+)
+@click.option(
+    "--even-last",
+    is_flag=True,
+    help="Also the newest complete one, from which the run would resume.",
+)
+@_forgotten_option
+@_dry_run_option
+@yes_option
+@json_option
+def delete_checkpoints(
+    *,
+    chosen: RunFilter,
+    runs_dir: Path,
+    keep_last: int,
+    damaged: bool,
+    even_last: bool,
+    forgotten: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete checkpoints to free space.
+
+    The newest complete checkpoint of each run is kept, and the best one unless it is named. Nothing
+    is deleted of a run that is pending, running or in an unknown state; final weights (RUN/model)
+    only when they are named. Shows what would be deleted, and asks.
+
+    \b
+    hpctrain checkpoints delete 'sft-*' --state completed --keep-last 2
+    hpctrain checkpoints delete sft-1/checkpoint-40
+    """  # noqa: D301 - \b keeps click from wrapping
+    if chosen.is_empty:
+        fix = "hpctrain checkpoints delete '*' --keep-last 2 --dry-run"
+        raise UsageError("no checkpoints are named", fix=fix)
+    given = {
+        f" --keep-last {keep_last}": keep_last > 1,
+        " --damaged": damaged,
+        " --even-last": even_last,
+        " --forgotten": forgotten,
+    }
+    command = typed("hpctrain checkpoints delete", chosen, runs_dir)
+    command += "".join(option for option, is_given in given.items() if is_given)
+    rules = CheckpointRules(keep_last, damaged, even_last, forgotten)
+    meant = deletion.choose(chosen, runs_dir, whole=True)
+    if damaged:
+        total = sum(each.manifest.bytes for each in meant.all if each.manifest)
+        meant = deletion.choose_again(
+            deletion.read(meant, listing.ByteProgress("read", total)), runs_dir
+        )
+    plan = deletion.plan_checkpoints(meant, runs_dir, rules)
+    _carry_out(
+        plan,
+        lambda: deletion.plan_checkpoints(deletion.choose_again(meant, runs_dir), runs_dir, rules),
+        deletion.remove_checkpoint,
+        listing.checkpoint_table,
+        noun="checkpoint",
+        key="name",
+        command=command,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+    if named := _refuse_silence(plan, "checkpoint", runs_dir, meant.named):
+        show = f"hpctrain runs show {shlex.quote(named[0].partition('/')[0])}"
+        raise _kept(plan, named, "checkpoint", layout.in_runs_dir(show, runs_dir))
+
+
+def _carry_out(
+    plan: DeletionPlan[T],
+    plan_again: Callable[[], DeletionPlan[T]],
+    remove: Callable[[T], str | None],
+    table: Callable[[list[T]], list[str]],
+    *,
+    noun: str,
+    key: str,
+    command: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> list[str]:
+    """Show a plan, ask, delete, and return the names of what was deleted.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+        Exit: the user declined.
+    """
+    if not as_json or not (yes or dry_run):
+        _preview(plan, table, noun, dry_run=dry_run)
+    removed = []
+    if plan.go and not dry_run:
+        what = _sum(plan, plan.go, noun)
+        if not yes and not sys.stdin.isatty():
+            raise UsageError(f"this would remove {what}", fix=f"{command} --yes")
+        if not yes and not click.confirm(f"Remove {what}?", err=True):
+            say("nothing was removed")
+            raise click.exceptions.Exit(0)
+        removed = _remove(plan, plan_again(), remove)
+    if as_json:
+        gone = plan.go if dry_run else removed
+        print_json(
+            dry_run=dry_run,
+            dropped=[{key: name, "bytes": plan.sizes[name]} for name in gone],
+            kept=[{key: name, "why": why} for name, why in plan.keep.items()],
+            failed=[{key: name, "why": why} for name, why in plan.failed.items()],
+        )
+    if removed:
+        say(f"removed {_sum(plan, removed, noun)}")
+    return removed
+
+
+def _sum(plan: DeletionPlan[T], names: Iterable[str], noun: str) -> str:
+    sizes = [plan.sizes[name] for name in names]
+    return f"{text.count(len(sizes), noun)}, {text.size(sum(sizes))}"
+
+
+def _preview(
+    plan: DeletionPlan[T], table: Callable[[list[T]], list[str]], noun: str, *, dry_run: bool
+) -> None:
+    if plan.go:
+        lines = [*table(list(plan.go.values())), _sum(plan, plan.go, noun)]
+        click.echo("\n".join(lines), err=not dry_run)
+    kept = list(plan.keep.items())
+    for name, why in kept[:_SHOWN]:
+        say(f"stays: {name} ({printable(why)})")
+    if len(kept) > _SHOWN:
+        say(f"stays: {len(kept) - _SHOWN} more")
+    if not plan.go:
+        say("nothing to remove")
+
+
+def _remove(
+    plan: DeletionPlan[T], now: DeletionPlan[T], remove: Callable[[T], str | None]
+) -> list[str]:
+    """Delete what both plans allow; a job may have started since the first. Return the names."""
+    plan.silent = plan.silent or now.silent
+    plan.held |= now.held
+    plan.failed |= now.failed
+    removed = []
+    for name in plan.go:
+        if name in now.go:
+            problem = remove(now.go[name])
+            if problem is None:
+                removed.append(name)
+            else:
+                plan.failed[name] = problem
+        elif name not in now.failed:
+            plan.keep[name] = now.keep.get(name, "it has changed, or is removed")
+            say(f"stays: {name} ({printable(plan.keep[name])}), since a moment ago")
+    return removed
+
+
+def _refuse_silence(
+    plan: DeletionPlan[T], noun: str, runs_dir: Path, named: Iterable[str]
+) -> list[str]:
+    """Return the named items that are kept.
+
+    Raises:
+        HpctrainError: something could not be deleted.
+        SchedulerError: something is kept because Slurm did not answer.
+    """
+    if plan.failed:
+        first = next(iter(plan.failed)).partition("/")[0]
+        raise HpctrainError(
+            f"{text.count(len(plan.failed), noun)} cannot be removed",
+            details=_details(plan.failed),
+            fix=f"ls -ld {shlex.quote(str(runs_dir / first))}",
+        )
+    if plan.held and plan.silent is not None:
+        raise SchedulerError(
+            run_table.summary(plan.silent),
+            details=("what a job may use is kept; delete again when Slurm answers",),
+            fix="hpctrain ps",
+        )
+    return [name for name in plan.keep if name in set(named)]
+
+
+def _kept(
+    plan: DeletionPlan[T], named: Sequence[str], noun: str, fix: str, hint: str | None = None
+) -> HpctrainError:
+    details = _details({name: plan.keep[name] for name in named})
+    what = f"{text.count(len(named), noun)} that you named stays"
+    return HpctrainError(what, details=details, fix=fix, hint=hint)
+
+
+def _details(why: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"  {name}: {printable(reason)}" for name, reason in list(why.items())[:_SHOWN])

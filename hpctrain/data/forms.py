@@ -1,0 +1,559 @@
+"""The form of the data, detected from its columns and first rows or named by the user, and the
+conversion of a row to an example of that form.
+
+    text                one column of text
+    prompt-completion   prompt and completion, as strings or as lists of messages
+    messages            a conversation: role and content, or ShareGPT's from and value; optional
+        columns: `tools` and `system`
+    alpaca              instruction, input (may be empty), output; optional column: `system`
+
+Ambiguous data is an error that reports the columns found and the options to add; nothing is
+guessed. An example is a text, a prompt and completion as strings, or a conversation. A row without
+an example gives a reason that can be counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from hpctrain.data.readers import Dropped
+from hpctrain.errors import UsageError
+
+Form = Literal["text", "prompt-completion", "messages", "alpaca"]
+Message = dict[str, Any]
+
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+#: Columns of preference data, which has no single conversation to train on.
+_PREFERRED: Final = {"chosen", "rejected"}
+_NO_TALKS: Final = {"tools", *_PREFERRED}
+ROLES: Final[Mapping[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "text": (("text",), ()),
+    "prompt-completion": (("prompt", "completion"), ("tools", "system")),
+    "messages": (("messages",), ("tools", "system")),
+    "alpaca": (("instruction", "output"), ("input", "system")),
+}
+"""By form: the required roles and the optional ones."""
+
+#: Column names for each role, the usual one first; names that several roles share are tried in the
+#: order of `_candidates`.
+_CALLED: Final[Mapping[str, tuple[str, ...]]] = {
+    "text": ("text",),
+    "messages": ("messages", "conversations", "conversation", "chat", "dialogue", "dialog"),
+    "prompt": ("prompt", "question", "query", "problem", "input"),
+    "completion": ("completion", "response", "answer", "output", "solution"),
+    "instruction": ("instruction",),
+    "input": ("input", "context"),
+    "output": ("output", "response", "answer", "completion"),
+    "tools": ("tools",),
+    "system": ("system", "system_prompt"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The roles of the data's columns.
+
+    Attributes:
+        form: how a row becomes an example.
+        names: role to column: `text`; `prompt`, `completion`; `messages`, `tools`; `instruction`,
+            `input`, `output`, `system`.
+        sentence: the same as text, to be printed.
+        conversational: the columns contain lists of messages, not only strings.
+    """
+
+    form: Form
+    names: Mapping[str, str]
+    sentence: str
+    conversational: bool = False
+
+
+def detect(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    form: Form | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Columns:
+    """Return the roles of the columns.
+
+    Args:
+        columns: all column names.
+        rows: the first rows, some hundreds at most.
+        form: requested, or None.
+        named: role to column, as requested.
+
+    Raises:
+        UsageError: they match no form, or several, or not the requested one.
+    """
+    if not columns:
+        raise UsageError(
+            "no row of the data could be read", hint="look at its first lines: head -c 1000 FILE"
+        )
+    named = dict(named or {})
+    kinds = {name: _kind([row.get(name) for row in rows]) for name in columns}
+    _check_asked(form, named, kinds)
+    found = _candidates(kinds, named)
+    fitting = {name: found[name] for name in _asked_forms(form, named) if name in found}
+    if len(fitting) > 1:
+        # A `text` column next to a structured form is usually that form, rendered for another
+        # model.
+        fitting.pop("text", None)
+    if not fitting:
+        raise _nothing(kinds, form)
+    if len(fitting) > 1:
+        raise UsageError(
+            f"the columns fit {len(fitting)} forms of data: {', '.join(fitting)}",
+            details=tuple(f"{name}: {_roles(names)}" for name, names in fitting.items()),
+            hint=f"use --form {'messages' if 'messages' in fitting else next(iter(fitting))}",
+        )
+    ((chosen, names),) = fitting.items()
+    talks = [name for name, kind in kinds.items() if kind == "messages" and name not in _NO_TALKS]
+    if chosen == "messages" and "messages" not in named and len(talks) > 1:
+        raise UsageError(
+            f"{len(talks)} columns hold conversations: {', '.join(talks)}",
+            hint=f"use --column messages={names['messages']}",
+        )
+    left_out = [name for name in columns if name not in names.values()]
+    more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+    unused = f"; not used: {', '.join(left_out[:8])}{more}" if left_out else ""
+    return Columns(
+        form=chosen,
+        names=names,
+        sentence=f"{chosen}: column{'s' * (len(names) > 1)} {_roles(names)}{unused}",
+        conversational=any(kinds[names[role]] == "messages" for role in ROLES[chosen][0]),
+    )
+
+
+# -- what was requested ----------------------------------------------------------------------------
+
+
+def _check_asked(form: str | None, named: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+    problem = ""
+    if unknown := [role for role in named if role not in _CALLED]:
+        problem = f"there is no role {unknown[0]!r}; there are {', '.join(_CALLED)}"
+    elif missing := [column for column in named.values() if column not in kinds]:
+        problem = f"there is no column {missing[0]!r} in the data; it has {_listed(kinds)}"
+    elif not _asked_forms(form, named):
+        problem = f"{'the form ' + form if form else 'every form'} lacks one of {', '.join(named)}"
+    if problem:
+        raise UsageError(
+            problem, hint="name columns of the data, for example --column messages=conversations"
+        )
+
+
+def _asked_forms(form: str | None, named: Mapping[str, str]) -> tuple[Form, ...]:
+    """Return the forms that have all the requested roles."""
+    return tuple(
+        name
+        for name, (must, may) in ROLES.items()
+        if form in (None, name) and set(named) <= {*must, *may}
+    )
+
+
+# -- detection -------------------------------------------------------------------------------------
+
+
+def _kind(values: Sequence[Any]) -> str:
+    """Return the kind of most values: `text`, `messages`, `other values` or `always empty`."""
+    kinds = [_kind_of(value) for value in values if value is not None]
+    return max(sorted(set(kinds)), key=kinds.count) if kinds else "always empty"
+
+
+def _kind_of(value: Any) -> str:
+    """Return the kind of one value; a list of messages may be JSON text."""
+    text = isinstance(value, str)
+    value = _parsed(value) if text else value
+    listed = [value] if isinstance(value, dict) else value
+    if not isinstance(listed, list) or not listed:
+        return "text" if text else "other values"
+    if all(isinstance(each, dict) and {"role", "from"} & each.keys() for each in listed):
+        return "messages"
+    return "text" if text else "other values"
+
+
+def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form, dict[str, str]]:
+    """Return the forms that the columns match, each with its roles; requested columns match
+    regardless of their values.
+    """
+    usable: dict[str, tuple[str, ...]] = {
+        "messages": ("messages",),
+        "prompt": ("text", "messages"),
+        "completion": ("text", "messages"),
+        "tools": ("text", "messages", "other values"),
+    }
+
+    def column(role: str) -> str | None:
+        if role in named:
+            return named[role]
+        names = [name for name in _CALLED[role] if kinds.get(name) in usable.get(role, ("text",))]
+        if role == "messages":
+            names += [
+                name for name, kind in kinds.items() if kind == role and name not in _PREFERRED
+            ]
+        return names[0] if names else None
+
+    found: dict[Form, dict[str, str]] = {}
+    for form, (must, may) in ROLES.items():
+        names = {role: name for role in must + may if (name := column(role)) is not None}
+        if set(must) <= names.keys() and len(set(names.values())) == len(names):
+            found[form] = names
+    # A more specific form takes precedence: `instruction`, `input`, `output` is not a
+    # prompt-completion pair, and `prompt` and `completion` may be conversations.
+    if "alpaca" in found and "prompt" not in kinds and not {"prompt", "completion"} & named.keys():
+        found.pop("prompt-completion", None)
+    pair, talk = found.get("prompt-completion", {}), found.get("messages", {})
+    if "messages" not in named and talk.get("messages") in pair.values():
+        found.pop("messages", None)
+    texts = [name for name, kind in kinds.items() if kind == "text"]
+    if not found and len(texts) == 1 and not _PREFERRED & kinds.keys():
+        found["text"] = {"text": texts[0]}
+    return found
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def _listed(kinds: Mapping[str, str]) -> str:
+    shown = [f"{name} ({kind})" for name, kind in list(kinds.items())[:20]]
+    return ", ".join(shown) + (f" and {len(kinds) - 20} more" if len(kinds) > 20 else "")
+
+
+def _nothing(kinds: Mapping[str, str], form: Form | None) -> UsageError:
+    if "input_ids" in kinds:
+        return UsageError(
+            "the data is tokenized already: it has a column input_ids",
+            hint="use the text that it was made from",
+        )
+    details = [f"columns: {_listed(kinds)}"]
+    roles = ROLES[form or "prompt-completion"][0]
+    hint = f"use {' '.join(f'--column {role}=NAME' for role in roles)}"
+    if kinds.keys() >= _PREFERRED:
+        pair = "prompt" in kinds and kinds["chosen"] == "text"
+        column = "prompt=prompt --column completion=chosen" if pair else "messages=chosen"
+        problem, hint = "the data has preference pairs (chosen, rejected)", f"use --column {column}"
+    elif form:
+        problem = f"the columns do not fit the form {form}"
+    else:
+        problem = "the columns fit no form of data"
+        details += [f"needed for {name}: {', '.join(ROLES[name][0])}" for name in FORMS]
+    return UsageError(problem, details=tuple(details), hint=hint)
+
+
+def _roles(names: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"`{name}`" if role == name else f"`{name}` as {role}" for role, name in names.items()
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+SPEAKERS: Final[Mapping[str, str]] = {
+    **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "function": "tool",
+    "observation": "tool",
+    "tool_response": "tool",
+    "ipython": "tool",
+}
+"""Role names in data, mapped to those of chat templates."""
+
+ALPACA = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes"
+    " the request.\n\n### Instruction:\n{instruction}\n\n### Response:\n"
+)
+ALPACA_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further"
+    " context. Write a response that appropriately completes the request.\n\n###"
+    " Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+)
+"""The prompts of Stanford Alpaca (train.py), for a tokenizer without a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCompletion:
+    """A prompt and its completion, as strings; for plain text the prompt is empty."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation for a chat template.
+
+    Attributes:
+        messages: `role`, `content` and the other keys that a template uses; no value is None.
+        tools: as transformers accepts them, or None.
+        prompt: number of messages in the prompt; None if the data does not distinguish it.
+        untrained: indices of assistant turns that the data marks `"weight": 0`.
+    """
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    prompt: int | None = None
+    untrained: frozenset[int] = frozenset()
+
+
+Example = PromptCompletion | Chat
+
+
+class _Wrong(Exception):  # noqa: N818 - carries a reason; never leaves this module
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+def example(
+    row: Mapping[str, Any],
+    form: str,
+    names: Mapping[str, str],
+    *,
+    system: str | None,
+    as_chat: bool,
+) -> Example | Dropped:
+    """Return the example of a row, or why it has none.
+
+    Args:
+        row: values by column.
+        form: one of `forms.Form`.
+        names: role to column.
+        system: system prompt for conversations that have none.
+        as_chat: turn prompt and completion, or instruction and output, into a user and an assistant
+            turn.
+    """
+    where = getattr(row, "where", "")
+    try:
+        if form == "text":
+            return PromptCompletion("", _string(row, names["text"]))
+        if form == "messages":
+            return _conversation(row, names, system)
+        if form == "alpaca":
+            return _alpaca(row, names, system, as_chat)
+        return _pair(row, names, system, as_chat)
+    except _Wrong as wrong:
+        return Dropped(wrong.reason, where, wrong.detail)
+
+
+def _value(row: Mapping[str, Any], column: str) -> Any:
+    if row.get(column) is None:
+        raise _Wrong(f"no {column}")
+    return row[column]
+
+
+def _string(row: Mapping[str, Any], column: str) -> str:
+    value = _value(row, column)
+    if not isinstance(value, str):
+        raise _Wrong(f"{column} is not a string", type(value).__name__)
+    if not value.strip():
+        raise _Wrong(f"{column} is empty")
+    return value
+
+
+def _optional(row: Mapping[str, Any], names: Mapping[str, str], role: str) -> str | None:
+    value = row.get(names[role]) if role in names else None
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _Wrong(f"{names[role]} is not a string", type(value).__name__)
+    return value if value.strip() else None
+
+
+def _alpaca(
+    row: Mapping[str, Any], names: Mapping[str, str], system: str | None, as_chat: bool
+) -> Example:
+    instruction, output = _string(row, names["instruction"]), _string(row, names["output"])
+    further = _optional(row, names, "input")
+    system = _optional(row, names, "system") or system
+    if as_chat:
+        question = instruction if further is None else f"{instruction}\n\n{further}"
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
+        return Chat(_with_system(turns, system), prompt=len(turns) - 1 + bool(system))
+    prompt = (
+        ALPACA.format(instruction=instruction)
+        if further is None
+        else ALPACA_INPUT.format(instruction=instruction, input=further)
+    )
+    return PromptCompletion(f"{system}\n\n{prompt}" if system else prompt, output)
+
+
+def _pair(
+    row: Mapping[str, Any], names: Mapping[str, str], system: str | None, as_chat: bool
+) -> Example:
+    prompt, completion = _value(row, names["prompt"]), _value(row, names["completion"])
+    if (
+        isinstance(prompt, str)
+        and isinstance(completion, str)
+        and not (_is_json(prompt) and _is_json(completion))
+    ):
+        if not completion.strip():
+            raise _Wrong(f"{names['completion']} is empty")
+        if not as_chat:
+            return PromptCompletion(prompt, completion)
+    asked = _messages(prompt, names["prompt"], "user")
+    answered = _messages(completion, names["completion"], "assistant")
+    asked = _with_system(asked, _optional(row, names, "system") or system)
+    if not asked:
+        raise _Wrong(f"{names['prompt']} is empty")
+    if answered[0]["role"] != "assistant":
+        raise _Wrong(
+            "the completion does not begin with an assistant turn", str(answered[0]["role"])
+        )
+    return _checked(asked + answered, _tools(row, names), prompt=len(asked))
+
+
+def _conversation(row: Mapping[str, Any], names: Mapping[str, str], system: str | None) -> Chat:
+    messages = _messages(_value(row, names["messages"]), names["messages"], None)
+    return _checked(
+        _with_system(messages, _optional(row, names, "system") or system),
+        _tools(row, names),
+        prompt=None,
+    )
+
+
+def _checked(messages: list[Message], tools: list[Any] | None, *, prompt: int | None) -> Chat:
+    """Return the conversation.
+
+    Raises:
+        _Wrong: it has no assistant turn or an empty one, or ends with another role's turn.
+    """
+    if not any(message["role"] == "assistant" for message in messages):
+        raise _Wrong("no assistant turn")
+    if messages[-1]["role"] != "assistant":
+        raise _Wrong("the last turn is not the assistant's", str(messages[-1]["role"]))
+    for message in messages:
+        if (
+            message["role"] == "assistant"
+            and not message.get("tool_calls")
+            and not message.get("content", "").strip()
+        ):
+            raise _Wrong("an assistant turn is empty")
+    weights = [message.pop("weight", None) for message in messages]
+    untrained = frozenset(index for index, weight in enumerate(weights) if weight == 0)
+    return Chat(messages, tools, prompt, untrained)
+
+
+def _with_system(messages: list[Message], system: str | None) -> list[Message]:
+    if not system or (messages and messages[0]["role"] in ("system", "developer")):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _is_json(text: str) -> bool:
+    return text[:1] in ("[", "{") and _parsed(text) is not None
+
+
+def _parsed(text: str) -> list[Any] | dict[str, Any] | None:
+    """Return the JSON list or object in a text; None if it is another text."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return None
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _messages(value: Any, column: str, role: str | None) -> list[Message]:
+    """Return the messages of a column; a string is one message of `role`, or a JSON list."""
+    if isinstance(value, str):
+        parsed = _parsed(value)
+        if parsed is None:
+            if role is None:
+                raise _Wrong(f"{column} is not a list of messages", "str")
+            return [{"role": role, "content": value}] if value else []
+        value = parsed
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        words = (
+            "not a list of messages" if role is None else "neither a string nor a list of messages"
+        )
+        raise _Wrong(f"{column} is {words}", type(value).__name__)
+    if not value:
+        raise _Wrong(f"{column} is empty")
+    return [_message(message) for message in value]
+
+
+def _message(message: Any) -> Message:
+    if not isinstance(message, Mapping):
+        raise _Wrong("a message is not an object", type(message).__name__)
+    kept = {
+        key: value for key, value in message.items() if value is not None
+    }  # Arrow adds the fields of other messages
+    role = kept.pop("from", None) if "role" not in kept else kept["role"]
+    if "content" not in kept and "value" in kept:
+        kept["content"] = kept.pop("value")
+    if not isinstance(role, str):
+        raise _Wrong("a message has no role")
+    if role.lower() not in SPEAKERS:
+        raise _Wrong("unknown role", role)
+    kept["role"] = SPEAKERS[role.lower()]
+    if "tool_calls" in kept:
+        kept["tool_calls"] = _without_nulls(kept["tool_calls"])
+        if not kept["tool_calls"]:
+            del kept["tool_calls"]
+    if "content" in kept or kept["role"] != "assistant" or "tool_calls" not in kept:
+        kept["content"] = _content(kept.get("content"), kept["role"])
+    return kept
+
+
+def _content(content: Any, role: str) -> str:
+    """Return the text of a message, whose content may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise _Wrong(f"a turn of the {role} has no content")
+    if not isinstance(content, list):
+        raise _Wrong("the content of a message is not text", type(content).__name__)
+    texts = []
+    for part in content:
+        text = (
+            part
+            if isinstance(part, str)
+            else part.get("text")
+            if isinstance(part, Mapping)
+            else None
+        )
+        if not isinstance(text, str):
+            kind = str(part.get("type")) if isinstance(part, Mapping) else type(part).__name__
+            raise _Wrong("a message has parts that are not text", kind)
+        texts.append(text)
+    return "".join(texts)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return tool calls or tools without the empty fields that Arrow adds to make all records
+    alike.
+    """
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _tools(row: Mapping[str, Any], names: Mapping[str, str]) -> list[Any] | None:
+    tools = row.get(names["tools"]) if "tools" in names else None
+    if isinstance(tools, str):
+        if not tools.strip():
+            return None
+        tools = _parsed(tools)
+        if tools is None:
+            raise _Wrong(f"{names['tools']} is not JSON")
+    if tools is None or tools == []:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise _Wrong(f"{names['tools']} is not a list of tools", type(tools).__name__)
+    found: list[Any] = _without_nulls(tools)
+    return found

@@ -1,0 +1,643 @@
+"""The pipeline from raw data to a tokenized dataset: tokenize pieces of the source on all cores,
+split and pack the examples, save with `datasets`.
+
+`.NAME.preparing`, a directory next to the result, contains the work in progress:
+
+    lock                held by the one command that works here
+    pieces-DIGEST/      the pieces of one request: NUMBER.arrow (token ids, mask and key of each
+                        example), NUMBER.json (its counts, written last: such a piece is finished)
+    splits/, result/    the dataset on its way
+
+Running the same command again continues from the finished pieces. The result does not depend on the
+number of processes. Disk: about 20 bytes per token until the result is in place, then 8. Prints
+nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpctrain import __version__
+from hpctrain.data import packing, readers
+from hpctrain.data.encode import Encoded, Encoder, special_tokens_in
+from hpctrain.data.manifest import (
+    BATCH,
+    DatasetManifest,
+    Split,
+    expected_longest,
+    histogram,
+    read_manifest,
+)
+from hpctrain.data.manifest import NAME as MANIFEST
+from hpctrain.data.readers import Dropped, SourcePiece, SourceRow
+from hpctrain.data.request import PrepareRequest, ResolvedRequest, resolve
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.memory import host
+from hpctrain.util import files, shell
+
+DEFAULT_FRACTION, DEFAULT_MOST = 0.05, 2000
+"""Default validation split, if the source has no splits: this fraction of the examples, up to this
+number.
+"""
+DUPLICATE = "equal to an earlier example"
+WINDOW_TOKENS = 1 << 22
+"""Average tokens of one window: the examples that are packed together, in memory (about 40 bytes
+per token).
+"""
+WINDOW_ROWS = 128
+"""Minimum sequences per window, so that a partly filled last one matters little."""
+HASHED_BYTES = 8 << 30
+"""Sources with a larger total size are identified by size and mtime: hashing them would take
+minutes.
+"""
+_FEWEST = 20
+"""With fewer examples there is no validation split by default."""
+_BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 21
+_WORKER_MIB = 600
+"""Memory of one worker: 100 MiB, and the longest allowed example."""
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with the stage (`tokenizing` or `writing`), the progress and the total: bytes of the
+source, or examples.
+"""
+
+
+@dataclass(kw_only=True)
+class RowCounts:
+    """Counts of the examples of one or several pieces.
+
+    Attributes:
+        numbers: `read` from the source; `examples` kept and their `tokens`; `truncated` ones of
+            these, and `context_turns` (see `DatasetManifest`).
+        specials: special token to number of examples whose text contains it.
+        dropped: reason to number of examples.
+        first: special token or reason to the first example: `FILE:LINE: detail`.
+    """
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    specials: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def drop(self, row: Dropped) -> None:
+        """Count a dropped example."""
+        self.dropped[row.reason] += 1
+        self.first.setdefault(row.reason, f"{row.where}: {row.detail}" if row.detail else row.where)
+
+    def add(self, other: RowCounts) -> None:
+        """Add the counts of a later piece."""
+        self.numbers.update(other.numbers)
+        self.specials.update(other.specials)
+        self.dropped.update(other.dropped)
+        self.first = {**other.first, **self.first}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSummary:
+    """The result of `prepare`.
+
+    Attributes:
+        folder: the dataset's directory.
+        manifest: its manifest.
+        seconds: duration of this command; `working`: the part from the start of the workers to the
+            result in place.
+        tokenized: tokens that this command tokenized, in `tokenizing` seconds.
+        pieces, reused: number of pieces, and of those that an earlier command finished.
+        already_there: the result existed for the same request.
+        workers: number of processes.
+    """
+
+    folder: Path
+    manifest: DatasetManifest
+    seconds: float
+    working: float = 0.0
+    tokenized: int = 0
+    tokenizing: float = 0.0
+    pieces: int = 0
+    reused: int = 0
+    already_there: bool = False
+    workers: int = 0
+
+
+def prepare(
+    request: PrepareRequest,
+    *,
+    progress: Progress = lambda *_: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PrepareSummary:
+    """Prepare the dataset.
+
+    Args:
+        request: the request.
+        progress: see `Progress`.
+        say: called with each sentence about findings and decisions.
+
+    Raises:
+        UsageError: the request is invalid; nothing was written.
+        HpctrainError: a disk is full, a worker was killed, a file changed; finished pieces are
+            kept.
+        OSError: another file system error.
+    """
+    began = time.monotonic()
+    target = request.target
+    refuse_to_replace(target)
+    resolved = resolve(request)
+    for note in resolved.notes:
+        say(note)
+    old = read_manifest(target)
+    if old is not None and old.settings.get("request") == resolved.digest:
+        seconds = time.monotonic() - began
+        return PrepareSummary(folder=target, manifest=old, seconds=seconds, already_there=True)
+    if old is not None and not request.force:
+        raise UsageError(
+            f"{target} exists, prepared from other data or with other options",
+            hint=f"use --to {shell.quote(f'{target}_2')}, or --force to replace it",
+        )
+    with _work_folder(target) as work:
+        run = _Preparation(resolved, work, progress, say)
+        working = time.monotonic()
+        with run.explained():
+            manifest = run.work()
+            refuse_to_replace(target)  # it may have been created meanwhile
+            if target.exists():
+                target.rename(work / "old")
+            (work / "result").rename(target)
+            shutil.rmtree(work, ignore_errors=True)
+        return PrepareSummary(
+            folder=target,
+            manifest=manifest,
+            seconds=time.monotonic() - began,
+            working=time.monotonic() - working,
+            tokenized=run.tokenized,
+            tokenizing=run.tokenizing_s,
+            pieces=len(run.pieces),
+            reused=run.reused,
+            workers=run.workers,
+        )
+
+
+def refuse_to_replace(target: Path) -> None:
+    """Refuse a target that exists and that `hpctrain prepare` did not create.
+
+    Raises:
+        UsageError: the target is such a file or directory.
+    """
+    problem = ""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        problem = "exists, and is not a directory"
+    elif target.is_dir() and any(target.iterdir()) and read_manifest(target) is None:
+        problem = "exists, and `hpctrain prepare` did not make it"
+    if problem:
+        raise UsageError(f"{target} {problem}", hint=f"use --to {shell.quote(f'{target}_2')}")
+
+
+@contextmanager
+def _work_folder(target: Path) -> Iterator[Path]:
+    work = target.with_name(f".{target.name}.preparing")
+    work.mkdir(parents=True, exist_ok=True)
+    busy = UsageError(
+        f"another command is preparing {target}",
+        hint=f"wait for it, or use --to {shell.quote(f'{target}_2')}",
+    )
+    try:
+        with files.lock(work / "lock"):
+            if not (work / "lock").exists():  # the other command has just finished
+                raise busy
+            yield work
+    except files.Locked:
+        raise busy from None
+
+
+# -- one preparation -------------------------------------------------------------------------------
+
+
+class _Preparation:
+    """One preparation in progress.
+
+    Attributes:
+        pieces: of the source.
+        counts: of the finished pieces, by piece number.
+        reused: number of pieces that an earlier command finished.
+        tokenized: tokens of the other pieces, tokenized in `tokenizing_s` seconds.
+    """
+
+    def __init__(
+        self,
+        resolved: ResolvedRequest,
+        work: Path,
+        progress: Progress,
+        say: Callable[[str], None],
+    ) -> None:
+        self.request, self.resolved = resolved.request, resolved
+        self.folder, self.progress, self.say = work, progress, say
+        self.pieces = readers.pieces(resolved.sources, target_bytes=resolved.piece_bytes)
+        self.workers = max(1, min(self.request.workers or worker_count(), len(self.pieces)))
+        name = f"pieces-{resolved.pieces_digest[:16]}"
+        self.paths = [work / name / f"{at:06d}.arrow" for at in range(len(self.pieces))]
+        for path in work.iterdir():
+            if path.name not in ("lock", name):
+                shutil.rmtree(path)
+        (work / name).mkdir(exist_ok=True)
+        self.counts: dict[int, RowCounts] = {}
+        for number, path in enumerate(self.paths):
+            if (found := files.read_json(path.with_suffix(".json"))) is not None:
+                kinds = {name: Counter(found[name]) for name in ("numbers", "specials", "dropped")}
+                self.counts[number] = RowCounts(first=found["first"], **kinds)
+        self.reused = len(self.counts)
+        if self.reused:
+            say(f"continuing: {self.reused} of {len(self.pieces)} pieces are finished")
+        self.tokenized, self.tokenizing_s = 0, 0.0
+        # Tokens of a packed sequence; None: not packed.
+        self.capacity = self.request.max_length if self.request.pack else None
+
+    def work(self) -> DatasetManifest:
+        """Finish the remaining pieces, write the dataset, and return its manifest."""
+        hashes = self._tokenize()
+        splits, digest, repeated = self._save()
+        total = RowCounts()
+        for number in range(len(self.pieces)):
+            total.add(self.counts[number])
+        if repeated:
+            total.dropped[DUPLICATE] = repeated
+        if different := self.resolved.changed_files():
+            raise HpctrainError(
+                f"{different[0]} changed while it was read", hint="run the same command again"
+            )
+        manifest = self._manifest(hashes, splits, digest, total)
+        files.write_text(self.folder / "result" / MANIFEST, manifest.to_json())
+        return manifest
+
+    def _tokenize(self) -> tuple[str, ...]:
+        """Tokenize the remaining pieces; return the digests of the sources, none if they are large.
+
+        Raises:
+            OSError: a file system error.
+            BrokenProcessPool: a worker was killed.
+        """
+        sizes = [piece.bytes for piece in self.pieces]
+        done, began = sum(sizes[number] for number in self.counts), time.monotonic()
+        small = sum(size for size, _ in self.resolved.stats) <= HASHED_BYTES
+        hashed = self.resolved.sources if small else ()
+        with _pool(self.workers, self.resolved) as pool:
+            jobs: dict[Future[RowCounts], int] = {
+                pool.submit(_tokenize_piece, piece, path): number
+                for number, (piece, path) in enumerate(zip(self.pieces, self.paths, strict=True))
+                if number not in self.counts
+            }
+            hashes = [pool.submit(_sha256, source.path) for source in hashed]
+            for future in as_completed(jobs):
+                number = jobs[future]
+                self.counts[number] = future.result()
+                done += sizes[number]
+                self.tokenized += self.counts[number].numbers["tokens"]
+                self.tokenizing_s = time.monotonic() - began
+                self.progress("tokenizing", done, sum(sizes))
+            return tuple(future.result() for future in hashes)
+
+    def _save(self) -> tuple[dict[str, Split], str, int]:
+        """Write the dataset; return its splits, its digest, and the number of repeated examples."""
+        import datasets  # imports torch if it is installed
+
+        datasets.disable_progress_bars()
+        tables = [datasets.Dataset.from_file(str(path)) for path in self.paths]
+        examples = datasets.concatenate_datasets(tables).with_format("arrow")
+        lengths = packing.lengths_of(examples[:]["input_ids"])
+        keys = examples[:]["key"].to_numpy()
+        kept = self._kept(keys)
+        made: dict[str, Any] = {}
+        splits: dict[str, Split] = {}
+        digest = hashlib.sha256()
+        for name, chosen in self._division(keys, kept).items():
+            digest.update(name.encode())
+            made[name], splits[name] = self._write(name, examples, chosen, lengths, digest)
+        datasets.DatasetDict(made).save_to_disk(str(self.folder / "result"))
+        return splits, digest.hexdigest(), int(len(keys) - np.count_nonzero(kept))
+
+    def _write(
+        self, name: str, examples: Any, chosen: Any, lengths: Any, digest: Any
+    ) -> tuple[Any, Split]:
+        """Write the rows of one split to a file, one window in memory at a time; return them as a
+        dataset, with the split's manifest entry.
+        """
+        window = max(WINDOW_TOKENS, WINDOW_ROWS * (self.capacity or 0))
+        step = max(1, int(window / (lengths * chosen).mean()))
+        path = self.folder / "splits" / f"{name}.arrow"
+        path.parent.mkdir(exist_ok=True)
+        count = trained = longest = 0
+        writer: Any = None
+        with path.open("wb") as sink:
+            for start in range(0, len(chosen), step):
+                part = pa.array(chosen[start : start + step])
+                if not chosen[start : start + step].any():
+                    continue
+                table = examples[start : start + step].filter(part)
+                rows = (
+                    packing.single_rows(table)
+                    if self.capacity is None
+                    else packing.packed_rows(table, self.capacity, self.request.seed + start)
+                )
+                count, trained = count + len(rows.sizes), trained + rows.trained
+                longest = max(longest, int(rows.sizes.max()))
+                rows.update(digest)
+                writer = writer or pa.ipc.new_stream(sink, rows.table().schema)
+                writer.write_table(rows.table())
+                self.progress("writing", min(start + step, len(chosen)), len(chosen))
+            writer.close()
+        import datasets
+
+        dataset = datasets.Dataset(
+            datasets.table.MemoryMappedTable.from_file(str(path)),
+            split=datasets.NamedSplit(name),
+            fingerprint=hashlib.sha256(f"{name} {self.resolved.digest}".encode()).hexdigest()[:16],
+        )
+        values, times = np.unique(lengths[chosen], return_counts=True)
+        counted = dict(zip(values.tolist(), times.tolist(), strict=True))
+        tokens = int(lengths[chosen].sum())
+        in_batches = expected_longest(counted, BATCH) * np.count_nonzero(chosen)
+        full = in_batches if self.capacity is None else self.capacity * count
+        return dataset, Split(
+            rows=count,
+            examples=int(np.count_nonzero(chosen)),
+            tokens=tokens,
+            trained=trained,
+            longest=longest,
+            histogram=histogram(counted),
+            padded=max(1.0, round(full / tokens, 4)),
+        )
+
+    def _kept(self, keys: Any) -> Any:
+        """Return a mask of the examples that are not dropped as duplicates.
+
+        Raises:
+            HpctrainError: no example is left to train on.
+        """
+        kept = np.ones(len(keys), dtype=bool)
+        if self.request.dedupe:
+            kept[:] = False
+            kept[np.unique(keys, return_index=True)[1]] = True
+        if not kept.any():
+            rows = sum(counts.numbers["read"] for counts in self.counts.values())
+            details = tuple(
+                f"  {count:,} x {reason}; the first: {counts.first[reason]}"
+                for counts in self.counts.values()
+                for reason, count in counts.dropped.items()
+            )
+            raise HpctrainError(
+                f"nothing is left to train on, of {rows:,} examples",
+                details=details[:5],
+                hint="look at it with --show 3, and set --form and --column ROLE=NAME",
+            )
+        return kept
+
+    def _division(self, keys: Any, kept: Any) -> dict[str, Any]:
+        """Return the examples of each split, `train` first."""
+        if not self.resolved.divided:
+            names = [piece.source.split or "train" for piece in self.pieces]
+            sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]
+            of_examples = np.repeat(np.array(names), sizes)
+            usual = [*dict.fromkeys(["train", "validation", *sorted(set(names))])]
+            found = {name: kept & (of_examples == name) for name in usual}
+            return {name: chosen for name, chosen in found.items() if chosen.any()}
+        wanted = self._validation_size(int(np.count_nonzero(kept)))
+        if not wanted:
+            return {"train": kept}
+        drawn = packing.draws(keys, self.request.seed)
+        highest = np.partition(drawn[kept], wanted - 1)[wanted - 1]
+        below = drawn <= highest
+        return {"train": kept & ~below, "validation": kept & below}
+
+    def _validation_size(self, count: int) -> int:
+        asked = self.request.validation
+        if asked is None:
+            wanted = min(DEFAULT_MOST, max(1, round(count * DEFAULT_FRACTION)))
+            wanted = wanted if count >= _FEWEST else 0
+            self.say(f"validation split: {wanted:,} of {count:,} examples (--validation N)")
+            return wanted
+        wanted = int(asked) if asked >= 1 or asked == 0 else max(1, round(count * asked))
+        if wanted >= count:
+            raise UsageError(
+                f"--validation {asked:g} of {count} examples leaves none to train on",
+                hint="use --validation 0.05",
+            )
+        return wanted
+
+    def _manifest(
+        self, hashes: tuple[str, ...], splits: Mapping[str, Split], digest: str, counts: RowCounts
+    ) -> DatasetManifest:
+        resolved, request = self.resolved, self.request
+        recipe, encoder = resolved.recipe, resolved.encoder
+        listed = [
+            {
+                "path": str(source.path.absolute()),
+                "bytes": size,
+                **({"sha256": hashes[number]} if hashes else {"mtime_ns": changed}),
+                **({"split": source.split} if source.split else {}),
+            }
+            for number, (source, (size, changed)) in enumerate(
+                zip(resolved.sources, resolved.stats, strict=True)
+            )
+        ]
+        return DatasetManifest(
+            sources=tuple(listed),
+            form=recipe.columns.form,
+            columns=dict(recipe.columns.names),
+            loss_on=recipe.loss_on,
+            tokenizer=resolved.fingerprint,
+            tokenizer_name=request.tokenizer_name or str(request.tokenizer),
+            template=resolved.template,
+            vocabulary=encoder.vocabulary,
+            max_length=request.max_length,
+            packed=request.pack,
+            splits=splits,
+            rows=counts.numbers["read"],
+            dropped=dict(counts.dropped),
+            dropped_first={key: counts.first[key] for key in counts.dropped if key in counts.first},
+            truncated=counts.numbers["truncated"],
+            context_turns=counts.numbers["context_turns"],
+            specials=dict(counts.specials),
+            specials_first={key: counts.first[key] for key in counts.specials},
+            seed=request.seed,
+            digest=digest,
+            settings={
+                "request": resolved.digest,
+                "truncation": request.truncation,
+                "template": None if request.template is None else str(request.template),
+                "template_options": dict(request.template_options),
+                "eos": request.eos,
+                "system": request.system,
+                "as_chat": request.as_chat,
+                "unit": request.unit,
+                "validation": request.validation,
+                "dedupe": request.dedupe,
+            },
+            version=__version__,
+        )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn foreseeable failures into errors that say what is kept and what to do."""
+        try:
+            yield
+        except BrokenProcessPool as error:
+            raise HpctrainError(
+                "a worker was killed, most likely because memory is exhausted",
+                details=(
+                    f"{self.workers} workers of about 500 MB each ran; {self._kept_pieces()}",
+                ),
+                hint=f"run the same command with --workers {max(1, self.workers // 2)}",
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            where = self.folder.parent
+            raise HpctrainError(
+                f"no space is left in {where} ({os.strerror(error.errno).lower()})",
+                details=(f"{self._kept_pieces()}; about 20 bytes are needed for each token",),
+                hint="free some space, then run the same command again",
+            ) from error
+        except KeyboardInterrupt:
+            self.say(f"interrupted: {self._kept_pieces()}; the same command continues from there")
+            raise
+
+    def _kept_pieces(self) -> str:
+        return f"{len(self.counts)} of {len(self.pieces)} pieces are finished and kept"
+
+
+# -- workers ---------------------------------------------------------------------------------------
+
+
+def worker_count() -> int:
+    """Return the default number of workers: one per usable core (affinity), limited by the memory
+    of the node and the cgroup.
+    """
+    used, total = host.node_mib()
+    free = total - used
+    with suppress(OSError, ValueError):
+        level = host.find_limit()
+        limit = level.limit_mib() if level is not None else None
+        if level is not None and limit is not None:
+            free = min(free, limit - level.used_mib())
+    return max(1, min(len(os.sched_getaffinity(0)), free // _WORKER_MIB))
+
+
+@contextmanager
+def _pool(workers: int, resolved: ResolvedRequest) -> Iterator[ProcessPoolExecutor]:
+    """Start the workers; an exception in the block terminates them.
+
+    They are forked, as `datasets` forks its own, so that libraries and tokenizer are loaded only
+    once.
+    """
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=_start_worker,
+        initargs=(resolved.encoder, tuple(dict.fromkeys(resolved.recipe.columns.names.values()))),
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(encoder: Encoder, columns: tuple[str, ...]) -> None:
+    """Initialize a worker: only the parent handles Ctrl-C, and the worker ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would compete with the processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    specials = special_tokens_in(encoder.tokenizer)
+    _worker.update(encoder=encoder, columns=columns, specials=specials)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _tokenize_piece(piece: SourcePiece, path: Path) -> RowCounts:
+    """Read a piece, and write its examples to `path` with a file of counts next to it.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        HpctrainError: the tokenizer or the template fails.
+    """
+    encoder, specials, columns = _worker["encoder"], _worker["specials"], _worker["columns"]
+    counts = RowCounts()
+    with path.open("wb") as sink, pa.ipc.new_stream(sink, packing.example_schema()) as writer:
+        for rows in _batches(readers.read_rows(piece, columns=columns), counts):
+            kept: list[Encoded] = []
+            for row in rows:
+                text = str([row.get(name) for name in columns])
+                for token in set(specials.findall(text)):
+                    counts.specials[token] += 1
+                    counts.first.setdefault(token, row.where)
+            for example in encoder.encode(rows):
+                if isinstance(example, Dropped):
+                    counts.drop(example)
+                elif not any(stop > 1 for _, stop in example.trained):
+                    counts.drop(Dropped("no token to train on", example.where))
+                else:
+                    kept.append(example)
+                    counts.numbers["tokens"] += len(example.input_ids)
+                    counts.numbers["truncated"] += example.truncated
+                    counts.numbers["context_turns"] += example.context_turns
+            counts.numbers["examples"] += len(kept)
+            if kept:
+                writer.write_table(packing.example_table(kept))
+    files.write_json(path.with_suffix(".json"), vars(counts))
+    return counts
+
+
+def _batches(rows: Iterable[SourceRow | Dropped], counts: RowCounts) -> Iterator[list[SourceRow]]:
+    """Yield examples in batches limited by number and size, so that a worker's memory does not grow
+    with the file.
+    """
+    batch: list[SourceRow] = []
+    size = 0
+    for row in rows:
+        counts.numbers["read"] += 1
+        if isinstance(row, Dropped):
+            counts.drop(row)
+            continue
+        batch.append(row)
+        size += len(str(row))
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

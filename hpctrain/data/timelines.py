@@ -1,0 +1,416 @@
+"""Prepares timelines for a classifier: sequences of events with a label in, a dataset of event ids
+with its vocabulary out.
+
+    python -m hpctrain.data.timelines visits.jsonl --to dataset --group patient
+    python -m hpctrain.data.timelines --help
+
+An example has `events`, a list of strings or numbers (in CSV one string, separated by spaces), and
+`label`: a string, an integer, a list of 0 and 1, or a decimal number. The result is a dataset for
+`datasets.load_from_disk`: splits train and test with input_ids and label, vocabulary.json, and
+hpctrain.json, the manifest. Files are read twice, example by example; memory contains only the
+vocabulary and one block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpctrain import __version__
+from hpctrain.data import readers, sources
+from hpctrain.data.manifest import NAME as MANIFEST
+from hpctrain.data.manifest import DatasetManifest, Split, histogram
+from hpctrain.data.readers import Dropped, SourceRow
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.util import files, installed, shell
+from hpctrain.util.text import is_number
+
+PAD, UNKNOWN = "<pad>", "<unk>"
+VOCABULARY = "vocabulary.json"
+_PATH = click.Path(path_type=Path)
+_KINDS = {list: "list", str: "string", float: "fraction"}
+"""Label kinds by type; the same for all rows of a dataset. Any other type is an integer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRequest:
+    """The options of one run.
+
+    Attributes:
+        files: JSONL, CSV or Parquet, by suffix.
+        to: the directory to create; it must not exist.
+        events, label: column names.
+        group: column whose equal values stay in one split, such as the patient; None: rows are
+            independent.
+        held_out: the fraction of rows (or groups) in the test split, from 0 to below 1.
+        seed: of the split.
+        least: events that are rarer in the training rows become `<unk>`.
+        most: keep at most so many events of a row, the last ones; None: all.
+        padded: write rows of equal length, padded on the right, with attention_mask.
+        vocabulary: the vocabulary.json of an earlier dataset to reuse; None: create a new one.
+    """
+
+    files: tuple[Path, ...]
+    to: Path
+    events: str = "events"
+    label: str = "label"
+    group: str | None = None
+    held_out: float = 0.1
+    seed: int = 0
+    least: int = 1
+    most: int | None = None
+    padded: bool = False
+    vocabulary: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """One row.
+
+    Attributes:
+        events: strings or integers; may be empty.
+        label: a string, a number, a list of 0 and 1; None if missing.
+        split: `train` or `test`: random, and the same for all rows of a group.
+        where: `FILE:LINE`; for Parquet the row number, from 1.
+    """
+
+    events: list[Any]
+    label: Any
+    split: str
+    where: str
+
+
+@dataclass(slots=True)
+class TimelineCounts:
+    """The counts of the first pass; lengths are of the rows of each split."""
+
+    lengths: dict[str, Counter[int]] = field(
+        default_factory=lambda: {"train": Counter(), "test": Counter()}
+    )
+    events: Counter[str] = field(default_factory=Counter)
+    numbers: bool | None = None
+    highest: int = -1
+    lowest: int = 1
+    labels: set[str] = field(default_factory=set)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def longest(self) -> int:
+        """Events of the longest row."""
+        return max(max(lengths, default=0) for lengths in self.lengths.values())
+
+
+def prepare(request: TimelineRequest) -> DatasetManifest:
+    """Create the dataset; it appears in place only when complete.
+
+    Raises:
+        UsageError: a file or a column is missing, a row is not a timeline, or the directory exists.
+        HpctrainError: `datasets` is not installed.
+        OSError: the directory cannot be written.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise HpctrainError(
+            f"cannot import {error.name}", fix=installed.command("train")
+        ) from error
+    datasets.disable_progress_bars()
+    if request.to.exists():
+        raise UsageError(f"{request.to} exists", hint="use another directory for --to")
+    known = _read_vocabulary(request.vocabulary) if request.vocabulary is not None else None
+    counted = _count(request)
+    numbers, pad = _numbers(request, counted, known)
+    request.to.absolute().parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{request.to.name}.", dir=request.to.absolute().parent))
+    try:
+        whole = draft / "dataset"
+        splits, digest = {}, hashlib.sha256()
+        for split in ("train", "test"):
+            if counted.lengths[split]:
+                plan = {
+                    "request": request,
+                    "split": split,
+                    "numbers": numbers,
+                    "pad": pad,
+                    "longest": counted.longest,
+                }
+                splits[split] = datasets.Dataset.from_generator(
+                    _rows_of, gen_kwargs=plan, cache_dir=str(draft / "cache"), split=split
+                )
+        datasets.DatasetDict(splits).save_to_disk(str(whole))
+        for file in sorted(whole.rglob("*.arrow")):
+            digest.update(file.read_bytes())
+        made = _manifest(request, counted, numbers, pad, digest.hexdigest())
+        if numbers is not None:
+            (whole / VOCABULARY).write_text(
+                json.dumps(numbers, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
+            )
+        (whole / MANIFEST).write_text(made.to_json(), encoding="utf-8")
+        whole.rename(request.to)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return made
+
+
+# -- the first pass --------------------------------------------------------------------------------
+
+
+def _count(request: TimelineRequest) -> TimelineCounts:
+    found, kinds = TimelineCounts(), set[str]()
+    for row in _all_rows(request):
+        if not row.events or row.label is None:
+            found.dropped["no label" if row.events else "no events"] += 1
+            continue
+        kinds.add(_KINDS.get(type(row.label), "whole"))
+        if len(kinds) > 1 and kinds != {"whole", "fraction"}:
+            raise UsageError(f"{row.where}: labels are of several kinds: {row.label!r}")
+        numbers = {isinstance(event, int) for event in row.events} | {found.numbers} - {None}
+        if len(numbers) > 1:
+            raise UsageError(f"{row.where}: events are strings in some rows and numbers in others")
+        (found.numbers,) = numbers
+        found.lengths[row.split][len(row.events)] += 1
+        if isinstance(row.label, str):
+            found.labels.add(row.label)
+        if found.numbers:
+            found.highest = max(found.highest, *row.events)
+            found.lowest = min(found.lowest, *row.events)
+        elif row.split == "train":  # the vocabulary must not depend on the validation split
+            found.events.update(row.events)
+    if not found.lengths["train"]:
+        raise UsageError(
+            "no rows are left for training",
+            details=tuple(f"{count} rows: {why}" for why, count in found.dropped.items()),
+            hint="use --held-out 0.1, --events COLUMN or --label COLUMN",
+        )
+    return found
+
+
+def _numbers(
+    request: TimelineRequest, counted: TimelineCounts, known: dict[str, int] | None
+) -> tuple[dict[str, int] | None, int]:
+    """Return the id of each event (None if events are already numbers), and the padding id."""
+    if counted.numbers:
+        return None, counted.highest + 1 if counted.lowest == 0 else 0
+    if known is None:
+        frequent = sorted(counted.events, key=lambda event: (-counted.events[event], event))
+        kept = [event for event in frequent if counted.events[event] >= request.least]
+        names = dict.fromkeys([PAD, UNKNOWN, *kept])
+        known = {name: number for number, name in enumerate(names)}
+    return known, known[PAD]
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    found = files.read_json(path)
+    if (
+        found is None
+        or not {PAD, UNKNOWN} <= set(found)
+        or not all(isinstance(number, int) for number in found.values())
+    ):
+        raise UsageError(
+            f"{path} is not a vocabulary: it must have the id of each event, of {PAD} and of"
+            f" {UNKNOWN}",
+            fix=f"head {shell.quote(path)}",
+        )
+    return found
+
+
+# -- the second pass -------------------------------------------------------------------------------
+
+
+def _rows_of(
+    request: TimelineRequest, split: str, numbers: Mapping[str, int] | None, pad: int, longest: int
+) -> Iterator[dict[str, Any]]:
+    for row in _all_rows(request):
+        if not row.events or row.label is None or row.split != split:
+            continue
+        ids = row.events
+        if numbers is not None:
+            ids = [numbers.get(event, numbers[UNKNOWN]) for event in ids]
+        made = {"input_ids": ids, "label": row.label}
+        if request.padded:
+            empty = longest - len(ids)
+            made["input_ids"] = ids + [pad] * empty
+            made["attention_mask"] = [1] * len(ids) + [0] * empty
+        yield made
+
+
+def _all_rows(request: TimelineRequest) -> Iterator[TimelineRow]:
+    """Yield the rows of all files.
+
+    Raises:
+        UsageError: a file lacks the columns, or a row is damaged.
+    """
+    for source in sources.find(request.files):
+        for row in readers.read_rows(readers.SourcePiece(source=source)):
+            where = row.where.replace(":row ", ":")
+            if isinstance(row, Dropped):
+                raise UsageError(f"{where}: {row.reason}: {row.detail}")
+            yield _timeline(request, row, where, text_only=source.kind in ("csv", "tsv"))
+
+
+def _timeline(
+    request: TimelineRequest, row: SourceRow, where: str, *, text_only: bool
+) -> TimelineRow:
+    needed = [request.events, request.label, *([request.group] if request.group else [])]
+    if absent := [name for name in needed if name not in row]:
+        raise UsageError(
+            f"{where} has no {' and no '.join(absent)}; it has {', '.join(row)}",
+            hint="use --events COLUMN --label COLUMN"
+            + (" --group COLUMN" if request.group else ""),
+        )
+    label = row[request.label]
+    if text_only:
+        label = str(label).strip() or None
+        label = int(label) if label and is_number(label.lstrip("-")) else label
+    elif isinstance(label, bool):
+        label = int(label)
+    events = _events(row[request.events], where)
+    key = f"{request.seed}:{row[request.group] if request.group is not None else where}"
+    drawn = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    held_out = int.from_bytes(drawn[:8], "big") / 2**64 < request.held_out
+    latest = events[-request.most :] if request.most else events
+    return TimelineRow(latest, label, "test" if held_out else "train", where)
+
+
+def _events(value: Any, where: str) -> list[Any]:
+    found = value.split() if isinstance(value, str) else value or []
+    if not isinstance(found, list):
+        raise UsageError(f"{where}: events are {type(found).__name__}, and must be a list")
+    for event in found:
+        if not isinstance(event, str) and not (type(event) is int and event >= 0):
+            raise UsageError(
+                f"{where}: an event must be a string or a whole number from 0, got {event!r}"
+            )
+    return found
+
+
+def _split(request: TimelineRequest, lengths: Counter[int], longest: int) -> Split:
+    rows, tokens = lengths.total(), sum(size * count for size, count in lengths.items())
+    return Split(
+        rows=rows,
+        examples=rows,
+        tokens=tokens,
+        trained=tokens,
+        longest=longest if request.padded else max(lengths),
+        histogram=histogram(lengths),
+        padded=longest * rows / tokens if request.padded else 1.0,
+    )
+
+
+def _manifest(
+    request: TimelineRequest,
+    counted: TimelineCounts,
+    numbers: Mapping[str, int] | None,
+    pad: int,
+    digest: str,
+) -> DatasetManifest:
+    size = max(counted.highest, pad) + 1 if numbers is None else max(numbers.values()) + 1
+    text = f"numbers below {size}"
+    if numbers is not None:
+        text = json.dumps(numbers, sort_keys=True, ensure_ascii=False)
+    columns = {"events": request.events, "label": request.label, "group": request.group}
+    stats = [(file, file.stat()) for file in request.files]
+    return DatasetManifest(
+        sources=tuple(
+            {"path": str(file), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+            for file, stat in stats
+        ),
+        form="classes",
+        columns={role: name for role, name in columns.items() if name is not None},
+        loss_on="label",
+        tokenizer=hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
+        tokenizer_name=str(request.vocabulary or VOCABULARY),
+        template=None,
+        vocabulary=size,
+        max_length=request.most,
+        packed=False,
+        splits={
+            split: _split(request, lengths, counted.longest)
+            for split, lengths in counted.lengths.items()
+            if lengths
+        },
+        dropped=dict(counted.dropped),
+        seed=request.seed,
+        digest=digest,
+        labels=tuple(sorted(counted.labels)),
+        settings={
+            "pad_token_id": pad,
+            "padded": request.padded,
+            "held_out": request.held_out,
+            "min_count": request.least,
+        },
+        version=__version__,
+    )
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=_PATH, metavar="FILE...")
+@click.option("--to", required=True, type=_PATH, metavar="DIR", help="Output directory.")
+@click.option("--events", default="events", metavar="COLUMN", help="Default: events.")
+@click.option("--label", default="label", metavar="COLUMN", help="Default: label.")
+@click.option(
+    "--group",
+    metavar="COLUMN",
+    help="Column whose equal values stay in one split, such as the patient.",
+)
+@click.option(
+    "--held-out",
+    type=float,
+    default=0.1,
+    metavar="FRACTION",
+    help="Fraction of the rows in the split test. Default: 0.1.",
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="Of the split. Default: 0.")
+@click.option(
+    "--min-count", "least", type=int, default=1, metavar="N", help="Rarer events become <unk>."
+)
+@click.option(
+    "--max-events", "most", type=int, metavar="N", help="Keep the last N events of a row."
+)
+@click.option("--padded", is_flag=True, help="Pad all rows on the right to one length.")
+@click.option(
+    "--vocabulary",
+    type=_PATH,
+    metavar="FILE",
+    help="vocabulary.json of an earlier dataset whose ids are used.",
+)
+def main(**asked: Any) -> None:
+    """Make a dataset of timelines from JSONL, CSV or Parquet.
+
+    A summary is printed to stderr, and the directory to stdout.
+    """
+    request = TimelineRequest(**asked)
+    try:
+        made = prepare(request)
+    except HpctrainError as error:
+        click.echo(error.render(), err=True)
+        sys.exit(error.exit_code)
+    lines = [
+        f"{name}: {split.rows:,} rows, {split.tokens:,} events, the longest row {split.longest}"
+        for name, split in made.splits.items()
+    ]
+    lines.append(f"{made.vocabulary:,} event ids, padding {made.settings['pad_token_id']}")
+    lines += [f"classes: {', '.join(made.labels)}"] if made.labels else []
+    lines += [f"dropped: {count:,} rows with {why}" for why, count in made.dropped.items()]
+    click.echo("\n".join(lines), err=True)
+    click.echo(request.to)
+
+
+if __name__ == "__main__":
+    # `datasets` pickles a generator's globals: all of __main__, but only the name of a module.
+    from hpctrain.data.timelines import main as _main
+
+    _main(prog_name="python -m hpctrain.data.timelines")

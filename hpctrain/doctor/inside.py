@@ -1,0 +1,86 @@
+"""A program for the job's own Python (`python -c`): standard library only, no torch, compatible
+with old Pythons.
+
+Prints one line of JSON about the interpreter, the relevant packages, and torch's build, which is
+read from torch/version.py as text.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+
+MARK = "HPCTRAIN-DOCTOR "
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "datasets",
+    "peft",
+    "optuna",
+    "nvidia-ml-py",
+    "hpctrain",
+)
+
+
+def main() -> None:
+    """Print the facts about this Python."""
+    found: dict = {  # type: ignore[type-arg]  # Python 3.8 cannot read dict[...] here
+        "version": platform.python_version(),
+        "executable": sys.executable,
+        "machine": platform.machine(),
+        "prefix": sys.prefix,
+        "packages": {},
+        "requires": [],
+        "torch": None,
+    }
+    if sys.version_info >= (3, 8):  # noqa: UP036 - the job's Python may be any version
+        found["packages"], found["requires"] = packages()
+    found["torch"] = torch_build()
+    sys.stdout.write(MARK + json.dumps(found) + "\n")
+
+
+def packages() -> tuple:  # type: ignore[type-arg]  # Python 3.8 cannot read tuple[...] here
+    """Return the versions of the relevant packages, and their requirements on each other."""
+    from importlib import metadata
+
+    versions, requires = {}, []
+    for name in PACKAGES:
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        versions[name] = found.version
+        wanted = [line.split(";")[0].strip() for line in found.requires or [] if ";" not in line]
+        requires += [
+            [name, line]
+            for line in wanted
+            if re.split(r"[^A-Za-z0-9_-]", line)[0].lower() in PACKAGES
+        ]
+    return versions, requires
+
+
+def torch_build() -> object:
+    """Return the version, CUDA and ROCm of torch's build, without importing torch."""
+    try:
+        spec = importlib.util.find_spec("torch")
+        folder = next(iter(spec.submodule_search_locations or [])) if spec else None
+        with open(os.path.join(folder or "", "version.py"), encoding="utf-8") as stream:  # noqa: PTH118, PTH123 - old Pythons
+            text = stream.read()
+    except (OSError, ImportError, StopIteration, ValueError):
+        return None
+    pattern = r"^{}(?:\s*:[^=]+)?\s*=\s*['\"]([^'\"]+)['\"]"
+    values = {
+        name: re.search(pattern.format(name), text, re.MULTILINE)
+        for name in ("__version__", "cuda", "hip")
+    }
+    if values["__version__"] is None:
+        return None
+    return {name.strip("_"): match.group(1) if match else None for name, match in values.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Select checkpoints, decide which runs and checkpoints may be deleted, and delete them; never
+those of a run with an active job.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from hpctrain.errors import SchedulerError, UsageError
+from hpctrain.jobs import schedulers
+from hpctrain.jobs.targets import RunFilter, existing_runs, launched_runs, runs_of
+from hpctrain.runs import checkpoints, code, drop, launch, layout, manifest
+from hpctrain.runs.checkpoints import Saved, saved_in
+from hpctrain.runs.job_state import State
+from hpctrain.runs.store import Run, read_run
+
+#: Seconds without a change after which a run whose job is unknown may be deleted with --forgotten.
+FORGOTTEN_S = 86_400
+_WEIGHTS = "final weights; to remove them, name them"
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Selected checkpoints.
+
+    Attributes:
+        runs: in the order of their ids.
+        saved: the selected checkpoints, by run id.
+        named: checkpoints named individually, such as `RUN/checkpoint-40`.
+    """
+
+    runs: list[Run]
+    saved: dict[str, list[Saved]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+
+    @property
+    def all(self) -> list[Saved]:
+        """Return all selected checkpoints."""
+        return [one for run in self.runs for one in self.saved.get(run.id, [])]
+
+
+def choose(chosen: RunFilter, runs_dir: Path, *, whole: bool = False) -> Chosen:
+    """Return the selected checkpoints. A word names a run, `RUN/checkpoint-40` or `RUN/model`;
+    `whole` as in `resolve`.
+
+    Raises:
+        UsageError: a word matches nothing.
+        HpctrainError: a directory cannot be read.
+    """
+    # Shell completion produces `runs/RUN`.
+    split = [
+        word.rstrip("/").removeprefix(f"{layout.RUNS}/").partition("/") for word in chosen.words
+    ]
+    words = [(run, name.removeprefix("checkpoints/")) for run, _, name in split]
+    listed = existing_runs(runs_dir)
+    runs = replace(chosen, words=tuple(run for run, _ in words)).choose(
+        listed, time.time(), whole=whole
+    )
+    if chosen.states:
+        survey = schedulers.survey(runs_dir, runs)
+        runs = [run for run in runs if chosen.has(survey.states[run.id].word)]
+    saved = {run.id: saved_in(runs_dir / run.id) for run in runs}
+    complete = set() if words else set(saved)  # runs whose checkpoints are all selected
+    named: set[str] = set()
+    missing: dict[str, str] = {}
+    for word, name in words:
+        ids = {run.id for run in runs_of(word, listed, whole=whole)} & saved.keys()
+        if not name:
+            complete |= ids
+            continue
+        holding = {run_id for run_id in ids if any(one.path.name == name for one in saved[run_id])}
+        named |= {f"{run_id}/{name}" for run_id in holding}
+        if ids and not holding:
+            missing[f"{word}/{name}"] = word
+    if missing:
+        raise UsageError(
+            f"there is no {', '.join(missing)}",
+            fix=layout.in_runs_dir(
+                f"hpctrain checkpoints list {shlex.quote(next(iter(missing.values())))}", runs_dir
+            ),
+        )
+    chosen_of = {
+        run_id: [one for one in all_ if run_id in complete or one.name in named]
+        for run_id, all_ in saved.items()
+    }
+    return Chosen(runs, chosen_of, named)
+
+
+def read(meant: Chosen, progress: Callable[[int], None]) -> Chosen:
+    """Read the files of all selected checkpoints; record damaged ones for later readers."""
+    for each in meant.all:
+        if not each.unfinished:
+            manifest.problems(each.path, digests=True, progress=progress)
+    return meant
+
+
+def choose_again(before: Chosen, runs_dir: Path) -> Chosen:
+    """Return the selection again: without runs that no longer exist, and with the files reread."""
+    now = [run for each in before.runs if (run := read_run(runs_dir, each.id)) is not None]
+    names = {each: {one.path.name for one in saved} for each, saved in before.saved.items()}
+    saved = {
+        run.id: [one for one in saved_in(runs_dir / run.id) if one.path.name in names[run.id]]
+        for run in now
+    }
+    return Chosen(now, saved, before.named)
+
+
+def newest_checkpoints(run: Path, count: int = 1) -> list[Saved]:
+    """Return the newest `count` complete checkpoints of a run, the newest last, selected or not."""
+    return [each for each in saved_in(run) if each.is_checkpoint and not each.wrong][-count:]
+
+
+@dataclass(slots=True)
+class DeletionPlan(Generic[T]):
+    """What to delete, and what to keep and why, by names of runs or checkpoints.
+
+    Attributes:
+        go: what may be deleted, as it was read; `sizes` are in bytes.
+        keep: the reason why each is kept.
+        failed: the reason why each cannot be deleted.
+        held: kept because a job may be using it.
+        states: states of the runs, by run id.
+        silent: the error of a scheduler that did not answer.
+    """
+
+    states: dict[str, State]
+    silent: SchedulerError | None
+    go: dict[str, T] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    keep: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+
+
+def plan_runs(
+    meant: Iterable[Run], chosen: RunFilter, runs_dir: Path, *, forgotten: bool
+) -> DeletionPlan[Run]:
+    """Decide which runs may be deleted; all their jobs are queried at once.
+
+    Args:
+        meant: the runs.
+        chosen: the states that they must have.
+        runs_dir: the directory of all runs.
+        forgotten: whether --forgotten was given.
+    """
+    meant = list(meant)
+    survey = schedulers.survey(runs_dir, meant, every_job=True)
+    plan: DeletionPlan[Run] = DeletionPlan(survey.states, survey.silent)
+    for run in meant:
+        state = survey.states[run.id]
+        if not chosen.has(state.word):
+            continue
+        why = _why_not(runs_dir, run, state, forgotten=forgotten)
+        if why is not None:
+            plan.keep[run.id] = why
+            plan.held.add(run.id)
+            continue
+        size, obstacle = drop.weigh(runs_dir, run.id)
+        if obstacle is not None:
+            plan.failed[run.id] = obstacle
+        else:
+            plan.go[run.id] = run
+            plan.sizes[run.id] = size
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRules:
+    """The options of `checkpoints delete`."""
+
+    keep_last: int
+    damaged: bool
+    even_last: bool
+    forgotten: bool
+
+
+def plan_checkpoints(meant: Chosen, runs_dir: Path, rules: CheckpointRules) -> DeletionPlan[Saved]:
+    """Decide which checkpoints may be deleted, from the states of their runs and the rules."""
+    survey = schedulers.survey(runs_dir, meant.runs, every_job=True)
+    plan: DeletionPlan[Saved] = DeletionPlan(survey.states, survey.silent)
+    for run in meant.runs:
+        why = _why_not(runs_dir, run, survey.states[run.id], forgotten=rules.forgotten)
+        complete = newest_checkpoints(runs_dir / run.id, rules.keep_last)
+        newest = [one.path.name for one in complete]
+        for one in meant.saved.get(run.id, []):
+            stays = why or _why_kept(one, newest, rules, named=one.name in meant.named)
+            if stays is None:
+                plan.go[one.name] = one
+                plan.sizes[one.name] = one.size()
+            elif stays:
+                plan.keep[one.name] = stays
+            if why:
+                plan.held.add(one.name)
+    return plan
+
+
+def _why_kept(one: Saved, newest: list[str], rules: CheckpointRules, *, named: bool) -> str | None:
+    """Return why a checkpoint is kept: None if it may be deleted, an empty string if keeping it
+    needs no explanation.
+    """
+    if rules.damaged:
+        weights = not one.is_checkpoint and not one.unfinished and not named
+        return "" if not one.wrong else _WEIGHTS if weights else None
+    if not one.is_checkpoint and not one.unfinished:
+        return None if named else _WEIGHTS
+    if one.path.name in newest[-1:] and not rules.even_last:
+        return "the newest complete one; --even-last"
+    if named:
+        return None
+    if one.best:
+        return "the best one; to remove it, name it"
+    # --even-last without an explicit --keep-last keeps none.
+    kept = newest if not rules.even_last or rules.keep_last > 1 else []
+    return f"among the {rules.keep_last} newest" if one.path.name in kept else None
+
+
+def _why_not(runs_dir: Path, run: Run, state: State, *, forgotten: bool) -> str | None:
+    """Return why nothing of a run may be deleted; None if it may."""
+    open_ = state.word in ("running", "pending", "unknown")
+    if not open_:
+        return f"job {state.live[0]} has not ended" if state.live else None
+    unknown = forgotten and state.forgotten and not state.live
+    if unknown and time.time() - _last_change(runs_dir, run) > FORGOTTEN_S:
+        return None
+    return f"{state.word}: {state.reason}"
+
+
+def _last_change(runs_dir: Path, run: Run) -> float:
+    """Return the time of the last change in a run's directory, in seconds since the epoch."""
+    home = runs_dir / run.id
+    newest = run.since or 0.0
+    for pattern in ("*", "attempts/*", "attempts/*/*", "memory/*", "checkpoints/*"):
+        for path in (home, *home.glob(pattern)):
+            try:
+                newest = max(newest, path.lstat().st_mtime)
+            except OSError:
+                continue
+    return newest
+
+
+def remove_checkpoint(one: Saved) -> str | None:
+    """Delete a checkpoint; return the error message, or None."""
+    try:
+        left = checkpoints.remove(one.path)
+        checkpoints.sweep(one.path.parent)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return (
+        None
+        if left is None
+        else f"it is no longer a checkpoint, and some of its files are left in {left}"
+    )
+
+
+def forget_launches(runs_dir: Path, removed: Iterable[Run]) -> None:
+    """Delete launch records without any remaining run, and code snapshots that no job uses."""
+    for tag in {run.tag for run in removed}:
+        whole = launch.load(runs_dir, tag)
+        # Points and tasks that have not started may still start.
+        if whole is not None and not any(launched_runs(runs_dir, whole)):
+            shutil.rmtree(whole.path, ignore_errors=True)
+    code.remove_unused(runs_dir, now=time.time())

@@ -1,0 +1,174 @@
+"""Select the logs of a job or a run, or logs in files that no scheduler has a record of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.jobs import schedulers, targets
+from hpctrain.logs import files as log_files
+from hpctrain.logs import read
+from hpctrain.logs.view import LogSelection, processes_of, rank_files, run_of
+from hpctrain.runs import launch, layout, store
+from hpctrain.slurm import ledger
+from hpctrain.slurm.notations import states
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.util.text import is_number
+
+#: Timeout in seconds for Slurm to report the state of a job whose log path is already known.
+_PATIENCE_S = 15.0
+_ONLY_HERE = "note: Slurm does not answer; only the jobs of this machine are known"
+
+
+def select(words: Sequence[str], *, every_job: bool = False, to_come: bool = False) -> LogSelection:
+    """Return the logs of files and directories, of one job, or of a run's newest job; without
+    words, of the newest job.
+
+    With `to_come`, files need not exist yet.
+
+    Raises:
+        UsageError: files mixed with jobs, or words that match neither.
+        HpctrainError: there is no job, or its log path is unknown.
+    """
+    paths = [word for word in words if is_path(word)]
+    if paths and len(paths) != len(words):
+        other = next(word for word in words if word not in paths)
+        raise UsageError(
+            f"{other!r} is not a file, and {paths[0]!r} is: logs shows files, or a job",
+            fix=f"ls -ld {other}",
+        )
+    if len(words) > 1 and not paths:
+        raise UsageError(
+            f"two jobs: {words[0]!r} and {words[1]!r}; logs shows one at a time",
+            fix=f"hpctrain logs {words[0]}",
+        )
+    if not paths:
+        return of_job(words[0] if words else None, every_job=every_job)
+    return of_paths([Path(word) for word in paths], to_come=to_come)
+
+
+def of_paths(paths: Sequence[Path], *, to_come: bool = False) -> LogSelection:
+    """Return the logs in files and directories; with `to_come`, files need not exist yet.
+
+    Raises:
+        UsageError: a file is missing or unreadable, or a directory contains no logs.
+    """
+    files = log_files.of_paths(paths)
+    for path in paths:
+        if not path.exists() and not to_come:
+            raise UsageError(
+                f"there is no file {path}",
+                fix=f"ls {path.parent}",
+                hint=f"or wait for it: hpctrain logs -f {path}",
+            )
+        why = None if path.is_dir() else read.problem(path)
+        if why is not None:
+            raise UsageError(f"cannot read {path}: {why}", fix=f"ls -ld {path}")
+    if not files:
+        raise UsageError(f"no logs in {', '.join(map(str, paths))}", fix=f"ls {paths[0]}")
+    run_dir = next((path for path in paths if (path / "run.json").exists()), None)
+    return LogSelection(
+        files=tuple(file for file in files if not file.copy),
+        ranks=tuple(file for file in files if file.copy),
+        run_dir=run_dir,
+        processes=processes_of(run_dir),
+    )
+
+
+def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
+    """Return the logs of a job, named by its id, its name or its run; with `every_job`, of all jobs
+    of its run.
+
+    Raises:
+        UsageError: there is no such job.
+        HpctrainError: its log path is unknown.
+    """
+    place = Path(layout.RUNS) / (word or "")
+    by_run = place if word and layout.NAME.match(word) and place.is_dir() else None
+    in_run = log_files.of_run(by_run) if by_run is not None else ()
+    silent: SchedulerError | None = None
+    known, no_slurm = _remembered(word), None
+    try:
+        found, no_slurm = targets.jobs(
+            [] if word is None else [word],
+            patience_s=_PATIENCE_S if known is not None else None,
+        )
+        record = targets.newest(found)
+    except SchedulerError as error:
+        if known is None and by_run is not None and in_run:
+            notes = (f"whether the run {word} still runs is not known",)
+            return replace(of_paths([by_run]), notes=notes)
+        if known is None:
+            raise
+        record, silent = known, error
+    except UsageError:
+        if by_run is not None and in_run:  # no scheduler has a record of its jobs any more
+            return of_paths([by_run])
+        is_job = word is not None and is_number(word.replace("_", ""))
+        named = log_files.named_after(word, Path.cwd()) if word is not None and is_job else ()
+        if not named:
+            raise
+        note = f"no scheduler knows job {word} any more; these files have its number in their names"
+        return LogSelection(files=named, notes=(note,))
+    scheduler = schedulers.owner(record.job_id)
+    logs = scheduler.logs(record.job_id)
+    if logs is None:
+        raise HpctrainError(
+            f"where job {record.job_id} writes is no longer known",
+            fix=f"ls -t logs/*{record.job_id}*",
+        )
+    files = log_files.of_job(logs.output, logs.error, job=record.job_id)
+    run_dir = by_run or run_of(logs.output)
+    run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
+    earlier = tuple(job for job in run.job_ids if job != record.job_id) if run is not None else ()
+    ranks = rank_files(run_dir, record.job_id)
+    if every_job and run_dir is not None and earlier:
+        every = log_files.of_run(run_dir)
+        files = tuple(file for file in every if not file.copy)
+        ranks, earlier = tuple(file for file in every if file.copy), ()
+    return LogSelection(
+        files=files,
+        ranks=ranks,
+        record=record,
+        run_dir=run_dir,
+        processes=processes_of(run_dir),
+        earlier=earlier,
+        output=logs.output,
+        unreachable=silent,
+        notes=(_ONLY_HERE,) if no_slurm is not None else (),
+    )
+
+
+def _remembered(word: str | None) -> JobRecord | None:
+    """Return a stateless record of a job that hpctrain submitted, or of a run's newest, for when
+    Slurm does not report its state.
+    """
+    jobs = (
+        [word]
+        if word is not None and store.JOB_ID.match(word)
+        else targets.job_ids_of(word, Path(layout.RUNS))
+        if word is not None
+        else []
+    )
+    mine = ledger.pointers()
+    if word is None:
+        runs = Path(layout.RUNS).absolute()
+        launches = ((each.job_id, launch.of_submission(each.record)) for each in mine)
+        jobs = [job for job, of in launches if job is not None and of is not None and of[0] == runs]
+    known = {each.job_id for each in mine}
+    jobs = [
+        job
+        for job in jobs
+        if schedulers.owner(job).name == "slurm" and job.partition("_")[0] in known
+    ]
+    return JobRecord(job_id=jobs[-1], scheduler="slurm", state=states.UNKNOWN) if jobs else None
+
+
+def is_path(word: str, runs: Path = Path(layout.RUNS)) -> bool:
+    """Whether a word is a file or directory, possibly a future one, rather than a job or a run."""
+    if "/" in word or Path(word).suffix in (".log", ".out", ".err", ".gz"):
+        return True
+    is_run = layout.NAME.match(word) and (runs / word).is_dir()
+    return bool(word) and Path(word).exists() and not is_run

@@ -1,0 +1,223 @@
+"""A request (options, files, arguments after `--`), and the job that it resolves to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpctrain.clusters import load
+from hpctrain.config import layers
+from hpctrain.config.fields import FIELDS, IGNORE, RIVALS
+from hpctrain.config.spec import JobSpec
+from hpctrain.config.to_spec import to_spec
+from hpctrain.errors import UsageError
+from hpctrain.jobs import suggest
+
+if TYPE_CHECKING:
+    from hpctrain.clusters.profile import Cluster
+    from hpctrain.config.layers import Layer
+    from hpctrain.config.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A parsed command line: the command, options by path, --sbatch options, --config, --to, and
+    the arguments after `--`.
+
+    `tasks` is not an option, and not in any header: the array of a study's missing trials.
+    `standalone`: the script contains the functions that it would otherwise source.
+    """
+
+    options: dict[tuple[str, ...], str]
+    sbatch: tuple[str, ...] = ()
+    config: str | None = None
+    to: str | None = None
+    arguments: tuple[str, ...] = ()
+    verb: str = "render"
+    tasks: str | None = None
+    standalone: bool = False
+
+    @property
+    def again(self) -> str:
+        """The command that error messages suggest."""
+        return f"hpctrain {self.verb}"
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing on the command line changes the job."""
+        return not (
+            self.options.keys() - {IGNORE}
+            or self.sbatch
+            or self.config
+            or self.to
+            or self.arguments
+            or self.tasks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job with every layer resolved.
+
+    Attributes:
+        cluster: the profile that was used.
+        origins: config path → where its value was written; a path that is missing has its default.
+        request: the request that it was resolved from.
+        varied: training arguments that the points of its sweep set.
+    """
+
+    spec: JobSpec
+    config: Config
+    cluster: Cluster | None
+    origins: Mapping[tuple[str, ...], str]
+    request: Request
+    varied: tuple[str, ...] = ()
+
+    @classmethod
+    def load(
+        cls, config: str | Path | None = None, *, arguments: Sequence[str] = (), **options: object
+    ) -> Job:
+        """Return the job of a config file and options, as `hpctrain render` resolves them.
+
+        Args:
+            config: the file; None is ./config.yaml, if it exists.
+            arguments: the arguments of the training script, after `--`.
+            **options: the options of `hpctrain render --help`, such as `nodes=2, gpus=4,
+                time="2:00:00"`.
+
+        Raises:
+            UsageError: an option that does not exist, or all config errors at once.
+        """
+        names = {entry.option.removeprefix("--").replace("-", "_"): entry for entry in FIELDS}
+        unknown = [name for name in options if name not in names]
+        if unknown:
+            raise UsageError(
+                f"there is no option {', '.join(unknown)}", fix="hpctrain render --help"
+            )
+        return job_of(
+            Request(
+                options={names[name].path: str(value) for name, value in options.items()},
+                config=str(config) if config is not None else None,
+                arguments=tuple(arguments),
+                verb="submit",
+            )
+        )
+
+
+def parse_request(words: Sequence[str]) -> Request:
+    """Parse the request in a script's header, as `words_of` writes it.
+
+    Raises:
+        UsageError: an unknown option, or an option without a value.
+    """
+    own, arguments = list(words), tuple[str, ...]()
+    if "--" in own:
+        split = own.index("--")
+        own, arguments = own[:split], tuple(own[split + 1 :])
+    paths = {name: entry.path for entry in FIELDS for name in (entry.option, *entry.aliases)}
+    options: dict[tuple[str, ...], str] = {}
+    others: dict[str, list[str]] = {"--sbatch": [], "--config": [], "--to": []}
+    while own:
+        name, equals, value = own.pop(0).partition("=")
+        if name not in paths and name not in others:
+            raise UsageError(f"{name} is not an option of hpctrain render", fix="hpctrain render")
+        if not equals:
+            if not own:
+                raise UsageError(f"{name} needs a value", fix="hpctrain render --help")
+            value = own.pop(0)
+        if name in paths:
+            options[paths[name]] = value
+        else:
+            others[name].append(value)
+    return Request(
+        options=options,
+        sbatch=tuple(others["--sbatch"]),
+        config=next(reversed(others["--config"]), None),
+        to=next(reversed(others["--to"]), None),
+        arguments=arguments,
+    )
+
+
+def job_of(asked: Request) -> Job:
+    """Return the job of a request, with its config and the origins of the values.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    return job_from(asked, layers_of(asked))
+
+
+def layers_of(asked: Request) -> list[Layer]:
+    """Return the layers of a request, highest precedence first, without the cluster's.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    return layers.gather(
+        options=asked.options,
+        sbatch=asked.sbatch,
+        config=asked.config,
+        directory=Path.cwd(),
+        environment=os.environ,
+    )
+
+
+def job_from(asked: Request, stacked: Sequence[Layer]) -> Job:
+    """Return the job of these layers, with the profile of the cluster that they name as the lowest
+    layer.
+
+    Raises:
+        UsageError: all config errors at once.
+    """
+    found, cluster = list(stacked), None
+    name = layers.written(found, ("cluster",))
+    if isinstance(name, str) and name.strip():
+        cluster = load.load(name, os.environ)
+        from hpctrain.config.profile_layer import cluster_layer
+
+        found.append(cluster_layer(cluster, found))
+    resolved = layers.resolve(found, again=asked.again)
+    spec = to_spec(
+        resolved.config, directory=str(Path.cwd()), home=str(Path.home()), arguments=asked.arguments
+    )
+    return Job(spec, resolved.config, cluster, resolved.origins, asked)
+
+
+def suggested(
+    asked: Request, verb: str, *changes: str, without: Sequence[str] = ()
+) -> suggest.Command:
+    """Return the command that runs `verb` on the job of a request; bare if the request is bare,
+    because the config and the environment already determine the job.
+    """
+    words = words_of(asked) if asked.options or not asked.is_bare else ()
+    return suggest.command(verb, suggest.Asked(words=words), *changes, without=without)
+
+
+def keeping(asked: Request, text: str) -> str:
+    """Return a text with the request's options added to its commands; see `suggest.kept`."""
+    return suggest.kept(text, suggest.Asked(words=words_of(asked, variables=False)))
+
+
+def words_of(asked: Request, *, variables: bool = True) -> tuple[str, ...]:
+    """Return the arguments of `hpctrain render` that reproduce the request; HPCTRAIN_* variables
+    become options.
+    """
+    words: list[str] = []
+    # As in config.layers: --mem-per-cpu on the command line replaces HPCTRAIN_MEM.
+    displaced = {
+        rival for group in RIVALS for path in group & set(asked.options) for rival in group - {path}
+    }
+    for entry in FIELDS:
+        names = entry.variables if variables and entry.path not in displaced else ()
+        said = [os.environ[name] for name in names if os.environ.get(name)]
+        value = asked.options.get(entry.path) or (said[-1] if said else None)
+        if value:
+            words += [f"{entry.option}={value}"] if value.startswith("-") else [entry.option, value]
+    for option in asked.sbatch:
+        words += ["--sbatch", option]
+    words += ["--config", asked.config] if asked.config else []
+    words += ["--to", asked.to] if asked.to else []
+    return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)

@@ -1,0 +1,154 @@
+"""The shims of `scontrol` and `scancel` in a local job: `python -m hpctrain.local.shims scontrol …`,
+with the messages of Slurm 22.05.
+
+They support what job scripts use: `scontrol show hostnames`, `show job JOB` and `requeue JOB`;
+`scancel JOB`, with `--signal` and `--batch`. Anything else is an error. Like the real one,
+`scancel` does not wait, because a job may cancel itself. `--signal=NAME` reaches the tasks of the
+job's steps, and not their child processes; with `--batch`, only the shell of the batch script.
+"""
+
+from __future__ import annotations
+
+import getopt
+import os
+import signal
+import sys
+
+import psutil
+
+from hpctrain.local import jobs, processes
+from hpctrain.local.jobs import LocalJob
+from hpctrain.local.plan import Plan
+from hpctrain.local.scheduler import ask_to_end, request_requeue
+from hpctrain.slurm.notations import hostlist, units
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.util.text import is_number
+
+#: Options of `scontrol show` without an effect here: a job is always one line.
+_WITHOUT_EFFECT = {"-o", "--oneliner", "-d", "--details", "-dd", "-v", "--verbose", "-Q", "--quiet"}
+
+
+def scontrol(arguments: list[str]) -> int:
+    """Run `scontrol ARGUMENTS` and return the exit code."""
+    match [word for word in arguments if word not in _WITHOUT_EFFECT]:
+        case ["show", "hostnames" | "hostname", *text] if len(text) < 2:
+            hosts = hostlist.expand(text[0] if text else os.environ.get("SLURM_JOB_NODELIST", ""))
+            sys.stdout.write("".join(f"{host}\n" for host in hosts))
+            return 0
+        case ["show", "job", job_id]:
+            return _show_job(job_id)
+        case ["requeue", first, *others]:
+            problems = [problem for job in (first, *others) for problem in request_requeue(job)]
+            sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+            return 1 if problems else 0
+    known = "the local scheduler knows show hostnames, show job JOB and requeue JOB"
+    raise ValueError(f"{known}, not: {' '.join(arguments)}")
+
+
+def _show_job(job_id: str) -> int:
+    selection = jobs.find(job_id)
+    if selection is None:
+        sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+        return 1
+    for record in selection.rows():
+        fields = _fields(record, selection.job, selection.plan_of(record))
+        sys.stdout.write(" ".join(f"{name}={value}" for name, value in fields.items()) + " \n")
+    return 0
+
+
+def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
+    """Return the fields of `scontrol show job` for a job, a task, or pending tasks together."""
+    number, _, tasks = record.job_id.partition("_")
+    state = (job.task(plan.index) if plan.index is not None else job).state()
+    end = state.end
+    if record.state == "RUNNING" and state.start is not None and plan.time_limit_s is not None:
+        end = state.start + plan.time_limit_s
+    limit = plan.time_limit_s
+    array = {"ArrayJobId": number, "ArrayTaskId": tasks.strip("[]") or plan.array}
+    return {
+        "JobId": plan.job_id,
+        **(array if plan.array is not None else {}),
+        "JobName": plan.name,
+        "UserId": f"{plan.user}({os.getuid()})",
+        "GroupId": f"{plan.user}({os.getgid()})",
+        "JobState": record.state,
+        "Reason": record.reason or "None",
+        "Dependency": state.dependency if record.state == "PENDING" else "(null)",
+        "Requeue": int(plan.requeue),
+        "Restarts": state.restarts or 0,
+        "ExitCode": f"{record.exit_code or 0}:{record.signal or 0}",
+        "RunTime": units.format_time(record.elapsed_s or 0),
+        "TimeLimit": "UNLIMITED" if limit is None else units.format_time(limit),
+        "StartTime": _time_or_unknown(state.start),
+        "EndTime": _time_or_unknown(end),
+        "NodeList": ",".join(plan.hosts),
+        "NumNodes": plan.nodes,
+        "NumCPUs": plan.cpus,
+        "Command": plan.command,
+        "WorkDir": plan.chdir,
+        "StdErr": plan.error,
+        "StdOut": plan.output,
+    }
+
+
+def _time_or_unknown(seconds: float | None) -> str:
+    return "Unknown" if seconds is None else jobs.timestamp(seconds)
+
+
+def scancel(arguments: list[str]) -> int:
+    """Run `scancel ARGUMENTS` and return the exit code."""
+    given, job_ids = getopt.gnu_getopt(arguments, "s:bQ", ["signal=", "batch", "quiet"])
+    if not job_ids:
+        raise ValueError("No job identification provided")
+    options = dict(given)
+    name = options.get("--signal", options.get("-s"))
+    number = _signal_number(name) if name is not None else None
+    if name is not None and number is None:
+        sys.stderr.write(f"Unknown job signal: {name}\n")
+        return 1
+    batch = bool({"-b", "--batch"} & set(options))
+    return max(_cancel(job_id, number, batch=batch) for job_id in job_ids)
+
+
+def _cancel(job_id: str, number: int | None, *, batch: bool) -> int:
+    selection = jobs.find(job_id)
+    if selection is None:
+        sys.stderr.write(
+            f"scancel: error: Kill job error on job id {job_id}: Invalid job id specified\n"
+        )
+        return 1
+    if number is None or (number == signal.SIGKILL and not batch):
+        ask_to_end(selection)
+        return 0
+    for job in selection.running():
+        holder = job.holder()
+        if holder is None:
+            continue
+        if batch:
+            shell = job.state().batch
+            children = processes.descendants(holder, recursive=False)
+            processes.send([each for each in children if each.pid == shell], number)
+        else:
+            processes.send(processes.step_tasks(holder), number)
+    return 0
+
+
+def _signal_number(name: str) -> int | None:
+    if is_number(name):
+        return int(name) if 0 < int(name) < signal.NSIG else None
+    found = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}", None)
+    return int(found) if isinstance(found, signal.Signals) else None
+
+
+def main() -> int:
+    """Run the program that the first argument names."""
+    name, *arguments = sys.argv[1:]
+    try:
+        return {"scontrol": scontrol, "scancel": scancel}[name](arguments)
+    except (ValueError, getopt.GetoptError, psutil.Error) as error:
+        sys.stderr.write(f"{name}: error: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

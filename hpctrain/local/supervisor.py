@@ -1,0 +1,348 @@
+"""The process that holds a local job or an array: `python -m hpctrain.local.supervisor
+JOB_DIRECTORY`.
+
+Its environment is the job's. The supervisor of a job waits for the dependencies, starts the script
+as slurmd would, enforces the time limit, handles `cancel` (SIGTERM) and requeue requests, writes
+the job's state, and leaves no process running. The supervisor of an array starts the tasks, a
+limited number at a time, each with its own supervisor. If it is killed, running tasks continue;
+pending ones are lost, and reported as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from hpctrain.local import dependency, gpus, processes
+from hpctrain.local.jobs import GONE, LocalJob, timestamp
+from hpctrain.local.plan import KILL_WAIT_S, Plan, environment
+from hpctrain.slurm.notations import array
+
+_POLL_S = 0.1
+#: Seconds between checks for GPUs that other jobs have released.
+_GPU_LOOK_S = 0.5
+#: The outcome of a start whose job is requeued.
+_REQUEUE: dict[str, Any] = {"state": "PENDING"}
+#: The state of an array is the first of these that one of its tasks ended in.
+_WORST = ("NODE_FAIL", "OUT_OF_MEMORY", "FAILED", "TIMEOUT", "CANCELLED", "COMPLETED")
+_TERMINATED = {"exit_code": 0, "signal": int(signal.SIGTERM)}
+
+
+def start(job: LocalJob, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a job whose job.json is written, and return its process.
+
+    `environment` is the job's; it is not stored in any file.
+    """
+    with (job.path / "supervisor.log").open("ab") as log_file:
+        holder = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hpctrain.local.supervisor", str(job.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+            cwd="/",
+            env={**environment, "HPCTRAIN_LOCAL_JOB": str(job.path)},
+        )
+    job.write_holder(holder.pid)
+    return holder
+
+
+def kill_wait_s() -> float:
+    """Return the seconds between SIGTERM and SIGKILL."""
+    try:
+        return max(0.0, float(os.environ["HPCTRAIN_LOCAL_KILL_WAIT"]))
+    except (KeyError, ValueError):
+        return KILL_WAIT_S
+
+
+class Supervisor:
+    """One job, or one task of an array, from its first start to its last process."""
+
+    def __init__(self, job: LocalJob, plan: Plan) -> None:
+        self.job = job
+        self.plan = plan
+        self.cancelled = False
+        self.restarts = 0
+        self.stderr: TextIO | None = None
+
+    def run(self) -> None:
+        """Run the job, again after each requeue, and write how it ended."""
+        signal.signal(signal.SIGTERM, self._cancel)
+        processes.adopt_orphans()
+        while True:
+            self._write("PENDING")
+            if not self.restarts:  # dependencies that were met stay met
+                dependency.wait(self.plan, self._write_waiting, lambda: self.cancelled)
+            self._wait_for_gpus()
+            if self.cancelled:
+                self._write("CANCELLED", end=time.time(), **_TERMINATED)
+                return
+            started = time.time()
+            outcome = self._run_once(started)
+            if outcome is not _REQUEUE:
+                self._write(**outcome, start=started, end=time.time(), **_used())
+                return
+            self.restarts += 1
+
+    def _wait_for_gpus(self) -> None:
+        waits = False
+        while self.plan.total_gpus and not self.cancelled:
+            taken = gpus.take(self.job, self.plan.total_gpus, self.plan.gpus)
+            if taken is not None:
+                if taken != self.plan.gpus:
+                    self.plan = replace(self.plan, gpus=taken)
+                    self.job.write_plan(self.plan)
+                return
+            if not waits:
+                self._write_waiting(reason="Resources")
+                waits = True
+            time.sleep(_GPU_LOOK_S)
+
+    def _run_once(self, started: float) -> dict[str, Any]:
+        self._write("RUNNING", start=started)
+        try:
+            batch = self._start_script(int(started))
+        except OSError as error:
+            self._complain(f"slurmstepd: error: {error.strerror}: {error.filename}")
+            return {"state": "FAILED", "reason": "LaunchFailed", "exit_code": 1}
+        # The batch shell is what `scancel --batch` signals.
+        self._write("RUNNING", start=started, batch=batch.pid)
+        return self._hold(batch, started)
+
+    def _start_script(self, started_s: int) -> subprocess.Popen[bytes]:
+        plan, script = self.plan, self.job.script
+        for log in (plan.output, plan.error):
+            Path(log).parent.mkdir(parents=True, exist_ok=True)
+            if not plan.append:
+                Path(log).write_bytes(b"")
+        # Both in append mode: if they are one file, neither overwrites the other.
+        with Path(plan.output).open("ab") as output, Path(plan.error).open("ab") as error:
+            if self.stderr is not None:
+                self.stderr.close()
+            self.stderr = Path(plan.error).open("a", encoding="utf-8")  # noqa: SIM115 - for messages until the end of the job
+            text = script.read_text(encoding="utf-8", errors="surrogateescape")
+            shebang = text.partition("\n")[0].removeprefix("#!")
+            variables = environment(plan, start_s=started_s, restarts=self.restarts)
+            # The nodes share the cores of one machine: OpenMP threads that wait in busy loops would
+            # take them from the other nodes.
+            shared = {"OMP_WAIT_POLICY": "passive"}
+            return subprocess.Popen(
+                [*shlex.split(shebang), str(script), *plan.arguments],
+                cwd=plan.chdir,
+                env={**shared, **os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=error,
+                start_new_session=True,
+            )
+
+    def _hold(self, batch: subprocess.Popen[bytes], started: float) -> dict[str, Any]:
+        limit = self.plan.time_limit_s
+        while batch.poll() is None:
+            if self.cancelled:
+                return self._end(batch, started, "CANCELLED", "")
+            if limit is not None and time.time() - started > limit:
+                return self._end(batch, started, "TIMEOUT", " DUE TO TIME LIMIT")
+            if self._requeue_asked():
+                return self._end(batch, started, "PENDING", " DUE TO JOB REQUEUE")
+            time.sleep(_POLL_S)
+        processes.kill_descendants()
+        # `scontrol requeue` may have been the script's last command.
+        if self._requeue_asked() and not self.cancelled:
+            return _REQUEUE
+        code = batch.returncode
+        if code < 0:
+            return {"state": "FAILED", "reason": "NonZeroExitCode", "exit_code": 0, "signal": -code}
+        if code:
+            return {"state": "FAILED", "reason": "NonZeroExitCode", "exit_code": code}
+        return {"state": "COMPLETED", "reason": None, "exit_code": 0}
+
+    def _end(
+        self, batch: subprocess.Popen[bytes], started: float, state: str, why: str
+    ) -> dict[str, Any]:
+        # As in Slurm: SIGTERM to the script's shell and to the tasks of its steps, then SIGKILL to
+        # all after KillWait.
+        self._write("COMPLETING", start=started, batch=batch.pid)
+        self._complain(
+            f"slurmstepd: error: *** JOB {self.plan.job_id} ON {self.plan.hosts[0]} CANCELLED AT"
+            f" {timestamp(time.time())}{why} ***"
+        )
+        tasks = processes.step_tasks()
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            processes.send(tasks, number)
+            if batch.poll() is None:
+                batch.send_signal(number)
+        deadline = time.monotonic() + kill_wait_s()
+        while time.monotonic() < deadline:
+            if batch.poll() is not None:
+                processes.kill_outside_steps()
+                if not processes.steps():
+                    break
+            time.sleep(_POLL_S)
+        processes.kill_descendants()
+        batch.wait()
+        if state == "PENDING" and not self.cancelled:
+            return _REQUEUE
+        if state == "TIMEOUT":
+            return {"state": state, "reason": "TimeLimit", **_TERMINATED}
+        return {"state": "CANCELLED", "reason": None, **_TERMINATED}
+
+    def _requeue_asked(self) -> bool:
+        return any(request.get("what") == "requeue" for request in self.job.take_requests())
+
+    def _cancel(self, *_: object) -> None:
+        self.cancelled = True
+
+    def _complain(self, message: str) -> None:
+        stream = self.stderr or sys.stderr
+        stream.write(message + "\n")
+        stream.flush()
+
+    def _write_waiting(self, **details: Any) -> None:
+        self._write("PENDING", **details)
+
+    def _write(self, state: str, **details: Any) -> None:
+        self.job.write_state(state, supervisor=os.getpid(), restarts=self.restarts, **details)
+
+
+def _used() -> dict[str, Any]:
+    """Return the usage of the job's ended processes over all starts: peak memory of the largest
+    one, and CPU seconds (getrusage(2)).
+    """
+    processes.reap()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "max_rss_bytes": usage.ru_maxrss * unit,
+        "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+    }
+
+
+class ArraySupervisor:
+    """One array, from its first task to its last."""
+
+    def __init__(self, job: LocalJob, plan: Plan) -> None:
+        self.job = job
+        self.plan = plan
+        self.waiting = list(reversed(plan.indices))
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.cancelled: set[int] = set()
+        self.never_started: set[int] = set()
+        self.ended: set[str] = set()
+        self.exit_code = 0
+        self.stopped = False
+        self.started: float | None = None
+        self._written: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Run the tasks and write how the array ended."""
+        signal.signal(signal.SIGTERM, self._stop)
+        processes.adopt_orphans()
+        self._write("PENDING")
+        dependency.wait(self.plan, self._write_waiting, self._is_stopped)
+        while True:
+            self._obey()
+            self._collect()
+            reason = self._start_more() if self.waiting else None
+            if not self.waiting and not self.running:
+                break
+            if self.started is None:
+                self._write("PENDING", waits_for=reason, reason=reason)
+            else:
+                self._write("RUNNING", waits_for=reason, reason=None)
+            time.sleep(_POLL_S)
+        state = next((word for word in _WORST if word in self.ended), "COMPLETED")
+        why = "NonZeroExitCode" if state == "FAILED" else None
+        self._write(state, reason=why, end=time.time(), exit_code=self.exit_code)
+
+    def _start_more(self) -> str | None:
+        """Start as many tasks as may run, and return why the next one is pending."""
+        while self.waiting:
+            if self.plan.parallel is not None and len(self.running) >= self.plan.parallel:
+                return "JobArrayTaskLimit"
+            need, among = self.plan.total_gpus, self.plan.gpus
+            free = len(among) - len(gpus.held(among)) if need else 0
+            if free < need:
+                return "Resources"
+            self._start(self.waiting.pop())
+        return None
+
+    def _start(self, index: int) -> None:
+        plan = self.plan.task(index)
+        task = self.job.begin(index, plan)
+        if plan.total_gpus:  # if another job takes them first, the task waits for them itself
+            gpus.take(task, plan.total_gpus, plan.gpus)
+        self.running[index] = start(task, os.environ)
+        self.started = self.started or time.time()
+
+    def _collect(self) -> None:
+        for index, holder in list(self.running.items()):
+            if holder.poll() is None:
+                continue
+            del self.running[index]
+            task = self.job.task(index)
+            state = task.state()
+            if not state.is_final:  # its supervisor was killed
+                task.kill_leftovers()
+                wanted = index in self.cancelled or self.stopped
+                word, why = ("CANCELLED", None) if wanted else ("NODE_FAIL", GONE)
+                task.write_state(word, end=time.time(), start=state.start, reason=why)
+                state = task.state()
+            self.ended.add(state.state)
+            self.exit_code = max(self.exit_code, state.exit_code or 0)
+            processes.reap({each.pid for each in self.running.values()})
+
+    def _obey(self) -> None:
+        asked: set[int] = {*self.waiting, *self.running} if self.stopped else set()
+        for request in self.job.take_requests():
+            if request.get("what") == "cancel":
+                asked |= set(array.known(request.get("tasks")))
+        dropped = asked & set(self.waiting)
+        if dropped:
+            self.never_started |= dropped
+            self.ended.add("CANCELLED")
+        self.waiting = [index for index in self.waiting if index not in asked]
+        for index in (asked - self.cancelled) & set(self.running):
+            self.cancelled.add(index)
+            self.running[index].send_signal(signal.SIGTERM)
+
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
+
+    def _is_stopped(self) -> bool:
+        self._obey()
+        return self.stopped or not self.waiting
+
+    def _write_waiting(self, **details: Any) -> None:
+        self._write("PENDING", waits_for=details["reason"], **details)
+
+    def _write(self, state: str, **details: Any) -> None:
+        cancelled = array.compress(self.never_started) if self.never_started else None
+        now = {"state": state, "start": self.started, "cancelled": cancelled, **details}
+        if now != self._written:
+            self._written = dict(now)
+            self.job.write_state(supervisor=os.getpid(), **now)
+
+
+def main() -> None:
+    """Hold the job of the directory on the command line."""
+    job = LocalJob(Path(sys.argv[1]))
+    plan = job.plan()
+    if plan is None:
+        raise SystemExit(f"no job in {job.path}")
+    job.write_holder(os.getpid())  # the parent may have ended before it could write this
+    is_array = plan.array is not None and plan.index is None
+    (ArraySupervisor(job, plan) if is_array else Supervisor(job, plan)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,478 @@
+"""Errors in a log, extracted while it is read: each as its program printed it (a complete Python
+traceback, or the lines around the first error word), and the number of steps logged after it. An
+error followed by steps did not end the training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpctrain.explain.model import DEADLY, Done, ErrorExcerpt
+from hpctrain.logs import text
+
+# -- steps after an error --------------------------------------------------------------------------
+
+#: Counts up to a position: steps, completion messages of a training, exit statuses of 0, bytes.
+Place = tuple[int, int, int, int]
+#: Maximum number of steps counted after an error.
+_COUNTED = 30
+#: Steps of transformers, hpctrain, and tqdm bars, which Lightning and torchtune draw too; requests
+#: that a server answered.
+_WORDS = (
+    b"'loss':",
+    b'"loss":',
+    b"[speed] step=",
+    b"it/s]",
+    b"s/it]",
+    b"it/s,",
+    b"s/it,",
+    b'HTTP/1.1" 200',
+)
+#: Lines with such a word that are not steps: other ranks still load after one failed; a loss of 0
+#: results from NaN.
+_LOADS = (
+    b"Loading",
+    b"Fetching",
+    b"Download",
+    b"Generating",
+    b"Tokeniz",
+    b"Map",
+    b"Filter",
+    b"Materializing",
+    b"Capturing",
+    b"Saving",
+)
+_NO_BAR = re.compile(
+    rb"(?:Loading|Fetching|Download|Generating|Tokeniz|Map\b|Filter\b|Materializing|Capturing|Saving)[^\r\n]{0,200}(?:it/s|s/it)[\],]"
+)
+_NO_LOSS = re.compile(rb"loss['\"]: ['\"]?0\.0+['\"]?,")
+#: Megatron (`iteration 5/ 100 | … lm loss: 9.5E+00`), torchtune, torchtitan, torchvision (`Epoch:
+#: [0] … loss: 2.3 (2.4)`), plain loops. Matches to the end of the line, so that a line counts once.
+#: `loss_coef: 0.1` is from a config, `loss scale: 1.0` is not a loss. Other programs count too:
+#: `step 200, remaining…`, `boot 20 of 100`, `INFO prep: 100/812 shards`, `processed 2000
+#: documents`.
+_OF_TRAINING = (
+    rb"iteration {1,12}\d+/ {0,12}\d+"
+    rb" \||[Ll]oss(?:/[\w/]{1,30})?[\"']?\s{0,8}[:=]?\s{0,8}[\"']?-?\d+(?:\.\d|[eE][+-]?\d)"
+)
+_LOSS = re.compile(_OF_TRAINING)
+_LINE = re.compile(
+    rb"(?:"
+    + _OF_TRAINING
+    + rb"|(?P<counter>\b(?:[Ss]tep|[Ee]poch|[Ff]old|[Pp]rocessed|[Cc]ompleted|[Ii]teration|[Gg]eneration)s?"
+    rb" {0,3}[:=#]? {0,6}\d+| \d+(?:/| of )\d+ ))[^\r\n]*"
+)
+_NUMBER = re.compile(rb"(?i)(?:step|iter(?:ation)?)[\s:=#\[]{0,12}(\d+)")
+#: Counters that are not progress of the work: attempts, processes, and what remains of them.
+_NO_COUNTER = re.compile(
+    rb"(?i)err(?:or|no)|fail|retr|attempt|\btr(?:y|ies)|rank|gpu|node|host|task|proc(?!essed)|worker|kill|exit|abort|warn|time"
+    rb" ?out|signal"
+    rb"|shut|clos|clean|destroy|terminat|wait|Exception|File \"|NCCL|channel"
+)
+_COUNT = re.compile(rb"\d+")
+#: Bytes after an error, and of a complete file, that are searched for such lines: a regex is slower
+#: than a literal.
+_SEARCHED, _SEARCHED_OF_ALL = 4 << 20, 16 << 20
+#: Prefix of the summary that Weights & Biases prints at exit, even after an error: the last losses.
+_SUMMARY = b"wandb: "
+#: How far before its loss the start of a line is searched.
+_BEFORE = 2000
+
+
+class Steps:
+    """Counts the steps of one file.
+
+    Attributes:
+        count: of a training, after errors, up to the current position; `others`: of other programs.
+        completes: completion messages of a training: it survived all earlier errors; `zeros`: exit
+            statuses of 0 that a script wrote. The scan counts both.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.others = 0, 0
+        self.completes, self.zeros = 0, 0
+        self._stop_at, self._left, self._at = 0, 0, 0
+        self._left_of_all = _SEARCHED_OF_ALL
+        self._passed = 0
+        self._writers: dict[bool, tuple[int | None, int | None, str | None]] = {}
+        self._number: bytes | None = None
+        self._counted = -1
+
+    @property
+    def at(self) -> int:
+        """The current position in the piece."""
+        return self._at
+
+    @property
+    def place(self) -> Place:
+        """The counts up to here; pass it to `since`."""
+        return self.count + self.others, self.completes, self.zeros, self._passed + self._at
+
+    def steps_since(self, place: Place) -> int:
+        """Return the steps since a place."""
+        return self.count + self.others - place[0]
+
+    def since(self, place: Place) -> dict[str, Any]:
+        """Return what followed a place, as in an Occurrence: steps, the evidence that the program
+        survived, and bytes.
+        """
+        done: Done = (
+            "complete" if self.completes > place[1] else "zero" if self.zeros > place[2] else None
+        )
+        return {
+            "steps_after": self.steps_since(place),
+            "done_after": done,
+            "bytes_after": self._passed + self._at - place[3],
+        }
+
+    def want(self) -> None:
+        """Start counting: after an error, or an end."""
+        self._stop_at, self._left = self.count + self.others + _COUNTED, _SEARCHED
+
+    def begin(self) -> None:
+        """Continue with the next piece."""
+        self._passed, self._at = self._passed + self._at, 0
+
+    def up_to(self, piece: bytes, until: int, *, least: int = 0) -> None:
+        """Count the steps up to a position if an error precedes them; skip distances below
+        `least`.
+        """
+        begin = self._at
+        if until - begin < least:
+            return
+        self._at = max(begin, until)
+        if self._is_enough() or until <= begin:
+            return
+        self.count += _counted_in(piece, begin, until)
+        end = min(until, begin + self._left, begin + self._left_of_all)
+        if self._is_enough() or end <= begin:
+            return
+        self._left -= end - begin
+        self._left_of_all -= end - begin
+        for match in _LINE.finditer(piece, begin, end):
+            self._look(piece, begin, match)
+            if self._is_enough():
+                return
+
+    def _is_enough(self) -> bool:
+        return self.count + self.others >= self._stop_at
+
+    def _look(self, piece: bytes, begin: int, match: re.Match[bytes]) -> None:
+        """Count a line that may report a step."""
+        low = max(begin, match.start() - _BEFORE)
+        head = max(piece.rfind(end, low, match.start()) for end in (b"\n", b"\r")) + 1
+        line, counter = piece[head or low : match.end()], match["counter"]
+        trains = counter is None or _LOSS.search(line) is not None
+        if (
+            not any(word in line for word in (*_WORDS, _SUMMARY))
+            and self._is_new(line, trains)
+            and (trains or self._goes_on(line, counter or b""))
+        ):
+            self.count, self.others = self.count + trains, self.others + (not trains)
+
+    def _is_new(self, line: bytes, trains: bool) -> bool:
+        """Whether a line reports a new step: if all ranks log, only one rank's count. Counters of
+        scripts are separate.
+        """
+        label = text.label(text.clean(line))
+        writer = (label.rank, label.local_rank, label.node)
+        first = self._writers.setdefault(trains, writer)
+        number = said[1] if (said := _NUMBER.search(line)) else None
+        if writer != first or (number is not None and number == self._number):
+            return False
+        self._number = number
+        return True
+
+    def _goes_on(self, line: bytes, counter: bytes) -> bool:
+        """Whether a counter increased; its first value proves nothing."""
+        if _NO_COUNTER.search(line):
+            return False
+        said = _COUNT.search(counter)
+        before, self._counted = self._counted, min(int(said[0]), 1 << 62) if said else -1
+        return 0 <= before < self._counted
+
+
+def _counted_in(piece: bytes, begin: int, end: int) -> int:
+    found = sum(piece.count(word, begin, end) for word in _WORDS)
+    if found and piece.find(b"loss", begin, end) >= 0:
+        found -= sum(1 for _ in _NO_LOSS.finditer(piece, begin, end))
+    if found > 0 and any(piece.find(word, begin, end) >= 0 for word in _LOADS):
+        found -= sum(1 for _ in _NO_BAR.finditer(piece, begin, end))
+    return max(0, found)
+
+
+# -- the error itself ------------------------------------------------------------------------------
+
+#: Maximum number of errors per start of the job and file.
+MOST = 4
+#: With this many steps after an error, the next error is a new one.
+_OVER = 3
+#: An error word within this many lines after another belongs to it.
+LINES = 60
+BYTES = 48 * 1024
+_SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
+_TRACEBACK = re.compile(
+    r"[\s+|\u256d\u2500]*(?:Exception Group )?Traceback \(most recent call last\)"
+)
+#: Starts of lines inside a traceback, also one that rich draws a frame around.
+_INNER = (" ", "\t", "\u2502", "\u2570", "\u256d")
+#: The start of another process's line, or of another message.
+_OTHER = re.compile(
+    r"(?:srun|slurmstepd|hpctrain|wandb|salloc|mpirun|prterun|step\w*|epoch\w*|iter\w*)\b|[WEIF]\d{4}"
+    r" |[\[{=*#<-]|Traceback"
+    r"|\d{4}-\d\d|\d+[%/ ]|During handling|The above|Set the environment",
+    re.IGNORECASE,
+)
+#: The first line of a traceback.
+HEAD = "Traceback (most recent call last)"
+_FRAME = re.compile(r"  +File \"")
+_DIGITS = re.compile(r"(\d+)")
+#: A rank in the prefix that a log collector added.
+_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,6})\b")
+#: Text before a number that identifies a process.
+_PROCESS = re.compile(
+    r"(?i)(?:rank|worker|task|proc(?:ess)?|pid|node|host|gpu|replica|pod|actor)s?\W{0,3}$"
+)
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
+)
+_CHAINED = re.compile(
+    r"(?:During handling of the above exception|The above exception was the direct cause)"
+)
+#: Python prints this for an ignored error at exit, or in a logger, and continues.
+_IGNORED = re.compile(
+    rb"Exception ignored (?:in|while|on|due)|--- Logging error ---|Error in atexit\._run_exitfuncs:"
+)
+
+
+#: An uncaught error, to its last line.
+_DEAD = re.compile(
+    rb"^Traceback \(most recent call last\):\r?\n  File .*, in <module>\r?\n(?:[ \t].*\n)*\S.*\n",
+    re.MULTILINE,
+)
+#: What follows the error of each rank, and is no start of a run.
+_NO_START = re.compile(
+    rb"(?i)exception|error|traceback|terminate|abort|warn|rank|process|signal|nccl|wandb|\A\W|\A[WEIF]\d{4} "
+)
+
+
+@dataclass(slots=True)
+class Open:
+    """An error whose end may not have been read yet.
+
+    Attributes:
+        excerpt: what is known of it, without its lines.
+        label: of its first line.
+        steps: `place` of the file's steps.
+        before: bytes before it; text: the error and the following text, at most BYTES.
+    """
+
+    excerpt: ErrorExcerpt
+    label: text.Label
+    steps: Place
+    before: bytes
+    text: bytes
+
+    def add(self, piece: bytes) -> None:
+        """Add the next piece."""
+        if len(self.text) < BYTES:
+            self.text += piece[: BYTES - len(self.text)]
+
+    def close(self) -> ErrorExcerpt:
+        """Return the excerpt to show."""
+        labelled = [text.label(text.clean(raw)) for raw in self.text.split(b"\n")]
+        mine = _own(labelled, self.label)
+        rank = self.excerpt.rank
+        if found := _collected(mine):
+            front, mine = found
+            rank = int(said[1]) if rank is None and (said := _RANK.search(front)) else rank
+        is_traceback = (
+            bool(mine)
+            and _TRACEBACK.match(mine[0]) is not None
+            and not _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
+        )
+        if is_traceback:
+            shown = _without_copies([line for line in _traceback(mine) if line.strip()])
+            error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
+        else:
+            before = [
+                each.rest
+                for each in map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
+                if each.rank == self.label.rank
+            ]
+            first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
+            shown = [
+                *(line for line in before[-3:] if line.strip()),
+                *(line for line in mine[: _AROUND + 1] if line.strip()),
+            ]
+            error = next((line for line in mine[: _AROUND + 1] if DEADLY.search(line)), first)
+        lines = tuple(_cut(shown))
+        return replace(self.excerpt, lines=lines, error=error, traceback=is_traceback, rank=rank)
+
+
+def _own(labelled: list[text.Label], label: text.Label) -> list[str]:
+    """Return the lines of one process; an empty line replaces those of others between them."""
+    found: list[str] = []
+    node = (
+        label.node if HEAD in label.rest else None
+    )  # in any other line, it may be a process that the line mentions
+    for each in labelled:
+        if (
+            each.rank == label.rank
+            and each.local_rank == label.local_rank
+            and node in (None, each.node)
+        ):
+            found.append(each.rest)
+        elif found and found[-1]:
+            found.append("")
+    return found
+
+
+def of_part(troubles: list[Open], part: int) -> list[Open]:
+    """Return the errors of one start of the job."""
+    return [each for each in troubles if each.excerpt.part == part]
+
+
+def has_room(troubles: list[Open], part: int, steps: Steps) -> bool:
+    """Whether another error can be stored: there are few, or one was recovered from and can be
+    replaced.
+    """
+    mine = of_part(troubles, part)
+    return len(mine) < MOST or any(_is_over(each, steps) for each in mine)
+
+
+def added(troubles: list[Open], new: Open, steps: Steps) -> list[Open]:
+    """Add an error; if there are too many, it replaces the last one that was recovered from."""
+    mine = of_part(troubles, new.excerpt.part)
+    if len(mine) < MOST:
+        return [*troubles, new]
+    gone = [each for each in mine if _is_over(each, steps)][-1:]
+    return [*(each for each in troubles if each not in gone), new]
+
+
+def goes_on(troubles: list[Open], part: int, line: int, label: text.Label, steps: Steps) -> bool:
+    """Whether a line belongs to a known error; a traceback after a line with an error word is a new
+    one.
+    """
+    head = HEAD in label.rest
+    near = (
+        each
+        for each in of_part(troubles, part)
+        if line < each.excerpt.line + LINES and not _is_over(each, steps)
+    )
+    return any(not head or HEAD in each.label.rest for each in near)
+
+
+def _is_over(each: Open, steps: Steps) -> bool:
+    return steps.steps_since(each.steps) >= _OVER
+
+
+def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
+    """Return the prefix that a log collector added to a traceback's lines (a time, a process), and
+    its lines without it.
+
+    A logger adds its prefix to the first line only; the error was then caught, and this is None.
+    """
+    front, head, rest = lines[0].partition(HEAD) if lines else ("", "", "")
+    if not head or not front.strip(" +|"):
+        return None
+    parts = _DIGITS.split(front)
+    form = re.compile(r"\d+".join(re.escape(part) for part in parts[::2]))
+    second = next(
+        (
+            line[match.end() :]
+            for line in lines[1:20]
+            if (match := form.match(line)) and _FRAME.match(line, match.end())
+        ),
+        None,
+    )
+    if second is None:
+        return None
+    # A number that is not part of a time identifies the process.
+    own = re.compile(
+        "".join(part if number % 2 else re.escape(part) for number, part in enumerate(_kept(parts)))
+    )
+    return front, [
+        head + rest,
+        *(line[match.end() :] for line in lines[1:] if (match := own.match(line))),
+    ]
+
+
+def _kept(parts: list[str]) -> list[str]:
+    """Return alternating text and numbers, the numbers of times as regexes."""
+    kept = list(parts)
+    for at in range(1, len(parts), 2):
+        of_a_time = parts[at - 1][-1:] in tuple(":.,-/T+") or parts[at + 1][:1] in tuple(":.,-/T")
+        of_any = of_a_time or parts[at - 1][-1:].isspace() or not parts[at - 1]
+        kept[at] = r"\d+" if of_any and not _PROCESS.search(parts[at - 1]) else parts[at]
+    return kept
+
+
+def _without_copies(lines: list[str]) -> list[str]:
+    """Merge a traceback that unlabeled ranks wrote interleaved, line by line."""
+    if not any(a == b and _FRAME.match(a) for a, b in itertools.pairwise(lines)):
+        return lines
+    return list(dict.fromkeys(lines))
+
+
+def reruns(piece: bytes) -> list[int]:
+    """Return the positions directly behind an uncaught error where the line comes again that came
+    behind the first one: a process dies once, so a run was started again.
+    """
+    ends = [found.end() for found in _DEAD.finditer(piece)]
+    begin = piece[ends[0] :].partition(b"\n")[0] if ends else b""
+    if not begin.strip() or _NO_START.search(begin):
+        return []
+    return [end for end in ends[1:] if piece.startswith(begin + b"\n", end)]
+
+
+def _traceback(lines: list[str]) -> list[str]:
+    if len(lines) > 1 and lines[1].startswith('File "'):
+        # Posted somewhere without its indentation: neither frames nor code can be told by it.
+        last = next((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), len(lines) - 1)
+        return [*lines[:last], *_exception(lines[last:])]
+    end = 1
+    while end < len(lines):
+        line = lines[end]
+        if line.startswith(_INNER) or not line.strip():
+            end += 1
+            continue
+        # The exception, perhaps of several lines; a chained traceback follows it.
+        behind = next(
+            (n for n in range(end + 1, min(end + 40, len(lines))) if _CHAINED.match(lines[n])), None
+        )
+        between = lines[end + 1 : behind] if behind is not None else []
+        if behind is None or any(_TRACEBACK.match(each) for each in between):
+            return [*lines[:end], *_exception(lines[end:])]
+        begin = next(
+            (n for n in range(behind, min(behind + 4, len(lines))) if _TRACEBACK.match(lines[n])),
+            None,
+        )
+        if begin is None:
+            return lines[: behind + 1]
+        end = begin + 1
+    return [line for line in lines if line.strip()]
+
+
+def _exception(lines: list[str]) -> list[str]:
+    """Return the lines of an exception: its message may have more, up to two of them not
+    indented.
+    """
+    found, plain = [lines[0]], 0
+    for line in lines[1:12]:
+        if not line.startswith((" ", "\t")):
+            plain += 1
+            if plain > 2 or not line.strip() or _OTHER.match(line):
+                break
+        found.append(line)
+    return found
+
+
+def _cut(lines: list[str]) -> list[str]:
+    if len(lines) <= _SHOWN_HEAD + _SHOWN_TAIL + 1:
+        return lines
+    left_out = len(lines) - _SHOWN_HEAD - _SHOWN_TAIL
+    return [*lines[:_SHOWN_HEAD], f"  … {left_out} lines left out …", *lines[-_SHOWN_TAIL:]]

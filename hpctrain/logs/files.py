@@ -1,0 +1,462 @@
+"""Find the log files of a run, a job, or directories, in the order they were written; and derive
+the writer (job, stream, rank, node) from each file's name and location.
+
+Only names, and the directives of scripts, are read. Files may appear later: the newest job's files
+are listed before they exist.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from hpctrain.runs import launch, layout, store
+from hpctrain.runs.launch import Launch
+from hpctrain.runs.store import Attempt, Run
+from hpctrain.slurm import job_ids
+from hpctrain.slurm.notations import directives, log_pattern
+from hpctrain.util import stored
+from hpctrain.util.text import is_number
+
+Stream = Literal["out", "err", "both"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """One log file of a job. Values that its name and location do not reveal are None.
+
+    Attributes:
+        path: it may not exist yet.
+        name: for display: relative to the current directory if it is below it.
+        stream: `both` if output and errors go into one file.
+        rank: of the only process that writes it.
+        node: of the only node that writes it.
+        attempt: the attempt (hpctrain.runs.layout) that wrote it, if it contains no other; a
+            requeued job appends to its files.
+        order: sorts the files of one job: attempts, then output, errors, ranks.
+        local_rank: of its process on its node, if the name has only that (torchrun's log
+            directory).
+        job: the job that wrote it, as the scheduler calls it: `123`, `123_4`.
+        copy: its lines are also in another file of the job, as a rank's own lines are in the job's
+            output.
+    """
+
+    path: Path
+    name: str
+    stream: Stream = "both"
+    rank: int | None = None
+    node: str | None = None
+    attempt: str | None = None
+    order: int = 0
+    local_rank: int | None = None
+    job: str | None = None
+    copy: bool = False
+
+
+# -- parsing names ---------------------------------------------------------------------------------
+
+_LOGS = re.compile(
+    r"(?:.*\.(?:log|out|err|e|o|stdout|stderr|txt)|.*\.(?:log|out|err|txt)\.[A-Za-z0-9_-]{1,40}|.*\.[oe][0-9]+|stdout|stderr|nohup\.out)"
+)
+_NOT_LOGS = re.compile(
+    r"(?:requirements.*|readme.*|license.*|constraints.*|cmakelists|merges|vocab|notice.*)\.txt",
+    re.IGNORECASE,
+)
+#: Suffixes of logs that are next to other files.
+_ENDS = (".out", ".err", ".log")
+_PARTS = r"(?:^|[._\-/])"
+_ERR = re.compile(_PARTS + r"(?:errors?|err|stderr)(?=[._\-]|[0-9]|$)|\.e[0-9]*$", re.IGNORECASE)
+_OUT = re.compile(_PARTS + r"(?:output|out|stdout)(?=[._\-]|[0-9]|$)|\.o[0-9]*$", re.IGNORECASE)
+#: hpctrain's own names: output_NAME_ID.log. NAME is the user's, and `killed-rank_6` is job 6.
+_OURS = re.compile(
+    r"(?:output|error)_(?!(?:rank|task|proc)_[0-9]+\Z)(?:.+?)_(?:(?P<array>[0-9]{1,18})_)?(?P<job>[0-9]{1,18})\Z"
+)
+#: In `lora_128_4711` the second number is the job: tasks have smaller numbers than jobs, or small
+#: ones.
+_SMALL_TASK = 1000
+_RANK = re.compile(
+    r"(?<!lora)(?<!low)(?:^|[._\-/])(?:rank|task|proc)[._\-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE
+)
+_LOCAL = re.compile(r"local[._\-]?(?:rank|task)", re.IGNORECASE)
+_NODE = re.compile(
+    _PARTS + r"(?:node|host)[._\-]([A-Za-z][A-Za-z0-9-]*[0-9]|[A-Za-z]+[0-9]+)(?=[._]|$)"
+)
+#: Slurm's ids soon get large; a small number is a rank, a restart or a part of a name.
+_JOB = re.compile(
+    r"(?:^|(?<!step)(?<!seed)(?<!epoch)(?<!iter)(?<!ckpt)(?<!checkpoint)(?<!lr)(?<!bs)[._\-])(?:slurm-|job[._\-]?)?"
+    r"([0-9]{3,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)"
+)
+_SLURM = re.compile(r"^(?:slurm|job)[._\-]([0-9]{1,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)")
+_DATE = re.compile(r"20[0-9]{6}\Z")
+#: Slurm's placeholders for each task, node or step, and the text they are replaced by.
+_EACH = re.compile(r"%[0-9]*([tnNs])")
+_FILLED = {"t": "([0-9]+)", "n": "([0-9]+)", "N": "([A-Za-z0-9.-]+)", "s": "(.+)"}
+#: torchrun's log directory: LOG_DIR/RUN_ID_RANDOM/attempt_0/3/stderr.log, where 3 is a local rank.
+_TORCHRUN = re.compile(r"attempt_([0-9]+)/([0-9]+)/(stdout|stderr)\.log\Z")
+
+
+def log_file(
+    path: Path,
+    *,
+    stream: Stream | None = None,
+    job: str | None = None,
+    attempt: str | None = None,
+    copy: bool = False,
+) -> LogFile:
+    """Derive a LogFile from a file's name; the arguments take precedence."""
+    base = path.name.removesuffix(".gz")
+    stem = re.sub(r"\.(?:log|out|err|txt|stdout|stderr)\Z", "", base)
+    # The id of a known job in the name is not a rank.
+    named = (
+        job is not None
+        and not copy
+        and re.search(rf"(?:^|[._\-]){re.escape(job)}\Z", stem) is not None
+    )
+    rank, node, local = (None, None, None) if named or _OURS.match(stem) else _process(stem)
+    if elastic := _TORCHRUN.search(path.as_posix()):
+        local, stream = int(elastic[2]), "err" if elastic[3] == "stderr" else "out"
+    return LogFile(
+        path=path,
+        name=shown(path),
+        stream=stream or _stream(base),
+        rank=rank,
+        node=node,
+        attempt=attempt,
+        local_rank=local,
+        job=job or _job(stem),
+        copy=copy,
+    )
+
+
+def shown(path: Path) -> str:
+    """Return a path for display: relative to the current directory if it is below it."""
+    text = os.path.abspath(path)  # noqa: PTH100 - keeps the name of a link as typed
+    here = os.getcwd()  # noqa: PTH109 - as above
+    return text[len(here) + 1 :] if text.startswith(f"{here}/") else text
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file in a directory looks like a log by its name."""
+    base = path.name.removesuffix(".gz")
+    return bool(_LOGS.fullmatch(base)) and not _NOT_LOGS.fullmatch(base)
+
+
+def settled(files: Sequence[LogFile]) -> list[LogFile]:
+    """Return files with attributes that depend on their neighbors: streams, and the ranks of
+    torchrun's log directory.
+
+    `train.out` has output and errors, unless there is `train.err`. A local rank is the rank if all
+    files are from one node.
+    """
+    places = {
+        _TORCHRUN.split(file.path.as_posix())[0]
+        for file in files
+        if _TORCHRUN.search(file.path.as_posix())
+    }
+    errors = {_family(file) for file in files if file.stream == "err"}
+    found = []
+    for file in files:
+        if file.local_rank is not None and file.rank is None and len(places) == 1:
+            file = replace(file, rank=file.local_rank)  # noqa: PLW2901 - the same file, completed
+        if file.stream == "out" and not file.attempt and _family(file) not in errors:
+            file = replace(file, stream="both")  # noqa: PLW2901
+        found.append(file)
+    return found
+
+
+def order(file: LogFile) -> tuple[object, ...]:
+    """Return the sort key of a job's files: shared ones first, output before errors, then ranks;
+    numbers sort numerically.
+    """
+    ranked = file.rank if file.rank is not None else file.local_rank
+    return (ranked is not None, ranked or 0, file.stream == "err", *natural(file.path))
+
+
+def natural(name: Path | str) -> tuple[object, ...]:
+    """Return a sort key for paths, and job ids, that sorts numbers numerically."""
+    words = re.split(r"([0-9]+)", str(name))
+    return tuple((int(word), "") if is_number(word) else (-1, word) for word in words)
+
+
+def _stream(base: str) -> Stream:
+    # `output_error_7.log` is an output file: the first match counts.
+    err, out = _ERR.search(base), _OUT.search(base)
+    if err and (out is None or err.start() < out.start() or base.endswith((".err", ".stderr"))):
+        return "err"
+    return "out" if out else "both"
+
+
+def _process(stem: str) -> tuple[int | None, str | None, int | None]:
+    """Return rank, node and local rank; `rank8` of LoRA is not one."""
+    node = found[1] if (found := _NODE.search(stem)) else None
+    number = int(found[1]) if (found := _RANK.search(stem)) else None
+    return (None, node, number) if _LOCAL.search(stem) else (number, node, None)
+
+
+def _job(stem: str) -> str | None:
+    if match := _SLURM.match(stem):
+        return match[1]
+    if match := _OURS.match(stem):
+        array, number = match["array"], match["job"]
+        return (
+            number
+            if array is None or int(number) >= max(_SMALL_TASK, int(array))
+            else f"{array}_{number}"
+        )
+    if match := re.search(r"\.[oe]([0-9]{3,18})\Z", stem):  # PBS, and users who come from it
+        return match[1]
+    candidates = [
+        number for number in _JOB.findall(stem) if not _DATE.match(number.partition("_")[0])
+    ]
+    return candidates[-1] if candidates else None
+
+
+def _family(file: LogFile) -> str:
+    """Return the common part of the names of a job's output and its errors."""
+    base = file.path.name.removesuffix(".gz").lower()
+    return f"{file.path.parent}/" + re.sub(
+        r"output|errors?|stdout|stderr|\bout\b|\berr\b|(?<=[._\-])(?:out|err)(?=[._\-]|\Z)",
+        "*",
+        base,
+    )
+
+
+# -- logs of runs, jobs and directories ------------------------------------------------------------
+
+#: In an attempt's directory: the output of each rank, `rank-N.log`, and torchrun's files
+#: (hpctrain's templates).
+RANKS = "ranks"
+#: Limits for a directory that the user names: depth, and number of files. It may contain
+#: checkpoints.
+_DEPTH, _MOST = 6, 20_000
+_NOT_LOG_DIRS = re.compile(
+    r"(?:checkpoint-.*|checkpoints|\..*|__pycache__|node_modules|site-packages|wandb)\Z"
+)
+_SCRIPT_BYTES = 1 << 20
+
+
+def of_run(run_dir: Path) -> tuple[LogFile, ...]:
+    """Return the logs of the run `runs/ID`, over all its jobs and restarts, the oldest attempt
+    first; empty if the run does not exist.
+
+    A requeued job appends to its files: these have no attempt, because they contain several. A
+    rank's own file is a `copy`.
+    """
+    run_dir = run_dir.absolute()
+    runs = run_dir.parent
+    run = store.read_run(runs, run_dir.name)
+    if run is None:
+        return ()
+    found: list[LogFile] = []
+    record = launch.load(runs, run.tag)
+    for job in launch.every_job(runs, run):
+        attempts = [attempt for attempt in run.attempts if attempt.job == job]
+        only = attempts[0].name if len(attempts) == 1 else None
+        candidates = partial(_candidates, run_dir, run, record, job, attempts)
+        written = (files for files in candidates() if any(file.path.exists() for file in files))
+        to_come = filter(None, candidates())
+        found += (replace(file, attempt=only) for file in next(written, None) or next(to_come, ()))
+        found += [
+            file for attempt in attempts for file in of_attempt(run_dir, attempt.name, job=job)
+        ]
+    return _numbered(found)
+
+
+def _candidates(
+    run_dir: Path, run: Run, record: Launch | None, job: str, attempts: list[Attempt]
+) -> Iterator[tuple[LogFile, ...]]:
+    """Yield what may be the logs of a job: the files that its script names, seen from the project
+    and from the recorded directory; if it was rendered elsewhere, or moved, those with its name.
+    """
+    cwd = record.cwd if record is not None else ""
+    places = [run_dir.parent.parent]
+    if cwd.startswith("/") and Path(cwd) not in places and os.access(cwd, os.R_OK | os.X_OK):
+        places.append(Path(cwd))
+    for place in places:
+        if pattern := _patterns(run_dir, run, record, job, attempts, place):
+            yield of_job(*pattern, job=job)
+    for place in places:
+        yield named_after(job, place)
+
+
+def of_job(
+    output: Path, error: Path | None = None, *, job: str | None = None
+) -> tuple[LogFile, ...]:
+    """Return the logs of a job that writes to these files, or the one file if both are the same.
+
+    A name with Slurm's placeholders for each task, node or rank (`%t`, `%n`, `%N`, `%s`) matches
+    all such files.
+    """
+    streams: list[tuple[Path, Stream]] = [
+        (output, "both" if error is None or error == output else "out")
+    ]
+    if error is not None and error != output:
+        streams.append((error, "err"))
+    found = [file for path, stream in streams for file in _matching(path, stream=stream, job=job)]
+    return _numbered(found)
+
+
+def of_attempt(run_dir: Path, attempt: str, *, job: str | None = None) -> tuple[LogFile, ...]:
+    """Return the per-rank logs of one attempt, sorted by rank, if its job script keeps them; their
+    lines are also in the job's output.
+    """
+    directory = run_dir / "attempts" / attempt / RANKS
+    found = [
+        log_file(path, job=job, attempt=attempt, copy=True)
+        for path in _in_directory(directory, _DEPTH)
+    ]
+    return _numbered(
+        sorted(
+            found, key=lambda file: (file.rank is None, file.rank or 0, file.stream, str(file.path))
+        )
+    )
+
+
+def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
+    """Return these files, and the files that look like logs in these directories, without
+    duplicates.
+
+    Rank, node, job and stream are derived from the names. For the directory of an hpctrain run, its
+    logs are returned.
+    """
+    found: list[LogFile] = []
+    for path in paths:
+        if not path.is_dir():
+            # The target of a link, such as logs/output_sft.log, has the job's name.
+            found.append(replace(log_file(Path(os.path.realpath(path))), name=shown(path)))
+        elif (path / "run.json").exists() or (
+            (path / "attempts").is_dir() and path.parent.name == layout.RUNS
+        ):
+            found += of_run(path)
+        else:
+            inside = [log_file(file) for file in _in_directory(path, _DEPTH)]
+            found += sorted(
+                inside,
+                key=lambda file: (file.job is None, natural(file.job or ""), order(file)),
+            )
+    return _numbered(settled(_each_once(found)))
+
+
+def _patterns(  # noqa: PLR0917 - from the run to its job
+    run_dir: Path,
+    run: Run,
+    record: Launch | None,
+    job: str,
+    attempts: list[Attempt],
+    project: Path,
+) -> tuple[Path, Path] | None:
+    """Return where the script of a job writes output and errors: that of its submission, else the
+    one that the run keeps.
+    """
+    array, _, task = job_ids.split(job)[0].partition("_")
+    names = (job, job_ids.array_of(job))
+    submissions = record.submissions if record is not None else ()
+    sent = [each.script for each in submissions if each.script and each.job in names]
+    kept = run_dir.parent / layout.LAUNCHES / run.tag / "scripts"
+    for script in [*(kept / script for script in sent[-1:]), run_dir / "script.sbatch"]:
+        try:
+            with stored.open_regular(script) as stream:
+                text = stream.read(_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
+            said = directives.last_values(directives.read(text))
+        except (OSError, ValueError):
+            continue
+        own = (attempts[-1].slurm_job_id if attempts else None) or array
+        values = {
+            "j": own,
+            "A": array,
+            "a": task or "4294967294",
+            "x": said.get("job-name") or run.name or "",
+            "u": _user(run_dir),
+        }
+        place = Path(project, said.get("chdir") or "")
+        output = place / log_pattern.expand(
+            said.get("output") or ("slurm-%A_%a.out" if task else "slurm-%j.out"), values
+        )
+        error = said.get("error")
+        return output, place / log_pattern.expand(error, values) if error else output
+    return None
+
+
+def _user(run_dir: Path) -> str:
+    try:
+        return run_dir.owner()
+    except (KeyError, OSError):
+        return ""
+
+
+def named_after(job: str, project: Path) -> tuple[LogFile, ...]:
+    """Return the files in the project's logs/, and next to it, whose names contain the id of this
+    job.
+    """
+    here = project.glob(f"*{glob.escape(job)}*")
+    candidates = [
+        *_in_directory(project / "logs", 1),
+        *(path for path in here if path.suffix in _ENDS),
+    ]
+    says = re.compile(rf"(?:^|[._-]){re.escape(job)}(?=[._-][^0-9]|$)")
+    files = [
+        log_file(path, job=job)
+        for path in candidates
+        if not path.is_symlink() and says.search(path.name)
+    ]
+    return tuple(settled(sorted(files, key=order)))
+
+
+def _matching(path: Path, *, stream: Stream, job: str | None) -> list[LogFile]:
+    """Expand a name with Slurm's per-task or per-node placeholders; a name without them is returned
+    even if the file is missing.
+    """
+    words = _EACH.split(path.name)
+    if len(words) == 1:
+        return [log_file(path, stream=stream, job=job)]
+    form = re.compile(
+        "".join(_FILLED[word] if at % 2 else re.escape(word) for at, word in enumerate(words))
+    )
+    found = []
+    for each in sorted(path.parent.glob("*"), key=natural):
+        if match := form.fullmatch(each.name):
+            said = dict(zip(words[1::2], match.groups(), strict=True))
+            file = log_file(each, stream=stream, job=job)
+            rank = int(said["t"]) if "t" in said else file.rank
+            found.append(replace(file, rank=rank, node=said.get("N", file.node)))
+    return found
+
+
+def _in_directory(directory: Path, depth: int) -> Iterator[Path]:
+    """Yield the files in a directory that look like logs. Links are skipped: `output_sft.log` is
+    another name of an existing file.
+    """
+    left = _MOST
+    waiting = [(directory, depth)]
+    while waiting:
+        place, deeper = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                here = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in here:
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                if deeper > 1 and not _NOT_LOG_DIRS.match(entry.name):
+                    waiting.append((path, deeper - 1))
+            elif entry.is_file(follow_symlinks=False) and is_log(path) and left:
+                left -= 1
+                yield path
+
+
+def _each_once(files: Iterable[LogFile]) -> list[LogFile]:
+    seen: dict[str, LogFile] = {}
+    for file in files:
+        seen.setdefault(os.path.realpath(file.path), file)
+    return list(seen.values())
+
+
+def _numbered(files: Iterable[LogFile]) -> tuple[LogFile, ...]:
+    return tuple(replace(file, order=number) for number, file in enumerate(files))

@@ -1,0 +1,372 @@
+"""All facts of a report of one run, read from the run's files; also as JSON values.
+
+Facts from a scheduler are passed in; nothing here queries one, or prints. Files of other users'
+runs are read like your own. Unreadable files are skipped; names, configs and log lines are
+untrusted, and the renderers escape them. Probable secrets are removed, because reports are shared
+with colleagues.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpctrain.config.spec import shown_value
+from hpctrain.explain.model import Explanation
+from hpctrain.jobs import requested
+from hpctrain.jobs.requested import RanWith
+from hpctrain.logs import files, read, text
+from hpctrain.logs.files import LogFile
+from hpctrain.memory.sample import MARK
+from hpctrain.report import efficiency, idle
+from hpctrain.report.efficiency import Efficiency
+from hpctrain.report.idle import Idle
+from hpctrain.runs import checkpoints, history, launch, layout, predicted, progress
+from hpctrain.runs.checkpoints import Saved
+from hpctrain.runs.history import History, Point, RankMemory
+from hpctrain.runs.job_state import State
+from hpctrain.runs.metrics import Thinned, Weight
+from hpctrain.runs.store import Run
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.util import stored
+from hpctrain.util.secrets import hidden, hidden_in
+
+# -- curves from a log, if the training wrote no metrics -------------------------------------------
+
+#: Contained in each line with a loss.
+_MARK = re.compile(rb"'(?:eval_)?loss'|\[train\] step=")
+_MOST_LINE = 1 << 16
+
+
+def _points_of_logs(files: Sequence[LogFile], *, most: int) -> Iterator[Point]:
+    """Yield the losses in these logs over the index of the line: the Trainer's own lines have
+    neither step nor time.
+    """
+    by_loss: list[Weight[Point]] = [lambda point: point.values.get("loss")]
+    kept = {event: Thinned(most, by_loss) for event in ("log", "evaluate")}
+    number = 0
+    for line in itertools.chain.from_iterable(_marked(file) for file in files if not file.copy):
+        values = said.values if (said := progress.logged(line)) is not None else {}
+        if values.keys() & {"loss", "eval_loss"}:
+            event = "evaluate" if "eval_loss" in values else "log"
+            kept[event].add(Point(at=0.0, step=number, event=event, values=values))
+            number += 1
+    for thinned in kept.values():
+        yield from thinned.items()
+
+
+def _marked(file: LogFile) -> Iterator[str]:
+    """Yield only the lines with a loss: a log may have many others."""
+    for piece in read.pieces(file.path):
+        at = 0
+        while (mark := _MARK.search(piece, at)) is not None:
+            begin = piece.rfind(b"\n", at, mark.start()) + 1 or at
+            end = piece.find(b"\n", mark.end())
+            at = end if end >= 0 else len(piece)
+            if at - begin <= _MOST_LINE:
+                yield piece[begin:at].decode("utf-8", "replace")
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+LOG_LINES = 30
+_RAN_WITH = "environment.json"
+_CURVES = ("log", "evaluate", "speed")
+_LINE = 400
+"""Characters of a log line that a report shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalFacts:
+    """Facts from other sources: the scheduler, the explanation, the cluster.
+
+    Attributes:
+        owner: of the run.
+        explanation: None if there is none; `unexplained` is the reason.
+        silent: why a scheduler did not answer.
+        now: seconds since the epoch.
+    """
+
+    state: State
+    owner: str
+    accounts: tuple[JobUsage, ...] = ()
+    explanation: Explanation | None = None
+    unexplained: str | None = None
+    silent: str | None = None
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """All facts of a report of one run.
+
+    Attributes:
+        from_log: the curves were read from the log, because the training wrote no metrics.
+        config: (key, value, where it was set) without defaults; resolved: the complete config, as
+            JSON values. Without secrets.
+        command: that launched it.
+        code, environment: the contents of code.json and environment.json.
+        ends: (file, its last lines, cleaned).
+    """
+
+    run: Run
+    directory: Path
+    given: ExternalFacts
+    history: History
+    from_log: bool
+    efficiency: Efficiency
+    fit: Mapping[str, Any] | None
+    config: tuple[tuple[str, str, str], ...]
+    resolved: Mapping[str, Any] | None
+    command: str
+    code: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    saved: tuple[Saved, ...]
+    ends: tuple[tuple[str, list[str]], ...]
+    idle: tuple[Idle, ...]
+    evaluation: Mapping[str, float]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the run may still continue."""
+        return (
+            self.given.state.word in ("running", "pending", "unknown")
+            and not self.given.state.forgotten
+        )
+
+
+def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -> RunReport:
+    """Collect the facts of a report."""
+    directory = runs_dir / run.id
+    whole = launch.load(runs_dir, run.tag)
+    launched = requested.ran_with(run, runs_dir)
+    values = launched.config
+    logs = files.of_run(directory)
+    past, from_log = history_of(run, runs_dir, most=most)
+    past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
+    fit = predicted.read(directory)
+    running = given.state.word == "running"
+    counted = efficiency.of(
+        given.accounts,
+        past,
+        config=values,
+        fit=fit,
+        completed=given.state.word == "completed",
+        now=given.now if running else None,
+    )
+    return RunReport(
+        run=run,
+        directory=directory,
+        given=given,
+        history=past,
+        from_log=from_log,
+        efficiency=counted,
+        fit=fit,
+        config=config_rows(values, launched.origins),
+        resolved=None if values is None else hidden_in("", values),
+        command=_command(whole.argv if whole is not None else ()),
+        code=hidden_in("", code_of(run, runs_dir)),
+        environment=hidden_in("", environment_of(run, runs_dir)),
+        saved=tuple(one for one in checkpoints.saved_in(directory) if one.is_checkpoint),
+        ends=tuple(_ends(logs)),
+        idle=_idle(run, past, given, launched),
+        evaluation=evaluation_of(directory),
+    )
+
+
+def history_of(run: Run, runs_dir: Path, *, most: int) -> tuple[History, bool]:
+    """Return the recorded history of a run, and whether its curves are from its log, because the
+    training wrote no metrics.
+    """
+    directory = runs_dir / run.id
+    past = history.read(directory, most=most)
+    if past.of(*_CURVES):
+        return past, False
+    logs = files.of_run(directory)
+    points = tuple(_points_of_logs(logs, most=most))
+    return replace(past, points=(*past.points, *points)), bool(points)
+
+
+def code_of(run: Run, runs_dir: Path) -> dict[str, Any]:
+    """Return the version of the code that a run's launch recorded."""
+    return requested.first_object(runs_dir / layout.LAUNCHES / run.tag / "code.json")
+
+
+def environment_of(run: Run, runs_dir: Path) -> dict[str, Any]:
+    """Return the environment that the newest attempt recorded."""
+    attempts = runs_dir / run.id / "attempts"
+    return requested.first_object(
+        *(attempts / each.name / _RAN_WITH for each in reversed(run.attempts))
+    )
+
+
+def shown(item: Any) -> str:
+    """Format a value for a table."""
+    return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+
+
+def config_rows(
+    values: Mapping[str, Any] | None, origins: Mapping[str, str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Return values that were set explicitly, and where; defaults are omitted."""
+    if values is None:
+        return ()
+    rows = []
+    for path, where in origins.items():
+        item: Any = values
+        keys = tuple(path.split("."))
+        for part in keys:
+            item = item.get(part) if isinstance(item, dict) else None
+        rows.append((path, shown(shown_value(keys, item))[:2000], where))
+    return tuple(rows)
+
+
+def _command(argv: Sequence[str]) -> str:
+    """Return the command that launched the run: it has training arguments that are in no config."""
+    if not argv:
+        return ""
+    is_named = argv[0].rpartition("/")[2] == "hpctrain"
+    return hidden(shlex.join(["hpctrain", *argv[is_named:]]))
+
+
+def evaluation_of(directory: Path) -> dict[str, float]:
+    """Return the metrics of a separate evaluation, if there was one."""
+    metrics = (stored.read_object(directory / layout.EVALUATION) or {}).get("metrics")
+    pairs = metrics.items() if isinstance(metrics, dict) else ()
+    return {
+        str(name): float(value)
+        for name, value in pairs
+        if isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+    }
+
+
+def _ends(logs: Sequence[LogFile]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the last lines of the newest output and the newest errors, without samples (shown as
+    charts) and ranks' own copies.
+    """
+    newest = {file.stream: file for file in logs if not file.copy}
+    for file in dict.fromkeys(newest.values()):
+        offset = read.tail(file.path, 40 * LOG_LINES, most_bytes=1 << 20)
+        lines: list[str] = []
+        for raw in read.lines(file.path, start=offset):
+            line = hidden(text.clean(raw)).rstrip()
+            if line and MARK not in line and not text.progress_bar(line):
+                lines.append(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
+                del lines[:-LOG_LINES]
+        if lines:
+            yield file.name, lines
+
+
+def _idle(run: Run, past: History, given: ExternalFacts, launched: RanWith) -> tuple[Idle, ...]:
+    """Return wasted resources, from the last samples of each rank: thinned ones overstate
+    idleness.
+    """
+    _, samples = progress.of_ranks([list(each.recent) for each in past.ranks])
+    config = launched.config or {}
+    # Ranks cannot see unused GPUs: the scheduler, or the request, shows them.
+    per_node = (config.get("resources") or {}).get("gpus_per_node")
+    last = given.accounts[-1] if given.accounts else None
+    if last is not None and last.gpus and last.n_nodes:
+        per_node = last.gpus // last.n_nodes
+    return idle.judge(
+        samples,
+        gpus_per_node=per_node,
+        data_wait=efficiency.mean_of(past, "data_wait") if samples else None,
+        config=config,
+        run=run.id,
+        asked=launched.asked,
+    )
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+_PEAKS = (
+    "gpu_used_mib",
+    "torch_peak_mib",
+    "torch_reserved_mib",
+    "cgroup_used_mib",
+    "node_used_mib",
+    "rss_mib",
+)
+
+
+def to_json(facts: RunReport) -> dict[str, Any]:
+    """Return the values of the page.
+
+    Times are seconds since the epoch, sizes are bytes unless the name has a unit, fractions are 0
+    to 1.
+    """
+    run, given = facts.run, facts.given
+    return {
+        "schema": 1,
+        "run": {
+            "id": run.id,
+            "tag": run.tag,
+            "name": run.name,
+            "stage": run.stage,
+            "index": run.index,
+            "created": run.created,
+            "job_ids": list(run.job_ids),
+            "owner": given.owner,
+            "directory": str(facts.directory.absolute()),
+        },
+        "state": given.state.word,
+        "reason": given.state.reason,
+        "at": given.now,
+        "scheduler_silent": given.silent,
+        "step": facts.history.last_step,
+        "max_steps": facts.history.max_steps,
+        "lost_steps": facts.history.lost_steps,
+        "from_log": facts.from_log,
+        "starts": [asdict(start) for start in facts.history.starts],
+        "points": [
+            asdict(point)
+            for event in ("log", "evaluate", "speed", "save")
+            for point in facts.history.of(event)
+        ],
+        "ranks": [_rank(each) for each in facts.history.ranks],
+        "fit": facts.fit,
+        "efficiency": asdict(facts.efficiency)
+        | {
+            "next": [
+                asdict(ask) | {"key": ask.key, "directive": ask.directive}
+                for ask in facts.efficiency.next
+            ]
+        },
+        "idle": [asdict(each) for each in facts.idle],
+        "diagnosis": (
+            None if given.explanation is None else hidden_in("", asdict(given.explanation))
+        ),
+        "accounts": [asdict(each) for each in given.accounts],
+        "checkpoints": [one.summary() for one in facts.saved],
+        "evaluation": dict(facts.evaluation),
+        "command": facts.command or None,
+        "config": facts.resolved,
+        "set": [{"key": key, "value": value, "from": where} for key, value, where in facts.config],
+        "code": dict(facts.code),
+        "environment": dict(facts.environment),
+        "log_ends": [{"file": name, "lines": lines} for name, lines in facts.ends],
+    }
+
+
+def _rank(each: RankMemory) -> dict[str, Any]:
+    samples = [asdict(sample) for sample in each.samples]
+    sizes = [name for name in (samples[0] if samples else {}) if name in _PEAKS]
+    peaks = {
+        name: max((row[name] for row in samples if row[name] is not None), default=None)
+        for name in sizes
+    }
+    return {
+        "rank": each.rank,
+        "samples": each.count,
+        "mean_utilisation_percent": each.mean_utilisation,
+        "clock_off_s": each.clock_off_s,
+        "peak": peaks,
+        "last": samples[-1] if samples else None,
+    }

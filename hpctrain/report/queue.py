@@ -1,0 +1,275 @@
+"""The user's jobs, as `hpctrain ps` lists them: each with its run, progress, and why it waits or
+how it ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpctrain.jobs import schedulers, targets
+from hpctrain.memory.sample import Sample
+from hpctrain.runs import job_state, progress, store
+from hpctrain.runs.job_state import JobState
+from hpctrain.runs.progress import Progress
+from hpctrain.runs.store import Run
+from hpctrain.slurm import pending
+from hpctrain.slurm.accounts import epoch
+from hpctrain.slurm.base import ASK_EVERY_S
+from hpctrain.slurm.client import SlurmScheduler
+from hpctrain.slurm.notations import array, states
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.slurm.pending import QueuePlace
+from hpctrain.util.text import is_number
+
+#: Running tasks of one array that have a line each; more of them share one line.
+_TASKS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """One job, or several tasks of an array that share a line.
+
+    Attributes:
+        job_id: as displayed: `123_[0-7]` for several tasks.
+        run: id of its run; None for a job without a known run.
+        run_dir: of the run, which may not exist yet.
+        state: as text.
+    """
+
+    record: JobRecord
+    state: JobState
+    job_id: str
+    run: str | None = None
+    run_dir: Path | None = None
+    progress: Progress | None = None
+    place: QueuePlace = field(default_factory=QueuePlace)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds that the training still needs."""
+        runs = self.record.state in states.ACTIVE and self.progress is not None
+        return self.progress.eta_at(time.time()) if runs and self.progress is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys of `hpctrain ps --json`."""
+        known = self.progress or Progress()
+        return {
+            **asdict(self.record),
+            "run": self.run,
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+            "why": self.state.why or None,
+            "summary": self.state.words or None,
+            "ahead": self.place.ahead,
+            "ahead_mine": self.place.mine,
+            "expected": self.place.expected,
+            "step": known.step,
+            "max_steps": known.max_steps,
+            "loss": known.loss,
+            "tokens_per_s": known.tokens_per_s,
+            "eta_s": known.eta_s,
+            "memory": worst_rank(known.worst, "host"),
+        }
+
+
+def worst_rank(worst: Sample | None, host: str) -> dict[str, Any] | None:
+    """Return the memory of the rank with the highest usage as JSON; `host` is the key of its
+    node.
+    """
+    if worst is None:
+        return None
+    return {
+        "rank": worst.rank,
+        host: worst.host,
+        "gpu_used_mib": worst.gpu_used_mib,
+        "gpu_total_mib": worst.gpu_total_mib,
+        "cgroup_used_mib": worst.cgroup_used_mib,
+        "cgroup_limit_mib": worst.cgroup_limit_mib,
+    }
+
+
+def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
+    """Return the rows of jobs, in their order; one query gets the queue places of all pending
+    jobs.
+    """
+    now = time.time()
+    slurm = SlurmScheduler.is_available() and any(
+        job.scheduler == "slurm" and job.state == "PENDING" for job in jobs
+    )
+    timeout = SlurmScheduler().timeout
+    places = pending.places(jobs, timeout=timeout, max_age_s=ASK_EVERY_S) if slurm else {}
+    dirs = targets.run_dirs(jobs)
+    # Pending tasks that share a record have the run of the entire sweep, which has no attempts.
+    runs = {
+        job.job_id: store.read_run(where.parent, where.name)
+        for job in jobs
+        if (where := dirs.get(job.job_id)) is not None and "[" not in job.job_id
+    }
+    open_ = _open_jobs(jobs, runs)
+    rows = []
+    for job in jobs:
+        where, run = dirs.get(job.job_id), runs.get(job.job_id)
+        place = places.get(job.job_id) or QueuePlace(expected=expected_start(job))
+        live = open_.get(where, ()) if where is not None else ()
+        rows.append(
+            QueueRow(
+                record=job,
+                job_id=job.job_id,
+                run=where.name if where is not None else None,
+                run_dir=where,
+                place=place,
+                progress=_progress(where, run, job) if where is not None else None,
+                state=state_of(job, run, place=place, now=now, live=live),
+            )
+        )
+    return rows
+
+
+def _open_jobs(jobs: Sequence[JobRecord], runs: Mapping[str, Run | None]) -> dict[Path, list[str]]:
+    """Return run directory → its pending or running jobs, if one of `jobs` was requeued."""
+    last = [run.last for job in jobs if job.is_final and (run := runs.get(job.job_id)) is not None]
+    if not any(each is not None and each.outcome == "requeued" for each in last):
+        return {}
+    open_ = {job.job_id: job for job in (*jobs, *schedulers.all_jobs()[0]) if not job.is_final}
+    found: dict[Path, list[str]] = {}
+    for job, where in targets.run_dirs(open_.values()).items():
+        found.setdefault(where, []).append(job)
+    return found
+
+
+def _progress(run_dir: Path, run: Run | None, job: JobRecord) -> Progress | None:
+    """Return a job's progress, from its own attempts: the run's others belong to other jobs."""
+    own = [each.name for each in run.attempts if each.job == job.job_id] if run is not None else []
+    if not own:
+        return None
+    found = progress.read(run_dir, attempts=own)
+    if job.state in states.ACTIVE and found.attempt in (None, own[-1]):
+        return found
+    # Rates apply only while the job runs.
+    samples = () if job.state in states.WAITING else found.samples
+    return replace(found, eta_s=None, tokens_per_s=None, samples=samples)
+
+
+def folded(rows: Sequence[QueueRow]) -> list[QueueRow]:
+    """Merge the tasks of an array that ended in the same way, and running ones if there are many;
+    the row shows the longest elapsed time.
+    """
+    groups: dict[tuple[object, ...], list[QueueRow]] = {}
+    for row in rows:
+        number, _, task = row.record.job_id.partition("_")
+        same = (number, row.state) if is_number(task) else (row.record.job_id,)
+        groups.setdefault(same, []).append(row)
+    found = []
+    for group in groups.values():
+        if len(group) <= (1 if group[0].record.is_final else _TASKS_SHOWN):
+            found += group
+            continue
+        ids = [row.record.job_id.partition("_") for row in group]
+        tasks = array.compress([int(task) for _, _, task in ids])
+        tags = {row.run.rpartition("_")[0] for row in group if row.run is not None}
+        longest = max(group, key=lambda row: row.record.elapsed_s or 0)
+        run = tags.pop() if len(tags) == 1 else None
+        found.append(replace(longest, job_id=f"{ids[0][0]}_[{tasks}]", run=run, progress=None))
+    return found
+
+
+# -- the state of a job as text --------------------------------------------------------------------
+
+
+def expected_start(job: JobRecord) -> float | None:
+    """Return the start of a job that squeue expects, in seconds since the epoch."""
+    return epoch(job.start) if job.state == "PENDING" and job.start is not None else None
+
+
+def state_of(
+    job: JobRecord, run: Run | None, *, place: QueuePlace, now: float, live: Iterable[str] = ()
+) -> JobState:
+    """Describe the state of a job.
+
+    Args:
+        job: the scheduler's record.
+        run: its run, or None.
+        place: in the queue.
+        now: seconds since the epoch.
+        live: pending or running jobs of the run.
+    """
+    attempt = job_state.attempt_of(run, job.job_id)
+    waits = None
+    if job.state in states.WAITING:
+        expected = f"; Slurm expects {when(place.expected, now)}" if place.expected else ""
+        waits = _waits_for(job, place) + expected
+    return job_state.of_job(
+        job.state,
+        attempt,
+        exit_code=job.exit_code,
+        signal=job.signal,
+        reason=job.reason,
+        waits=waits,
+        next_job=job_state.continuation(run, attempt, live),
+    )
+
+
+def _waits_for(job: JobRecord, place: QueuePlace) -> str:
+    if job.scheduler != "slurm" and job.reason not in pending.REASONS:
+        return job.reason or "its turn"
+    reason = pending.explain(job.reason)
+    if reason.kind == "queue" and place.ahead is None and place.mine:
+        return f"{place.mine} of your own jobs ahead by priority"
+    if place.ahead is None or reason.kind != "queue":
+        return reason.words
+    if place.ahead == 0:
+        first = job.reason in ("Priority", "Resources")
+        return "next in the queue, waiting for nodes in use" if first else reason.words
+    ahead = f"{place.ahead} job{'' if place.ahead == 1 else 's'} ahead by priority"
+    if place.mine:
+        ahead += " (yours)" if place.mine == place.ahead else f" ({place.mine} of them yours)"
+    plain = job.reason in ("Priority", "Resources", "None", None)
+    return ahead if plain else f"{reason.words}; {ahead}"
+
+
+def when(at: float, now: float) -> str:
+    """Format a time in local time: `14:20`, `tomorrow 14:20`, `2026-11-24 14:20`."""
+    there, here = time.localtime(at), time.localtime(now)
+    clock = time.strftime("%H:%M", there)
+    if at <= now + 60:
+        return "now"
+    if there[:3] == here[:3]:
+        return clock
+    if there[:3] == time.localtime(now + 86_400)[:3]:
+        return f"tomorrow {clock}"
+    return f"{time.strftime('%Y-%m-%d', there)} {clock}"
+
+
+# -- pending jobs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingJob:
+    """Why a job waits: the keys of `pending` in `hpctrain ps JOB --json`.
+
+    Attributes:
+        reason: Slurm's; words: the same as text; kind: of pending.Reason.
+        fix: the command to type; None if there is nothing to do but wait.
+        expected: when Slurm expects it to start, in seconds since the epoch.
+    """
+
+    reason: str | None
+    words: str
+    kind: str
+    fix: str | None
+    expected: float | None
+
+
+def pending_job(row: QueueRow) -> PendingJob:
+    """Return the reason and the expected start of a pending job."""
+    reason = pending.explain(row.record.reason)
+    return PendingJob(
+        reason=row.record.reason,
+        words=row.state.why,
+        kind=reason.kind,
+        fix=reason.fix and reason.fix.replace("{job}", row.job_id.partition("_[")[0]),
+        expected=None if reason.kind == "never" else row.place.expected,
+    )

@@ -1,0 +1,625 @@
+"""The data of `hpctrain watch`: runs and jobs from their files, logs and schedulers, and what
+changed since the last poll.
+
+Files are read only if their size or time changed. Each scheduler gets one query for all jobs, every
+30 s, or after 15 s if the files show a new start, and none for jobs that have ended.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpctrain.errors import SchedulerError
+from hpctrain.jobs import requested, schedulers
+from hpctrain.jobs.requested import RanWith
+from hpctrain.jobs.targets import Target
+from hpctrain.logs import files, text
+from hpctrain.logs.files import LogFile
+from hpctrain.logs.read import Growing
+from hpctrain.report import idle, live, queue
+from hpctrain.report.characters import Line
+from hpctrain.report.idle import Idle
+from hpctrain.report.live import View
+from hpctrain.runs import job_state, launch, layout, progress, store
+from hpctrain.runs.job_state import JobState
+from hpctrain.runs.progress import Lines, Progress
+from hpctrain.runs.store import Attempt, Run
+from hpctrain.slurm import job_ids
+from hpctrain.slurm.base import ASK_EVERY_S, Scheduler
+from hpctrain.slurm.notations import array as arrays
+from hpctrain.slurm.notations import states
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.slurm.pending import QueuePlace
+from hpctrain.util.text import clock, duration, is_number, number
+
+# -- schedulers ------------------------------------------------------------------------------------
+
+#: Seconds between two queries to Slurm.
+_ASK_S = 30.0
+
+
+class StatusPoller:
+    """The newest records of jobs.
+
+    Args:
+        clock: monotonic, in seconds.
+
+    Attributes:
+        records: by job id; pending tasks share one, as Slurm shows them (`123_[4-9]`).
+        taken: time of each record, in seconds since the epoch.
+        unreachable: why Slurm did not answer the last query, or None.
+        asked: number of queries to Slurm.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.records: dict[str, JobRecord] = {}
+        self.taken: dict[str, float] = {}
+        self.unreachable: SchedulerError | None = None
+        self.asked = 0
+        self._clock, self._last, self._pause = clock, float("-inf"), _ASK_S
+        self._question: tuple[list[str], Future[list[JobRecord]]] | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a query to Slurm is pending."""
+        return self._question is not None
+
+    def ask(self, jobs: Iterable[str], *, patience: float | None = None) -> None:
+        """Query these jobs if it is time; local ones always.
+
+        Args:
+            jobs: their ids.
+            patience: seconds to wait for Slurm's answer; a late one is read in a later call. None
+                waits until it arrives.
+        """
+        open_ = [job for job in dict.fromkeys(jobs) if not self.has_ended(job)]
+        for scheduler in schedulers.available() if open_ else ():
+            mine = [job for job in open_ if schedulers.owner(job).name == scheduler.name]
+            if scheduler.name == "local" and mine:
+                self._keep(_status(scheduler, mine), mine)
+            elif mine and self._question is None and self._clock() >= self._last + self._pause:
+                self.asked += 1
+                answer = schedulers.in_background(partial(_status, scheduler, mine))
+                self._question = mine, answer
+        if self._question is not None and futures.wait([self._question[1]], patience).done:
+            asked, question = self._question
+            self._question, self.unreachable = None, None
+            self._last, self._pause = self._clock(), _ASK_S
+            try:
+                self._keep(question.result(), asked)
+            except SchedulerError as error:  # e.g. slurmctld restarts: the run continues
+                self.unreachable = error
+
+    def soon(self) -> None:
+        """Query after the minimum interval: the files show a change."""
+        self._pause = ASK_EVERY_S
+
+    def _keep(self, found: list[JobRecord], jobs: list[str]) -> None:
+        arrays_asked = {job.partition("_")[0] for job in jobs if "_" in job}
+        for job in [job for job in self.records if "[" in job]:
+            if job.partition("_")[0] in arrays_asked:
+                del self.records[job]  # pending tasks become fewer
+        for record in found:
+            if arrays_asked and record.job_id.partition("_")[0] not in arrays_asked | set(jobs):
+                continue  # the answer covers all jobs
+            if self.records.get(record.job_id) != record:  # a shared record may be older
+                self.taken[record.job_id] = time.time()
+            self.records[record.job_id] = record
+
+    def record(self, job: str) -> JobRecord | None:
+        """Return the record of a job, or of a task among pending ones; None if unknown."""
+        array, _, task = job.partition("_")
+        if job in self.records or not is_number(task):
+            return self.records.get(job)
+        for each, record in self.records.items():
+            waiting = each.partition("_")[2].strip("[]")
+            if each.startswith(f"{array}_[") and arrays.contains(waiting, int(task)):
+                return record
+        return None
+
+    def has_ended(self, job: str) -> bool:
+        """Whether a job's state is final; for an array, that of all tasks."""
+        record = self.records.get(job)
+        return record is not None and record.is_final and "[" not in job
+
+
+def _status(scheduler: Scheduler, jobs: list[str]) -> list[JobRecord]:
+    """Return the records of jobs; only a query for all jobs includes the tasks of arrays."""
+    asked = None if any("_" in job for job in jobs) else jobs
+    return scheduler.status(asked, max_age_s=ASK_EVERY_S)
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+#: Only the end is read of a log that is new, or has grown by more at once.
+_END_BYTES = 1 << 18
+_MOST_LOGS, _MOST_WARNINGS, _SHOWN_WARNINGS = 12, 50, 6
+_WARNING = re.compile(
+    r"\b(?:warning|error|critical|fatal|killed|aborted|oom[-_ ]kill|out of"
+    r" memory|[A-Za-z]+(?:Error|Exception|Warning))\b",
+    re.IGNORECASE,
+)
+_NO_WARNING = re.compile(
+    r"\b(?:0|no) (?:errors?|warnings?)\b|\bTraceback\b|^\s*(?:File |warnings\.warn|raise )"
+    # C++ frames, and what torchrun's second agent writes at the end of every healthy job
+    r"|^\s*frame #\d+: |has failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r"[0-9]+")
+#: The job script's first line of each attempt (templates/job.sh).
+_BEGINS = re.compile(rb"^hpctrain: attempt \S+ of the run \S+ begins ")
+#: Maximum number of queried jobs of a run with many restarts.
+_ASKED = 8
+#: Seconds after which a job script should have created its run's directory.
+_BEGUN_S = 60.0
+_QUIET_S, _QUIET_INTERVALS = 120.0, 5.0
+_OUTCOMES = ("completed", "failed", "stopped")
+
+#: From a run, its ETA, its elapsed time and now: whether it ends before its limit, and a text.
+Verdict = Callable[["WatchedRun", float, float | None, float], tuple[bool | None, str]]
+
+
+@dataclass(slots=True)
+class WatchedRun:
+    """One run or job, from its files and its scheduler.
+
+    Attributes:
+        runs: the directory of all runs.
+        run_id: the run, or None for a job that is not an hpctrain run.
+        poller: of the schedulers.
+        verdict: whether the training ends before its time limit.
+        planned: a run that has no directory yet.
+        jobs: its newest job ids, oldest first.
+        run: read from its directory; None until that exists.
+        ran_with: the settings it was launched with.
+        warnings: from the log of the newest attempt, newest last; the key is the line without its
+            numbers.
+        heard: local time at which something new was read.
+    """
+
+    runs: Path
+    run_id: str | None
+    poller: StatusPoller
+    verdict: Verdict
+    planned: Run | None = None
+    jobs: tuple[str, ...] = ()
+    run: Run | None = None
+    ran_with: RanWith = field(default_factory=RanWith)
+    progress: Progress = field(default_factory=Progress)
+    warnings: dict[str, str] = field(default_factory=dict)
+    wasted: tuple[Idle, ...] = ()
+    heard: float | None = None
+    _stamps: dict[str, Any] = field(default_factory=dict)
+    _logs: dict[Path, Growing] = field(default_factory=dict)
+    _logs_of: tuple[str | None, int] | None = None
+    _lines: Lines = field(default_factory=Lines)
+
+    # -- its files
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run's directory."""
+        return None if self.run_id is None else self.runs / self.run_id
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest start."""
+        return self.run.last if self.run is not None else None
+
+    def look(self) -> None:
+        """Read the files that have changed."""
+        changed = self.run_dir is not None and self._has_changed(self.run_dir)
+        if changed and self.run_id is not None:
+            self.run = store.read_run(self.runs, self.run_id)
+            run = self.run or self.planned or Run(id=self.run_id, tag=self.run_id)
+            self.jobs = launch.every_job(self.runs, run)[-_ASKED:]
+            self.ran_with = requested.ran_with(run, self.runs)
+        self._find_logs()
+        new = [lines for log in self._logs.values() if (lines := log.lines())]
+        for lines in new:
+            self._take_lines(lines)
+        if changed or new:
+            self._measure()
+            self.heard = time.time()
+
+    def _has_changed(self, run_dir: Path) -> bool:
+        tag = self.run.tag if self.run is not None else run_dir.name
+        places = [run_dir, run_dir / "attempts", run_dir / "checkpoints"]
+        places.append(self.runs / layout.LAUNCHES / tag / "submissions")
+        if self.attempt is not None:
+            places.append(run_dir / "attempts" / self.attempt.name)
+        before, self._stamps = self._stamps, progress.watched(run_dir)
+        self._stamps |= {str(place): progress.stamp(place) for place in places}
+        return self._stamps != before
+
+    def _find_logs(self) -> None:
+        job = self.job
+        key = (job, len(self.run.attempts) if self.run is not None else 0)
+        if self._logs_of == key and self._logs:
+            return
+        found: Sequence[LogFile] = ()
+        if self.run_dir is not None and self.run is not None:
+            of_run = files.of_run(self.run_dir)
+            own = [file for file in of_run if not file.copy]
+            found = ([file for file in own if file.job in (None, job)] or own)[-_MOST_LOGS:]
+        elif job is not None and "[" not in job:
+            logs = schedulers.owner(job).logs(job)
+            found = () if logs is None else files.of_job(logs.output, logs.error, job=job)
+        self._logs = {
+            file.path: self._logs.get(file.path) or Growing(file.path, newest_bytes=_END_BYTES)
+            for file in found
+            if file.path.suffix != ".gz"
+        }
+        self._logs_of = key
+
+    def _take_lines(self, lines: list[bytes]) -> None:
+        for raw in lines:
+            self._lines.add(raw.decode("utf-8", "replace"))
+            if _BEGINS.match(raw):
+                self.warnings.clear()  # those of an earlier attempt
+            if _WARNING.search(raw.decode("latin-1")):
+                line = text.label(text.clean(raw)).rest.strip()
+                if line and not _NO_WARNING.search(line) and not text.progress_bar(line):
+                    key = _NUMBERS.sub("0", line)
+                    self.warnings.pop(key, None)
+                    self.warnings[key] = line
+        for key in list(self.warnings)[:-_MOST_WARNINGS]:
+            del self.warnings[key]
+
+    def _measure(self) -> None:
+        """Take values from the files, else from the log."""
+        read = Progress()
+        if self.run_dir is not None:
+            read = progress.read(self.run_dir, end_bytes=_END_BYTES)
+        logged = self._lines.progress()
+        samples = read if read.samples else logged
+        read = logged if read.step is None else read
+        read = replace(read, samples=samples.samples, recent=samples.recent)
+        self.progress = replace(read, max_steps=read.max_steps or logged.max_steps)
+        config = self.ran_with.config or {}
+        knows_gpus = any(sample.gpu_uuid for sample in read.samples)
+        self.wasted = idle.judge(
+            read.recent,
+            gpus_per_node=(
+                (config.get("resources") or {}).get("gpus_per_node") if knows_gpus else None
+            ),
+            data_wait=read.data_wait,
+            config=config,
+            run=self.run_id,
+            asked=self.ran_with.asked,
+        )
+
+    # -- its jobs
+
+    @property
+    def record(self) -> JobRecord | None:
+        """The record of the running job, else of the first pending one, else of the last that
+        ended.
+        """
+        known = [each for job in self.jobs if (each := self.poller.record(job)) is not None]
+        active = [each for each in known if each.state in states.ACTIVE]
+        waiting = [each for each in known if not each.is_final]
+        return next(iter((*active, *waiting, *known[-1:])), None)
+
+    @property
+    def job(self) -> str | None:
+        """The id of the current job; for an array task, its own."""
+        record = self.record
+        if record is None:
+            return self.jobs[-1] if self.jobs else None
+        mine = (job for job in self.jobs if self.poller.record(job) is record)
+        return next(mine, record.job_id)
+
+    @property
+    def state(self) -> str | None:
+        """Slurm's state."""
+        return self.record.state if self.record is not None else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen without action: no known job is pending or running."""
+        records = [self.poller.record(job) for job in self.jobs]
+        known = [record for record in records if record is not None]
+        over = self.run_dir is not None and (self.run_dir / "over").exists()
+        if any(each.state in states.ACTIVE or not (each.is_final or over) for each in known):
+            return False
+        # Without the scheduler's answer this is undecided, unless the script has recorded its end.
+        unanswered = self.poller.unreachable is not None or self.poller.is_asking
+        is_open = unanswered and len(known) < len(records)
+        return not is_open or (self.attempt is not None and self.attempt.outcome in _OUTCOMES)
+
+    @property
+    def code(self) -> int:
+        """The exit code of the job; 3 if unknown."""
+        record, last = self.record, self.attempt
+        if record is not None and record.is_final:
+            return record.exit_status
+        codes = () if last is None else (last.status, last.exit_code)
+        return next((code for code in codes if code is not None), 3)
+
+
+# -- the view --------------------------------------------------------------------------------------
+
+
+def view(watched: WatchedRun, now: float) -> View:
+    """Return the current state for display."""
+    record, known, ended = watched.record, watched.progress, watched.ended
+    runs = watched.state in states.ACTIVE
+    elapsed, job = None, ""
+    if record is not None and record.elapsed_s is not None:
+        taken = watched.poller.taken.get(record.job_id, now)
+        elapsed = record.elapsed_s + (max(0.0, now - taken) if runs else 0.0)
+    if watched.job is not None:
+        local = record is not None and record.scheduler == "local"
+        job = f"job {watched.job} {'on this machine' if local else 'on Slurm'}"
+    state = _state_of(watched, record, now)
+    waits = state.level == "wait"
+    eta = known.eta_at(now) if runs else None
+    fits, verdict = watched.verdict(watched, eta, elapsed, now) if eta is not None else (None, "")
+    if waits:  # rates and GPUs of the previous job no longer apply
+        known = replace(known, tokens_per_s=None, mfu=None, data_wait=None, step_s=None, samples=())
+    saved = ""
+    if known.saved_step is not None:
+        ago = "" if known.saved_at is None else f", {duration(max(0.0, now - known.saved_at))} ago"
+        saved = f"saved checkpoint-{known.saved_step}{ago}"
+    silent = 0.0 if watched.heard is None else now - watched.heard
+    quiet = silent > max(_QUIET_S, _QUIET_INTERVALS * (known.interval_s or 0.0))
+    return View(
+        title=watched.run_id or (record.name if record is not None else None) or watched.job or "",
+        job=job,
+        state=_words(watched, record, state, elapsed),
+        level=state.level,
+        elapsed_s=elapsed,
+        limit_s=record.time_limit_s if record is not None else None,
+        progress=known,
+        eta_s=eta,
+        fits=fits,
+        verdict=verdict,
+        quiet=f"nothing new for {duration(silent)}" if runs and quiet else "",
+        saved=saved,
+        idle=watched.wasted if runs else (),
+        warnings=() if waits else tuple(watched.warnings.values())[-_SHOWN_WARNINGS:],
+        notes=tuple(notes(watched, elapsed)),
+        next=tuple(_next_steps(watched, saved=state.saved)) if ended else (),
+        # A pending job has nothing that changes each second: avoid redrawing.
+        clock=time.strftime("%H:%M:%S" if runs else "%H:%M", time.localtime(now)),
+    )
+
+
+def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> JobState:
+    """Return the state of the current job; without a scheduler record, that of the run's files."""
+    if record is not None:
+        others = ((each, watched.poller.record(each)) for each in watched.jobs)
+        open_ = [each for each, other in others if other is not None and not other.is_final]
+        place = QueuePlace(expected=queue.expected_start(record))
+        shown = replace(record, job_id=watched.job or record.job_id)
+        return queue.state_of(shown, watched.run, place=place, now=now, live=open_)
+    if watched.attempt is not None and watched.attempt.outcome in _OUTCOMES:
+        return job_state.of_job(None, watched.attempt)
+    words = f"unknown: the scheduler does not know job {watched.job} any more"
+    if watched.poller.unreachable is not None:
+        words = "unknown: Slurm does not answer"
+    elif watched.poller.is_asking:
+        words = "unknown yet: Slurm is being asked"
+    elif not watched.jobs:
+        words = "not submitted yet, or no job of it is known"
+    elif elsewhere := job_ids.elsewhere(watched.job or ""):
+        words = f"unknown: {elsewhere}"
+    return JobState(states.UNKNOWN, words, "", "")
+
+
+def _words(
+    watched: WatchedRun, record: JobRecord | None, state: JobState, elapsed: float | None
+) -> str:
+    if record is None or state.level == "wait":
+        return state.words
+    if state.level != "run":
+        after = f" after {clock(elapsed)}" if elapsed is not None and record.is_final else ""
+        return state.head + after + state.tail
+    words = state.words
+    if elapsed is not None:
+        limit = f" of {clock(record.time_limit_s)}" if record.time_limit_s else ""
+        words += f" for {clock(elapsed)}{limit}"
+    words += f" on {record.nodes} nodes" if (record.nodes or 0) > 1 else ""
+    starts = len(watched.run.attempts) if watched.run is not None else 0
+    words += f", start {starts}" if starts > 1 else ""
+    last, known = watched.attempt, watched.progress
+    is_earlier = last is not None and known.attempt not in (None, last.name)
+    return words + "; no step is logged yet" * (not known.step or is_earlier)
+
+
+def notes(watched: WatchedRun, elapsed: float | None) -> Iterable[str]:
+    """Yield reasons for missing information: Slurm does not answer, or the run has no directory
+    though its job has been running for a while.
+    """
+    poller, unreachable = watched.poller, watched.poller.unreachable
+    if unreachable is not None and not all(map(poller.has_ended, watched.jobs)):
+        details = unreachable.details
+        said = details[-1].strip() if details else unreachable.what
+        yield f"Slurm does not answer ({said}); asking again"
+    is_there = watched.run_dir is None or watched.run is not None
+    if not is_there and watched.state in states.ACTIVE and (elapsed or 0.0) >= _BEGUN_S:
+        yield f"{watched.run_dir} does not exist: moved, or deleted? The training writes its steps there"
+
+
+def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
+    """Yield the commands to type after the end; a run that saved and stopped needs no
+    explanation.
+    """
+    word = shlex.quote(watched.run_id or watched.job or "")
+    bad = watched.code != 0
+    if bad and not saved:
+        yield f"hpctrain explain {word}"
+    if watched.run_id is not None:
+        yield f"hpctrain report {word}"
+        if bad:
+            yield f"hpctrain resubmit {word}"
+    elif not bad:
+        yield f"hpctrain logs {word}"
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+STEP_S = 15.0
+"""Minimum seconds between two lines of steps."""
+_OLD_WARNINGS = 3
+_MEASURED = [
+    "step",
+    "max_steps",
+    "epoch",
+    "loss",
+    "eval_loss",
+    "tokens_per_s",
+    "mfu",
+    "data_wait",
+    "step_s",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One event: state, step, saved, warning, idle, note or end."""
+
+    kind: str
+    text: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class ChangeLog:
+    """What was already printed for one run, so that only news is printed."""
+
+    def __init__(self, watched: WatchedRun) -> None:
+        self._watched = watched
+        self._last: dict[str, Any] = {}
+        self._told: set[Any] | None = None
+        self._step_at = float("-inf")
+
+    def changes(self, view: View, now: float) -> Iterable[WatchEvent]:
+        """Yield news; steps at most every 15 s."""
+        watched = self._watched
+        if self._told is None:  # older log lines: only the last ones
+            self._told = set(list(watched.warnings)[:-_OLD_WARNINGS])
+        yield from self._state(view)
+        yield from self._steps(view, now)
+        saved = watched.progress.saved_step
+        if self._is_new("saved", saved) and saved is not None:
+            yield WatchEvent("saved", f"saved checkpoint-{saved}", {"step": saved})
+        for key, line in watched.warnings.items():
+            if key not in self._told and view.level != "wait":
+                yield WatchEvent("warning", line)
+        for waste in view.idle:
+            if (waste.id, waste.node, waste.rank) not in self._told:
+                words = f"{waste.what}; {waste.cause}; fix: {waste.fix}"
+                yield WatchEvent("idle", words, asdict(waste))
+        self._told |= {*watched.warnings, *((each.id, each.node, each.rank) for each in view.idle)}
+        if self._is_new("notes", view.notes):
+            yield from (WatchEvent("note", note) for note in view.notes)
+        if self._is_new("ended", watched.ended) and watched.ended:
+            values = {"exit_code": watched.code, "next": list(view.next)}
+            yield WatchEvent("end", view.state, values)
+
+    def _is_new(self, kind: str, value: Any) -> bool:
+        before = self._last.get(kind)
+        self._last[kind] = value
+        return bool(value != before)
+
+    def _state(self, view: View) -> Iterable[WatchEvent]:
+        watched, record = self._watched, self._watched.record
+        starts = max(1, len(watched.run.attempts) if watched.run is not None else 0)
+        reason, start = (record.reason, record.start) if record is not None else (None, None)
+        words = view.state if record is None else ""
+        is_new = self._is_new("state", (watched.job, starts, watched.state, reason, words))
+        if is_new and not watched.ended:  # the end is printed once
+            told = f"{view.job}: {view.state}" if view.job else view.state
+            values = {"state": watched.state, "reason": reason, "start": start}
+            yield WatchEvent("state", told, values)
+
+    def _steps(self, view: View, now: float) -> Iterable[WatchEvent]:
+        known = self._watched.progress
+        turned = view.fits is not None and view.fits != self._last.get("fits")
+        is_due = now - self._step_at >= STEP_S or self._watched.ended or turned
+        if known.step is None or not is_due or not self._is_new("step", known.step):
+            return
+        self._step_at = now
+        self._last["fits"] = view.fits if view.fits is not None else self._last.get("fits")
+        of = f" of {known.max_steps}" if known.max_steps else ""
+        parts = [f"step {known.step}{of}" if known.step else "the training has started"]
+        parts += [f"loss {number(known.loss)}"] if known.loss is not None else []
+        parts += [f"{known.tokens_per_s:.0f} tokens/s"] if known.tokens_per_s is not None else []
+        left = "" if view.eta_s is None else f"done in about {duration(view.eta_s)}"
+        parts.append((view.verdict if turned else "") or left)
+        values = {
+            **{name: getattr(known, name) for name in _MEASURED},
+            "worst": queue.worst_rank(known.worst, "node"),
+            "eta_s": view.eta_s,
+            "elapsed_s": view.elapsed_s,
+            "time_limit_s": view.limit_s,
+            "fits": view.fits,
+        }
+        yield WatchEvent("step", ", ".join(filter(None, parts)), values)
+
+
+# -- the session -----------------------------------------------------------------------------------
+
+
+class WatchSession:
+    """Watched runs and jobs, with one shared poller.
+
+    Args:
+        targets: runs, and jobs; an array that is not an hpctrain run has a row for each task.
+        runs_dir: of all runs.
+        verdict: whether a training ends before its time limit, and a text.
+    """
+
+    def __init__(self, targets: Iterable[Target], runs_dir: Path, verdict: Verdict) -> None:
+        self.poller = StatusPoller(time.monotonic)
+        self.watched: list[WatchedRun] = []
+        for target in targets:
+            run_id = target.run.id if target.run is not None else None
+            found: list[tuple[str, ...]] = [()]
+            if target.job is not None:
+                found = [(job,) for job in arrays.task_ids(target.job) or [target.job]]
+            self.watched += [
+                WatchedRun(runs_dir, run_id, self.poller, verdict, planned=target.run, jobs=jobs)
+                for jobs in found
+            ]
+
+    def look(self, patience: float | None = None) -> None:
+        """Read the files, and query the schedulers if it is time; wait `patience` seconds for
+        Slurm's answer, or until it arrives.
+        """
+        for each in self.watched:
+            before = each.attempt, each.jobs
+            each.look()
+            if before[1] and (each.attempt, each.jobs) != before:
+                self.poller.soon()
+        self.poller.ask([job for each in self.watched for job in each.jobs], patience=patience)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have ended."""
+        return all(each.ended for each in self.watched)
+
+    @property
+    def code(self) -> int:
+        """The worst exit code."""
+        return max((each.code for each in self.watched if each.ended), default=0)
+
+    def frame(self, width: int, height: int) -> list[Line]:
+        """Return the lines to display now."""
+        now = time.time()
+        views = [view(each, now) for each in self.watched]
+        if len(views) == 1:
+            return live.frame(views[0], width, height)
+        tags = {each.run.tag for each in self.watched if each.run is not None}
+        title = tags.pop() if len(tags) == 1 else f"{len(views)} runs"
+        return live.frame_of_many(views, title, width, height)

@@ -1,1 +1,0 @@
-"""Where jobs run: one protocol, two implementations (Slurm and this machine), and the pure parsers they share."""

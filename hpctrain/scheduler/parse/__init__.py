@@ -1,1 +1,0 @@
-"""Slurm's own notations as pure functions: text in, values out. No clock, no environment, no files, no processes."""

@@ -1,0 +1,503 @@
+"""The Slurm implementation of the protocol: argv lists, time limits, a clean environment, and text
+output for the pure parsers.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hpctrain.errors import HpctrainError, SchedulerError
+from hpctrain.slurm import accounts as slurm_accounts
+from hpctrain.slurm import batch_script, job_ids, ledger, query_cache
+from hpctrain.slurm.base import LogFiles, is_unreachable, quoted, refusal
+from hpctrain.slurm.job_ids import JobId
+from hpctrain.slurm.ledger import Submission
+from hpctrain.slurm.notations import directives, log_pattern, records, states
+from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.util import process, shell, stored
+
+#: Seconds to wait for one answer from Slurm. slurmctld itself gives up after MessageTimeout, 10 s
+#: by default, and clients try again.
+TIMEOUT_S = 60.0
+#: Seconds before each search for a job whose sbatch did not answer.
+_PAUSES_S = (0.0, 5.0, 15.0)
+#: Seconds after which no further search is started.
+_LOOKS_S = 60.0
+#: Limit on ended jobs and arrays looked up with scontrol for a listing.
+_MOST_SCONTROL = 4
+#: sbatch's messages if the request was sent and no answer came back: the job may exist.
+_NO_ANSWER = re.compile(
+    r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed"
+    r" out|reset)",
+    re.IGNORECASE,
+)
+
+
+class SlurmScheduler:
+    """The cluster of the sbatch on PATH.
+
+    Args:
+        timeout: seconds for each query.
+        sleep: waits between searches for a job that may have been submitted.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self, *, timeout: float | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.timeout = (
+            timeout
+            if timeout is not None
+            else process.time_limit(os.environ.get("HPCTRAIN_SLURM_TIMEOUT", ""), TIMEOUT_S)
+        )
+        self._sleep = sleep
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether sbatch is on PATH."""
+        return shutil.which("sbatch") is not None
+
+    def submit(
+        self,
+        script: Path,
+        *,
+        resend: bool = False,
+        arguments: Sequence[str] = (),
+        dependency: str | None = None,
+        array: str | None = None,
+        shown: Path | None = None,
+        draft: Submission | None = None,
+        folder: Path | None = None,
+    ) -> Submission:
+        """Submit `script` with sbatch and return the submission with its job id.
+
+        `resend` discards earlier submissions of the same script that sbatch did not answer and for
+        which no job was found.
+
+        Raises:
+            UsageError: it is not a batch script.
+            HpctrainError: Slurm rejected it.
+            SchedulerError: sbatch did not answer, now or in an earlier call, and no job has the
+                comment.
+        """
+        text, found = batch_script.read(script)
+        values = directives.last_values(found)
+        self.refuse_unanswered(text, resend=resend)
+        sent = replace(
+            draft or Submission(),
+            token=uuid.uuid4().hex[:16],
+            digest=ledger.digest(text),
+            directory=str(Path.cwd()),
+            at=time.time(),
+            cluster=job_ids.this_cluster(),
+            name=values.get("job-name"),
+            output=_absolute(values.get("output"), values),
+            error=_absolute(values.get("error"), values),
+            array=array or values.get("array"),
+            dependency=dependency,
+            arguments=tuple(arguments),
+        )
+        argv = _argv(script, sent, values, array)
+        pointer = ledger.record(replace(sent, argv=argv), folder)
+        query_cache.invalidate()
+        try:
+            done = process.run(argv, timeout=self.timeout)
+        except process.NoAnswerError as error:
+            return self._look_for(pointer, error.details)
+        except SchedulerError:
+            ledger.forget(pointer.token)
+            raise
+        named = records.parse_submission(done.stdout)
+        if done.returncode != 0:
+            # The job may exist: sbatch was killed, or failed after it had printed a job id.
+            if done.returncode < 0 or named is not None or _NO_ANSWER.search(done.stderr):
+                return self._look_for(pointer, quoted(done))
+            ledger.forget(pointer.token)
+            raise refusal(done, str(shown or script))
+        if named is None:
+            return self._look_for(pointer, quoted(done))
+        job_id, cluster = named
+        query_cache.invalidate()
+        sent = ledger.found(pointer, job_id, cluster)
+        notes = [line for line in done.stderr.splitlines() if line.strip()]
+        dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
+        if dropped:
+            notes.append(
+                f"not passed on, because they would override the script: {', '.join(dropped)}"
+            )
+        return replace(sent, notes=tuple(notes))
+
+    def dry_run(
+        self,
+        script: Path,
+        values: Mapping[str, str | None],
+        *,
+        arguments: Sequence[str] = (),
+        dependencies: Sequence[tuple[str, str]] = (),
+        links: int = 0,
+    ) -> list[str]:
+        """Return the commands that would be run, with placeholders for unknown ids."""
+        sent = Submission(token="TOKEN", arguments=tuple(arguments))  # noqa: S106 - a placeholder
+        after = ",".join(f"{kind}:JOB_OF_{parent}" for parent, kind in dependencies)
+        first, link = (
+            shell.join(_argv(script, replace(sent, dependency=dependency), values))
+            for dependency in (after or None, "afterany:JOB_BEFORE")
+        )
+        return [first, f"{link}  # {links} x"] if links else [first]
+
+    def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
+        """Return the output of `sbatch --test-only`, with the estimated start, and no notes.
+
+        Raises:
+            HpctrainError: Slurm would reject the script.
+        """
+        done = process.run(["sbatch", "--test-only", str(script)], timeout=self.timeout)
+        if done.returncode != 0:
+            raise refusal(done, str(script))
+        return (done.stderr + done.stdout).strip(), ()
+
+    def status(
+        self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0
+    ) -> list[JobRecord]:
+        """Return the records of these jobs, or of all the user's jobs in the queue or ended within
+        a day.
+
+        One squeue for all; sacct (scontrol without accounting) only for jobs that squeue no longer
+        shows and for exit codes.
+        """
+        known = {record.job_id: record for record in self._queue(max_age_s)}
+        ended = [
+            job_id for job_id in job_ids or known if job_id not in known or known[job_id].is_final
+        ]
+        if job_ids is None or ended:
+            said = query_cache.ask_once(
+                "recent" if job_ids is None else "ended",
+                lambda: [asdict(each) for each in self._ended(job_ids and ended, known)],
+                max_age_s=max_age_s,
+                about=() if job_ids is None else ended,
+            )
+            for record in _records(said):
+                shown = known.get(record.job_id)
+                # An answer older than the queue's may be outdated.
+                if shown is None or (shown.is_final and record.is_final):
+                    known[record.job_id] = _filled(record, shown)
+        if job_ids is None:
+            known.update({record.job_id: record for record in self._unanswered(known)})
+            job_ids = list(known)
+        return sorted((known[job] for job in set(job_ids) if job in known), key=_in_order)
+
+    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobUsage]:
+        """Return the allocations and usage of these jobs: one sacct for all, with their steps;
+        slurmctld's records if sacct does not answer.
+
+        Raises:
+            SchedulerError: neither answers.
+        """
+        asked = list(dict.fromkeys(job_ids))
+        answer = query_cache.ask_once(
+            "accounts",
+            lambda: [each.to_json() for each in slurm_accounts.ask(asked, timeout=self.timeout)],
+            max_age_s=max_age_s,
+            about=asked,
+        )
+        return [each for row in answer if (each := stored.made(JobUsage, row)) is not None]
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel these jobs.
+
+        A scancel that timed out may have reached Slurm. Cancelling twice is harmless, so it is sent
+        again for the jobs that remain.
+
+        Raises:
+            HpctrainError: scancel was rejected.
+            SchedulerError: no answer; it is unknown whether the jobs were cancelled.
+        """
+        left, begun = list(job_ids), time.monotonic()
+        for pause in (*_PAUSES_S, None):
+            try:
+                done = process.run(["scancel", *left], timeout=self.timeout)
+                said, is_answer = (
+                    quoted(done),
+                    not is_unreachable(done.stderr),
+                )
+                if done.returncode == 0:
+                    return
+            except process.NoAnswerError as error:
+                said, is_answer = error.details, False
+            finally:
+                query_cache.invalidate()
+            try:
+                left = self._open(left)
+            except SchedulerError:
+                is_answer = False
+            if not left:
+                return
+            if is_answer:
+                raise HpctrainError(
+                    f"Slurm did not cancel {', '.join(left)}", details=said, fix="hpctrain ps"
+                )
+            if pause is None or time.monotonic() - begun > _LOOKS_S:
+                break
+            self._sleep(pause)
+        raise SchedulerError(
+            f"Slurm does not answer, and whether {', '.join(left)} was cancelled is unknown",
+            details=said,
+            fix=shell.join(("hpctrain", "cancel", *left)),
+        )
+
+    def _open(self, job_ids: Sequence[str]) -> list[str]:
+        """Return those of these jobs, arrays and task ranges that are neither ended nor completing.
+
+        Raises:
+            SchedulerError: Slurm does not answer.
+        """
+        queue = self._queue()
+        # This squeue shows only the user's own jobs; look up the others by id.
+        others = [job for job in job_ids if not any(_is_of(each.job_id, job) for each in queue)]
+        shown = [*queue, *(self.status(others) if others else ())]
+        left = [each.job_id for each in shown if not each.is_final and each.state != "COMPLETING"]
+        return [job for job in job_ids if any(_is_of(each, job) for each in left)]
+
+    def logs(self, job_id: str) -> LogFiles | None:
+        """Return the job's log files: from the record of its submission, else from Slurm while it
+        still has the job; None if neither has them.
+
+        Raises:
+            SchedulerError: nothing is recorded, and slurmctld does not answer.
+        """
+        array, _, task = job_id.partition("_")
+        pointer = ledger.of_jobs({array: None}).get(array)
+        sent = pointer.submission() if pointer is not None else None
+        recorded = None if sent is None else _recorded_logs(sent, job_id, array, task)
+        if recorded is not None:
+            return recorded
+        trouble = query_cache.recent_controller_failure()
+        if trouble is not None:
+            raise trouble
+        return self._logs_of_slurm(job_id)
+
+    def _logs_of_slurm(self, job_id: str) -> LogFiles | None:
+        done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
+        for fields in records.parse_scontrol_jobs(done.stdout) if done.returncode == 0 else []:
+            if output := fields.get("StdOut"):
+                return LogFiles(Path(output), Path(fields.get("StdErr") or output))
+        return None
+
+    def _unanswered(self, known: dict[str, JobRecord]) -> list[JobRecord]:
+        """Return a record for each submission that sbatch did not answer and that matches no job in
+        `known`.
+        """
+        missing = []
+        for pointer in ledger.pointers():
+            if pointer.job_id is not None:
+                continue
+            job = next((each for each in known.values() if pointer.is_of(each.comment)), None)
+            if job is not None:
+                ledger.found(pointer, _submitted(job), late=True)
+            elif (
+                time.time() - pointer.at < 86_400
+            ):  # not listed later, but still open: only a submission clears it
+                sent = pointer.submission()
+                reason = f"sbatch did not answer; no job with the comment {pointer.comment} so far"
+                missing.append(
+                    JobRecord(
+                        job_id=f"?{pointer.token}",
+                        scheduler="slurm",
+                        state=states.UNKNOWN,
+                        name=sent.name if sent is not None else None,
+                        reason=reason,
+                    )
+                )
+        return missing
+
+    def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
+
+        def ask() -> query_cache.Answer:
+            silent = query_cache.recent_controller_failure() if max_age_s else None
+            if silent is not None:
+                raise silent
+            return [asdict(record) for record in self._squeue()]
+
+        return _records(query_cache.ask_once("queue", ask, max_age_s=max_age_s))
+
+    def _squeue(self) -> list[JobRecord]:
+        argv = ["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT]
+        try:
+            # 0: the full task list of an array, which squeue(1) truncates at 64 bytes by default.
+            done = process.run(
+                argv,
+                timeout=self.timeout,
+                environment={**process.clean(os.environ), "SLURM_BITSTR_LEN": "0"},
+            )
+            if done.returncode != 0:
+                raise SchedulerError("Slurm did not answer", details=quoted(done), fix="sinfo")
+        except SchedulerError as error:
+            query_cache.record_controller_failure(error)
+            raise
+        return records.parse_squeue(done.stdout)
+
+    def _accounting(self, *which: str) -> list[JobRecord]:
+        """Return sacct's records of these jobs; none if accounting is off or does not answer, so
+        that slurmctld's are still shown.
+        """
+        words = ("-o", ",".join(records.SACCT_FIELDS), *which)
+        return records.parse_sacct(slurm_accounts.sacct(words, timeout=self.timeout)[0])
+
+    def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> list[JobRecord]:
+        """Return accounting's records of ended jobs; slurmctld's if accounting does not answer or
+        is late.
+        """
+        which = (
+            ["-j", ",".join(job_ids)] if job_ids else ["-S", "now-1days", "-u", getpass.getuser()]
+        )
+        # Accounting is seconds late: squeue's state is newer where sacct still reports the job as
+        # running.
+        found = {
+            record.job_id: records.without_a_job(record, queue)
+            for record in self._accounting(*which)
+            if record.job_id not in queue or (queue[record.job_id].is_final and record.is_final)
+        }
+        asked = job_ids or [job_id for job_id, record in queue.items() if record.is_final]
+        missing = [job_id for job_id in asked if job_id not in found]
+        # One query per array, not per task, and only a few; the other jobs keep squeue's state.
+        numbers = list(dict.fromkeys(job_id.partition("_")[0] for job_id in missing))
+        for number in numbers[:_MOST_SCONTROL]:
+            argv = ["scontrol", "show", "job", "-d", "-o", number]
+            shown = process.run(argv, timeout=self.timeout)
+            each = map(records.from_scontrol, records.parse_scontrol_jobs(shown.stdout))
+            found.update({record.job_id: record for record in each if record.job_id in missing})
+        return list(found.values())
+
+    def _find(self, pointer: ledger.Pointer) -> JobRecord | None:
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(pointer.at - 60))
+        candidates = [*self._queue(), *self._accounting("-X", "-S", since, "-u", getpass.getuser())]
+        return next((record for record in candidates if pointer.is_of(record.comment)), None)
+
+    def _look_for(self, pointer: ledger.Pointer, said: tuple[str, ...]) -> Submission:
+        begun = time.monotonic()
+        for look, pause in enumerate(_PAUSES_S):
+            if look and time.monotonic() - begun > _LOOKS_S:
+                break  # squeue does not answer either: report that now
+            self._sleep(pause)
+            try:
+                record = self._find(pointer)
+            except SchedulerError:
+                continue
+            if record is not None:
+                return replace(
+                    ledger.found(pointer, _submitted(record)),
+                    notes=("sbatch did not answer, but the job is there: found by its comment",),
+                )
+        query_cache.invalidate()  # the job may appear at any moment
+        raise SchedulerError(
+            "sbatch did not answer, and whether the job exists is unknown",
+            details=(
+                *said,
+                f"its comment is {pointer.comment}; the next `hpctrain submit` of this script looks"
+                " for it before it submits anything",
+            ),
+            fix="hpctrain ps",
+        )
+
+    def refuse_unanswered(self, text: str, *, resend: bool) -> None:
+        """Refuse to resubmit a script whose sbatch was never answered: the job may exist.
+
+        Raises:
+            HpctrainError: the job exists; the error names it, and the next call submits.
+            SchedulerError: Slurm has no such job, which is not proof: it may still arrive, or may
+                have ended and been purged. Only the user can decide; `resend` discards the
+                submission.
+        """
+        for pointer, sent in ledger.unanswered(text):
+            record = self._find(pointer) if pointer.job_id is None else None
+            job_id = pointer.job_id or (_submitted(record) if record is not None else None)
+            if job_id is not None:
+                job = ledger.found(pointer, job_id).answer
+                if pointer.found_late and all(each.is_final for each in self.status([job_id])):
+                    continue  # it was seen, and has ended since
+                rest = "".join(
+                    f"; its other jobs: hpctrain resubmit {tag}" for tag in sent.arguments
+                )
+                raise HpctrainError(
+                    f"job {job} is the earlier submission that sbatch did not answer; nothing new"
+                    " was submitted",
+                    fix=f"hpctrain watch {job}",
+                    hint=f"to submit the script again, run the same command{rest}",
+                )
+            if not resend:
+                query_cache.invalidate()
+                raise SchedulerError(
+                    "an earlier submission of this script has not been answered, and may still"
+                    " arrive",
+                    details=(
+                        f"sent {int(time.time() - pointer.at)} s ago with the comment"
+                        f" {pointer.comment}; Slurm shows no such job",
+                    ),
+                    fix="squeue --me",
+                    hint="if it is not there, and did not run, run the same command with --resend",
+                )
+            ledger.forget(pointer.token)
+
+
+def _in_order(record: JobRecord) -> list[int]:
+    return [int(part) for part in re.findall("[0-9]{1,18}", record.job_id.partition("?")[0])]
+
+
+def _records(answer: query_cache.Answer) -> list[JobRecord]:
+    return [record for row in answer if (record := stored.made(JobRecord, row)) is not None]
+
+
+def _filled(record: JobRecord, shown: JobRecord | None) -> JobRecord:
+    """Return squeue's record with the final state from accounting, if accounting's record is still
+    incomplete.
+    """
+    if shown is None or record.name != slurm_accounts.PLACEHOLDER:
+        return record
+    return replace(shown, state=record.state, exit_code=record.exit_code, signal=record.signal)
+
+
+def _argv(
+    script: Path, sent: Submission, values: Mapping[str, str | None], array: str | None = None
+) -> tuple[str, ...]:
+    comment = " ".join(word for word in (sent.comment, values.get("comment")) if word)
+    orders = (("dependency", sent.dependency), ("array", array))
+    words = [f"--{name}={value}" for name, value in orders if value is not None]
+    return ("sbatch", "--parsable", f"--comment={comment}", *words, str(script), *sent.arguments)
+
+
+def _submitted(record: JobRecord) -> str:
+    """Return the id that sbatch would have printed: the array's, not a task's."""
+    return record.job_id.partition("_")[0]
+
+
+def _is_of(shown: str, job: str) -> bool:
+    """Whether an id that squeue shows (`123`, `123_4`, `123_[4-9%2]`) is the given job, or shares a
+    task with it (`123`, `123_4`, `123_[4-9]`).
+    """
+    wanted = JobId.parse(job) or JobId(job.partition("_")[0])  # squeue has truncated the tasks
+    return wanted.covers(shown)
+
+
+def _recorded_logs(entry: Submission, job_id: str, array: str, task: str) -> LogFiles | None:
+    if entry.output is None or (task and "%j" in entry.output):  # each task has its own job number
+        return None
+    values = {"j": job_id, "A": array, "a": task, "x": entry.name or "", "u": getpass.getuser()}
+    output = Path(log_pattern.expand(entry.output, values))
+    error = Path(log_pattern.expand(entry.error, values)) if entry.error else output
+    return LogFiles(output, error)
+
+
+def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:
+    if pattern is None or pattern.startswith("/"):
+        return pattern
+    return f"{log_pattern.escape(values.get('chdir') or str(Path.cwd()))}/{pattern}"

@@ -1,0 +1,298 @@
+"""`#SBATCH` lines: parsing as in sbatch, and quoting of values so that sbatch reads them back
+unchanged.
+
+The grammar is that of `_get_argument` and `next_line` in Slurm's src/sbatch/opt.c. Directives start
+in column 0, in upper case, and end at the first line that is neither empty nor a comment. Quotes
+group; a backslash escapes the next character (inside quotes too, but not white space outside them);
+an unescaped `#` outside quotes starts a comment. There is no expansion and no line continuation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field
+
+from hpctrain.slurm.notations import options
+
+MAGIC = "#SBATCH"
+#: C's isspace, in every locale that Slurm runs in; Python's also includes U+00A0 and others, which
+#: sbatch treats as letters.
+_BLANKS = " \t\n\v\f\r"
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./*\[\]()&|!~^{}<>;?-]+\Z")
+_BLOCK = re.compile(r"(?:[ \t\v\f\r\n]++|#[^\n]*+)*+")
+_LINE = re.compile(rf"^{MAGIC}[^\n]*+", re.MULTILINE)
+#: More directives than in any real script; the rest is ignored.
+_MAX_LINES = 2000
+_NO_OPTION = "is not an option; a directive is written --name=value"
+#: Flaws for which sbatch refuses the script, with the message.
+_REFUSED = {
+    "directive-quote": "unmatched {hint} in {text}",
+    "not-an-option": f"line {{line}}: {{text!r}} {_NO_OPTION}",
+    "blank-around-equals": f"line {{line}}: {{hint!r}} {_NO_OPTION}",
+    "option-without-value": "line {line}: option {text} needs a value",
+    "unknown-letter": "line {line}: unknown option -{text}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One option of a script.
+
+    Attributes:
+        name: sbatch's long name, without dashes.
+        value: as sbatch reads it; None for a flag.
+        line: counted from 1.
+        written: the name as written, with its dashes.
+        start: offset in the text.
+        known: whether sbatch has the option; others are from a site's plugin, or misspelled.
+    """
+
+    name: str
+    value: str | None
+    line: int
+    written: str = field(default="", compare=False)
+    start: int = field(default=0, compare=False)
+    known: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveFlaw:
+    """Something that sbatch refuses, or reads differently than intended; `kind` is a finding id."""
+
+    kind: str
+    start: int
+    line: int
+    text: str
+    hint: str = ""
+
+
+@dataclass(slots=True)
+class DirectiveBlock:
+    """The directives of a script.
+
+    Attributes:
+        every: all options in order, of all components of a heterogeneous job.
+        ends: offset of the first command.
+        lines: number of directives.
+        hetjobs: offsets of the lines that separate components.
+        component_starts: index in `options` of the first option of each component.
+    """
+
+    every: list[Directive] = field(default_factory=list)
+    flaws: list[DirectiveFlaw] = field(default_factory=list)
+    ends: int = 0
+    lines: int = 0
+    hetjobs: list[int] = field(default_factory=list)
+    component_starts: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def options(self) -> list[Directive]:
+        """The options that sbatch itself has."""
+        return [option for option in self.every if option.known]
+
+
+def quote(value: str) -> str:
+    """Return `value` quoted so that sbatch reads it back unchanged from a `#SBATCH` line.
+
+    Raises:
+        ValueError: `value` contains a newline or another control character, which cannot be quoted.
+    """
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise ValueError(f"{value!r} holds a control character, which a #SBATCH line cannot carry")
+    if _PLAIN.match(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def read(script: str) -> list[Directive]:
+    """Return the directives of `script` in order, with long names.
+
+    Raises:
+        ValueError: no `#!` line, DOS line endings, an unclosed quote, or a word that is not an
+            option.
+    """
+    if not script.startswith("#!"):
+        raise ValueError(
+            "this does not look like a batch script: the first line must start with #! and name the"
+            " shell, such as #!/bin/bash"
+        )
+    if "\r\n" in script:
+        raise ValueError("batch script contains DOS line breaks (\\r\\n)")
+    block = read_block(script)
+    for flaw in block.flaws:
+        if flaw.kind in _REFUSED:
+            reason = _REFUSED[flaw.kind]
+            raise ValueError(reason.format(line=flaw.line, text=flaw.text, hint=flaw.hint))
+    return block.every
+
+
+def last_values(directives: list[Directive]) -> dict[str, str | None]:
+    """Return name to value; the last one applies, as in sbatch."""
+    return {directive.name: directive.value for directive in directives}
+
+
+def read_block(text: str) -> DirectiveBlock:
+    """Return the directives of any text as sbatch reads them, and their flaws."""
+    block = DirectiveBlock()
+    found = _BLOCK.match(text)
+    block.ends = found.end() if found else 0
+    position, number = 0, 1
+    for match in itertools.islice(_LINE.finditer(text, 0, block.ends), _MAX_LINES):
+        number += text.count("\n", position, match.start())
+        position = match.start()
+        block.lines += 1
+        _LineReader(block, match[0].rstrip("\r"), position, number).read()
+    return block
+
+
+def split(line: str) -> list[str]:
+    """Return the words after `#SBATCH`, split as in sbatch.
+
+    Raises:
+        ValueError: a quote is not closed; sbatch refuses such a script.
+    """
+    words, unmatched = _words(line, 0)
+    if unmatched:
+        raise ValueError(f"unmatched {unmatched} in {MAGIC}{line}")
+    return [word.text for word in words]
+
+
+@dataclass(slots=True)
+class _DirectiveWord:
+    """One word of a directive, without quotes; `start` is its offset in the line."""
+
+    text: str
+    start: int
+    cut_by_hash: bool = False
+
+
+def _words(line: str, begin: int) -> tuple[list[_DirectiveWord], str]:
+    """Split `line` from `begin` on as sbatch does; also return the unclosed quote, if any."""
+    words: list[_DirectiveWord] = []
+    word: _DirectiveWord | None = None
+    quoting, escaped = "", False
+    for index in range(begin, len(line)):
+        character = line[index]
+        if character in _BLANKS and not quoting:
+            word, escaped = None, False
+            continue
+        if character == "#" and not quoting and not escaped:
+            if word is not None:
+                word.cut_by_hash = True
+            break
+        if word is None:
+            word = _DirectiveWord("", index)
+            words.append(word)
+        if character == "\\" and not escaped:
+            escaped = True
+        elif not escaped and character in (quoting or "\"'"):
+            quoting = "" if quoting else character
+        else:
+            word.text, escaped = word.text + character, False
+    return words, quoting
+
+
+class _LineReader:
+    """Reads one directive line into a block."""
+
+    def __init__(self, block: DirectiveBlock, line: str, offset: int, number: int) -> None:
+        self.block, self.line, self.offset, self.number = block, line, offset, number
+        self.rest: list[_DirectiveWord] = []
+
+    def read(self) -> None:
+        words, unmatched = _words(self.line, len(MAGIC))
+        if unmatched:
+            self._flaw("directive-quote", 0, self.line, unmatched)
+            return
+        if self.line.endswith("\\"):
+            self._flaw("directive-continued", len(self.line) - 1, self.line)
+        for word in words:
+            if word.cut_by_hash:
+                self._flaw("directive-hash", word.start, word.text)
+        if words and words[0].text in ("hetjob", "packjob"):
+            self.block.hetjobs.append(self.offset)
+            self.block.component_starts.append(len(self.block.options))
+            words = words[1:]
+        self.rest = [word for word in words if word.text]
+        while self.rest:
+            word = self.rest.pop(0)
+            if word.text.startswith("--"):
+                self._long(word)
+            elif word.text.startswith("-") and len(word.text) > 1:
+                self._short(word)
+            elif word.text != "=" or not self.block.options:
+                self._flaw("not-an-option", word.start, word.text)
+
+    def _flaw(self, kind: str, start: int, text: str, hint: str = "") -> None:
+        flaw = DirectiveFlaw(kind, self.offset + start, self.number, text, hint)
+        self.block.flaws.append(flaw)
+
+    def _option(
+        self, name: str, value: str | None, written: str, start: int, *, known: bool = True
+    ) -> None:
+        option = Directive(name, value, self.number, written, self.offset + start, known)
+        self.block.every.append(option)
+
+    def _long(self, word: _DirectiveWord) -> None:
+        written, equals, given = word.text[2:].partition("=")
+        value = given if equals else None
+        name = long_name(written)
+        if name is None:
+            if value is None and self.rest and not self.rest[0].text.startswith("-"):
+                value = self.rest.pop(0).text
+            self._flaw("unknown-option", word.start, written)
+            self._option(written, value, f"--{written}", word.start, known=False)
+            return
+        if value is None and name in options.SBATCH_WITH_VALUE:
+            if not self.rest:
+                self._flaw("option-without-value", word.start, f"--{written}")
+                return
+            value = self.rest.pop(0).text
+        if value == "=":  # `--nodes = 2`
+            hint = self.rest.pop(0).text if self.rest else ""
+            self._flaw("blank-around-equals", word.start, f"--{written}", hint)
+            return
+        if value is not None and name in options.SBATCH_FLAGS:
+            self._flaw("flag-with-value", word.start, f"--{written}={value}", f"--{written}")
+        self._option(name, value, f"--{written}", word.start)
+
+    def _short(self, word: _DirectiveWord) -> None:
+        """Read a word such as `-N2`, `-N` or `-HJ`; a value that is not attached is the next
+        word.
+        """
+        for at, letter in enumerate(word.text[1:], start=2):
+            name = options.SHORT_WITH_VALUE.get(letter)
+            if name is not None:
+                self._short_value(name, letter, word.text[at:], word.start)
+                return
+            if letter not in options.SHORT_FLAGS:
+                self._flaw("unknown-letter", word.start, word.text[1:])
+                if self.rest and not self.rest[0].text.startswith("-"):
+                    self.rest.pop(0)
+                return
+            self._option(options.SHORT_FLAGS[letter], None, f"-{letter}", word.start)
+
+    def _short_value(self, name: str, letter: str, value: str, start: int) -> None:
+        if not value and not self.rest:
+            self._flaw("option-without-value", start, f"-{letter}")
+            return
+        value = value or self.rest.pop(0).text
+        if value.startswith("="):
+            self._flaw("short-option-equals", start, f"-{letter}{value}", f"-{letter} {value[1:]}")
+        self._option(name, value, f"-{letter}", start)
+
+
+def long_name(written: str) -> str | None:
+    """Return sbatch's name for `written`, which may be a unique prefix of it, as in getopt_long;
+    None if sbatch has no such option.
+    """
+    if written in options.SBATCH:
+        return options.ALIASES.get(written, written)
+    matches = {
+        options.ALIASES.get(name, name)
+        for name in options.SBATCH
+        if len(written) > 1 and name.startswith(written)
+    }
+    return matches.pop() if len(matches) == 1 else None

@@ -1,0 +1,381 @@
+"""Why a job is pending, and how many jobs are ahead of it.
+
+The table of reasons, with the grammar of those that name a limit, covers all of
+`job_state_reason_string` that a pending job can have (src/common/job_state_reason.c and, before
+23.11, slurm_protocol_defs.c; Slurm 20.11 to 26.05). Their meanings are from squeue(1),
+resource_limits.html and job_reason_codes.html of SchedMD. Other reasons are shown verbatim. The
+place in the queue comes from one squeue of all users' pending jobs in the job's partitions; it is
+unknown if the site hides other users' jobs (PrivateData=jobs).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hpctrain.errors import SchedulerError
+from hpctrain.slurm import query_cache
+from hpctrain.slurm.accounts import epoch
+from hpctrain.slurm.notations.records import SEPARATOR, JobRecord, known, rows
+from hpctrain.util import process
+from hpctrain.util.text import is_number
+
+#: queue: starts automatically, a smaller request perhaps sooner; later: starts automatically, at a
+#: time or after an event; limit: usage must fall, or the limit change; person: needs an action;
+#: never: cannot start unchanged.
+Kind = Literal["queue", "later", "limit", "person", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The meaning of one of Slurm's reasons.
+
+    Attributes:
+        words: the text after `waiting: `.
+        kind: what can end the wait.
+        fix: the suggested command, with `{job}` for the id; None if there is nothing to do but
+            wait.
+    """
+
+    words: str
+    kind: Kind
+    fix: str | None = None
+
+
+_OPEN = "scontrol show job {job}"
+_SUPPORT = f"{_OPEN}, then ask your site's support"
+_CANCEL = "hpctrain cancel {job}"
+_OTHER_NODES = f"{_CANCEL}, and submit for nodes that exist: sinfo -N -l"
+_THROTTLE = "scontrol update JobId={job} ArrayTaskThrottle=N"
+
+REASONS: dict[str, Reason] = {
+    # the queue
+    "None": Reason("not looked at yet by the scheduler", "queue"),
+    "Priority": Reason("jobs with a higher priority are ahead", "queue"),
+    "Resources": Reason("next in the queue, waiting for nodes in use", "queue"),
+    "Prolog": Reason("its nodes are being prepared", "later"),
+    "Cleaning": Reason("its previous attempt is being cleaned up", "later"),
+    "SchedDefer": Reason("the scheduler puts off jobs that want to start at once", "queue"),
+    "Licenses": Reason("the licenses it requests are in use", "queue"),
+    "JobArrayTaskLimit": Reason(
+        "as many tasks of its array run as its %limit allows", "later", _THROTTLE
+    ),
+    "FedJobLock": Reason("the clusters of the federation agree on where it starts", "later"),
+    "FrontEndDown": Reason("no front end node is up", "person"),
+    # caused by the user
+    "Dependency": Reason("a job it depends on has not ended yet", "later"),
+    "DependencyNeverSatisfied": Reason(
+        "a job it depends on did not end as it should: it will never start", "never", _CANCEL
+    ),
+    "BeginTime": Reason(
+        "its begin time has not come (a requeued job waits some minutes too)", "later"
+    ),
+    "JobHeldUser": Reason("held by you", "person", "scontrol release {job}"),
+    "JobHeldAdmin": Reason(
+        "held by an administrator, or by Slurm after a failed start", "person", _SUPPORT
+    ),
+    "JobHoldMaxRequeue": Reason(
+        "held: it was requeued too often",
+        "person",
+        "scontrol release {job}, once you know why it failed",
+    ),
+    "RequeueExit": Reason("requeued because of its exit code", "later"),
+    "RequeueExitHold": Reason(
+        "requeued and held because of its exit code", "person", "scontrol release {job}"
+    ),
+    "launch failed requeued held": Reason(
+        "held: its nodes could not start it", "person", "scontrol release {job}"
+    ),
+    "job requeued in held state": Reason("requeued and held", "person", "scontrol release {job}"),
+    "user env retrieval failed requeued held": Reason(
+        "held: your login environment could not be read on the node",
+        "person",
+        "scontrol release {job}",
+    ),
+    "Reservation": Reason(
+        "its reservation has not begun, or has no room", "later", "scontrol show reservation"
+    ),
+    "ReservationDeleted": Reason(
+        "its reservation was deleted", "never", "scontrol update JobId={job} ReservationName="
+    ),
+    "ReservationInvalid": Reason(
+        "its reservation cannot be used any more",
+        "never",
+        "scontrol update JobId={job} ReservationName=",
+    ),
+    "ReqNodeNotAvail": Reason(
+        "nodes it needs are down, drained or reserved, often for a maintenance it would run into",
+        "queue",
+        "scontrol show reservation; a shorter --time may end before it",
+    ),
+    "DeadLine": Reason("it cannot end before its --deadline", "never", _CANCEL),
+    # partitions
+    "PartitionDown": Reason(
+        "its partition is down: jobs may be submitted and do not start", "person", "sinfo -s"
+    ),
+    "PartitionInactive": Reason("its partition is inactive", "person", "sinfo -s"),
+    "PartitionNodeLimit": Reason(
+        "it requests more or fewer nodes than its partition allows",
+        "never",
+        "scontrol show partition, then submit with other --nodes or --partition",
+    ),
+    "PartitionTimeLimit": Reason(
+        "its time limit is longer than its partition allows",
+        "never",
+        "scontrol show partition, then: scontrol update JobId={job} TimeLimit=LIMIT",
+    ),
+    "PartitionConfig": Reason(
+        "its partition does not allow what it requests", "never", "scontrol show partition"
+    ),
+    "AccountNotAllowed": Reason(
+        "its account may not use its partition",
+        "never",
+        "submit with another --account or --partition",
+    ),
+    "QOSNotAllowed": Reason(
+        "its QOS may not be used in its partition, or by its account",
+        "never",
+        "submit with another --qos",
+    ),
+    "InvalidAccount": Reason(
+        "its account is not valid any more", "never", "submit with another --account"
+    ),
+    "InvalidQOS": Reason("its QOS is not valid any more", "never", "submit with another --qos"),
+    "NodeDown": Reason("a node it needs is down", "queue", "sinfo -R"),
+    "BadConstraints": Reason("no node can satisfy the request", "never", _OTHER_NODES),
+    "Constraints": Reason("no node can satisfy the request", "never", _OTHER_NODES),
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
+        Reason(
+            "nodes it needs are down, drained, or kept for partitions of higher priority",
+            "queue",
+            "sinfo -R",
+        )
+    ),
+    "MaxMemPerLimit": Reason(
+        "it requests more memory per node or CPU than is allowed",
+        "never",
+        "submit with a smaller --mem",
+    ),
+    # burst buffers, power, and failures of Slurm
+    "BurstBufferResources": Reason("no room in the burst buffer yet", "queue"),
+    "BurstBufferStageIn": Reason("its files are being copied into the burst buffer", "later"),
+    "BurstBufferOperation": Reason("its burst buffer could not be set up", "person", _OPEN),
+    "PowerNotAvail": Reason("there is not enough power for its nodes now", "queue"),
+    "PowerReserved": Reason("the power for its nodes is reserved", "queue"),
+    "SystemFailure": Reason("Slurm failed to start it", "person", _OPEN),
+    "JobLaunchFailure": Reason("its nodes could not start it", "person", _OPEN),
+    # limits without a resource in their name
+    "AccountingPolicy": Reason("a limit of your account or QOS", "limit"),
+    "AssociationJobLimit": Reason("as many jobs of your account run as it may have", "limit"),
+    "AssociationResourceLimit": Reason("your account uses as much as it may", "limit"),
+    "AssociationTimeLimit": Reason("your account has used the time it may", "limit"),
+    "QOSJobLimit": Reason("as many jobs of its QOS run as may", "limit"),
+    "QOSResourceLimit": Reason("its QOS uses as much as it may", "limit"),
+    "QOSTimeLimit": Reason("the time of its QOS is used up", "limit"),
+    "QOSUsageThreshold": Reason(
+        "your account's fair share is below what its QOS requires", "limit"
+    ),
+}
+
+#: Reasons for which the scheduler does not consider a job yet.
+_LATER = ("Dependency", "BeginTime")
+#: Resources in the names of limits, in lower case.
+_RESOURCES = {
+    "cpu": "CPUs",
+    "gres": "GPUs (or other GRES)",
+    "mem": "memory",
+    "memory": "memory",
+    "node": "nodes",
+    "energy": "energy",
+    "license": "licenses",
+    "bb": "burst buffer",
+    "billing": "billing units",
+    "unknown": "a resource Slurm does not name",
+    "jobs": "running jobs",
+    "job": "running jobs",
+    "submitjobs": "submitted jobs",
+    "submitjob": "submitted jobs",
+    "wall": "wall-clock time",
+    "wallduration": "wall-clock time",
+}
+_LIMIT = re.compile(
+    r"(?P<whose>Assoc|QOS|)(?P<kind>Grp|Max|Min)(?P<resource>SubmitJobs?|WallDuration|CPU|Cpu|GRES|Memory|Mem|Node|Energy|License|BB|"
+    r"Billing|Unknown|Jobs?|Wall)(?P<time>RunMinutes|Minutes)?(?P<per>Per(?:Job|Node|User|Account))?(?:Limit|NotSatisfied)?\Z"
+)
+_PER = {
+    "PerJob": "one job",
+    "PerNode": "one node",
+    "PerUser": "one user",
+    "PerAccount": "one account",
+}
+
+
+def explain(reason: str | None) -> Reason:
+    """Return the meaning of a reason that squeue, sacct or scontrol printed; unknown reasons are
+    returned verbatim.
+    """
+    text = (reason or "None").strip().removeprefix("(").removesuffix(")").strip() or "None"
+    for name in (text, text.replace("_", " ")):
+        if name in REASONS:
+            return REASONS[name]
+    word = re.split(r"[,:(\s]", text, maxsplit=1)[0]  # ReqNodeNotAvail, UnavailableNodes:node[1-2]
+    if word in REASONS and word != text:
+        more = text[len(word) :].lstrip(",:( ")
+        return Reason(
+            f"{REASONS[word].words} ({_detail(more)})" if more else REASONS[word].words,
+            REASONS[word].kind,
+            REASONS[word].fix,
+        )
+    return _limit(word) or Reason(text, "queue")
+
+
+def _detail(text: str) -> str:
+    """Return the detail that Slurm adds to a reason, at most 60 characters."""
+    said = re.sub(r"\s+", " ", text.replace("UnavailableNodes:", "unavailable: ")).strip()
+    return said if len(said) <= 60 else f"{said[:59]}…"
+
+
+def _limit(name: str) -> Reason | None:
+    """Return the meaning of a reason that names a limit: AssocGrpGRES, QOSMaxJobsPerUserLimit,
+    MaxCpuPerAccount, QOSMinGRES.
+    """
+    match = _LIMIT.match(name)
+    if match is None:
+        return None
+    whose, kind, resource, spent, per = match.group("whose", "kind", "resource", "time", "per")
+    of = "your account" if whose == "Assoc" else "its QOS"
+    what = _RESOURCES[resource.lower()]
+    if spent:
+        # Minutes: used by all jobs so far; RunMinutes: reserved by running jobs, up to their time
+        # limits (resource_limits.html).
+        what = f"{what} times minutes" + (
+            " that running jobs may still use" if spent == "RunMinutes" else ""
+        )
+    if kind == "Min":
+        return Reason(
+            f"it requests less than {of} wants: limit on {what}",
+            "never",
+            "submit for more, or with another --qos",
+        )
+    if kind == "Grp":
+        return Reason(f"{of} has no room now: limit on {what} of all its jobs together", "limit")
+    which = _PER.get(
+        per or "",
+        (
+            "one job"
+            if resource in ("WallDuration",)
+            else "one user"
+            if resource.lower().startswith(("job", "sub"))
+            else ""
+        ),
+    )
+    scope = f" of {which}" if which else ""
+    if which in ("one job", "one node"):
+        return Reason(
+            f"it requests more than {of} allows: limit on {what}{scope}",
+            "never",
+            "submit for less, or with another --qos",
+        )
+    return Reason(f"{of} has no room now: limit on {what}{scope}", "limit")
+
+
+#: squeue -o: id, user, priority, partition, reason, expected start.
+FORMAT = SEPARATOR.join(("%i", "%u", "%Q", "%P", "%r", "%S"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    """The place of a job among the pending ones.
+
+    Attributes:
+        ahead: pending jobs of its partition that the scheduler considers first; a pending array
+            counts once. None: unknown, because only the user's own jobs are visible.
+        mine: how many of them are the user's own.
+        expected: Slurm's estimated start, in seconds since the epoch; None if Slurm has not planned
+            it yet.
+    """
+
+    ahead: int | None = None
+    mine: int = 0
+    expected: float | None = None
+
+
+def places(jobs: Sequence[JobRecord], *, timeout: float, max_age_s: float) -> dict[str, QueuePlace]:
+    """Return the places of the pending Slurm jobs among `jobs`, by job id, with one query. Raises
+    nothing.
+
+    Args:
+        jobs: job records.
+        timeout: seconds.
+        max_age_s: maximum age of a cached answer.
+    """
+    waiting = [
+        job for job in jobs if job.scheduler == "slurm" and job.state == "PENDING" and job.partition
+    ]
+    partitions = sorted({name for job in waiting for name in (job.partition or "").split(",")})
+    if not waiting:
+        return {}
+
+    def ask() -> list[dict[str, Any]]:
+        # -P: one line, with its priority, for each partition of a job.
+        argv = ["squeue", "-h", "-P", "-t", "PENDING", "-p", ",".join(partitions), "-o", FORMAT]
+        environment = {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s"}
+        done = process.run(argv, timeout=timeout, environment=environment)
+        if done.returncode != 0:
+            raise SchedulerError("squeue did not answer")
+        return [{"text": done.stdout}]
+
+    try:
+        said = query_cache.ask_once(
+            "places-" + "-".join(partitions)[:100].replace("/", "_"), ask, max_age_s=max_age_s
+        )
+    except SchedulerError:
+        return {}
+    return place_each(str(said[0].get("text", "")) if said else "", waiting, user=getpass.getuser())
+
+
+def place_each(text: str, waiting: Iterable[JobRecord], *, user: str) -> dict[str, QueuePlace]:
+    """Return the places of jobs from the output of `squeue -h -P -t PENDING -o FORMAT`."""
+    lines = [fields for fields in rows(text, len(FORMAT.split(SEPARATOR))) if is_number(fields[2])]
+    found = {}
+    for job in waiting:
+        own = [fields for fields in lines if fields[0] == job.job_id]
+        if not own:
+            continue
+        best = max(own, key=lambda fields: int(fields[2]))
+        expected = min((at for fields in own if (at := epoch(fields[5])) is not None), default=None)
+        before = [
+            fields for fields in lines if fields[0] != job.job_id and _is_before(fields, best)
+        ]
+        others = {fields[0] for fields in before}
+        mine = {fields[0] for fields in before if fields[1] == user}
+        # No other users in the queue: the site may hide them.
+        hidden = known(best[4]) == "Priority" and all(fields[1] == user for fields in lines)
+        found[job.job_id] = QueuePlace(
+            ahead=None if hidden else len(others),
+            mine=len(mine),
+            expected=expected,
+        )
+    return found
+
+
+def _is_before(other: Sequence[str], own: Sequence[str]) -> bool:
+    """Whether the scheduler considers the first line's job before the second's: the same partition,
+    a higher priority, and neither held nor waiting for a dependency or a start time.
+    """
+    held = explain(other[4]).kind in ("person", "never") or other[4] in _LATER
+    if other[3] != own[3] or held:
+        return False
+    # At equal priority the lower id, which was submitted first, comes first.
+    return int(other[2]) > int(own[2]) or (
+        other[2] == own[2] and _number(other[0]) < _number(own[0])
+    )
+
+
+def _number(job_id: str) -> int:
+    digits = job_id.partition("_")[0].partition("+")[0]
+    return int(digits) if is_number(digits) else 0

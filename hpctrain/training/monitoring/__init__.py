@@ -1,0 +1,1 @@
+"""What a training reports while it runs: log lines, speed, memory, files."""

@@ -1,0 +1,514 @@
+"""The callback that measures a training: the start table, a line every N steps, the remaining time,
+the wait for data, and fit.json.
+
+Between two lines there is no GPU synchronization and no communication: tokens are counted on the
+batch's device, and time is wall time. When a line is due, each process reads its counters, and one
+gather of small values over the training's process group combines them. It does not change the
+training: no random numbers, no values, not the Trainer's own log.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hpctrain.memory.reader import MemoryReader
+from hpctrain.memory.sample import Sample
+from hpctrain.runs import predicted, progress
+from hpctrain.training import start_table
+from hpctrain.training.monitoring.run_files import RunFiles
+from hpctrain.training.process import Guard, Ranks, say
+from hpctrain.training.start_table import Expectation
+from hpctrain.training.survival import ResilienceContext, time_limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Counters over some steps, of one process or of all (`together`). A count is NaN if it is
+    unknown for one of the batches.
+
+    Attributes:
+        seconds: duration of these steps, without evaluations and saves.
+        wait: of these, seconds spent waiting for the data loader.
+        tokens: tokens processed by the model, including padding.
+        useful: of these, tokens other than padding.
+        trained: unmasked tokens, which contribute to the loss.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    wait: float = 0.0
+    tokens: float = 0
+    useful: float = 0
+    trained: float = 0
+
+    def __add__(self, other: Window) -> Window:
+        return Window(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        )
+
+    def per_second(self, number: float) -> float | None:
+        """Return a count as a rate per second; None if unknown."""
+        return None if isnan(number) or self.seconds <= 0 else number / self.seconds
+
+
+def together(windows: Sequence[Window]) -> Window:
+    """Return the counters of all processes: sums of tokens, steps and seconds of the slowest, and
+    the wait of the one that waited for the largest fraction of its time.
+    """
+    whole = sum(windows[1:], windows[0])
+    seconds = max(window.seconds for window in windows)
+    waits = (window.wait / window.seconds for window in windows if window.seconds > 0)
+    return Window(
+        steps=max(window.steps for window in windows),
+        seconds=seconds,
+        wait=max(waits, default=0.0) * seconds,
+        tokens=whole.tokens,
+        useful=whole.useful,
+        trained=whole.trained,
+    )
+
+
+def token_counts(batch: Mapping[str, Any]) -> list[Any]:
+    """Return `tokens`, `useful` and `trained` of a Window for a batch with `input_ids` of shape
+    (rows, length): numbers, or tensors on its device.
+    """
+    ids = batch.get("input_ids")
+    if ids is None or ids.dim() != 2:
+        return [0, nan, nan]
+    mask, ends, positions = (
+        batch.get(name) for name in ("attention_mask", "cu_seq_lens_q", "position_ids")
+    )
+    useful: Any = nan
+    if mask is not None and mask.dim() == 2:
+        useful = mask.sum()
+    elif ends is not None or (positions is not None and positions.shape == ids.shape):
+        useful = ids.numel()  # padding-free: examples are concatenated
+    shifted, labels = batch.get("shift_labels"), batch.get("labels")
+    trained: Any = nan
+    if shifted is not None:
+        trained = shifted.ne(-100).sum()
+    elif labels is not None and labels.shape == ids.shape:
+        trained = labels[..., 1:].ne(-100).sum()
+    return [ids.numel(), useful, trained]
+
+
+class Meter:
+    """Measures the time of steps, except the first, which compiles, allocates and fills caches.
+
+    Args:
+        clock: returns seconds that never decrease.
+
+    Attributes:
+        steps: steps measured since `take`.
+        took: seconds of the last `evaluate` and `save`.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.took: dict[str, float] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start from scratch: the next step is the first."""
+        self._mark: float | None = None  # end of the last step, evaluation or save
+        self._reset()
+
+    def _reset(self) -> None:
+        self.steps, self._seconds, self._wait = 0, 0.0, 0.0
+        self._tokens: list[Any] = [0, 0, 0]
+
+    def count(self, batch: Mapping[str, Any]) -> None:
+        """Count the tokens of a batch, without waiting for its device."""
+        counts = token_counts(batch)
+        self._tokens = [total + each for total, each in zip(self._tokens, counts, strict=True)]
+
+    def batches(self, source: Iterator[Any]) -> Iterator[Any]:
+        """Return the batches of the next step; the time until they arrive counts as wait."""
+        while True:
+            began = self._clock()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            finally:
+                self._wait += self._clock() - began
+            yield batch
+
+    def step_ended(self) -> bool:
+        """Record the end of a step; return whether it was measured."""
+        measured, now = self._mark is not None, self._clock()
+        if self._mark is not None:
+            self.steps += 1
+            self._seconds += now - self._mark
+        else:
+            self._reset()
+        self._mark = now
+        return measured
+
+    def ended(self, what: str) -> None:
+        """Record the end of an evaluation (`evaluate`) or a save (`save`), which are not part of a
+        step.
+        """
+        if self._mark is not None:
+            now = self._clock()
+            self.took[what], self._mark = now - self._mark, now
+
+    def take(self) -> Window:
+        """Return what was measured since the last call; this synchronizes with the GPU, to include
+        its work.
+        """
+        if self._mark is None:
+            return Window()
+        tokens, useful, trained = map(float, self._tokens)
+        now = self._clock()
+        found = Window(
+            steps=self.steps,
+            seconds=self._seconds + now - self._mark,
+            wait=self._wait,
+            tokens=tokens,
+            useful=useful,
+            trained=trained,
+        )
+        self._mark = now
+        self._reset()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """The measurements of one process.
+
+    Attributes:
+        sample: memory sample.
+        window: counters since the last line.
+        total: counters since the first step of this start.
+        host: current host memory including data loader workers, in MiB.
+        host_peak: peak host memory likewise.
+    """
+
+    sample: Sample
+    window: Window
+    total: Window
+    host: int | None
+    host_peak: int
+
+
+def fullest(reports: Sequence[RankReport]) -> Sample | None:
+    """Return the sample of the rank whose GPU memory is the fullest; None if unknown."""
+    known = [each.sample for each in reports if each.sample.torch_peak_mib is not None]
+    return max(known, key=lambda sample: sample.torch_peak_mib or 0, default=None)
+
+
+def fullest_node(reports: Sequence[RankReport], attribute: str) -> int | None:
+    """Return the host memory (`host` or `host_peak`) of all processes of the node where it is
+    highest, in MiB.
+    """
+    sums: dict[str, int] = defaultdict(int)
+    for report in reports:
+        if (mib := getattr(report, attribute)) is not None:
+            sums[report.sample.host] += mib
+    return max(sums.values(), default=None)
+
+
+def fit_record(record: Mapping[str, Any], survival: ResilienceContext) -> dict[str, Any]:
+    """Return the content of fit.json before the first step; measurements of an earlier start are
+    kept if layout and GPU are the same.
+    """
+    found = {**json.loads(json.dumps(record)), "measured": None, "cluster": survival.cluster}
+    before = (predicted.read(survival.run_dir) if survival.run_dir is not None else None) or {}
+    if all(found.get(name) == before.get(name) for name in ("layout", "gpu")):
+        found["measured"] = before.get("measured")
+    return found
+
+
+MIB = 2**20
+#: Numbers of measured steps after which the remaining time is always printed.
+FIRST_WORDS = (5, 20)
+#: The fraction of the time spent waiting for data above which a warning is printed.
+STARVED = 0.2
+_ENOUGH_STEPS, _ENOUGH_S = 5, 2.0
+#: Steps between two lines if the Trainer logs by epochs, or not at all.
+_WITHOUT_LOGGING = 50
+
+
+class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not there on the login node
+    """See the module; call `attach` with the Trainer.
+
+    Args:
+        every: steps between two lines; 0 for none, None for as often as the Trainer logs.
+        survival: the job's time limit, and measurements of earlier starts.
+        ranks: all processes of the training.
+        options: hpctrain.training.options.Options, for the start table; None for no table.
+        run_files: where the values of each line are written, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int | None,
+        survival: ResilienceContext,
+        ranks: Ranks,
+        run_files: RunFiles | None,
+        options: Any = None,
+    ) -> None:
+        self._asked = every
+        self._survival, self._ranks, self._options = survival, ranks, options
+        self._run_files, self._record = run_files, dict[str, Any]()
+        self._expected = Expectation(why="nothing was worked out")
+        self._meter = Meter(time.monotonic)
+        self._guard = Guard(f"{progress.MARK} notice:")
+        self._warned = False
+        self._trainer: Any = None
+        self._window = self._total = Window()
+        self._reader = MemoryReader(
+            rank=ranks.rank, world_size=ranks.size, local_rank=0, note=self._guard.note
+        )
+
+    def attach(self, trainer: Any) -> None:
+        """Measure a Trainer's batches (tokens and wait), and put this callback before its others."""
+        inner = trainer.get_batch_samples
+
+        def measured(epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+            batches, items = inner(self._meter.batches(epoch_iterator), num_batches, device)
+            for batch in batches:
+                self._guard(self._meter.count, batch)
+            return batches, items
+
+        trainer.get_batch_samples = measured
+        if self._options is None:
+            return
+        self._trainer = trainer
+        # Counted now: a sharded model no longer has its full size.
+        self._parameters = start_table.count_parameters(trainer.model)
+        callbacks = trainer.callback_handler.callbacks
+        callbacks.insert(0, callbacks.pop(callbacks.index(self)))
+
+    # -- the Trainer's events ----------------------------------------------------------------------
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
+    ) -> None:
+        """Print the table, and begin to measure."""
+        if self._trainer is not None:
+            if self._ranks.rank == 0:
+                self._guard(self._write_table, state)
+                self._trainer.notes.say()
+            self._ranks.highest(0)  # the table comes first in the log
+        every = self._asked
+        if every is None:
+            by_steps = args.logging_strategy.value == "steps"
+            every = int(state.logging_steps) if by_steps else _WITHOUT_LOGGING
+        self._every = max(0, every)
+        self._window = self._total = Window()
+        self._startup = 0.0
+        self._meter.begin()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
+    ) -> None:
+        """Measure the step, and print a line if one is due."""
+        if not self._meter.step_ended():
+            began = self._survival.job.began
+            self._startup = 0.0 if began is None else max(0.0, time.time() - began)
+        elif self._every and state.global_step % self._every == 0:
+            self._line(args, state)
+        if self._ranks.rank == 0 and self._total.steps + self._meter.steps in FIRST_WORDS:
+            self._guard(self._read)
+            self._guard(self._tell_time, args, state)
+
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
+        """Exclude the evaluation from the step time."""
+        self._meter.ended("evaluate")
+
+    def on_save(
+        self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
+    ) -> None:
+        """Exclude the save from the step time, and write fit.json."""
+        self._meter.ended("save")
+        self._keep(state, "running")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Print the line for the last steps, and write the total measurements."""
+        if self._window.steps + self._meter.steps:
+            self._line(args, state)
+        done = state.global_step >= state.max_steps or control.should_training_stop
+        self._keep(state, "completed" if done else "stopped")
+
+    def interrupted(self, error: BaseException) -> None:
+        """Write this process's measurements after a failure, without the others, which may be
+        stuck. For rank 0.
+        """
+        if self._ranks.rank == 0:
+            ended = "out-of-memory" if type(error).__name__ == "OutOfMemoryError" else "error"
+            self._guard(lambda: self._write_measured([self._report(0)], ended))
+
+    # -- implementation ----------------------------------------------------------------------------
+
+    def _write_table(self, state: TrainerState) -> None:
+        self._expected, lines = start_table.begin(
+            self._trainer, self._options, state, self._parameters
+        )
+        self._record = fit_record(self._expected.as_record(), self._survival)
+        self._write_record()
+        for line in lines:
+            say(line)
+
+    def _read(self) -> None:
+        window = self._meter.take()
+        self._window += window
+        self._total += window
+
+    def _report(self, step: int) -> RankReport:
+        self._read()
+        sample = self._reader.read(step, "step")
+        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // MIB
+        workers = sample.children_rss_mib or 0
+        return RankReport(
+            sample=sample,
+            window=self._window,
+            total=self._total,
+            host=None if sample.rss_mib is None else sample.rss_mib + workers,
+            host_peak=most + workers,
+        )
+
+    def _gathered(self, step: int) -> list[RankReport]:
+        mine: list[RankReport] = []
+        self._guard(lambda: mine.append(self._report(step)))
+        return [report for each in self._ranks.gather(mine) for report in each]
+
+    def _line(self, args: TrainingArguments, state: TrainerState) -> None:
+        if not self._every:
+            return
+        reports = self._gathered(state.global_step)
+        self._window = Window()
+        if self._ranks.rank == 0:
+            self._guard(self._write_line, args, state, reports)
+
+    def _write_line(
+        self, args: TrainingArguments, state: TrainerState, reports: list[RankReport]
+    ) -> None:
+        did, sample = together([report.window for report in reports]), fullest(reports)
+        waited = did.wait / did.seconds if did.seconds > 0 else None
+        measured = progress.rounded(
+            progress.Speed(
+                step=state.global_step,
+                max_steps=state.max_steps,
+                tokens_per_s=did.per_second(did.tokens or nan),
+                useful_tokens_per_s=did.per_second(did.useful),
+                trained_tokens_per_s=did.per_second(did.trained),
+                mfu=self._mfu(did),
+                data_wait=waited,
+                step_s=did.seconds / did.steps if did.steps else None,
+                peak_mib=sample.torch_peak_mib if sample else None,
+                reserved_mib=sample.torch_reserved_mib if sample else None,
+                total_mib=sample.gpu_total_mib if sample else None,
+                rank=sample.rank if sample else None,
+                host_mib=fullest_node(reports, "host"),
+                eta_s=self._seconds_left(args, state),
+            )
+        )
+        say(progress.format_line(measured))
+        if self._run_files is not None:
+            self._run_files.write(progress.EVENT, state, progress.to_values(measured))
+        enough = did.steps >= _ENOUGH_STEPS and did.seconds >= _ENOUGH_S
+        if enough and waited is not None and waited > STARVED and not self._warned:
+            self._warned = True
+            workers = max(2, 2 * int(args.dataloader_num_workers))
+            say(f"[train] warning: the training waits for its data {waited:.0%} of the time")
+            say(
+                f"[train] hint: use --dataloader_num_workers {workers} (now"
+                f" {args.dataloader_num_workers}); each of them needs its own core: hpctrain"
+                " submit --cpus-per-gpu"
+            )
+
+    def _mfu(self, did: Window) -> float | None:
+        useful = did.per_second(did.useful)
+        return None if useful is None else self._expected.mfu(useful, self._ranks.size)
+
+    # -- the time ----------------------------------------------------------------------------------
+
+    def _step_s(self) -> float:
+        return self._total.seconds / self._total.steps
+
+    def _save_s(self) -> float | None:
+        return self._meter.took.get("save", self._survival.save_seconds)
+
+    def _seconds_left(self, args: TrainingArguments, state: TrainerState) -> float | None:
+        """Return the estimated remaining seconds, from measurements since this start's first step;
+        evaluations and saves count 0 until one was measured.
+        """
+        if self._total.steps == 0:
+            return None
+        step, last = int(state.global_step), int(state.max_steps)
+        epoch = state.global_step / state.epoch if state.epoch else None
+
+        def times(strategy: Any, every: float | None) -> int:
+            return time_limit.times_left(
+                strategy.value, every or 0, step=step, last=last, epoch_steps=epoch
+            )
+
+        return (
+            max(0, last - step) * self._step_s()
+            + times(args.eval_strategy, state.eval_steps) * self._meter.took.get("evaluate", 0.0)
+            + times(args.save_strategy, state.save_steps) * (self._save_s() or 0.0)
+        )
+
+    def _tell_time(self, args: TrainingArguments, state: TrainerState) -> None:
+        seconds = self._seconds_left(args, state)
+        if seconds is None or state.global_step >= state.max_steps:
+            return
+        job, now, step_s = self._survival.job, time.time(), self._step_s()
+        spare = time_limit.reserve(step_s, self._save_s(), self._survival.leaving_seconds)
+        _, words = time_limit.outlook(seconds, job, now=now, spare=spare, startup=self._startup)
+        say(
+            f"[train] time: step {state.global_step} of {state.max_steps}, {step_s:.3g} s a step:"
+            f" {words}"
+        )
+
+    # -- fit.json ----------------------------------------------------------------------------------
+
+    def _keep(self, state: TrainerState, ended: str) -> None:
+        reports = self._gathered(state.global_step)
+        if self._ranks.rank == 0:
+            self._guard(self._write_measured, reports, ended)
+
+    def _write_measured(self, reports: list[RankReport], ended: str) -> None:
+        did, sample = together([report.total for report in reports]), fullest(reports)
+        if did.steps == 0:
+            return
+        # After an out-of-memory error, the recorded peak is below the memory needed.
+        peak = sample.torch_peak_mib if sample and ended != "out-of-memory" else None
+        self._record["measured"] = {
+            "allocated": _bytes(peak),
+            "reserved": _bytes(sample.torch_reserved_mib if sample else None),
+            "used": _bytes(sample.gpu_used_mib if sample else None),
+            "host": _bytes(fullest_node(reports, "host_peak")),
+            "tokens_per_s": did.per_second(did.tokens or nan),
+            "useful_tokens_per_s": did.per_second(did.useful),
+            "mfu": self._mfu(did),
+            "rank": sample.rank if sample else None,
+            "steps": did.steps,
+            "ended": ended,
+        }
+        self._write_record()
+
+    def _write_record(self) -> None:
+        if self._survival.run_dir is not None:
+            predicted.write(self._survival.run_dir, self._record)
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB

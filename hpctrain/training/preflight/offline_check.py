@@ -1,0 +1,125 @@
+"""Tests that a training starts without a network: `hpctrain doctor` runs this in the job's Python
+with the network disabled.
+
+    python -m hpctrain.training.preflight.offline_check --task sft TRAINING_ARGUMENTS
+    python -m hpctrain.training.preflight.offline_check --script train.py
+
+The steps are the training's imports, its parsing of the arguments (which opens the dataset), the
+tokenizer (if the task needs one), the model config, and the model's architecture on torch's meta
+device, without weights. Nothing is trained or written. The first line of standard output lists the
+visible network interfaces; each finished step adds a line.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from hpctrain.errors import HpctrainError
+from hpctrain.training.process import OFFLINE, leave, say
+
+MARK = "HPCTRAIN-OFFLINE "
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the steps until one fails, and exit: 0 if all succeeded, 1 if one failed."""
+    words = sys.argv[1:] if argv is None else argv
+    say(f"{MARK}interfaces {','.join(name for _, name in socket.if_nameindex())}")
+    os.environ["ACCELERATE_USE_CPU"] = "true"  # a login node has no GPU, which is not an error
+    for name, value in OFFLINE.items():
+        os.environ.setdefault(name, value)
+    task = "sft"
+    if words[:1] == ["--task"]:
+        task, words = words[1], words[2:]
+    steps = _script_steps(words[1]) if words[:1] == ["--script"] else _task_steps(task, words)
+    title = next(steps, None)
+    try:
+        for following in steps:
+            say(f"{MARK}done {title}")
+            title = following
+    except BaseException as error:  # including sys.exit in an imported module
+        said = (
+            error.render()
+            if isinstance(error, HpctrainError)
+            else traceback.format_exception_only(error)[-1]
+        )
+        say(f"{MARK}failed {title}")
+        sys.stderr.write(said.strip() + "\n")
+        leave(1)
+    if title is not None:
+        say(f"{MARK}done {title}")
+    leave(0)
+
+
+def _task_steps(task: str, words: list[str]) -> Iterator[str]:
+    """Yield the name of each step, then take it."""
+    reads_text = task == "sft"
+    yield "imports"
+    import torch
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        Trainer,  # noqa: F401
+    )
+
+    if reads_text:
+        from trl import SFTTrainer  # noqa: F401
+    yield "arguments and dataset"
+    from hpctrain.training.options import read_options
+
+    options = read_options(words, importlib.import_module(f"hpctrain.training.{task}").TASK)
+    folder = options.model.model_name_or_path
+    yield "tokenizer and configuration" if reads_text else "configuration"
+    # A classifier uses the libraries' code; code that comes with a model is never run.
+    trust = {"trust_remote_code": options.training.trust_remote_code} if reads_text else {}
+    if reads_text:
+        AutoTokenizer.from_pretrained(folder, **trust)
+    config = AutoConfig.from_pretrained(folder, **trust)
+    yield "model"
+    loader = AutoModelForCausalLM if reads_text else AutoModelForSequenceClassification
+    with torch.device("meta"):
+        loader.from_config(config, **trust)
+
+
+def _script_steps(script: str) -> Iterator[str]:
+    """Yield each module that the script imports, then import it; modules beside the script are
+    found as in the job.
+    """
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    for name in imported(Path(script).read_text(encoding="utf-8")):
+        yield f"import {name}"
+        importlib.import_module(name)
+
+
+def imported(text: str) -> list[str]:
+    """Return the modules that a script imports unconditionally, in order, without those in `try`,
+    `if` or functions, which may never run.
+
+    Raises:
+        SyntaxError: the text is not valid Python.
+    """
+    names: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.level == 0
+            and node.module != "__future__"
+        ):
+            names.append(node.module)
+    return list(dict.fromkeys(names))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,588 @@
+"""A Trainer mixin that stops all ranks together, saves complete checkpoints, and resumes from them
+bit for bit.
+
+    from trl import SFTTrainer
+    from hpctrain.training.survival.trainer import SurvivorMixin
+
+    class Trainer(SurvivorMixin, SFTTrainer): ...
+
+Works with any subclass of transformers' Trainer (hpctrain/training/private_apis.py). A stop
+(SIGTERM, SIGUSR1, the job's time limit, the file RUN_DIR/stop) ends `train()` with `Stopped`, a
+SystemExit, after saving. Evaluations, logs and saves are the same as in an uninterrupted run: what
+was due at the step of the stop is done after the resume, before the next step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_callback import ExportableState
+
+from hpctrain.errors import HpctrainError
+from hpctrain.runs import checkpoints
+from hpctrain.training import private_apis
+from hpctrain.training.bad_batch import FiniteMixin
+from hpctrain.training.monitoring.log import Notes
+from hpctrain.training.process import Ranks, say
+from hpctrain.training.survival import ResilienceContext, saving, stop
+from hpctrain.training.survival.saving import Due, RankState, replaced
+from hpctrain.training.survival.stop import Stopped, StopReason
+from hpctrain.training.survival.time_limit import RULE, Deadline
+from hpctrain.util import files
+from hpctrain.util.text import duration
+
+__all__ = ["Stopped", "SurvivorMixin"]
+
+
+class _StopNowError(Exception):
+    """Leaves the training loop after a save, without the loop's final actions."""
+
+    def __init__(self, wish: StopReason) -> None:
+        super().__init__(wish.reason)
+        self.wish = wish
+
+
+class EvaluationCutError(Exception):
+    """Interrupts an evaluation, on all ranks."""
+
+    def __init__(self, wish: StopReason, why: str | None) -> None:
+        super().__init__(why)
+        self.wish, self.why = wish, why
+
+
+#: Methods that Trainer calls during a save; none may be skipped, see saving.py.
+_PARTS = (
+    "create_model_card",
+    "save_model",
+    "_save_optimizer_and_scheduler",
+    "_save_scaler",
+    "_save_rng_state",
+)
+#: The arguments of Trainer._maybe_log_save_evaluate, by name.
+_Call = dict[str, Any]
+
+
+@dataclass
+class _Loop:
+    seen_step: int = 0
+    stepped_at: float = field(default_factory=time.monotonic)
+    evaluating: bool = False
+    saved_at_start: tuple[int, tuple[bool, ...]] | None = None
+    #: The checkpoint to resume from, until it is fully restored.
+    resumed: str | None = None
+    #: Replaces the checkpoint's random state, after what was due has drawn random numbers.
+    random_state: dict[str, Any] | None = None
+
+
+class SurvivorMixin(FiniteMixin):
+    """See the module. Put it before the other trainer class in the bases.
+
+    Args:
+        survival: the context; by default from the job script's environment.
+
+    Attributes:
+        private_apis: the classes whose internals it relies on.
+        stop_file: the user's request to stop; a training that is done consumes it, so that it does
+            not stop a continuation.
+    """
+
+    private_apis: tuple[str, ...] = ("transformers.Trainer",)
+    control: Any  # Trainer's
+    current_flos: Any
+
+    def __init__(self, *args: Any, survival: ResilienceContext | None = None, **named: Any) -> None:
+        private_apis.check(*self.private_apis)
+        super().__init__(*args, **named)
+        self.survival = survival = survival or ResilienceContext.from_environment()
+        self.notes = Notes()
+        self.callback_handler.callbacks.insert(0, self.notes)
+        self.ranks = survival.ranks or Ranks(float(self.args.ddp_timeout))
+        self.try_name: str = self.ranks.share(
+            survival.attempt or f"{socket.gethostname()}-{os.getpid()}"
+        )
+        self._due = Due()
+        self._saved: tuple[int, tuple[bool, ...]] | None = None
+        self._epoch_rng: dict[str, Any] | None = None
+        self._trained_before = 0.0
+        self._began = time.monotonic()
+        self._deadline = Deadline(None, now=time.time())
+        self._loop = _Loop()
+        self.stop_file = stop.StopFile(survival.run_dir, survival.attempt)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **named: Any) -> Any:
+        """Train as Trainer.train does; hpctrain.training.survival.resume decides what to resume
+        from.
+
+        Raises:
+            Stopped: the training saved and stopped before its end.
+            NotFiniteError: the gradient norm is NaN or infinite.
+            SaveError: a checkpoint could not be saved.
+            HpctrainError: the remaining time is too short for a single step.
+        """
+        stop.listen()
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._newest()
+        checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._loop = _Loop(resumed=checkpoint)
+        self._begin_deadline(checkpoint)
+        self._clean_leftovers()
+        first_evaluation = self.args.eval_on_start and checkpoint is None
+        try:
+            with replaced(self.args, "eval_on_start", first_evaluation):
+                return super().train(resume_from_checkpoint=checkpoint, **named)
+        except _StopNowError as stopped:
+            wish = stopped.wish
+        finally:
+            self.notes.say()
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        if self.ranks.rank == 0:
+            self.stop_file.consume()
+            stop.write_exit(wish.code, wish.reason)
+        # Wait until the reason is written: launchers end all ranks with the first.
+        self.ranks.highest(0)
+        raise Stopped(wish, self.state.global_step)
+
+    # -- the deadline ------------------------------------------------------------------------------
+
+    def _newest(self) -> str:
+        directory = Path(self._get_output_dir(None))
+        newest = self.ranks.from_first(
+            lambda: checkpoints.newest_complete(directory, digests=True)[0]
+        )
+        if newest is None:
+            raise ValueError(f"there is no complete checkpoint in {directory}")
+        return str(newest.path)
+
+    def _begin_deadline(self, checkpoint: str | None) -> None:
+        found = saving.read_rank_state(Path(checkpoint), self.ranks.rank) if checkpoint else None
+        times = found.times if found is not None else {}
+        self._deadline = Deadline(
+            self.survival.job.end,
+            now=time.time(),
+            save=self.survival.save_seconds,
+            leaving=self.survival.leaving_seconds,
+            evaluation=times.get("evaluation"),
+            step=times.get("step"),
+        )
+        if self._deadline.end is not None and self.ranks.rank == 0:
+            self.notes.add(
+                f"the time limit ends in {duration(self._deadline.end - time.time())}; {RULE}"
+            )
+        why = self.ranks.share(self._deadline.too_late(time.time()))
+        if why is not None:
+            raise _too_late(why)
+
+    # -- the end of a step -------------------------------------------------------------------------
+
+    def _maybe_log_save_evaluate(  # noqa: PLR0917 - the arguments are Trainer's
+        self,
+        tr_loss: Any,
+        grad_norm: Any,
+        model: Any,
+        trial: Any,
+        epoch: Any,
+        ignore_keys_for_eval: Any,
+        start_time: Any,
+        learning_rate: Any = None,
+    ) -> None:
+        call: _Call = {
+            "tr_loss": tr_loss,
+            "grad_norm": grad_norm,
+            "model": model,
+            "trial": trial,
+            "epoch": epoch,
+            "ignore_keys_for_eval": ignore_keys_for_eval,
+            "start_time": start_time,
+            "learning_rate": learning_rate,
+        }
+        if self.state.global_step != self._loop.seen_step:
+            self._step_ended(call)
+        else:
+            self._due.epoch_ended = True
+        self._log_evaluate_save(call)
+        self._loop.stepped_at = time.monotonic()
+
+    def _step_ended(self, call: _Call) -> None:
+        """Check whether to stop after this step; the training continues if this returns."""
+        self._loop.seen_step = step = self.state.global_step
+        self._deadline.steps.append(time.monotonic() - self._loop.stepped_at)
+        self._due = Due(
+            boundary=self.state.epoch >= math.floor(call["epoch"]) + 1,
+            grad_norm=call["grad_norm"],
+            learning_rate=call["learning_rate"],
+        )
+        bad = self._look_at_norm(
+            step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"]
+        )
+        due = {"evaluate": self.control.should_evaluate, "save": self.control.should_save}
+        wish, why = self._own_wish(partial(self._deadline.must_stop, **due))
+        measure = (
+            self.ranks.rank == 0
+            and self._deadline.wants_a_save(time.time())
+            and not self.control.should_save
+        )
+        agreed, measure_now, bad_step = self.ranks.highest(wish, measure, bad)
+        if bad_step:
+            raise self._lost(bad_step)
+        if agreed:
+            self._say(StopReason(agreed), why)
+            self._save_and_stop(StopReason(agreed), call)
+        elif measure_now:
+            if self.ranks.rank == 0:
+                say(
+                    "[train] half of the time limit is over and no save was measured: saving at step"
+                    f" {step}"
+                )
+            self._save_here(call)
+
+    def _own_wish(self, late: Callable[[float], str | None]) -> tuple[StopReason, str | None]:
+        """Return this rank's reason to stop. Only rank 0 checks the clock (`late` returns why it is
+        time to stop) and the stop file.
+        """
+        if self.ranks.rank == 0:
+            if self.stop_file.there():
+                return StopReason.STOP_FILE, None
+            if why := late(time.time()):
+                return StopReason.DEADLINE, why
+        return (StopReason.SIGNAL if stop.signalled() else StopReason.NONE), None
+
+    def _say(self, wish: StopReason, why: str | None) -> None:
+        why = self.ranks.share(why) if wish is StopReason.DEADLINE else why
+        named = (
+            [name for name in self.ranks.gather(stop.signalled()) if name]
+            if wish is StopReason.SIGNAL
+            else []
+        )
+        if self.ranks.rank == 0:
+            words = {
+                StopReason.SIGNAL: f"{named[0]} came" if named else "a signal came",
+                StopReason.STOP_FILE: "the file stop is there",
+            }
+            step, most = self.state.global_step, self.state.max_steps
+            say(f"[train] {words.get(wish, why)}: saving and stopping at step {step} of {most}")
+
+    def _save_here(self, call: _Call) -> None:
+        """Log what is due, and save; an evaluation and a regular save stay due."""
+        evaluate, save = self.control.should_evaluate, self.control.should_save
+        self.control.should_evaluate = self.control.should_save = False
+        super()._maybe_log_save_evaluate(**call)
+        # An uninterrupted run would not make this save: it must not change the sums.
+        sums = self.state.total_flos, self.current_flos
+        self._due.evaluate, self._due.save = evaluate, save
+        self._save_checkpoint(call["model"], call["trial"])
+        self.state.total_flos, self.current_flos = sums
+        self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        self.control.should_evaluate, self.control.should_save = evaluate, save
+
+    def _save_and_stop(self, wish: StopReason, call: _Call, why: str | None = None) -> None:
+        before = self._saved
+        self._save_here(call)
+        if wish is StopReason.DEADLINE and self._saved == before == self._loop.saved_at_start:
+            raise _too_late(
+                why or "an evaluation takes longer than that"
+            )  # a requeue would end the same way
+        raise _StopNowError(wish)
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    def _log_evaluate_save(self, call: _Call) -> None:
+        random_state = saving.random_state() if self.control.should_evaluate else None
+        save, training = self.control.should_save, self.model.training
+        try:
+            super()._maybe_log_save_evaluate(**call)
+        except EvaluationCutError as cut:
+            sums = getattr(self, "_metrics", None)
+            if isinstance(sums, dict) and isinstance(sums.get("eval"), dict):
+                sums["eval"].clear()  # TRL's, of the interrupted evaluation
+            self.model_wrapped.train(training)
+            saving.set_random_state(random_state or {})
+            self.control.should_evaluate, self.control.should_save = True, save
+            self._say(cut.wish, cut.why)
+            self._save_and_stop(cut.wish, call, cut.why)
+
+    def _evaluate(self, *args: Any, **named: Any) -> Any:
+        began = time.monotonic()
+        self._loop.evaluating = True
+        try:
+            metrics = super()._evaluate(*args, **named)
+        finally:
+            self._loop.evaluating = False
+        self._deadline.evaluation = time.monotonic() - began
+        self._due.evaluate = False
+        return metrics
+
+    def prediction_step(self, *args: Any, **named: Any) -> Any:
+        """Evaluate one batch; the training can stop between two batches."""
+        began = time.monotonic()
+        found = super().prediction_step(*args, **named)
+        # Otherwise, ranks may have different numbers of batches.
+        if self._loop.evaluating and self.accelerator.even_batches:
+            self._deadline.batches.append(time.monotonic() - began)
+            wish, why = self._own_wish(self._deadline.must_stop_evaluating)
+            (agreed,) = self.ranks.highest(wish)
+            if agreed:
+                raise EvaluationCutError(StopReason(agreed), why)
+        return found
+
+    # -- after a resume ----------------------------------------------------------------------------
+
+    def _run_epoch(self, **named: Any) -> Any:
+        self._epoch_rng = None
+        if self._loop.resumed is not None:
+            if not self._take_up(
+                named["start_time"], named["epoch"], named["ignore_keys_for_eval"]
+            ):
+                return None
+            if named["steps_trained_in_current_epoch"] > 0 and self._epoch_rng is not None:
+                # The data order is drawn from the random state at the start of the epoch; the state
+                # of the step is restored later.
+                saving.set_random_state(self._epoch_rng)
+                _set_epoch(named["train_dataloader"], named["epoch"])
+        if self._epoch_rng is None:
+            self._epoch_rng = saving.random_state()
+        self._loop.stepped_at = time.monotonic()
+        return super()._run_epoch(**named)
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        if self._loop.random_state is None:
+            super()._load_rng_state(checkpoint)
+        else:
+            saving.set_random_state(self._loop.random_state)
+
+    def _take_up(self, start_time: float, epoch: int, ignore_keys_for_eval: Any) -> bool:
+        """Restore what transformers does not, do what was due, and return whether there are steps
+        left.
+        """
+        checkpoint, self._loop.resumed = Path(self._loop.resumed or ""), None
+        self._loop.seen_step = step = self.state.global_step
+        super()._load_rng_state(str(checkpoint))
+        found = saving.read_rank_state(checkpoint, self.ranks.rank)
+        due = found.due if found is not None else Due()
+        if found is not None:
+            saving.restore_sums(self, found.sums)
+            inside = not due.boundary
+            self._epoch_rng = found.epoch_rng if inside else None
+            self._trained_before = found.times.get("training") or 0.0
+        if checkpoint.parent.absolute() == Path(self._get_output_dir(None)).absolute():
+            self._saved = self._loop.saved_at_start = (step, due.key())
+        self._due = replace(due)
+        self.model_wrapped.train(due.training)
+        call: _Call = {
+            "tr_loss": self._tr_loss,
+            "grad_norm": due.grad_norm,
+            "model": self.model_wrapped,
+            "trial": None,
+            "epoch": epoch,
+            "ignore_keys_for_eval": ignore_keys_for_eval,
+            "start_time": start_time,
+            "learning_rate": due.learning_rate,
+        }
+        self._do_what_was_due(due, call)
+        if self.control.should_training_stop:
+            return False
+        self._loop.random_state = saving.random_state()
+        return True
+
+    def _do_what_was_due(self, due: Due, call: _Call) -> None:
+        self.control.should_training_stop = (
+            due.ended or self.state.global_step >= self.state.max_steps
+        )
+        self.control.should_log = False
+        self.control.should_evaluate, self.control.should_save = due.evaluate, due.save
+        self._log_evaluate_save(call)
+        if not due.epoch_ended and (due.boundary or self.control.should_training_stop):
+            self._due.epoch_ended = True
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            self._log_evaluate_save(call)
+
+    def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
+        if self._loop.resumed is not None:  # all epochs are done
+            self._take_up(start_time, 0, None)
+        self._point_at_best()
+        # Trainer would remove the last checkpoint in favor of the best one.
+        with replaced(self.args, "save_total_limit", None):
+            return super()._finalize_training(
+                trial, num_train_samples, start_time - self._trained_before
+            )
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Skip the warning about tied weights: a checkpoint has them once, and transformers reports
+        the second name as missing.
+        """
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+
+    # -- a checkpoint ------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save, unless exactly this state was saved already.
+
+        Raises:
+            NotFiniteError: the weights are lost, so nothing is saved; on all ranks.
+            SaveError: on all ranks.
+        """
+        (bad_step,) = self.ranks.highest(self._bad(wait=True))
+        if bad_step:
+            raise self._lost(bad_step)
+        step = self.state.global_step
+        self._due.ended = bool(self.control.should_training_stop) and step < self.state.max_steps
+        if self._saved == (step, self._due.key()):
+            self._point_at_best()
+            return
+        directory = Path(super()._get_output_dir(trial))
+        attempt = saving.Attempt(self.ranks, directory / f"checkpoint-{step}", step, self.try_name)
+        attempt.begin()
+        during: dict[str, Any] = {name: partial(attempt.do, getattr(self, name)) for name in _PARTS}
+        during["_get_output_dir"] = lambda *_, **__: str(attempt.writing.parent)
+        with ExitStack() as stack:
+            for name, value in during.items():
+                stack.enter_context(replaced(self, name, value))
+            attempt.do(super()._save_checkpoint, model, trial)
+        self._point_at_best(saved=attempt.final)
+        attempt.do(self._save_own, attempt.writing)
+        seconds = attempt.finish(
+            step=step, needed=saving.rank_files(self.ranks.size), survival=self.survival
+        )
+        self._deadline.saves.append(seconds)
+        self._saved = (step, self._due.key())
+        self._rotate(directory)
+
+    def _save_own(self, directory: Path) -> None:
+        training = self._trained_before + time.monotonic() - self._began
+        times = {
+            "training": training,
+            "step": self._deadline.step,
+            "evaluation": self._deadline.evaluation,
+        }
+        due = self._due
+        due.training = bool(self.model.training)
+        if due.grad_norm is not None:
+            due.grad_norm = float(due.grad_norm)
+        saving.write_rank_state(
+            directory, self.ranks.rank, RankState(saving.sums_of(self), due, self._epoch_rng, times)
+        )
+        if self.ranks.rank == 0:
+            self.state.save_to_json(str(directory / "trainer_state.json"))
+            files.write_json(directory / saving.RECORD, dict(self.survival.record))
+
+    def _rotate(self, directory: Path) -> None:
+        limit = self.args.save_total_limit
+        if self.ranks.rank != 0 or limit is None or limit <= 0:
+            return
+        best = f"checkpoint-{self.state.best_global_step}"
+        try:
+            checkpoints.rotate(
+                directory,
+                limit,
+                {best, f"checkpoint-{self.state.global_step}"},
+                at=self.state.global_step,
+            )
+        except (OSError, HpctrainError) as error:
+            say(f"[train] notice: old checkpoints could not be removed: {error}")
+
+    def _clean_leftovers(self) -> None:
+        """Remove unfinished saves of ended attempts, on rank 0; leftovers that cannot be removed
+        are harmless.
+        """
+        if self.ranks.rank != 0:
+            return
+        folders = [Path(super()._get_output_dir(None))]
+        if self.survival.run_dir is not None:
+            folders.append(self.survival.run_dir)
+        for folder in folders:
+            try:
+                removed = checkpoints.clean(
+                    folder, lambda path, attempt: saving.is_over(path, attempt, self.survival)
+                )
+            except (OSError, HpctrainError) as error:
+                say(f"[train] notice: unfinished saves could not be removed: {error}")
+                continue
+            for name in removed:
+                say(f"[train] removed {name}: its save was not finished")
+
+    def _point_at_best(self, *, saved: Path | None = None) -> None:
+        """Update the best checkpoint's path in the state to the current output directory, which may
+        have been moved.
+
+        Args:
+            saved: the checkpoint that is being saved.
+        """
+        if not self.state.best_global_step:
+            return
+        best = Path(super()._get_output_dir(None)) / f"checkpoint-{self.state.best_global_step}"
+        if best == saved or best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+
+    # -- what else a resume needs ------------------------------------------------------------------
+
+    def _init_training_state(self, *args: Any, **named: Any) -> Any:
+        found = super()._init_training_state(*args, **named)
+        self._point_at_best()
+        return found
+
+    def _load_callback_state(self) -> None:
+        """Restore only the state of callbacks, such as the patience of early stopping.
+
+        transformers' own restore_callback_states_from_checkpoint is off by default. It recreates
+        the callbacks with the options of the earlier start, moves them after all others, and
+        restores the control flags from the time of the save.
+        """
+        mine = [
+            callback
+            for callback in [*self.callback_handler.callbacks, self.control]
+            if isinstance(callback, ExportableState)
+        ]
+        stored = {
+            name: iter(states if isinstance(states, list) else [states])
+            for name, states in self.state.stateful_callbacks.items()
+        }
+        names = [type(callback).__name__ for callback in mine]
+        for name, callback in zip(names, mine, strict=True):
+            state: dict[str, Any] = next(stored.get(name, iter(())), {})
+            if callback is not self.control:
+                for attribute, value in state.get("attributes", {}).items():
+                    setattr(callback, attribute, value)
+        # Saving fails for a callback missing from the state, and appends to a list for a duplicate
+        # one.
+        self.state.stateful_callbacks = {
+            name: [] if names.count(name) > 1 else callback.state()
+            for name, callback in zip(names, mine, strict=True)
+        }
+
+    def _get_dataloader(self, *args: Any, **named: Any) -> Any:
+        loader = super()._get_dataloader(*args, **named)
+        base = getattr(loader, "base_dataloader", loader)
+        base.worker_init_fn = partial(stop.start_worker, base.worker_init_fn)
+        return loader
+
+
+def _too_late(why: str) -> HpctrainError:
+    return HpctrainError(
+        f"the job has no time for a single step: {why}",
+        details=("requeued, it would do no more",),
+        hint="submit it with a longer --time",
+    )
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch on every sampler of a data loader: accelerate does not pass it through its
+    skip-first-batches wrapper.
+    """
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+    behind = getattr(loader, "batch_sampler", None)
+    while behind is not None:
+        for sampler in (behind, getattr(behind, "sampler", None)):
+            if sampler is not None and hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        behind = getattr(behind, "batch_sampler", None)

@@ -1,0 +1,1 @@
+"""Helpers for all packages: files, text, processes; nothing specific to training."""

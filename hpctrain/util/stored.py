@@ -1,0 +1,235 @@
+"""The only reader of files that hpctrain wrote, or finds in known places; their content is not
+trusted.
+
+A FIFO would block the reader, a device has no end, and a value may have any type: only regular
+files of bounded size are read, and values are checked against the expected type.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+import types
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+#: More than any record needs; a larger file is not read.
+MAX_BYTES = 16_000_000
+#: Where a pipe of this process has a name.
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+#: Integers in a record are smaller: their uses (times, process ids, floating point) do not support
+#: larger ones.
+_MAX_INT = 2**63
+#: Characters that no name and no path can contain. A surrogate from U+DC80 to U+DCFF represents a
+#: byte that is not UTF-8.
+_NO_TEXT = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        OSError: it does not exist, cannot be read, or is not a regular file.
+    """
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - first, as opening a device may already do something
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(0, "it is not a regular file", str(path))
+        opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except ValueError as error:  # a NUL in the name
+        raise OSError(0, "it is not a file name", str(path)) from error
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):  # it was, a moment ago
+        opened.close()
+        raise OSError(0, "it is not a regular file", str(path))
+    return opened
+
+
+def read_regular(path: str | Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: of the file; links are followed.
+        limit: bytes; a larger file is not read.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or is larger.
+    """
+    with open_regular(path) as opened:
+        return _whole(opened, path, limit)
+
+
+def read_given(path: str | Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a file that the user named: like `read_regular`, but also from a pipe
+    of this process, `<(COMMAND)`.
+
+    Raises:
+        OSError: as `read_regular`.
+    """
+    if not str(path).startswith(_DESCRIPTORS):
+        return read_regular(path, limit)
+    with open(path, "rb") as opened:  # noqa: PTH123 - waits for the writer
+        return _whole(opened, path, limit)
+
+
+def read_text(path: str | Path, *, errors: str = "strict", limit: int = MAX_BYTES) -> str:
+    """Return the text of a file that the user named, with newlines translated as by `open`.
+
+    Raises:
+        OSError: as `read_regular`.
+        UnicodeDecodeError: it is not UTF-8, and `errors` is "strict".
+    """
+    return read_given(path, limit).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def expanded(path: str | Path) -> Path:
+    """Expand `~` to the home directory; unchanged if there is no such user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - which raises
+
+
+def _whole(opened: IO[bytes], path: str | Path, limit: int) -> bytes:
+    content = opened.read(limit + 1) if os.fstat(opened.fileno()).st_size <= limit else None
+    if content is None or len(content) > limit:
+        raise OSError(0, f"it is larger than {limit / 1e6:g} MB", str(path))
+    return content
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -_MAX_INT <= int(digits) < _MAX_INT:
+        raise ValueError("a number in it is too large")
+    return int(digits)
+
+
+#: Created once: `json.loads` with an option creates a decoder for each call.
+_JSON = json.JSONDecoder(parse_int=_integer)
+
+
+def value_of(content: bytes | str) -> Any:
+    """Parse JSON text.
+
+    Raises:
+        ValueError: it is not valid, is nested too deep, or contains an unusable number or text.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8", "surrogateescape")
+        value = _JSON.decode(text)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is nested too deep") from error
+    if "\\u" in text and _NO_TEXT.search(_all_text(value)):
+        raise ValueError("a string in it is not valid Unicode")
+    return value
+
+
+def read_object(path: str | Path, limit: int = MAX_BYTES) -> dict[str, Any] | None:
+    """Return the JSON object in a regular file; None if there is no such file, or it contains
+    something else. Never raises.
+    """
+    try:
+        value = value_of(read_regular(path, limit))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def made(kind: type[T], value: Any) -> T | None:
+    """Create a dataclass from a JSON object; None if a value is missing or has another type.
+
+    Unknown keys are ignored. Lists become tuples if the field is one, and objects dataclasses: of a
+    field, in its list or in its mapping.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    hashable: Any = kind
+    wanted = _fields(hashable)
+    try:
+        known = {
+            name: _converted(item, wanted[name]) for name, item in value.items() if name in wanted
+        }
+        return (
+            kind(**known) if all(fits(item, wanted[name]) for name, item in known.items()) else None
+        )
+    except (
+        TypeError,
+        RecursionError,
+    ):  # a field without a default is missing; RecursionError: nested too deep
+        return None
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value has a type: None, bool, int, float (includes integers), str, a value of
+    a Literal, a union, a list, a tuple, a dict.
+    """
+    if kind is Any:
+        return True
+    if kind is None or kind is type(None):
+        return value is None
+    if kind is float:
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in inner)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(inner)
+            and all(fits(item, each) for item, each in zip(value, inner, strict=True))
+        )
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(fits(item, inner[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
+    return isinstance(value, kind)
+
+
+@cache
+def _fields(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Convert a list to the field's tuple, and objects to dataclasses."""
+    if not isinstance(value, list | tuple | dict):
+        return value
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):  # `X | None`
+        return _converted(value, inner[0])
+    if is_dataclass(kind) and isinstance(kind, type):
+        return made(kind, value)
+    if origin is Mapping and isinstance(value, dict):
+        return {key: _converted(item, inner[1]) for key, item in value.items()}
+    if origin is not tuple or isinstance(value, dict):
+        return value
+    kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+    if len(kinds) != len(value):
+        return value
+    return tuple(_converted(item, each) for item, each in zip(value, kinds, strict=True))
+
+
+def _all_text(value: Any) -> str:
+    found: list[str] = []
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            found.append(each)
+        elif isinstance(each, dict):
+            found += each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return "".join(found)

@@ -1,0 +1,262 @@
+"""Load YAML without YAML 1.1's surprises, with the place of every value.
+
+PyYAML's own `safe_load` follows YAML 1.1: `time: 1:30:00` becomes 5400 (which Slurm reads as
+minutes: 3.75 days), `account: 0123` becomes 83, `qos: no` becomes False, and of two equal keys the
+first is silently dropped. Here a scalar stays the text that was written, and the schema decides its
+type; duplicate keys are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpctrain.errors import UsageError
+from hpctrain.util import shell, stored
+
+NodePath = tuple[str | int, ...]
+_Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULLS = {"", "~", "null", "Null", "NULL"}
+#: YAML 1.2, chapter 5.1: everything that is not c-printable.
+_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+#: Deeper than any config: beyond some thousands, composing overflows the stack of the C library and
+#: crashes Python.
+_MAX_DEPTH = 100
+#: More values than any config; a few lines of nested aliases could expand to billions.
+_MAX_VALUES = 200_000
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+
+
+class Plain(str):
+    """A scalar written without quotes: `4`, `no` and `4e-5` may still become a number or a boolean;
+    quoted text never does.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """The place of a value in a file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        """Return `file:line:column`."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    """A file's mapping, with the place of each value and key by its path."""
+
+    data: dict[str, Any]
+    places: dict[NodePath, FilePlace] = field(default_factory=dict)
+
+
+def read_text(path: Path, title: str, *, missing: str) -> str:
+    """Return the text of a file that the user named, which messages call `title`.
+
+    Raises:
+        UsageError: it cannot be read, or does not exist; `missing` is then the hint.
+    """
+    try:
+        return stored.read_text(path)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file {title}", hint=missing) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"cannot read {title}: {reason}", fix=f"ls -l {shell.quote(title)}"
+        ) from error
+
+
+def load(text: str, file: str) -> YamlDocument:
+    """Return the mapping in `text`; an empty file is an empty mapping.
+
+    Values are `Plain`, `str`, `None`, `dict` or `list`. `file` is only used in messages.
+
+    Raises:
+        UsageError: invalid YAML, not a mapping at the top, or duplicate keys (all of them at once).
+    """
+    value, places = compose(text, file)
+    if value is None:
+        return YamlDocument({})
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{file} must hold keys and values at its top, such as `job_name: sft`",
+            hint=_hint(file),
+        )
+    return YamlDocument(value, places)
+
+
+def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
+    """Like `load`, for any top-level type, such as a list."""
+    text = text.removeprefix("\ufeff")  # some editors add a byte order mark
+    try:
+        _refuse_depth(text, file)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise UsageError(
+            f"{file} is not valid YAML", details=(_describe(error, file, text),), hint=_hint(file)
+        ) from error
+    if node is None:
+        return None, {}
+    builder = _NodeBuilder(file)
+    value = builder.build(node, ())
+    if builder.problems:
+        raise UsageError(
+            problems_in(len(builder.problems), file),
+            details=tuple(builder.problems),
+            hint=_hint(file),
+        )
+    return value, builder.places
+
+
+def _hint(file: str) -> str:
+    return f"edit {file}, then run the command again"
+
+
+def problems_in(count: int, source: str) -> str:
+    """Return the first line of an error that lists `count` problems."""
+    return f"{count} problem{'' if count == 1 else 's'} in {source}"
+
+
+def position(problem: str) -> tuple[str, int, int]:
+    """Return the `FilePlace` that a problem begins with, as a sort key; those without come first."""
+    place = re.match(r"(.*?):([0-9]+):([0-9]+): ", problem)
+    return (place[1], int(place[2]), int(place[3])) if place is not None else ("", 0, 0)
+
+
+def to_json_value(value: Any) -> Any:
+    """Resolve plain scalars in `value` by YAML 1.2's core schema, for JSON output."""
+    if isinstance(value, dict):
+        return {key: to_json_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_json_value(item) for item in value]
+    if not isinstance(value, Plain) or len(value) > 4000:  # Python refuses to parse longer numbers
+        return value
+    text = str(value)
+    if text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
+        return text.lower() == "true"
+    if _INTEGER.match(text):
+        return int(text)
+    return float(text) if _FLOAT.match(text) else text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes `Plain` unchanged, and quotes text that would be read as another type."""
+
+    def scalar(self, value: str) -> yaml.ScalarNode:
+        """Return the node of a text."""
+        if isinstance(value, Plain):
+            tag = self.resolve(yaml.ScalarNode, value, (True, False))  # type: ignore[no-untyped-call]
+            return self.represent_scalar(tag, str(value))
+        ambiguous = not isinstance(to_json_value(Plain(value)), str)
+        return self.represent_scalar("tag:yaml.org,2002:str", value, '"' if ambiguous else None)
+
+
+_Dumper.add_representer(str, _Dumper.scalar)
+_Dumper.add_representer(Plain, _Dumper.scalar)
+
+
+def dump(data: dict[str, Any]) -> str:
+    """Write `data`, with values as `load` returns them, as YAML that `load` reads back."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+class _NodeBuilder:
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.count = 0
+        self.places: dict[NodePath, FilePlace] = {}
+        self.problems: list[str] = []
+        self._open: list[yaml.Node] = []
+
+    def build(self, node: yaml.Node, path: NodePath) -> Any:
+        self.places.setdefault(path, self._place(node))
+        self.count += 1
+        if self.count > _MAX_VALUES:
+            raise UsageError(
+                f"{self.file} holds more than {_MAX_VALUES} values, its aliases written out",
+                details=(f"{self._place(node)}: this one was written out too often",),
+                hint=_hint(self.file),
+            )
+        if isinstance(node, yaml.ScalarNode):
+            if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
+                return str(node.value)
+            return None if node.value in _NULLS else Plain(node.value)
+        if any(node is parent for parent in self._open):
+            self.problems.append(f"{self._place(node)}: an alias that contains itself")
+            return None
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+            return self._mapping(node, path)
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: yaml.Node, path: NodePath) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        first: dict[str, FilePlace] = {}
+        for key_node, value_node in node.value:
+            place = self._place(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(f"{place}: a key must be a word, not a list or a mapping")
+                continue
+            key = str(key_node.value)
+            if key in built:
+                self.problems.append(
+                    f"{place}: duplicate key {key!r}; it is also at line {first[key].line}"
+                )
+                continue
+            first[key] = place
+            self.places[(*path, key)] = place
+            built[key] = self.build(value_node, (*path, key))
+        return built
+
+    def _place(self, node: yaml.Node) -> FilePlace:
+        return FilePlace(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _refuse_depth(text: str, file: str) -> None:
+    """Refuse `text` that is nested deeper than `_MAX_DEPTH`, without composing it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            mark: Any = event.start_mark
+            place = FilePlace(file, mark.line + 1, mark.column + 1)
+            raise UsageError(
+                f"{file} is nested too deeply",
+                details=(f"{place}: more than {_MAX_DEPTH} levels",),
+                hint=_hint(file),
+            )
+
+
+def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    if mark is not None:
+        context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
+        lines = text.split("\n")
+        tab = mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
+        hint = "; keys of one section must have the same indentation" if "block" in context else ""
+        hint = "; indent with spaces, not tabs" if tab else hint
+        return f"{FilePlace(file, mark.line + 1, mark.column + 1)}: {context}{problem}{hint}"
+    # PyYAML's reader gives no place for a character that YAML does not allow.
+    odd = _NOT_YAML.search(text)
+    if odd is None:
+        return f"{file}: {problem}"
+    before = text[: odd.start()]
+    place = FilePlace(file, before.count("\n") + 1, odd.start() - before.rfind("\n"))
+    return f"{place}: the character {odd[0]!r} is not allowed in YAML"

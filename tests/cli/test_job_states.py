@@ -1,0 +1,928 @@
+"""A job's state as a user reads it, the same in `ps`, `watch`, `cancel`, `runs`, `logs` and
+`report`; raw states stay in --json.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctrain.cli import follow
+from hpctrain.errors import SchedulerError
+from hpctrain.jobs import schedulers
+from hpctrain.report import watching
+from hpctrain.runs import job_state as run_states
+from hpctrain.runs import launch
+from hpctrain.runs.store import Attempt, Run
+from hpctrain.slurm import ledger, query_cache
+from hpctrain.slurm.client import SlurmScheduler
+from hpctrain.slurm.ledger import Submission
+from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
+from tests.cli.conftest import Desk
+from tests.runs import make
+from tests.waiting import wait_until
+
+AT = make.AT
+
+
+def queued(job_id: str, state: str, reason: str = "None", elapsed: str = "0:30") -> str:
+    return SEPARATOR.join(
+        (job_id, "sft", state, reason, elapsed, "10:00", "1", "gpu", "N/A", "(null)")
+    )
+
+
+@pytest.fixture
+def cluster(desk: Desk) -> Desk:
+    """A Slurm of programs: `queue` holds my jobs; sacct is silent, so that only the files say how a
+    job ended.
+    """
+    desk.program("sacct scancel sbatch", "true")
+    desk.program("scontrol", "exit 1")
+    desk.set(LOGNAME="ada")
+    desk.program("squeue", f"case \" $* \" in *' -P '*) ;; *) cat {desk.directory}/../queue;; esac")
+    return desk
+
+
+def show(desk: Desk, *queue: str) -> None:
+    desk.write("../queue", "".join(f"{row}\n" for row in queue))
+
+
+def jobs(desk: Desk, *words: str) -> dict[str, dict[str, Any]]:
+    return {job["job_id"]: job for job in json.loads(desk.run("ps", "--json", *words).out)["jobs"]}
+
+
+def chain(desk: Desk, *, second: str = "RUNNING") -> Path:
+    """Two jobs of a chain: 24 saved at its limit at step 40, 25 goes on."""
+    run = make.run(desk.directory / "runs", "r")
+    first = make.attempt(run, "24", outcome="requeued", status=85, reason="deadline")
+    make.metrics(
+        first,
+        {"event": "begin", "step": 0},
+        {"step": 40, "loss": 2.0},
+        {"event": "save", "step": 40},
+    )
+    if second != "PENDING":
+        make.metrics(
+            make.attempt(run, "25", at=AT + 100),
+            {"event": "begin", "step": 40},
+            {"step": 70, "loss": 1.0},
+        )
+    submitted(desk, "r", "24", "25")
+    show(
+        desk,
+        queued("24", "FAILED"),
+        queued("25", second, "Dependency" if second == "PENDING" else "None"),
+    )
+    return run
+
+
+# a link that saved
+
+
+def test_a_link_that_saved_did_not_fail(cluster: Desk) -> None:
+    chain(cluster)
+    found = jobs(cluster)
+    assert found["24"]["state"] == "FAILED", "Slurm's own word stays"
+    assert re.search(r"time limit.*saved.*\b25\b", found["24"]["summary"])
+    row = next(line for line in cluster.run("ps").out.splitlines() if line.startswith("24 "))
+    assert "FAILED" not in row
+    assert " stopped " in row
+    assert found["24"]["summary"] in row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps", "24"),
+        ("runs", "show", "r"),
+        ("logs", "24"),
+        ("cancel", "24"),
+        ("report", "r", "--to", "-"),
+    ],
+)
+def test_every_command_says_the_same_of_it(cluster: Desk, words: tuple[str, ...]) -> None:
+    chain(cluster)
+    summary = jobs(cluster)["24"]["summary"]
+    cluster.write("logs/output_sft_24.log", "hpctrain: attempt 24.0 of the run r begins on n1\n")
+    cluster.program(
+        "scontrol",
+        'echo "JobId=24 JobName=sft UserId=a(1) GroupId=a(1) JobState=FAILED ExitCode=85:0'
+        f" StdOut={cluster.directory}/logs/output_sft_24.log"
+        f' StdErr={cluster.directory}/logs/output_sft_24.log"',
+    )
+    said = cluster.run(*words)
+    told = re.sub(r"\s+", " ", said.out + said.err)
+    assert summary in told, told
+    assert "FAILED" not in told
+    assert "exit code 85" not in told
+
+
+def test_the_next_link_still_waits(cluster: Desk) -> None:
+    chain(cluster, second="PENDING")
+    for words in ((), ("24",)):
+        assert re.search(r"\b25\b", jobs(cluster, *words)["24"]["summary"])
+
+
+def test_a_deliberate_stop_did_not_fail(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    make.attempt(run, "24", outcome="stopped", status=86, reason="stop-file")
+    show(cluster, queued("24", "FAILED"))
+    summary = jobs(cluster)["24"]["summary"]
+    assert "request" in summary
+    assert "86" not in summary
+    assert "FAILED" not in cluster.run("ps").out
+    row = json.loads(cluster.run("runs", "list", "--json").out)["runs"][0]
+    assert (row["state"], row["reason"], row["summary"]) == ("stopped", "stop-file", summary)
+    assert summary in cluster.run("runs", "list").out
+
+
+def test_exit_code_85_of_a_job_that_hpctrain_does_not_know_is_a_failure(cluster: Desk) -> None:
+    show(cluster, queued("24", "FAILED"))
+    cluster.program(
+        "scontrol",
+        'echo "JobId=24 JobName=sft UserId=a(1) GroupId=a(1) JobState=FAILED ExitCode=85:0"',
+    )
+    assert "exit code 85" in jobs(cluster)["24"]["summary"]
+    assert "FAILED" in cluster.run("ps").out
+
+
+@pytest.mark.parametrize(
+    "state", ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL"]
+)
+def test_how_slurm_ended_a_job_is_said(cluster: Desk, state: str) -> None:
+    show(cluster, queued("24", state))
+    job = jobs(cluster)["24"]
+    assert job["state"] == state
+    assert job["summary"]
+    row = next(line for line in cluster.run("ps").out.splitlines() if line.startswith("24 "))
+    assert job["why"]
+    assert row.endswith(f"  {job['why']}"), row
+
+
+def test_a_time_limit_at_which_it_saved(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    make.attempt(run, "24", outcome="interrupted", status=85, reason="signal")
+    show(cluster, queued("24", "TIMEOUT"))
+    assert re.search(r"time limit.*saved", jobs(cluster)["24"]["summary"])
+
+
+# what a job did itself
+
+
+def test_a_job_that_ended_shows_its_own_steps(cluster: Desk) -> None:
+    chain(cluster)
+    found = jobs(cluster)
+    assert (found["24"]["step"], found["24"]["loss"]) == (40, 2.0)
+    assert (found["25"]["step"], found["25"]["loss"]) == (70, 1.0)
+
+
+def test_a_task_that_never_ran_has_no_steps(cluster: Desk) -> None:
+    """The sweep was cancelled and submitted again: the points are the same, and the tasks are
+    others.
+    """
+    for index in range(2):
+        run = make.run(cluster.directory / "runs", f"s_{index}", tag="s", index=index)
+        attempt = make.attempt(run, f"20_{index}", slurm_job_id=str(20 + index))
+        make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 5, "loss": 1.0})
+    submitted(cluster, "s", "15", "20", array="0-1")
+    show(
+        cluster,
+        queued("15_0", "CANCELLED", elapsed="0:00"),
+        queued("15_1", "CANCELLED", elapsed="0:00"),
+        queued("20_0", "RUNNING"),
+        queued("20_1", "RUNNING"),
+    )
+    found = jobs(cluster)
+    assert [found[job]["run"] for job in ("15_0", "15_1", "20_0", "20_1")] == [
+        "s_0",
+        "s_1",
+        "s_0",
+        "s_1",
+    ]
+    assert [found[job]["step"] for job in ("15_0", "15_1", "20_0", "20_1")] == [None, None, 5, 5]
+
+
+def test_a_job_that_waits_to_start_again_has_no_eta(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    attempt = make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
+    speed = {
+        "event": "speed",
+        "step": 40,
+        "max_steps": 100,
+        "eta_s": 600.0,
+        "step_s": 10.0,
+        "useful_tokens_per_s": 1500.0,
+    }
+    make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 40, "loss": 2.0}, speed)
+    show(cluster, queued("24", "PENDING", "BeginTime", "0:00"))
+    job = jobs(cluster)["24"]
+    assert (job["step"], job["loss"]) == (40, 2.0), "what it did is done"
+    assert (job["eta_s"], job["tokens_per_s"]) == (None, None), "what it did per second is over"
+    show(cluster, queued("24", "RUNNING"))
+    query_cache.invalidate()
+    assert jobs(cluster)["24"]["eta_s"] == 600.0
+
+
+# a cancellation that Slurm did not answer
+
+TIMED_OUT = "scancel: error: Kill job error on job id 24: Socket timed out on send/recv operation"
+
+
+@pytest.fixture
+def hangs(cluster: Desk) -> Desk:
+    """A slurmctld that stops answering when it gets scancel: `heard` is what the queue shows from
+    then on.
+    """
+    cluster.patch.setattr("hpctrain.slurm.client._PAUSES_S", (0.0, 0.0))
+    show(cluster, queued("24", "RUNNING"))
+    at = cluster.directory.parent
+    cluster.program(
+        "scancel",
+        f'echo "$*" >> {at}/sent; cp {at}/heard {at}/queue; echo "{TIMED_OUT}" >&2; exit 1',
+    )
+    return cluster
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
+def test_a_cancellation_that_was_heard_is_one(hangs: Desk, state: str) -> None:
+    hangs.write("../heard", queued("24", state) + "\n")
+    said = hangs.run("cancel", "24")
+    assert (said.code, "cancelled job 24" in said.out) == (0, True), said.err
+    assert "error" not in said.err
+    assert (hangs.directory.parent / "sent").read_text() == "24\n"
+
+
+def test_one_that_was_not_heard_is_sent_again_and_called_unknown(hangs: Desk) -> None:
+    hangs.write("../heard", queued("24", "RUNNING") + "\n")
+    said = hangs.run("cancel", "24")
+    assert (said.code, said.out) == (3, ""), said.err
+    assert "Socket timed out" in said.err
+    assert said.lines[-1] == "fix: hpctrain cancel 24"
+    assert (hangs.directory.parent / "sent").read_text() == "24\n" * 3
+
+
+def test_one_that_slurm_refuses_is_not_sent_again(hangs: Desk) -> None:
+    at = hangs.directory.parent
+    hangs.program(
+        "scancel",
+        f'echo "$*" >> {at}/sent; echo "scancel: error: Access/permission denied" >&2; exit 1',
+    )
+    said = hangs.run("cancel", "24")
+    assert (said.code, "permission denied" in said.err) == (1, True), said.err
+    assert (at / "sent").read_text() == "24\n"
+
+
+def test_a_job_of_another_user_is_not_called_cancelled(hangs: Desk) -> None:
+    hangs.program(
+        "scancel",
+        'echo "scancel: error: Kill job error on job id 31: Access/permission denied" >&2; exit 1',
+    )
+    hangs.program(
+        "scontrol",
+        'echo "JobId=31 JobName=theirs UserId=bob(1001) GroupId=bob(1001) JobState=RUNNING'
+        ' Reason=None"',
+    )
+    said = hangs.run("cancel", "31")
+    assert (said.code, said.out, "permission denied" in said.err) == (1, "", True), said.err
+
+
+# attempts
+
+
+def test_each_attempt_says_how_it_ended(cluster: Desk) -> None:
+    chain(cluster)
+    told = cluster.run("runs", "show", "r").out
+    line = next(line for line in told.splitlines() if line.startswith("24.0 "))
+    assert jobs(cluster)["24"]["summary"] in line
+    shown = json.loads(cluster.run("runs", "show", "r", "--json").out)
+    assert (shown["attempts"][0]["outcome"], shown["attempts"][0]["reason"]) == (
+        "requeued",
+        "deadline",
+    )
+
+
+# what `watch` shows
+
+
+def log(desk: Desk, *lines: str, state: str = "RUNNING") -> None:
+    path = desk.write("logs/output_sft_24.log", "".join(f"{line}\n" for line in lines))
+    fields = (
+        f"JobId=24 JobName=sft UserId=a(1) GroupId=a(1) JobState={state} ExitCode=0:0 StdOut={path}"
+        f" StdErr={path}"
+    )
+    desk.program("scontrol", f"echo '{fields}'")
+
+
+def watched(desk: Desk) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in desk.run("watch", "r", "--once", "--json").out.splitlines()
+    ]
+
+
+OLD = (
+    "hpctrain: attempt 24.0 of the run r begins on n1 at now",
+    "ValueError: of the first",
+    "RuntimeError: of both",
+)
+NEW = (
+    "hpctrain: attempt 24.1 of the run r begins on n1 at now",
+    "RuntimeError: of both",
+    "KeyError: of the second",
+)
+
+
+@pytest.mark.slow
+def test_errors_of_an_earlier_attempt_are_no_news(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
+    make.attempt(run, "24", restart=1, at=AT + 100)
+    log(cluster, *OLD, *NEW)
+    show(cluster, queued("24", "RUNNING"))
+    told = [
+        row["text"].rpartition(": of ")[2] for row in watched(cluster) if "Error" in row["text"]
+    ]
+    assert told == ["both", "the second"]
+    assert cluster.run("watch", "r", "--once").out.count("Error: ") == 2
+
+
+def test_while_a_job_waits_errors_are_no_news(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
+    log(cluster, *OLD)
+    show(cluster, queued("24", "PENDING", "BeginTime"))
+    assert not any(row["change"] == "warning" for row in watched(cluster))
+    assert "ValueError" not in cluster.run("watch", "r", "--once").out
+
+
+def test_before_the_first_step_is_logged_no_step_is_claimed(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    attempt = make.attempt(run, "24")
+    make.metrics(attempt, {"event": "begin", "step": 0})
+    show(cluster, queued("24", "RUNNING"))
+    assert not re.search(r"\bstep 0\b", cluster.run("watch", "r", "--once").out)
+    assert not any(re.search(r"\bstep 0\b", row["text"]) for row in watched(cluster))
+    sample = {
+        "time_ms": int(AT * 1000) + 5000,
+        "step": 7,
+        "event": "step",
+        "host": "n1",
+        "rank": 0,
+        "world_size": 1,
+        "local_rank": 0,
+    }
+    (run / "memory").mkdir()
+    (run / "memory" / "rank-0.jsonl").write_text(json.dumps(sample) + "\n")
+    assert [row["step"] for row in watched(cluster) if row["change"] == "step"] == [7]
+    assert jobs(cluster)["24"]["step"] == 7
+
+
+def test_what_saved_and_stopped_is_not_explained(cluster: Desk) -> None:
+    run = make.run(cluster.directory / "runs", "r")
+    make.attempt(run, "24", outcome="stopped", status=86, reason="stop-file")
+    show(cluster, queued("24", "FAILED"))
+    assert watched(cluster)[-1]["next"] == ["hpctrain report r", "hpctrain resubmit r"]
+    assert "stopped on request" in cluster.run("watch", "r", "--once").out
+
+
+# figures
+
+
+def submitted(desk: Desk, tag: str, *numbers: str, array: str | None = None) -> None:
+    """Record submissions as `hpctrain submit` does."""
+    launch = desk.directory / "runs" / ".launches" / tag
+    (launch / "submissions").mkdir(parents=True)
+    kind = {"kind": "sweep", "points": 2, "table": "t"} if array else {"kind": "run", "runs": [tag]}
+    make.write(launch / "launch.json", {"schema": 1, "tag": tag, "name": "sft", **kind})
+    for number in numbers:
+        sent = Submission(token=number * 4, at=time.time(), arguments=(tag,), array=array)
+        ledger.found(ledger.record(sent, launch / "submissions"), number)
+
+
+# -- The seconds in which slurmctld and slurmdbd do not say the same of a job: what each verb
+
+
+COLUMNS = (
+    "JobID",
+    "JobName",
+    "State",
+    "ExitCode",
+    "DerivedExitCode",
+    "ElapsedRaw",
+    "Timelimit",
+    "NNodes",
+    "Partition",
+    "Start",
+    "Comment",
+)
+START = "2026-11-22T07:49:27"
+
+
+def queued_row(state: str, reason: str = "None", job: str = "27") -> str:
+    return SEPARATOR.join(
+        (job, "sft", state, reason, "0:42", "1:00:00", "2", "gpu", START, "hpctrain:abc")
+    )
+
+
+def accounted(
+    state: str,
+    exit_code: str = "0:0",
+    *,
+    name: str = "sft",
+    limit: str = "01:00:00",
+    nodes: str = "2",
+    job: str = "27",
+) -> str:
+    return SEPARATOR.join(
+        (job, name, state, exit_code, "0:0", "42", limit, nodes, "gpu", START, "")
+    )
+
+
+@pytest.fixture
+def slurm(desk: Desk) -> Desk:
+    desk.program("sbatch scancel", "true")
+    desk.program("scontrol", "exit 1")
+    return desk
+
+
+def says(slurm: Desk, *, squeue: str = "", sacct: str = "") -> None:
+    slurm.write("queue", squeue + "\n" * bool(squeue))
+    slurm.write("accounts", sacct + "\n" * bool(sacct))
+    slurm.program("squeue", f"cat {slurm.directory}/queue")
+    slurm.program("sacct", f"cat {slurm.directory}/accounts")
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cleaned_up_has_not_ended_for_slurmctld_and_has_for_slurmdbd(
+    slurm: Desk,
+) -> None:
+    says(slurm, squeue=queued_row("COMPLETING"), sacct=accounted("CANCELLED by 0", "0:15"))
+    [record] = SlurmScheduler().status(["27"])
+    assert (record.state, record.is_final) == ("COMPLETING", False), "its nodes are not free yet"
+    assert " COMPLETING " in slurm.run("ps").out
+    watched = slurm.run("watch", "27", "--once")
+    assert "ending for 0:00:42 of 1:00:00 on 2 nodes" in watched.out, watched
+    cancelled = slurm.run("cancel", "27")
+    assert cancelled.out == "cancelled job 27 (sft); it was ending already\n", (
+        "a requeue would bring it back"
+    )
+    last = Attempt(name="27.0", job_id="27", slurm_job_id="27", outcome="stopped", reason="signal")
+    state = run_states.state_of(
+        Run(id="r", tag="r", attempts=(last,)), ("27",), {"27": "COMPLETING"}
+    )
+    assert (state.word, state.live) == ("stopped", ("27",)), "nothing of it is removed yet"
+
+
+def test_nodes_that_are_being_prepared(slurm: Desk) -> None:
+    says(slurm, squeue=queued_row("CONFIGURING"))
+    assert " CONFIGURING " in slurm.run("ps").out
+    assert "its nodes are being prepared for 0:00:42" in slurm.run("watch", "27", "--once").out
+    word = schedulers._ask(["27"], [], max_age_s=0.0)[0]
+    assert run_states.state_of(Run(id="r", tag="r"), ("27",), word).word == "running"
+    assert slurm.run("cancel", "27").out == "cancelled job 27 (sft)\n"
+
+
+def test_a_job_that_slurmdbd_has_not_heard_all_of_keeps_its_name(slurm: Desk) -> None:
+    """`allocation` is slurmdbd's word for a name that it does not know yet; limit and nodes are not
+    known either.
+    """
+    says(
+        slurm,
+        squeue=queued_row("FAILED", "NonZeroExitCode"),
+        sacct=accounted("FAILED", "3:0", name="allocation", limit="", nodes="1"),
+    )
+    for record in (*SlurmScheduler().status(["27"]), *SlurmScheduler().status()):
+        assert (record.name, record.state, record.exit_code, record.nodes, record.time_limit_s) == (
+            "sft",
+            "FAILED",
+            3,
+            2,
+            3600,
+        )
+    assert "exit code 3" in slurm.run("ps", "sft").out
+    # It is asked for again as long as it is half: the steps, which say what killed it, come too.
+    says(slurm, sacct=accounted("OUT_OF_MEMORY", "0:125"))
+    [record] = SlurmScheduler().status(["27"], max_age_s=15.0)
+    assert record.state == "OUT_OF_MEMORY"
+
+
+def test_a_job_that_slurmdbd_still_calls_running_has_ended_for_slurmctld(slurm: Desk) -> None:
+    says(slurm, squeue=queued_row("COMPLETED"), sacct=accounted("RUNNING"))
+    slurm.program(
+        "scontrol",
+        "echo 'JobId=27 JobName=sft UserId=me(0) GroupId=me(0) JobState=COMPLETED ExitCode=0:0"
+        " RunTime=00:00:42'",
+    )
+    [record] = SlurmScheduler().status(["27"])
+    assert (record.state, record.exit_code) == ("COMPLETED", 0)
+
+
+def test_a_job_that_slurmctld_has_forgotten_is_known_to_slurmdbd_or_to_nobody(slurm: Desk) -> None:
+    says(slurm, sacct=accounted("COMPLETED"))
+    assert " COMPLETED " in slurm.run("ps", "27").out
+    says(slurm)
+    assert slurm.refused("ps", "28").lines[0] == "error: there is no job '28'"
+    slurm.program(
+        "sacct",
+        "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
+    )
+    for words in (("ps", "29"), ("cancel", "29"), ("logs", "29")):
+        unknown = slurm.refused(*words, code=3)
+        assert unknown.lines[:2] == [
+            "error: whether there is a job '29' is not known",
+            "  sacct said: Problem talking to the database: Connection refused",
+        ]
+    slurm.program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert slurm.refused("ps", "30").lines[0] == "error: there is no job '30'", (
+        "a site without accounting has no trouble with it"
+    )
+
+
+def test_a_silent_slurmctld_is_waited_for_once_in_a_command(slurm: Desk) -> None:
+    says(slurm, sacct=accounted("RUNNING"))
+    slurm.set(HPCTRAIN_SLURM_TIMEOUT="1")
+    slurm.program("squeue", f"echo asked >> {slurm.directory}/asked; sleep 20")
+    slurm.program("scontrol", f"echo asked >> {slurm.directory}/asked; sleep 20")
+    slurm.program("sacct", "echo 'sacct: error: no' >&2; exit 1")
+    slurm.write("logs/output_sft_27.log", "step 1\n")
+    said = slurm.run("explain", "27")
+    assert (said.code, said.out) == (0, "no failure found\n")
+    assert said.lines[-2:] == [
+        "note: whether job 27 still runs, or how it ended, is not known",
+        "note: squeue did not answer within 1 s; hpctrain ps 27 asks again",
+    ]
+    assert (slurm.directory / "asked").read_text() == "asked\n"
+    says(slurm, squeue=queued_row("RUNNING"))
+    assert slurm.run("ps").code == 0, "the next command asks again"
+
+
+# -- What each verb says while Slurm's controller does not answer: what the files here know,
+
+
+TIMED_OUT_ERROR = "slurm_load_jobs error: Socket timed out on send/recv operation"
+WORDS = "squeue said: Socket timed out on send/recv operation"
+SILENT = f"error: Slurm does not answer: {WORDS}"
+FIX = ["fix: sinfo", "hint: when that answers, run: hpctrain ps"]
+#: What squeue, and sbatch, say when munge on the login node is dead (Slurm 22.05).
+MUNGE = (
+    "Munge encode failed: Failed to connect to /run/munge.socket.2' >&2; echo 'X error: Protocol"
+    " authentication error"
+)
+
+
+@pytest.fixture
+def submitted_project(desk: Desk) -> Desk:
+    """Return a desk with a job 123 of the run r, which writes, and a Slurm that has stopped
+    answering since.
+    """
+    desk.program("sbatch", "echo 123")
+    desk.program("squeue sacct scancel", "true")
+    desk.program("scontrol", "exit 1")
+    assert desk.run("submit", "--no-check", "--no-snapshot", "--run-id", "r").code == 0
+    assert launch.load(desk.directory / "runs", "r") is not None
+    desk.write("logs/output_sft_123.log", "step 1\nstep 2\n")
+    desk.program("squeue scancel scontrol", f"echo '{TIMED_OUT_ERROR}' >&2; exit 1")
+    desk.program("sacct", "echo 'sacct: error: no' >&2; exit 1")
+    return desk
+
+
+@pytest.mark.parametrize("words", [("123",), ("r",), ()])
+def test_the_log_of_a_job_is_on_this_disk(submitted_project: Desk, words: tuple[str, ...]) -> None:
+    said = submitted_project.run("logs", *words)
+    assert (said.code, said.out) == (0, "step 1\nstep 2\n"), said.err
+    assert said.lines == [
+        "logs/output_sft_123.log: whether job 123 still runs is unknown",
+        SILENT.removeprefix("error: "),
+    ]
+
+
+def test_a_log_whose_place_is_known_waits_for_slurm_a_moment_only(
+    submitted_project: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpctrain.jobs.job_logs._PATIENCE_S", 0.5)
+    submitted_project.program("squeue", "exec sleep 600")
+    said = submitted_project.run("logs", "r")
+    assert (said.code, said.out) == (0, "step 1\nstep 2\n"), said.err
+    assert said.lines[-1] == "Slurm does not answer: squeue did not answer within 0.5 s"
+
+
+def test_ps_says_where_to_look_meanwhile(submitted_project: Desk) -> None:
+    said = submitted_project.run("ps")
+    note = "note: what the files of the runs here show: hpctrain runs list"
+    assert (said.code, said.out, said.lines) == (3, "", [note, SILENT, *FIX])
+    assert "unknown" in submitted_project.run("runs", "list").out
+
+
+def test_nothing_is_cancelled_and_no_running_job_is_to_be(submitted_project: Desk) -> None:
+    assert submitted_project.refused("cancel", "r", code=3).lines == [
+        SILENT,
+        "nothing was cancelled",
+        *FIX,
+    ]
+    again = submitted_project.refused(
+        "submit", "--no-check", "--no-snapshot", "--run-id", "r", code=3
+    )
+    assert again.lines[-5:] == [
+        "error: whether job 123 of the run r still runs is not known",
+        f"  {WORDS}",
+        "two jobs of one run would write to the same checkpoints",
+        "fix: sinfo",
+        "hint: when that answers, run the same command again; or use another --run-id",
+    ]
+
+
+def test_a_dead_munge_is_no_refusal_of_the_job(submitted_project: Desk) -> None:
+    for name in ("sbatch", "squeue"):
+        submitted_project.program(name, f"echo '{name}: error: {MUNGE}' >&2; exit 1")
+    said = submitted_project.refused(
+        "submit", "--no-check", "--no-snapshot", "--run-id", "other", code=3
+    )
+    assert "error: Slurm cannot be reached" in said.lines
+    assert said.lines[-2:] == [
+        "fix: sinfo",
+        "hint: or train locally: hpctrain submit --local",
+    ]
+    assert submitted_project.run("ps").lines[-2:] == FIX
+
+
+def test_sbatch_that_hangs_is_looked_for_a_minute_and_no_longer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A squeue that hangs too would cost its own minute each time."""
+    desk.program(
+        "sbatch",
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation'"
+        " >&2; exit 1",
+    )
+    desk.program(
+        "squeue", f"echo asked >> {desk.directory}/asked; echo '{TIMED_OUT_ERROR}' >&2; exit 1"
+    )
+    desk.program("sacct", "exit 1")
+    for minute, looks in ((3600.0, 3), (0.0, 1)):
+        desk.write("job.sbatch", f"#!/bin/bash\n#SBATCH --output=x.log\necho {looks}\n")
+        monkeypatch.setattr("hpctrain.slurm.client._LOOKS_S", minute)
+        (desk.directory / "asked").unlink(missing_ok=True)
+        with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
+            SlurmScheduler(sleep=lambda _: None).submit(Path("job.sbatch"), arguments=[str(looks)])
+        assert (desk.directory / "asked").read_text().count("asked") == looks
+
+
+class Held:
+    """A scheduler that answers when it is let go."""
+
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def status(
+        self, job_ids: list[str] | None = None, *, max_age_s: float = 0.0
+    ) -> list[JobRecord]:
+        assert (job_ids, max_age_s) == (["123"], 15.0)
+        self.let_go.wait(30)
+        return [JobRecord(job_id="123", scheduler="slurm", state="COMPLETED", exit_code=0)]
+
+
+def test_a_log_is_shown_while_slurm_is_being_asked() -> None:
+    held, seen = Held(), [0]
+
+    class Tail:
+        def copy(self) -> str:
+            seen[0] += 1
+            if seen[0] == 3:
+                held.let_go.set()
+            return ""
+
+    record = follow.until_the_end(held, "123", [Tail().copy], print)  # type: ignore[arg-type]
+    assert record is not None
+    assert seen[0] >= 4
+
+
+def test_watch_goes_on_while_slurm_is_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    monkeypatch.setattr(watching.schedulers, "available", lambda: [held])
+    poll = watching.StatusPoller(time.monotonic)
+    for _ in range(3):
+        poll.ask(["123"], patience=0.01)
+    assert (poll.is_asking, poll.asked, poll.record("123")) == (
+        True,
+        1,
+        None,
+    ), "one question at a time"
+    held.let_go.set()
+
+    def answered() -> bool:
+        poll.ask(["123"], patience=0.1)
+        return poll.record("123") is not None
+
+    wait_until(answered)
+    assert (poll.is_asking, poll.has_ended("123")) == (False, True)
+
+
+@pytest.mark.slow
+def test_whoever_leaves_watch_leaves_no_squeue_behind(submitted_project: Desk) -> None:
+    asked = submitted_project.directory / "asked"
+    submitted_project.program(
+        "squeue", f"echo $$ > {asked}.part; mv {asked}.part {asked}; exec sleep 600"
+    )
+    watch = subprocess.Popen(
+        [Path(sys.executable).with_name("hpctrain"), "watch", "r"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(asked.exists)
+    watch.send_signal(signal.SIGINT)  # to it alone: a terminal tells both
+    assert watch.wait(120) == 130
+    status = Path(f"/proc/{asked.read_text().strip()}/status")
+    wait_until(
+        lambda: not status.exists() or "\nState:\tZ" in status.read_text()
+    )  # a zombie, where nobody buries
+
+
+# -- A Slurm that refuses, is silent, talks too much or is not there at all; real executables
+
+
+@pytest.fixture
+def rendered(desk: Desk) -> Desk:
+    """A desk with a script, and a Slurm that has no jobs."""
+    assert desk.run("render").code == 0
+    desk.program("squeue sacct scancel", "true")
+    desk.program("scontrol", "exit 1")
+    return desk
+
+
+def test_a_dry_run_says_each_sbatch_and_what_it_waits_for(desk: Desk) -> None:
+    desk.program("sbatch", "exit 1")
+    sbatch = "sbatch --parsable --comment=hpctrain:TOKEN"
+    stages = "stages: [{name: a}, {name: b}]\n"
+    for config, words, expected in (
+        (
+            "",
+            ("--restart", "chain", "--max-restarts", "3"),
+            [
+                f"would run: {sbatch} sft.sbatch RUN",
+                f"would run: {sbatch} --dependency=afterany:JOB_BEFORE sft.sbatch RUN  # 3 x",
+            ],
+        ),
+        (
+            stages,
+            (),
+            [
+                f"would run: {sbatch} sft-a.sbatch RUN",
+                f"would run: {sbatch} --dependency=afterok:JOB_OF_a sft-b.sbatch RUN",
+            ],
+        ),
+    ):
+        desk.write("config.yaml", config)
+        said = desk.run("submit", "--dry-run", *words).out.splitlines()
+        assert [line for line in said if not line.startswith("would write ")] == expected
+
+
+def test_no_slurm_at_all(rendered: Desk, no_slurm: None) -> None:
+    said = rendered.run("submit", "--dry-run")
+    assert said.code == 0
+    assert "sbatch is not on PATH" in said.err
+    with pytest.raises(SchedulerError, match="sbatch is not on PATH") as caught:
+        SlurmScheduler().submit(Path("sft.sbatch"))
+    assert caught.value.exit_code == 3
+    assert ledger.pointers() == []
+
+
+REFUSALS = [
+    (
+        "Invalid account or account/partition combination specified",
+        "sacctmgr -nP show associations",
+    ),
+    ("invalid partition specified: gpux", "sinfo -o '%P %l"),
+    ("Invalid qos specification", "sacctmgr -nP show associations"),
+    ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
+    ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
+    ("Invalid --begin specification", "then: hpctrain submit --no-check"),
+    ("Something that nobody has seen before", "then: hpctrain submit --no-check"),
+]
+
+
+@pytest.mark.parametrize(("words", "fix"), REFUSALS, ids=[words[:12] for words, _ in REFUSALS])
+def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str) -> None:
+    rendered.program(
+        "sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1"
+    )
+    said = rendered.refused("submit", "--no-check", code=1)
+    assert said.lines[0] == "error: Slurm refused the job"
+    assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
+    assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
+    assert fix in said.lines[-1]
+    assert ledger.pointers() == []
+
+
+def test_a_config_that_has_become_wrong_hides_no_refusal(rendered: Desk) -> None:
+    rendered.program(
+        "sbatch",
+        "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1",
+    )
+    rendered.write("config.yaml", "resources: {nodes: none}\n")
+    said = rendered.refused("submit", "--no-check", "sft.sbatch", code=1)
+    assert "Invalid qos specification" in said.err
+
+
+UNREACHABLE = [
+    "Unable to contact slurm controller (connect failure)",
+    "slurm_load_jobs error: Connection refused",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [*UNREACHABLE, "Could not establish a configuration source"])
+def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
+    rendered.program("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
+    rendered.program("squeue", f"echo 'squeue: error: {words}' >&2; exit 1")
+    for verb in (["submit", "--no-check"], ["cancel", "5"], ["logs", "5"]):
+        assert words.removeprefix("slurm_load_jobs error: ") in rendered.refused(*verb, code=3).err
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("123", "123"),
+        ("123;cluster", "123;cluster"),
+        ("Welcome to HPC!\nYou have 5 hours left\n77;c-1", "77;c-1"),
+    ],
+)
+def test_the_job_id_is_found(rendered: Desk, printed: str, shown: str) -> None:
+    rendered.program("sbatch", f"cat <<'END'\n{printed}\nEND")
+    said = rendered.run("submit", "--no-check", "--parsable")
+    assert (said.code, said.out) == (0, f"{shown}\n")
+
+
+def test_no_job_id_at_all(rendered: Desk) -> None:
+    rendered.patch.setattr("hpctrain.slurm.client._PAUSES_S", (0.0, 0.0))
+    rendered.program("sbatch", "echo welcome")
+    said = rendered.run("submit", "--no-check")
+    assert (said.code, "welcome" in said.err) == (3, True)
+    [tag] = launch.tags(rendered.directory / "runs")
+    [asked] = launch.load(rendered.directory / "runs", tag).submissions  # type: ignore[union-attr]
+    assert (asked.job_id, asked.argv[-1]) == (None, tag), "what may have arrived is remembered"
+
+
+@pytest.mark.parametrize("value", ["abc", "nan"])
+def test_a_bad_timeout(rendered: Desk, value: str) -> None:
+    rendered.program("sbatch", "echo 123")
+    rendered.set(HPCTRAIN_SLURM_TIMEOUT=value)
+    assert "HPCTRAIN_SLURM_TIMEOUT" in rendered.refused("submit").err
+
+
+DOS = "#!/bin/bash\r\n#SBATCH --nodes=1\r\ntrue\r\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["echo\n", "", '#!/bin/bash\n#SBATCH --comment="open\n', "#!/bin/bash\n#SBATCH word\n", DOS],
+)
+@pytest.mark.parametrize("where", [[], ["--local"]], ids=["slurm", "local"])
+def test_a_script_that_is_no_batch_script(rendered: Desk, script: str, where: list[str]) -> None:
+    rendered.program("sbatch", "echo 'sbatch was called' >&2; exit 9")
+    rendered.write("x.sh", script)
+    assert "x.sh is not a batch script" in rendered.refused("submit", *where, "x.sh").err
+
+
+def test_a_local_job_is_shown_and_cancelled_while_slurm_is_silent(
+    rendered: Desk, no_slurm: None
+) -> None:
+    rendered.write(
+        "job.sbatch",
+        "#!/bin/bash\n#SBATCH --job-name=here\n#SBATCH --output=out.log\necho started; sleep 300\n",
+    )
+    submitted = rendered.run("submit", "--local", "--no-check", "--parsable", "job.sbatch")
+    assert submitted.code == 0, submitted.err
+    job = submitted.out.strip()
+    log = rendered.directory / "out.log"
+    wait_until(lambda: log.exists() and log.read_text(), "its supervisor starts it")
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        rendered.program(
+            name,
+            f"touch {rendered.directory}/asked; echo '{name}: error: {UNREACHABLE[0]}' >&2; exit 1",
+        )
+    assert rendered.run("logs", job).code == 0
+    assert not (rendered.directory / "asked").exists(), "the id is one of this machine"
+    by_name = rendered.run("logs", "here")
+    assert by_name.code == 0
+    assert "note: Slurm does not answer" in by_name.err
+    for verb in (["logs", "other"], ["logs", "5"], ["cancel", "here", "5", "--yes"], ["cancel"]):
+        refused = rendered.refused(*verb, code=3)
+        found = [line for line in refused.lines if line != "nothing was cancelled"]
+        assert found == [
+            f"error: Slurm does not answer: squeue said: {UNREACHABLE[0]}",
+            "fix: sinfo",
+            "hint: when that answers, run: hpctrain ps",
+        ]
+        assert (verb[0] == "cancel") == (found != refused.lines)
+    assert rendered.run("ps").err.splitlines() == found, "the words of ps"
+    ended = rendered.run("cancel", job)
+    assert (ended.code, ended.out) == (0, f"cancelled job {job} (here)\n")

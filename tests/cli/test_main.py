@@ -1,0 +1,787 @@
+"""The command line as a whole: its first page, groups, and `--quiet`."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctrain.cli import GROUPS, VERBS
+from hpctrain.clusters import load
+from hpctrain.jobs import header
+from tests.cli.conftest import Desk
+
+
+def test_alone_it_shows_the_groups_and_the_first_step(desk: Desk) -> None:
+    said = desk.run()
+    assert (said.code, said.err) == (0, "")
+    assert all(f"\n{title}:\n" in said.out for title in GROUPS)
+    assert said.out.splitlines()[-1] == "next: hpctrain init"
+    assert max(map(len, said.out.splitlines())) <= 80
+    desk.write("config.yaml", "job_name: x\n")
+    assert desk.run().out.splitlines()[-1] == "next: hpctrain check"
+    (desk.directory / "runs").mkdir()
+    assert desk.run().out.splitlines()[-1] == "next: hpctrain watch"
+    assert desk.run("--help").out in said.out
+    assert len(VERBS) <= 20
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("status", "ps"),
+        ("sumbit", "submit"),
+        ("sweep", "submit --dry-run"),
+        ("merge", "checkpoints merge"),
+        ("runs drop sft-1", "runs delete sft-1"),
+        ("rm", "runs delete"),
+    ],
+)
+def test_a_mistyped_command_gets_the_nearest(desk: Desk, word: str, fix: str) -> None:
+    assert desk.refused(*word.split()).lines[-1] == f"fix: hpctrain {fix}"
+
+
+def test_rare_options_are_shown_with_help_all(desk: Desk) -> None:
+    short, long = desk.run("render", "--help").out, desk.run("render", "--help-all").out
+    assert "--reservation" not in short
+    assert "--reservation" in long
+    for title in ("Resources", "Training", "Environment", "Restart", "Output"):
+        assert f"\n{title}:\n" in short
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_quiet_leaves_out_notes_and_next_steps(desk: Desk) -> None:
+    desk.write("train.py", "")
+    words = ("render", "--script", "train.py")
+    assert "next: " in desk.run(*words).err
+    for quiet in (("--quiet", *words), (*words, "--quiet")):
+        said = desk.run(*quiet)
+        assert (said.code, said.out) == (0, "sft.sbatch\n")
+        assert "next: " not in said.err
+        assert "note: " not in said.err
+    assert (
+        desk.refused("--quiet", "render", "--script", "gone.py")
+        .lines[-1]
+        .startswith(("fix: ", "hint: "))
+    )
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_standing_note_is_said_once_in_a_project(desk: Desk) -> None:
+    desk.write("train.py", "")
+    words = ("submit", "--dry-run", "--script", "train.py")
+    assert [desk.run(*words).err.count("sbatch is not on PATH") for _ in range(2)] == [1, 0]
+
+
+def test_a_shell_completes_runs_partitions_accounts_and_clusters(desk: Desk, hpctrain: str) -> None:
+    (desk.directory / "runs" / "sft-1").mkdir(parents=True)
+    desk.program("sinfo", "printf 'boost\\nbatch\\nother\\n'")
+    desk.program("sacctmgr", "printf 'my_project\\n'")
+
+    def completed(typed: str) -> list[str]:
+        said = subprocess.run(
+            [hpctrain],
+            env={
+                **os.environ,
+                "_HPCTRAIN_COMPLETE": "bash_complete",
+                "COMP_WORDS": f"hpctrain {typed}",
+                "COMP_CWORD": str(len(typed.split())),
+            },
+            cwd=desk.directory,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [line.rpartition(",")[2] for line in said.stdout.splitlines()]
+
+    assert completed("watch sft") == ["sft-1"]
+    assert completed("render --cluster leo") == ["leonardo"]
+    assert completed("render --partition b") == ["batch", "boost"]
+    assert completed("submit --account my") == ["my_project"]
+    assert completed("resub") == ["resubmit"]
+
+
+# -- What somebody new does in the first hour, wrongly: no command that is offered then may f
+
+
+#: Fails as long as the config says so, and says what it got.
+TRAIN = "import sys\nprint(sys.argv[1:])\nsys.exit(3 if '--fail' in sys.argv else 0)\n"
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [(), ("--time", "5", "--", "--lr", "1e-4")], ids=["bare", "options"]
+)
+def test_a_config_that_was_mended_reaches_a_run_by_the_command_that_resubmit_says(
+    desk: Desk, options: tuple[str, ...]
+) -> None:
+    desk.write("train.py", TRAIN)
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\ntraining: {fail: true}\n")
+    assert desk.run("render", *options).code == 0
+    assert desk.run("submit", "--local", "--wait", "--run-id", "r1", *options).code == 3
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\ntraining: {other: 1}\n")
+    for more in ((), ("--new-code",)):  # the script is the old one in both
+        said = desk.run("resubmit", "r1", "--local", "--wait", *more)
+        assert said.code == 3
+        assert "the project has changed since: config.yaml; to run it" in said.err
+    assert "--new-code" not in said.err  # it does not help
+    [command] = re.findall(r"^note: .* for the config: (.*)$", said.err, re.MULTILINE)
+    assert "--local" in command
+    for each in command.replace("submit", "submit --wait").split(" && "):
+        done = desk.run(*shlex.split(each)[1:])
+        assert done.code == 0, done.err
+    shown = desk.run("runs", "show", "r1").out
+    assert "training.other" in shown
+    assert "training.fail" not in shown
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_what_a_stale_script_offers_still_goes_on_with_the_run(desk: Desk) -> None:
+    desk.write("train.py", TRAIN)
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    assert desk.run("render").code == 0
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\nresources: {time: 10}\n")
+    said = desk.refused("submit", "--local", "--run-id", "r1")
+    assert said.lines[-2] == "fix: hpctrain render && hpctrain submit --local --run-id r1"
+    offered = "hint: or submit the script as it is: hpctrain submit --local --run-id r1 "
+    assert said.lines[-1].startswith(offered)
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_what_failed_is_to_be_explained_and_what_is_submitted_can_be_watched(desk: Desk) -> None:
+    desk.write("train.py", TRAIN)
+    said = desk.run(
+        "submit", "--local", "--wait", "--script", "train.py", "--launcher", "srun", "--", "--fail"
+    )
+    assert said.code == 3
+    [job] = re.findall(r"^submitted job (\d+)", said.err, re.MULTILINE)
+    assert said.lines[-1] == f"next: hpctrain explain {job}"
+    assert "script-exit" in (told := desk.run("explain", job)).out or told.out, told.err
+    done = desk.run(
+        "submit",
+        "--local",
+        "--script",
+        "train.py",
+        "--launcher",
+        "srun",
+        "--",
+        "--quick",
+        "--force",
+    )
+    assert (
+        f"next: hpctrain watch {int(job) + 1}, " in done.err or "next: hpctrain watch " in done.err
+    )
+    assert desk.run("cancel", "--yes").code in (0, 1)
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize("verb", ["check", "submit"])
+def test_the_wrong_directory_is_named(desk: Desk, verb: str) -> None:
+    said = desk.run(verb, "--nodes", "1")
+    assert said.code == 1
+    words = (
+        f"a config: there is no config.yaml in {desk.directory}; cd to the directory that has"
+        " yours, or: hpctrain init"
+    )
+    assert words in " ".join((said.out + said.err).split())
+    desk.write("config.yaml", "job_name: sft\n")
+    said = desk.run(verb, "--nodes", "1")
+    assert "there is no config.yaml" not in said.out + said.err
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_rendering_ends_with_the_verb_that_checks_and_records(desk: Desk) -> None:
+    desk.write("config.yaml", "script: train.py\n")
+    desk.write("train.py", TRAIN)
+    said = desk.run("render", "--to", "a b.sbatch")
+    assert (
+        said.lines[-1]
+        == "next: hpctrain submit 'a b.sbatch'  # or: sbatch 'a b.sbatch'; without Slurm: hpctrain"
+        " submit --local --wait 'a b.sbatch'"
+    )
+    assert desk.run("submit", "--dry-run", "a b.sbatch").code == 0
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("prepare", "--demo", "--help"), "--demo DIR"),
+        (("prepare", "--demo", "-h"), "--demo DIR"),
+        (("init", "--account", "--help"), "--account"),
+        (("report", "r1", "--to", "--help"), "--to FILE"),
+    ],
+)
+def test_help_is_never_the_value_of_an_option(
+    desk: Desk, words: tuple[str, ...], named: str
+) -> None:
+    said = desk.run(*words)
+    assert said.code == 0, said.err
+    assert said.out.startswith("Usage: hpctrain ")
+    assert named in said.out
+    assert not list(desk.directory.iterdir())
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_an_option_is_never_the_value_of_another(desk: Desk) -> None:
+    said = desk.run("prepare", "--demo", "--force")
+    assert said.code == 2
+    assert "--demo" in said.err
+    assert "--force" in said.err
+    assert not list(desk.directory.iterdir())
+    desk.write("train.py", TRAIN)
+    rendered = desk.run(
+        "render",
+        "--script",
+        "train.py",
+        "--to",
+        "-",
+        "--",
+        "--model",
+        "--help",
+        "--nodes",
+        "--time",
+    )
+    assert rendered.code == 0, rendered.err
+    assert "--model --help --nodes --time" in rendered.out
+
+
+# -- Whatever a person types or has lying about: a clear error with a fix, the right exit cod
+
+
+#: What the kernel lets root do nowhere but here.
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+OPTIONS = [
+    (["--gpus", "65"], "--gpus must be between 0 and 64, not 65"),
+    (["--gpus", "-1"], "--gpus must be between 0 and 64, not -1"),
+    (["--gpus-per-node", "four"], "--gpus must be a whole number, not 'four'"),
+    (
+        ["--nodes", "99999999999999999999"],
+        "--nodes must be between 1 and 10000, not 99999999999999999999",
+    ),
+    (["-N", "2-4"], "--nodes must be a whole number, not '2-4'"),
+    (["--cpus-per-task", "1e3"], "--cpus-per-task must be a whole number, not '1e3'"),
+    (["--job-name", "a\nb"], r"--job-name must be one line without control characters, not 'a\nb'"),
+    (["--job-name", "it's"], "--job-name must be 1 to 64 of the characters"),
+    (
+        ["--account", "$(touch CANARY)"],
+        "--account must be letters, digits and . _ - , : + @, not '$(touch CANARY)'",
+    ),
+    (["--partition", "é"], "--partition must be letters"),
+    (["--qos", "#"], "--qos must be letters"),
+    (["--reservation", "100%"], "--reservation must be letters"),
+    (["--constraint", "a;b"], "--constraint must be feature names"),
+    (["--time", "1h"], "--time must be a time limit of Slurm's forms"),
+    (["--time", "0"], "--time must be more than 0"),
+    (["--mem", "1.5G"], "--mem must be a whole number with K, M, G or T"),
+    (
+        ["--launcher", "torchrunn"],
+        "--launcher must be 'accelerate', 'torchrun' or 'srun', not 'torchrunn'",
+    ),
+    (["--gpu-directive", "gpu"], "--gpu-directive must be 'gres'"),
+    (["--offline", "perhaps"], "--offline must be true or false, not 'perhaps'"),
+    (
+        ["--chdir", "-here"],
+        (
+            "--chdir must not start with a dash, because programs would take it for an option, not"
+            " '-here'"
+        ),
+    ),
+    (["--script", "nope.py"], "the script 'nope.py' does not exist in "),
+    (["--template", "nope.j2"], "there is no template 'nope.j2'"),
+    (["--accelerate-config", "nope.yaml"], "the accelerate config 'nope.yaml' does not exist in "),
+    (["--config", "nope.yaml"], "there is no file nope.yaml"),
+    (["--sbatch", "gpus=4"], "--sbatch: 'gpus' in sbatch must not be here"),
+    (["--sbatch", "gpus-per-nod=4"], "--sbatch: 'gpus-per-nod' in sbatch must not be here"),
+    (["--sbatch", "=x"], "--sbatch: '' in sbatch is not a long option name"),
+    (["--sbatch", "comment=a\nb"], "--sbatch: 'comment' in sbatch must be one line"),
+    (["--sbatch", "test-only"], "use hpctrain submit --test-only"),
+    (["--conda", "a", "--venv", "b"], "--venv: venv and conda are mutually exclusive"),
+    (["--gpu", "4"], "no such option"),
+    (["train.py"], "unexpected extra argument"),
+    (["--nodes"], "requires an argument"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    OPTIONS,
+    ids=[" ".join(words).replace("\n", "\\n") for words, _ in OPTIONS],
+)
+@pytest.mark.parametrize("verb", ["render", "submit"])
+def test_bad_options(desk: Desk, verb: str, words: list[str], sentence: str) -> None:
+    if (verb, words) != ("submit", ["train.py"]):  # submit takes a script
+        assert sentence in desk.refused(verb, *words).err
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("submti --nodes 2 -- --x 1", "submit --nodes 2 -- --x 1"),
+        ("runs shw sft-1", "runs show sft-1"),
+        ("runs qqq", "runs --help"),
+        ("submit --nodez=2 -- --nodez 3", "submit --nodes=2 -- --nodez 3"),
+        ("runs show --jso x", "runs show --json x"),
+        ("runs show --qqq", "runs show --help"),
+    ],
+)
+def test_a_typo_keeps_the_rest_of_the_command(desk: Desk, typed: str, fix: str) -> None:
+    assert desk.refused(*typed.split()).lines[-1] == f"fix: hpctrain {fix}"
+
+
+def test_all_bad_options_at_once(desk: Desk) -> None:
+    said = desk.refused(
+        "render",
+        "--gpus",
+        "65",
+        "--nodes",
+        "x",
+        "--time",
+        "y",
+        "--sbatch",
+        "nodes=2",
+        "--job-name",
+        "",
+    )
+    assert said.lines[0] == "error: 5 problems in the options"
+    assert (
+        said.lines[-1] == "fix: hpctrain render --nodes 2 --gpus 4 --time 01:00:00 --job-name sft"
+    )
+
+
+def test_the_fix_works(desk: Desk) -> None:
+    fix = desk.refused("render", "--gpus", "65", "--mem", "lots", "--constraint", "$x").lines[-1]
+    assert desk.run(*fix.removeprefix("fix: hpctrain ").split()).code == 0
+
+
+def test_bad_variables(desk: Desk) -> None:
+    desk.set(HPCTRAIN_GPUS="65", HPCTRAIN_MEM="$(free)")
+    said = desk.refused("render", "--nodes", "2")
+    assert said.lines[1:3] == [
+        "HPCTRAIN_GPUS: gpus_per_node must be between 0 and 64, not 65",
+        "HPCTRAIN_MEM: mem must be a whole number with K, M, G or T, such as 64G, not '$(free)'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rendr"],
+        ["--json"],
+        ["nope", "--debug"],
+        ["ps", "--x"],
+        ["submit", "nope.sbatch"],
+        ["submit", "."],
+        ["submit", "--to", "-"],
+    ],
+)
+def test_bad_commands(desk: Desk, words: list[str]) -> None:
+    desk.refused(*words)
+
+
+# ---- config files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["render", "submit", "cancel"])
+def test_a_bad_config_is_told_of_whole(desk: Desk, verb: str) -> None:
+    desk.program("squeue sacct scontrol sbatch", "true")
+    desk.write("config.yaml", "resources:\n  gpus_per_nod: 4\n  nodes: 0\nlauncher: torchrunn\n")
+    said = desk.refused(verb)
+    assert said.lines[:4] == [
+        "error: 3 problems in config.yaml",
+        "config.yaml:2:3: unknown key 'gpus_per_nod' in resources; did you mean 'gpus_per_node'?",
+        "config.yaml:3:3: nodes must be between 1 and 10000, not 0",
+        "config.yaml:4:1: launcher must be 'accelerate', 'torchrun' or 'srun', not 'torchrunn'",
+    ]
+    assert said.lines[-1].startswith("hint: edit config.yaml, then run: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b"a: [",
+        b"a: 1\na: 2\n",
+        b"- a",
+        b"a: \x00",
+        b"\tx: 1",
+        b"resources: 5",
+        b"a: " + b"[" * 50_000,
+    ],
+)
+def test_what_is_no_config(desk: Desk, content: bytes) -> None:
+    desk.write("config.yaml", content)
+    assert "config.yaml" in desk.refused("render").err
+
+
+def test_unquoted_hours_reach_sbatch_as_hours(desk: Desk) -> None:
+    desk.write("config.yaml", "resources:\n  time: 1:30:00\n")
+    assert "\n#SBATCH --time=01:30:00 " in desk.run("render", "--to", "-").out
+
+
+def test_an_accelerate_config_that_would_start_one_process(desk: Desk) -> None:
+    desk.write("multi_gpu.yaml", "distributed_type: 'NO'\ngpu_ids: 0,1\n")
+    said = desk.refused("render")
+    assert said.lines[0] == "error: 2 problems in multi_gpu.yaml"
+    assert said.lines[1].startswith("multi_gpu.yaml:1:1: distributed_type must be MULTI_GPU")
+
+
+# ---- templates -----------------------------------------------------------------------------------
+
+TEMPLATES = [
+    ("#!/bin/bash\n\n{{ acount | sh }}\n", "mine.j2:3: 'acount' is undefined"),
+    ("#!/bin/bash\n{{ job.acount }}\n", "mine.j2:2: "),
+    ("#!/bin/bash\n{% if %}\n", "mine.j2:2: "),
+    ("#!/bin/bash\n{{ job | shell }}\n", "mine.j2:2: No filter named 'shell'"),
+    ("#!/bin/bash\n{{ 1/0 }}\n", "mine.j2:2: division by zero"),
+    ("#!/bin/bash\n{{ ''.__class__.__mro__ }}\n", "mine.j2:2: access to attribute '__class__'"),
+    ("#!/bin/bash\n{% for i in range(10**9) %}x{% endfor %}\n", "mine.j2:2: Range too big"),
+    ('#!/bin/bash\n{{ "\\0" | sh }}\n', "mine.j2:2: "),
+    ('#!/bin/bash\n{% import "nope.j2" as x %}\n', "there is no template 'nope.j2'; known are "),
+    ("echo {{ job.nodes }}\n", "template mine.j2 does not start with a #! line"),
+    ("", "template mine.j2 does not start with a #! line"),
+    ("\n#!/bin/bash\n", "template mine.j2 does not start with a #! line"),
+    (b"\xff", "cannot read the template mine.j2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), TEMPLATES, ids=[str(number) for number in range(len(TEMPLATES))]
+)
+def test_bad_templates(desk: Desk, text: str | bytes, words: str) -> None:
+    desk.write("mine.j2", text)
+    said = desk.refused("render", "--template", "mine.j2")
+    assert words in said.err
+    assert "mine.j2" in said.lines[-1]
+
+
+@pytest.mark.parametrize("body", ['{% include "mine.j2" %}', "{{ 'x' * 10**12 }}"])
+def test_templates_without_end(desk: Desk, body: str) -> None:
+    desk.write("mine.j2", f"#!/bin/bash\n{body}\n")
+    desk.refused("render", "--template", "mine.j2")
+
+
+def test_a_macro_of_ones_own(desk: Desk) -> None:
+    desk.write("templates/_macros.j2", "{{ nope }}")
+    assert "_macros.j2:1: 'nope' is undefined" in desk.refused("render").err
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def test_a_file_of_ones_own_is_not_lost(desk: Desk) -> None:
+    desk.write("sft.sbatch", "#!/bin/bash\n# years of work\n")
+    assert (
+        desk.refused("render").lines[0] == "error: sft.sbatch exists, and hpctrain did not write it"
+    )
+    assert "hpctrain did not write it" in desk.refused("submit", "--gpus", "2").err
+    assert desk.run("render", "--force").code == 0
+    made = header.read_header((desk.directory / "sft.sbatch").read_text())
+    assert made.untouched
+
+
+@pytest.mark.parametrize("edit", ["\n", "# note\n", "\udcff"])
+def test_an_edit_is_not_lost(desk: Desk, edit: str) -> None:
+    assert desk.run("render").code == 0
+    assert desk.run("render", "--gpus", "2").code == 0  # untouched: rendering again is no loss
+    with (desk.directory / "sft.sbatch").open("a", errors="surrogateescape") as stream:
+        stream.write(edit)
+    assert desk.refused("render").lines[0] == "error: sft.sbatch was edited after hpctrain wrote it"
+    assert desk.run("render", "--force").code == 0
+
+
+def test_a_directory_in_the_way(desk: Desk) -> None:
+    (desk.directory / "sft.sbatch").mkdir()
+    assert desk.refused("render").lines[0] == "error: sft.sbatch is a directory"
+
+
+def test_a_file_where_the_logs_should_go(desk: Desk) -> None:
+    desk.write("logs", "mine")
+    said = desk.refused("render")
+    assert (
+        "logs is a file, and the job writes its logs into a directory of that name" in said.lines[0]
+    )
+    assert said.lines[-1].startswith("fix: mv ")
+
+
+def test_a_relative_chdir_counts_from_here(desk: Desk) -> None:
+    (desk.directory / "sub").mkdir()
+    assert (
+        f"#SBATCH --chdir={desk.directory}/sub "
+        in desk.run("render", "--chdir", "./sub/.", "--to", "-").out
+    )
+    desk.write("file", "x")
+    assert "is a file, not a directory" in desk.refused("render", "--chdir", "file").lines[0]
+
+
+def test_a_script_in_the_wrong_place_is_named_in_the_fix(desk: Desk) -> None:
+    assert desk.refused("render", "train.py").lines[-1] == "fix: hpctrain render --script train.py"
+    assert desk.refused("render", "--nodes").lines[-1] == "fix: hpctrain render --help"
+    assert desk.refused("submit", "--gpus", "65").lines[-1] == "fix: hpctrain submit --gpus 4"
+
+
+@pytest.mark.parametrize("place", ["/proc/x.sbatch", "/nonexistent/x.sbatch"])
+def test_a_place_that_cannot_be_written_leaves_nothing(desk: Desk, place: str) -> None:
+    desk.refused("render", "--to", place, code=1)
+
+
+@pytest.fixture
+def small_disk(desk: Desk) -> Iterator[Path]:
+    """A file system of ten pages, which is the current directory."""
+    outside = desk.directory
+    desk.go("disk")
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(desk.directory)], check=True
+    )
+    desk.patch.chdir(desk.directory)
+    yield desk.directory
+    desk.patch.chdir(outside)
+    subprocess.run(["umount", str(outside / "disk")], check=True)
+
+
+@as_root
+@pytest.mark.parametrize("pages", [1, 2, 3, 4])
+def test_a_full_disk_keeps_the_old_script_or_none(desk: Desk, small_disk: Path, pages: int) -> None:
+    (small_disk / "fill").write_bytes(b"x" * 4096 * (6 + pages))
+    said = desk.run("render")
+    assert said.code == 1
+    assert "No space left on device" in said.lines[0]
+    assert said.lines[-1].startswith("fix: df -h ")
+    assert {path.name for path in small_disk.iterdir()} <= {"fill", "logs", "multi_gpu.yaml"}
+    shipped = small_disk / "multi_gpu.yaml"
+    assert not shipped.exists() or "distributed_type: MULTI_GPU" in shipped.read_text()
+
+
+@as_root
+def test_a_read_only_disk(desk: Desk, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert "Read-only file system" in desk.refused("render", code=1).lines[0]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\\b", "a\x1bb"])
+def test_a_directory_that_no_directive_can_name(desk: Desk, name: str) -> None:
+    desk.go(name)
+    assert "cannot run in " in desk.refused("render").lines[0]
+
+
+def test_a_directory_that_is_no_utf8(desk: Desk) -> None:
+    desk.go("a\udcffb")
+    assert desk.run("render").code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["$(touch CANARY)", "'; touch CANARY; '", 'a "b" #c', "100%j", "é 😀", "-n"]
+)
+def test_a_directory_with_an_odd_name(desk: Desk, name: str) -> None:
+    desk.go(name)
+    assert desk.run("render", "--", "--x", "\udcff").code == 0
+    made = header.read_header((desk.directory / "sft.sbatch").read_text())
+    assert (made.untouched, made.directory, made.arguments) == (
+        True,
+        str(desk.directory),
+        ("--", "--x", "\udcff"),
+    )
+    assert subprocess.run(["bash", "-n", "sft.sbatch"], cwd=desk.directory).returncode == 0
+
+
+def test_a_variable_that_an_option_has_replaced_is_not_in_the_header(desk: Desk) -> None:
+    desk.set(HPCTRAIN_MEM="64G")
+    assert desk.run("render", "--mem-per-cpu", "4G").code == 0
+    made = header.read_header((desk.directory / "sft.sbatch").read_text())
+    assert desk.run("render", *made.arguments).code == 0
+
+
+def test_a_state_directory_that_cannot_be_made(desk: Desk) -> None:
+    desk.program("sbatch", "echo 123")
+    desk.run("render")
+    desk.set(HPCTRAIN_STATE_DIR="/proc/x")
+    said = desk.refused("submit", "--no-check", code=1)
+    assert said.lines[0].startswith("error: cannot make /proc/x")
+    assert "HPCTRAIN_STATE_DIR" in said.lines[-1]
+
+
+# ---- real processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [["render", "--gpus", "65"], ["rendr"], ["submit", "nope.sbatch"]]
+)
+def test_the_installed_command(hpctrain: str, tmp_path: Path, words: list[str]) -> None:
+    done = subprocess.run([hpctrain, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.splitlines()[-1].startswith(("fix: ", "hint: "))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hpctrain", "--debug", "render", "--gpus", "65"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "clusters show lumi_g", "explain --list"])
+def test_a_reader_that_goes_away_is_no_error(words: str, hpctrain: str) -> None:
+    """`hpctrain … | head -1` under pipefail; the pipe is closed before anything is written."""
+    line = f"set -o pipefail; {hpctrain} {words} | true"
+    for _ in range(3):  # whether the reader is gone before the first write is a matter of luck
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            FileExistsError(17, "File exists", "/a b"),
+            "error: file exists\n/a b\nfix: ls -ld '/a b'",
+        ),
+        (
+            NotADirectoryError(20, "Not a directory", "/a/f/c"),
+            "error: not a directory\n/a/f/c\nfix: namei -l /a/f/c",
+        ),
+        (
+            OSError(28, "No space left on device", "/a/c"),
+            "error: no space left on device\n/a/c\nfix: df -h /a",
+        ),
+    ],
+)
+def test_what_the_file_system_refuses_has_a_fix_that_fits(error: OSError, said: str) -> None:
+    from hpctrain.cli import _explain
+
+    assert _explain(error, []) == (said, 1)
+
+
+# -- `hpctrain clusters`: the list, the page of one cluster, and a cluster of one's own from
+
+
+TIGER = """\
+title: Tiger
+docs: https://tiger.example/docs
+detect: {variables: {SITE: tiger}}
+partitions:
+  gpu: {nodes: h100, time_max: 2-00:00:00, default: true}
+  long_name_of_a_partition_that_nobody_types: {nodes_max: 2}
+nodes:
+  h100: {gpus: 4, gpu: NVIDIA H100, cpus: 96, memory: 1T}
+gpu_request: {dialect: gres, type: h100}
+account: {required: true, list_command: {value: my_projects, evidence: documented, source: docs}}
+traps: [the queue is long on Mondays]
+"""
+
+
+@pytest.fixture
+def tiger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Add one file to the user's directory: all that a new cluster needs."""
+    directory = desk.directory.parent / "config"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory))
+    desk.write("../config/hpctrain/clusters/tiger.yaml", TIGER)
+    return desk
+
+
+def test_the_list(desk: Desk) -> None:
+    said = desk.run("clusters")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["NAME", "TITLE", "GPUS", "PARTITIONS"]
+    assert len(lines) == 20
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in said.out + said.err
+    rows = {line.split()[0]: line for line in lines[1:]}
+    assert rows.keys() == load.available({}).keys()
+    assert "3 A100 +1" in rows["tacc_lonestar6"]
+    assert "boost_usr_prod +2" in rows["leonardo"]
+    assert "no profile matches" in said.err
+
+
+def test_the_list_marks_this_machine(tiger: Desk) -> None:
+    tiger.set(SITE="tiger")
+    said = tiger.run("clusters")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("* ")]
+    assert line.split() == ["*", "tiger", "Tiger", "4", "H100", "gpu", "+1"]
+    assert "looks like tiger (*)" in said.err
+    assert said.lines[-1] == "next: hpctrain clusters show tiger"
+
+
+def test_the_list_as_json(tiger: Desk) -> None:
+    said = json.loads(tiger.run("clusters", "--json").out)
+    assert said["schema"] == 1
+    found = {cluster["name"]: cluster for cluster in said["clusters"]}
+    assert len(found) == 20
+    assert found["tiger"]["shipped"] is False
+    assert found["tiger"]["file"].endswith("hpctrain/clusters/tiger.yaml")
+    assert found["tiger"]["nodes"] == {"h100": {"gpus": 4, "gpu": "NVIDIA H100"}}
+    assert found["leonardo"]["shipped"] is True
+    assert found["leonardo"]["default_partition"] == "boost_usr_prod"
+    assert list(found["leonardo"]["evidence"]) == ["documented", "reported", "seen", "recalled"]
+    assert found["jean_zay"]["detected"] is False
+
+
+def test_a_profile_that_is_wrong_does_not_hide_the_others(tiger: Desk) -> None:
+    tiger.write("../config/hpctrain/clusters/lion.yaml", "titel: Lion\n")
+    said = tiger.run("clusters")
+    assert said.code == 2
+    assert len(said.out.splitlines()) == 21
+    assert "lion.yaml:1:1: unknown key 'titel'; did you mean 'title'?" in said.err
+    assert said.lines[-1].startswith(("fix: ", "hint: "))
+    tiger.refused("clusters", "show", "lion")
+
+
+def test_the_page_is_the_file_after_those_that_it_extends(tiger: Desk) -> None:
+    tiger.write("../config/hpctrain/clusters/mine.yaml", "extends: Tiger\ntitle: Mine\n")
+    said = tiger.run("clusters", "show", "mine")
+    assert said.code == 0
+    assert TIGER in said.out
+    assert said.out.endswith("mine.yaml\nextends: Tiger\ntitle: Mine\n")
+
+
+def test_the_page_as_json(desk: Desk) -> None:
+    said = json.loads(desk.run("clusters", "show", "lumi-g", "--json").out)
+    assert said["schema"] == 1
+    assert said["name"] == "lumi_g"
+    assert said["profile"]["memory"]["per_gpu"] == 60 << 30
+    assert said["profile"]["partitions"]["dev-g"]["time_max"] == 3 * 3600
+    assert said["evidence"]["/partitions/dev-g/time_max"] == {
+        "level": "documented",
+        "source": "https://github.com/Lumi-supercomputer/lumi-userguide",
+    }
+    assert [Path(file).name for file in said["files"]] == ["lumi_g.yaml"]
+
+
+def test_the_page_starts_a_profile_of_ones_own(tiger: Desk) -> None:
+    text = tiger.run("clusters", "show", "jean_zay").out
+    tiger.write("../config/hpctrain/clusters/mine.yaml", text.replace("Jean Zay", "My Zay"))
+    theirs, mine = (
+        json.loads(tiger.run("clusters", "show", name, "--json").out)
+        for name in ("jean_zay", "mine")
+    )
+    assert mine["evidence"] == theirs["evidence"]
+    assert mine["profile"] == theirs["profile"] | {"name": "mine", "title": "My Zay"}
+
+
+def test_what_is_refused(tiger: Desk) -> None:
+    assert "did you mean 'leonardo'?" in tiger.refused("clusters", "show", "leonrado").lines[0]
+    assert (
+        tiger.refused("clusters", "show", "leonrado").lines[-1]
+        == "fix: hpctrain clusters show leonardo"
+    )
+    tiger.refused("clusters", "--json", "show", "tiger")
+    tiger.refused("clusters", "shwo", "tiger")
+    tiger.refused("clusters", "show")

@@ -1,0 +1,220 @@
+"""Each command that hpctrain suggests can be pasted, and asks for the job that it is about: the
+same config, options and arguments.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Desk
+
+pytestmark = [pytest.mark.usefixtures("no_slurm"), pytest.mark.slow]
+STUDY = (
+    "job_name: study\nscript: train.py\nlauncher: srun\nresources: {time: 10, cpus_per_task: 1}\n"
+)
+TRAIN = "import sys\nprint(open('says.txt').read())\nsys.exit(3)\n"
+NAN = "{'loss': nan, 'grad_norm': nan, 'learning_rate': 0.0003, 'epoch': 0.1}"
+BEST = """\
+import sys
+gamma = sys.argv[sys.argv.index("--gamma") + 1]
+for step in range(3):
+    print({"loss": float(gamma), "epoch": step})
+"""
+TYPED = ("--config", "study.yaml", "--account", "proj_b", "--sbatch", "comment=two words")
+BEHIND = ("--", "--beta", "2", "--note", "it's here")
+#: Of the verbs: what is no part of the job. Options with a value, and without one.
+ASIDE, FLAGS = (
+    ("--run-id", "--gpu"),
+    (
+        "--local",
+        "--wait",
+        "--no-check",
+        "--force",
+        "--explain",
+        "--json",
+    ),
+)
+
+
+@pytest.fixture
+def project(desk: Desk) -> Desk:
+    desk.write("study.yaml", STUDY)
+    desk.write("train.py", TRAIN)
+    desk.write("says.txt", "nothing")
+    desk.write("points.yaml", "grid:\n  gamma: [1, 2, 3, 4]\n")
+    return desk
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands of hpctrain in what was said, with the lines joined that a backslash
+    breaks.
+    """
+    joined = re.sub(r" \\\n\s+", " ", text)
+    found = re.findall(
+        r"^(?:\s+|.*?(?:: |, or: ))??((?:cd \S+ && )?hpctrain (?:render|submit|check|fit|sweep"
+        r" plan|resubmit).*)$",
+        joined,
+        re.MULTILINE,
+    )
+    return [
+        re.split(r", (?:if it is|which|or|then)\b|; (?:without|or)\b", each)[0] for each in found
+    ]
+
+
+def described(desk: Desk, words: list[str]) -> list[str]:
+    """Return the script of the job that a command describes, without its header."""
+    split = words.index("--") if "--" in words else len(words)
+    options, kept = words[:split], []
+    while options:
+        word = options.pop(0)
+        if word in ASIDE or word == "--to":
+            options.pop(0)
+        elif word not in FLAGS:
+            kept.append(word)
+    said = desk.run("render", *kept, "--to", "-", *words[split:])
+    assert said.code == 0, (words, said.err)
+    return [line for line in said.out.splitlines() if not line.startswith("# ")]
+
+
+def pasted(desk: Desk, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as it was printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=desk.directory,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def same_job(desk: Desk, command: str, *options: str, behind: tuple[str, ...] = BEHIND) -> None:
+    """Hold a suggested command against the job, with what it changes; and paste it."""
+    words = shlex.split(command)
+    verb = 3 if words[1:3] == ["submit", "--dry-run"] else 2
+    assert described(desk, words[verb:]) == described(desk, [*TYPED, *options, *behind]), command
+    done = pasted(desk, command)
+    assert done.returncode != 2, (command, done.stderr)
+
+
+def test_what_a_wrong_config_says_names_it(project: Desk) -> None:
+    project.write("study.yaml", STUDY + "nodez: 2\n")
+    for verb in ("check", "render", "submit"):
+        said = project.run(verb, *TYPED, *BEHIND)
+        assert said.code == 2
+        project.write("study.yaml", STUDY)
+        [command] = commands(said.lines[-1])
+        same_job(project, command)
+        project.write("study.yaml", STUDY + "nodez: 2\n")
+
+
+def test_a_wrong_value_keeps_the_rest(project: Desk) -> None:
+    said = project.refused("render", *TYPED, "--nodes", "none", *BEHIND)
+    [command] = commands(said.lines[-1])
+    same_job(project, command, "--nodes", "2")
+
+
+def test_an_option_of_the_script_keeps_those_of_the_job(project: Desk) -> None:
+    said = project.refused("render", *TYPED, "--learning_rate", "5", *BEHIND)
+    [command] = commands(said.lines[-1])
+    same_job(project, command, behind=("--", "--learning_rate", "5", *BEHIND[1:]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "--no-slurm"),
+        ("render", "--explain"),
+        ("render", "--explain", "--to", "-"),
+        ("submit", "--local", "--to", "-"),
+    ],
+    ids=" ".join,
+)
+def test_what_comes_next_is_the_same_job(project: Desk, words: tuple[str, ...]) -> None:
+    said = project.run(words[0], *TYPED, *words[1:], *BEHIND)
+    [command] = commands(said.lines[-1])
+    same_job(project, command)
+
+
+def test_a_sweep_keeps_its_file(project: Desk) -> None:
+    said = project.run("submit", "--dry-run", *TYPED, "--sweep", "points.yaml", *BEHIND)
+    [command] = commands(said.lines[-1])
+    same_job(project, command, "--sweep", "points.yaml")
+
+
+def submitted(desk: Desk, *words: str) -> str:
+    said = desk.run("submit", "--local", "--wait", "--no-check", *TYPED, *words, *BEHIND)
+    return re.findall(r"^run (\S+)", said.err, re.MULTILINE)[0]
+
+
+def test_points_that_were_never_submitted(project: Desk) -> None:
+    tag = submitted(project, "--sweep", "points.yaml", "--array", "0")
+    said = project.run("resubmit", tag, "--dry-run")
+    [command] = [each for each in commands(said.err) if "--array" in each]
+    words = shlex.split(command)
+    assert words[words.index("--run-id") + 1] == tag
+    assert words[words.index("--array") + 1] == "1-3"
+    same_job(project, command, "--sweep", "points.yaml", "--array", "1-3")
+
+
+def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
+    project.write("study.yaml", STUDY + "training: {learning_rate: 3.0e-4}\n")
+    project.write("says.txt", NAN)
+    run = submitted(project)
+    said = project.run("explain", run)
+    [command] = [each for each in commands(said.out) if each.startswith("hpctrain submit")]
+    same_job(project, command, behind=(*BEHIND, "--learning_rate", "1e-4"))
+
+
+def test_a_diagnosis_is_pasted_from_elsewhere(project: Desk) -> None:
+    project.write("study.yaml", STUDY + "training: {learning_rate: 3.0e-4}\n")
+    project.write("says.txt", NAN)
+    run = submitted(project)
+    here = project.directory
+    project.go("elsewhere")
+    said = project.run("explain", str(here / "runs" / run))
+    [command] = [each for each in commands(said.out) if "hpctrain submit" in each]
+    assert command.startswith(f"cd {here} && hpctrain submit")
+    done = pasted(
+        project,
+        (
+            f"{command} --dry-run"
+            if " -- " not in command
+            else command.replace(" -- ", " --dry-run -- ")
+        ),
+    )
+    assert done.returncode != 2, done.stderr
+
+
+def test_a_script_that_is_gone(project: Desk) -> None:
+    tag = submitted(project)
+    for script in (project.directory / "runs" / ".launches" / tag / "scripts").iterdir():
+        script.unlink()
+    said = project.run("resubmit", tag)
+    assert said.code == 2
+    [command] = commands(said.lines[-1])
+    same_job(project, command)
+
+
+@pytest.mark.torch
+def test_after_the_demo_the_job_is_for_the_same_account(desk: Desk) -> None:
+    assert desk.run("prepare", "--demo", "first").lines[-1] == "next: hpctrain init"
+    desk.write(
+        "config.yaml",
+        "cluster: leonardo\nresources: {account: EUHPC_A06_067, qos: boost_qos_dbg, gpus: 4}\n",
+    )
+    said = desk.run("prepare", "--demo", "demo")
+    assert said.code == 0, said.err
+    [command] = commands(said.err)
+    assert command.startswith("hpctrain check -- ")
+    done = pasted(desk, command.replace("check", "render"))
+    assert done.returncode == 0, done.stderr
+    script = (desk.directory / done.stdout.strip()).read_text()
+    for word in ("--account=EUHPC_A06_067", "--qos=boost_qos_dbg", "--dataset_name demo/dataset"):
+        assert word in script

@@ -1,0 +1,325 @@
+"""A run's name, a launch's tag, a job id, points of an array and nothing mean the same to every
+command.
+"""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpctrain.errors import UsageError
+from hpctrain.jobs import targets
+from hpctrain.runs import launch
+from hpctrain.slurm.job_ids import JobId
+from hpctrain.slurm.notations.records import SEPARATOR
+from tests.cli.conftest import Desk
+from tests.runs import make
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Make a run of job 22, a sweep of job 30 whose last point has not started, and a run of
+    another cluster's job 22.
+    """
+    runs = tmp_path / "runs"
+    make.attempt(make.run(runs, "sft-a"), "22", outcome="completed")
+    for index in (0, 1):
+        point = make.run(runs, f"grid_{index}", tag="grid", index=index)
+        make.attempt(point, f"30_{index}", slurm_job_id=str(30 + index), outcome="failed", status=1)
+    launch.create(
+        runs,
+        "grid",
+        kind="sweep",
+        name="grid",
+        now=make.AT,
+        cwd=str(tmp_path),
+        version="",
+        argv=(),
+        points=3,
+        table="t",
+    )
+    make.submission(runs, "grid", "30", array="0-2", offset=0)
+    far = make.attempt(make.run(runs, "far"), "22", outcome="completed")
+    start = json.loads((far / "start.json").read_text())
+    make.write(far / "start.json", start | {"cluster": "lab7"})
+    return runs
+
+
+def meant(word: str, runs: Path) -> list[str | None]:
+    return [target.run and target.run.id for target in targets.resolve([word], runs)]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("sft-a", ["sft-a"]),
+        ("sft", ["sft-a"]),
+        ("22", ["sft-a"]),
+        ("30", ["grid_0", "grid_1", "grid_2"]),
+        ("30_1", ["grid_1"]),
+        ("30_[1-2%1]", ["grid_1", "grid_2"]),
+        ("grid", ["grid_0", "grid_1", "grid_2"]),
+        ("grid_[1-2]", ["grid_1", "grid_2"]),
+        ("grid_2", ["grid_2"]),
+        ("grid_*", ["grid_0", "grid_1"]),
+        ("22@lab7", ["far"]),
+    ],
+)
+@pytest.mark.usefixtures("no_slurm")
+def test_words(runs: Path, word: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctrain.slurm.query_cache.cluster_name", lambda: "lab1")
+    assert meant(word, runs) == expected
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_what_is_unknown_is_named_all_at_once(runs: Path) -> None:
+    with pytest.raises(UsageError, match="'99', 'nothing'"):
+        targets.resolve(["22", "99", "nothing"], runs)
+    with pytest.raises(UsageError, match="prefix of grid_0, grid_1"):
+        targets.resolve(["grid_"], runs)
+
+
+def test_a_point_that_failed_before_it_had_a_directory_is_listed(runs: Path, desk: Desk) -> None:
+    row = ("30_2", "grid", "NODE_FAIL", "0:0", "0:0", "3", "01:00:00", "1", "gpu", "Unknown", "")
+    desk.program("sacct", f"echo '{SEPARATOR.join(row)}'")
+    desk.program("sbatch squeue", "true")
+    said = desk.run("runs", "list", "grid", "--json", "--runs-dir", str(runs))
+    assert [(each["id"], each["state"]) for each in json.loads(said.out)["runs"]] == [
+        ("grid_2", "failed"),
+        ("grid_0", "failed"),
+        ("grid_1", "failed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "tasks"),
+    [("123", "123", None), ("123_4", "123", (4,)), ("15_[1-2%1]", "15", (1, 2))],
+)
+def test_job_ids(text: str, number: str, tasks: tuple[int, ...] | None) -> None:
+    job = JobId.parse(text)
+    assert (job.number, job.tasks and job.tasks.indices, job.cluster) == (number, tasks, None)
+
+
+@pytest.mark.parametrize("text", ["", "sft", "12x", "²", "1_", "1_[", "1@", "1@a/b", "12+1"])
+def test_what_is_no_job_id(text: str) -> None:
+    assert JobId.parse(text) is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_slurm")
+def test_every_command_takes_the_job_of_a_run(desk: Desk) -> None:
+    desk.write("train.py", "print('it trains')\nraise SystemExit(3)\n")
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    job = desk.run("submit", "--local", "--wait", "--parsable").out.split()[0]
+    [tag] = launch.tags(desk.directory / "runs")
+    for word in (job, tag):
+        assert json.loads(desk.run("runs", "show", word, "--json").out)["id"] == tag
+        assert [
+            row["id"] for row in json.loads(desk.run("runs", "list", word, "--json").out)["runs"]
+        ] == [tag]
+        assert json.loads(desk.run("report", word, "--json").out)["run"]["id"] == tag
+        assert [
+            row["job_id"] for row in json.loads(desk.run("ps", word, "--json").out)["jobs"]
+        ] == [job]
+        assert "it trains" in desk.run("logs", word).out
+        assert tag in desk.run("watch", "--once", word).out
+        assert tag in desk.run("resubmit", word, "--dry-run").out
+        assert f"run {tag}" in desk.run("explain", word).err
+        assert "has ended already" in desk.run("cancel", job).err
+        assert desk.run("runs", "delete", word, "--dry-run").out.split("\n")[1].startswith(tag)
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_without_a_word_the_newest_job_of_this_project_is_watched(desk: Desk) -> None:
+    desk.write("train.py", "import time\ntime.sleep(300)\n")
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    mine = desk.run("submit", "--local", "--parsable", "--run-id", "mine").out.split()[0]
+    here = desk.directory
+    desk.write("other/train.py", "import time\ntime.sleep(300)\n")
+    desk.write("other/config.yaml", "script: train.py\nlauncher: srun\n")
+    desk.go("other")
+    other = desk.run("submit", "--local", "--parsable", "--run-id", "other").out.split()[0]
+    try:
+        assert (
+            json.loads(desk.run("watch", "--once", "--json").out.splitlines()[0])["run"] == "other"
+        )
+        desk.patch.chdir(here)
+        assert (
+            json.loads(desk.run("watch", "--once", "--json").out.splitlines()[0])["run"] == "mine"
+        )
+    finally:
+        desk.run("cancel", "--yes", mine, other)
+
+
+@pytest.fixture
+def elsewhere(desk: Desk) -> str:
+    """Make runs in a directory of another name: one that failed, with a checkpoint, and one of the
+    sweep.
+    """
+    runs = desk.directory / "else where"
+    failed = make.run(runs, "sft-a")
+    make.attempt(failed, "22", outcome="failed", status=1)
+    (failed / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    make.attempt(make.run(runs, "grid_0", tag="grid", index=0), "30", outcome="completed")
+    return "else where"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "runs list",
+        "runs list --tag nothing",
+        "runs list nothing",
+        "runs show sft-a",
+        "runs show nothing",
+        "runs delete grid_0 --older-than 1s",
+        "checkpoints list sft-a",
+        "checkpoints list sft-a/checkpoint-7",
+        "checkpoints verify",
+        "checkpoints delete sft-a/checkpoint-7",
+        "watch nothing",
+        "report nothing --json",
+    ],
+)
+@pytest.mark.usefixtures("no_slurm")
+def test_what_is_suggested_is_in_the_same_directory_of_runs(
+    desk: Desk, elsewhere: str, words: str
+) -> None:
+    said = desk.run(*words.split(), "--runs-dir", elsewhere)
+    commands = [
+        line.partition(": ")[2] for line in said.lines if line.startswith(("next: ", "fix: "))
+    ]
+    about_runs = [each for each in commands if "hpctrain" in each and "logs" not in each]
+    assert about_runs
+    for command in about_runs:
+        assert "'else where" in command, said.err
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_the_fix_of_runs_drop_can_be_pasted(desk: Desk, elsewhere: str) -> None:
+    options = ("--state", "completed", "--older-than", "1s", "--runs-dir", elsewhere)
+    [fix] = [
+        line for line in desk.run("runs", "delete", *options).lines if line.startswith("fix: ")
+    ]
+    done = desk.run(*shlex.split(fix.removeprefix("fix: hpctrain ")), "--json")
+    assert [row["id"] for row in json.loads(done.out)["dropped"]] == ["grid_0"], fix
+
+
+# -- `hpctrain cancel` of tasks of an array: by job id and by the name of a run, those that w
+
+
+SWEEP = (
+    "script: train.py\nlauncher: srun\nsweep: [{a: 0}, {a: 1}, {a: 2}, {a: 3}, {a: 4}, {a: 5}]\n"
+)
+
+
+def tasks(desk: Desk) -> dict[str, str]:
+    """Return index → state, of tasks that wait together for each."""
+    found = {}
+    for job in json.loads(desk.run("ps", "--json").out)["jobs"]:
+        name = job["job_id"].partition("_")[2].strip("[]").partition("%")[0]
+        for part in name.split(","):
+            first, _, last = part.partition("-")
+            found |= {
+                str(index): job["state"] for index in range(int(first), int(last or first) + 1)
+            }
+    return found
+
+
+@pytest.fixture
+def sweep(desk: Desk) -> tuple[str, str]:
+    """Start a sweep of six points, one at a time, and return its job id and its tag."""
+    desk.write("train.py", "import time\ntime.sleep(300)\n")
+    desk.write("config.yaml", SWEEP)
+    job = desk.run("submit", "--local", "--parallel", "1", "--parsable").out.strip()
+    wait_until(lambda: tasks(desk).get("0") == "RUNNING")
+    return job, launch.tags(desk.directory / "runs")[0]
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_tasks_that_wait_and_the_one_that_runs(desk: Desk, sweep: tuple[str, str]) -> None:
+    job, tag = sweep
+    try:
+        said = desk.run("cancel", f"{job}_5")
+        assert (said.code, said.out.split()[:3]) == (0, ["cancelled", "job", f"{job}_5"]), said.err
+        assert tasks(desk)["5"] == "CANCELLED"
+        said = desk.run("cancel", f"{tag}_4")
+        assert (said.code, said.out.split()[:3]) == (0, ["cancelled", "job", f"{job}_4"]), said.err
+        assert desk.run("cancel", f"{job}_[2-3%1]").code == 0
+        assert tasks(desk) == {"0": "RUNNING", "1": "PENDING", **dict.fromkeys("2345", "CANCELLED")}
+        assert desk.run("cancel", f"{tag}_0").code == 0  # the task that runs; the next one begins
+        assert tasks(desk)["0"] == "CANCELLED"
+        assert tasks(desk)["1"] in ("PENDING", "RUNNING")
+    finally:
+        assert desk.run("cancel", job).code == 0
+    assert set(tasks(desk).values()) == {"CANCELLED"}
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["{job}_[0-1,3]", "{job}_0-1,3", "{tag}_[0-1,3]", "{tag}_0-1,3"])
+def test_a_range_over_tasks_that_run_and_that_wait(
+    desk: Desk, sweep: tuple[str, str], form: str
+) -> None:
+    job, tag = sweep
+    try:
+        said = desk.run("cancel", form.format(job=job, tag=tag))
+        assert said.code == 0, said.err
+        now = tasks(desk)
+        assert {index for index, state in now.items() if state == "CANCELLED"} == {"0", "1", "3"}
+        assert [desk.run("cancel", f"{name}_9").code for name in (job, tag)] == [
+            2,
+            2,
+        ]  # not `refused`: task 2 may be writing
+        assert tasks(desk)["5"] == "PENDING"
+    finally:
+        desk.run("cancel", job)
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["{tag}_1", "{tag}_[1,3]"])
+def test_a_task_whose_run_has_not_said_yet_whose_it_is(
+    desk: Desk, sweep: tuple[str, str], form: str
+) -> None:
+    job, tag = sweep
+    # As a job leaves it for a moment when it starts: the directory is there, and nothing in it.
+    (desk.directory / "runs" / f"{tag}_1" / "attempts").mkdir(parents=True)
+    try:
+        said = desk.run("cancel", form.format(tag=tag))
+        assert said.code == 0, said.err
+        assert tasks(desk)["1"] == "CANCELLED"
+    finally:
+        desk.run("cancel", job)
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_the_suggested_command_ends_all_jobs_of_stages(desk: Desk) -> None:
+    desk.write("train.py", "import time\ntime.sleep(300)\n")
+    stages = ", ".join(f"{{name: s{number}}}" for number in range(7))
+    desk.write("config.yaml", f"script: train.py\nlauncher: srun\nstages: [{stages}]\n")
+    said = desk.run("submit", "--local", "--no-check")
+    assert said.code == 0, said.err
+    ids = [line.split()[2] for line in said.out.splitlines()]
+    suggested = said.err.splitlines()[-1].rpartition("hpctrain ")[2].split()
+    try:
+        ended = desk.run(*suggested)
+        assert (ended.code, len(ended.out.splitlines())) == (0, 7), (suggested, ended.err)
+    finally:
+        desk.run("cancel", "--yes", *ids)
+
+
+@pytest.mark.usefixtures("no_slurm")
+@pytest.mark.slow
+def test_several_jobs_that_are_named_by_their_ids_need_no_yes(desk: Desk) -> None:
+    desk.write("train.py", "import time\ntime.sleep(300)\n")
+    desk.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    ids = [desk.run("submit", "--local", "--no-check", "--parsable").out.strip() for _ in range(2)]
+    assert desk.run("cancel", *ids).code == 0
+    assert {job["state"] for job in json.loads(desk.run("ps", "--json").out)["jobs"]} == {
+        "CANCELLED"
+    }

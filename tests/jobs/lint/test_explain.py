@@ -1,0 +1,247 @@
+"""What is said of each line of a script: ours without a gap, general shell not at all."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from hpctrain.checks.script import explanations
+from hpctrain.checks.script.explain import ScriptLine, explain
+from hpctrain.checks.script.explanations import Sentence
+from tests.jobs.lint import lint_corpus as corpus
+
+GOLDENS = sorted((corpus.TESTS / "golden").glob("*/script*.sbatch"))
+#: Of a script of ours: what only the shell means, values of messages, and the training's own words.
+_NOTHING_TO_SAY = re.compile(
+    r"\s*(?:fi|done|\}|else|esac|\)|'|;;|completed \| .*\)|\"\$.*|--?\w.*|[^\s-]\S*)?\s*\Z"
+)
+
+
+def script(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", *lines])
+
+
+def only(*lines: str) -> ScriptLine:
+    """Return the last line of a script of these lines."""
+    return explain(script(*lines))[-1]
+
+
+def reasons(line: ScriptLine) -> str:
+    return " | ".join([line.why or "", *(f"{part.what}: {part.why}" for part in line.parts)])
+
+
+def gaps(text: str) -> list[str]:
+    return [
+        f"{line.number}: {line.text}"
+        for line in explain(text)
+        if line.kind in ("shebang", "directive", "command", "continued")
+        and not (line.why or line.parts)
+        and not _NOTHING_TO_SAY.match(line.text)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.parent.name)
+def test_every_line_that_hpctrain_wrote_is_explained(golden: Path) -> None:
+    text = golden.read_text()
+    assert gaps(text) == [], "give each a line in hpctrain/checks/script/explanations.py"
+    assert all(line.known and all(part.known for part in line.parts) for line in explain(text))
+    sections = list(dict.fromkeys(line.section for line in explain(text)))
+    assert sections[:2] == ["what this file is", "what is requested from Slurm"]
+    assert explain(text)[-1].section == "after the launch"
+    assert "on each node" in sections
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200)
+@given(corpus.any_text)
+def test_no_text_makes_it_fail_and_no_line_is_lost(text: str) -> None:
+    lines = explain(text)
+    assert "\n".join(line.text for line in lines) == text
+    assert [line.number for line in lines] == list(range(1, len(lines) + 1))
+    assert all(line.section and isinstance(line.to_json()["parts"], list) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("directive", "said"),
+    [
+        ("--nodes=2", "2 nodes for this job"),
+        ("-N 1", "1 node for this job"),
+        ("--nodes=2-4", "2 to 4 nodes"),
+        ("--time=1-00:00:00", "At most 24 h; then Slurm sends SIGTERM"),
+        ("--time=UNLIMITED", "Only the partition's time limit"),
+        ("--time=soon", "A time limit of `soon`"),
+        ("--gres=gpu:4", "4 GPUs on each node (per node, not in total)"),
+        ("--gres=gpu:a100:4(S:0),nvme:1", "of type a100 on each node (per node, not in total) and"),
+        ("--gres=gpu", "1 GPU on each node"),
+        ("--gpus-per-node=h100:8", "8 GPUs of type h100 on each node"),
+        ("--gpus=16", "16 GPUs in total, over all nodes"),
+        ("--mem=0", "All host memory on each node"),
+        ("--mem=480G", "480 GiB of host memory on each node"),
+        ("--mem=" + "9" * 400, "of host memory on each node"),
+        ("--cpus-per-task=32", "32 cores for each task"),
+        ("--exclusive", "No other job shares its nodes"),
+        ("--exclusive=user", "Only your own jobs share its nodes"),
+        ("--signal=B:USR1@120", "Sends SIGUSR1 to this script's shell alone (B:), 2 min before"),
+        ("--signal=10", "Sends SIGUSR1 to every task that srun has started"),
+        ("--dependency=afterok:12:13", "Starts when job 12 and 13 has ended with exit code 0"),
+        ("--dependency=singleton", "one at a time"),
+        ("--mail-type=END,FAIL", "Mails you on: END,FAIL"),
+        ("--output=%x-%j.out", "%x is the job's name, %j is the job's number"),
+        ("--output=log.txt", "with no %j, every job of this script writes to the same file"),
+        ("--open-mode=append", "A job that is requeued continues its log"),
+        ("--export=NONE", "None of your shell's variables are passed on"),
+        ("--comment='a $b'", "A remark"),
+    ],
+)
+def test_values_are_said_in_words(directive: str, said: str) -> None:
+    line = only(f"#SBATCH {directive}")
+    assert said in (line.why or ""), line.why
+    assert (line.kind, line.known) == ("directive", True)
+
+
+def test_directives_know_each_other() -> None:
+    product = "2 nodes x 4 GPUs = 8"
+    for request in ("--gres=gpu:a100:4", "--gpus-per-node=4"):
+        assert product in (only("#SBATCH --nodes=2", f"#SBATCH {request}").why or "")
+    several = only("#SBATCH -N 2 -p gpu --requeue")
+    assert [part.what for part in several.parts] == ["--nodes=2", "--partition=gpu", "--requeue"]
+    lines = explain(script("#SBATCH --nodes=2", "#SBATCH -N 4", "echo"))
+    assert "line 3 says --nodes again" in (lines[1].why or "")
+    assert "4 nodes" in (lines[2].why or "")
+
+
+def test_what_is_not_known_is_said_to_be_unknown() -> None:
+    line = only("#SBATCH --site-plugin=3")
+    assert not line.known
+    assert "no description of --site-plugin" in (line.why or "")
+    assert [part.known for part in only("srun --no-such-option=3 true").parts] == [False]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("srun -c $SLURM_CPUS_PER_TASK ./a", "-c $SLURM_CPUS_PER_TASK: 32 cores for each task"),
+        ("srun -n 4 -K1 -lu ./a", "-n 4: 4 tasks"),
+        ("srun --kill-on-bad-exit=0 a", "the others continue"),
+        ("srun --kill-on-bad-exit a", "the others are ended too"),
+        ("srun torchrun --nnodes $SLURM_NNODES t.py", "number of nodes: $SLURM_NNODES (here 2)"),
+        ("python -m torch.distributed.run --nproc-per-node=4 t.py", "processes on each node: 4"),
+        ('L="accelerate launch --num_processes 8"; srun $L t.py', "--num_processes 8: the TOTAL"),
+        ('A=(--nnodes 2 --max-restarts 3 t.py); torchrun "${A[@]}"', "--max-restarts 3: how often"),
+    ],
+)
+def test_options_of_srun_and_the_launchers(command: str, said: str) -> None:
+    line = only("#SBATCH --nodes=2", "#SBATCH --cpus-per-task=32", command)
+    assert said in reasons(line), reasons(line)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "shift 2",
+        '[[ -z "$1" ]] && exit 1',
+        "hostname -i",
+        "export NCCL_SOCKET_IFNAME=^docker",
+        "module load cuda",
+        "set -x",
+        "for i in 1 2; do echo $i; done",
+        "./a-command-of-mine --nodes 2",
+        "ended completed",
+    ],
+)
+def test_nothing_is_said_of_general_shell(command: str) -> None:
+    line = only("#SBATCH --nodes=2", command)
+    assert (line.kind, line.why, line.parts, line.known) == ("command", None, (), True)
+
+
+def test_an_option_is_explained_on_its_own_line() -> None:
+    lines = explain(script("srun torchrun \\", "  --nnodes 2 \\", '  --role "$X" \\', "  train.py"))
+    assert [[part.what for part in line.parts] for line in lines[1:]] == [
+        ["torchrun"],
+        ["--nnodes 2"],
+        ['--role "$X"'],
+        [],
+    ]
+    assert [line.kind for line in lines[1:]] == ["command", "continued", "continued", "continued"]
+
+
+def test_kinds_and_headings_of_a_foreign_script() -> None:
+    lines = explain(
+        script(
+            "#SBATCH --nodes=2",
+            "# remark",
+            "module load x",
+            "",
+            "cat > c <<'END'",
+            "# text",
+            "END",
+            "srun bash -c '",
+            "  torchrun --standalone t.py",
+            "'",
+            "echo done",
+        )
+    )
+    assert [line.kind for line in lines] == [
+        "shebang",
+        "directive",
+        "comment",
+        "command",
+        "blank",
+        "command",
+        "text",
+        "text",
+        "command",
+        "command",
+        "continued",
+        "command",
+    ]
+    assert [line.section for line in lines[2:4]] == ["the environment"] * 2
+    assert [line.section for line in lines[8:]] == [
+        "the launch",
+        "on each node",
+        "the launch",
+        "after the launch",
+    ]
+
+
+# ---- the tables ----------------------------------------------------------------------------------
+
+TABLES: dict[str, dict[str, Sentence]] = {
+    "directives": explanations.DIRECTIVES,
+    "srun": explanations.SRUN,
+    "torchrun": explanations.TORCHRUN,
+    "accelerate": explanations.ACCELERATE,
+    "variables": explanations.OWN_VARIABLES,
+}
+
+
+@pytest.mark.slurm
+def test_every_option_of_the_real_sbatch_and_srun_has_an_entry() -> None:
+    both = {**explanations.DIRECTIVES, **explanations.SRUN}
+    for program, table in (("sbatch", explanations.DIRECTIVES), ("srun", both)):
+        page = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+        options = set(re.findall(r"^ +(?:-\w, )?--([a-z][\w-]+)", page.stdout, re.MULTILINE))
+        assert len(options) > 60
+        assert sorted(options - set(table)) == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [
+        (["torchrun", "--help"], explanations.TORCHRUN),
+        (["accelerate", "launch", "--help"], explanations.ACCELERATE),
+    ],
+)
+def test_the_options_of_the_launchers_are_real(
+    command: list[str], table: dict[str, Sentence]
+) -> None:
+    program = Path(sys.executable).with_name(command[0])
+    page = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=True)
+    options = {name.replace("_", "-") for name in re.findall(r"--([a-z][\w-]+)", page.stdout)}
+    assert sorted(set(table) - options) == []

@@ -1,0 +1,90 @@
+"""`hpctrain cancel` of tasks of an array on a real Slurm, those that wait and those that run."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctrain.runs import launch
+from tests.lab.conftest import Lab
+from tests.lab.typist import HPCTRAIN
+from tests.runs import make
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+SMALL = ("--ntasks=1", "--mem=50", "--time=5")
+
+
+def cancel(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**lab.env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
+    return subprocess.run(
+        [HPCTRAIN, "cancel", *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def tasks(lab: Lab, job: str) -> dict[int, str]:
+    """Return index → state of what squeue still shows as alive, each task by itself."""
+    rows = lab.run("squeue", "-h", "-r", "-j", job, "-o", "%K %T").stdout.splitlines()
+    return {
+        int(index): state
+        for index, state in map(str.split, rows)
+        if state in ("PENDING", "RUNNING")
+    }
+
+
+def wait_for(lab: Lab, job: str, expected: dict[int, str]) -> None:
+    wait_until(lambda: tasks(lab, job) == expected, f"{expected}")
+
+
+def test_tasks_by_id_and_by_run(lab: Lab, tmp_path: Path) -> None:
+    job = lab.submit("sleep 300", tmp_path, "--array=0-9%2", *SMALL)
+    try:
+        make.submission(tmp_path / "runs", "grid", job, array="0-9%2", offset=0)
+        said = {
+            "now": time.time(),
+            "cwd": str(tmp_path),
+            "version": "0",
+            "argv": (),
+            "points": 10,
+            "table": "points.tsv",
+        }
+        launch.create(tmp_path / "runs", "grid", kind="sweep", name="grid", **said)
+        alive = dict.fromkeys(range(10), "PENDING") | {0: "RUNNING", 1: "RUNNING"}
+        wait_for(lab, job, alive)
+        for words, gone in (
+            ((f"{job}_9",), [9]),
+            (("grid_8",), [8]),
+            ((f"{job}_[6-7%2]",), [6, 7]),
+            ((f"{job}_5", "grid_4"), [4, 5]),
+        ):
+            done = cancel(lab, tmp_path, *words)
+            assert done.returncode == 0, done.stderr
+            alive = {index: state for index, state in alive.items() if index not in gone}
+            wait_for(lab, job, alive)
+        assert cancel(lab, tmp_path, f"{job}_11").returncode == 2
+        assert cancel(lab, tmp_path, "grid_11").returncode == 2
+        done = cancel(lab, tmp_path, "grid_[1-2]")  # one that runs, one that waits
+        assert done.returncode == 0, done.stderr
+        wait_for(lab, job, {0: "RUNNING", 3: "RUNNING"})
+    finally:
+        lab.run("scancel", job)
+
+
+def test_a_list_of_tasks_that_squeue_cuts_short(lab: Lab, tmp_path: Path) -> None:
+    indices = [number * (number + 1) // 2 for number in range(35)]
+    job = lab.submit("true", tmp_path, f"--array={','.join(map(str, indices))}", "--hold", *SMALL)
+    try:
+        assert cancel(lab, tmp_path, f"{job}_500-600").returncode == 0
+        wait_for(lab, job, {index: "PENDING" for index in indices if index < 500})
+        assert cancel(lab, tmp_path, f"{job}_5").returncode == 2  # there is a 55
+    finally:
+        lab.run("scancel", job)

@@ -1,0 +1,43 @@
+"""Somebody who types `hpctrain` and Slurm's commands on a login node of the lab."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
+
+
+class Typist:
+    """Somebody at the keyboard of a login node."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self.environment = {**environment, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
+        (directory / "train.py").write_text("print('trained')\n")
+        (directory / "config.yaml").write_text("script: train.py\nlauncher: torchrun\n")
+
+    def type(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def check(self, *words: str) -> dict[str, Any]:
+        done = self.type(HPCTRAIN, "check", "--json", *words)
+        assert done.returncode in (0, 1), done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def test_only(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Let the real sbatch judge the script that `render` writes."""
+        rendered = self.type(HPCTRAIN, "render", "--to", "job.sbatch", "--force", *words)
+        assert rendered.returncode == 0, rendered.stderr
+        return self.type("sbatch", "--test-only", "job.sbatch")

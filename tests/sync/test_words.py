@@ -1,0 +1,371 @@
+"""HOST:PATH, rules and what rsync prints: what is read, and what is refused before any program sees it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpctrain.errors import UsageError
+from hpctrain.remote import rsync, rules
+from hpctrain.remote.rsync import FileChange, RsyncOutcome
+
+
+@pytest.mark.parametrize(
+    ("text", "login", "path", "far_path"),
+    [
+        ("leo:/scratch/a", "leo", "/scratch/a", "/scratch/a"),
+        ("me@login.leonardo.cineca.it:sft", "me@login.leonardo.cineca.it", "sft", "./sft"),
+        ("u100.1+x@h-1:/a/", "u100.1+x@h-1", "/a", "/a"),
+        ("h:~/proj/x", "h", "proj/x", "./proj/x"),
+        ("h:-rf", "h", "-rf", "./-rf"),
+        ("h:a:b", "h", "a:b", "./a:b"),
+        ("h:it's $(x) `y` ünï", "h", "it's $(x) `y` ünï", "./it's $(x) `y` ünï"),
+        ("[::1]:/a", "[::1]", "/a", "/a"),
+    ],
+)
+def test_what_is_taken(text: str, login: str, path: str, far_path: str) -> None:
+    found = rsync.parse_destination(text, project="p")
+    assert (found.login, found.path, found.far_path) == (login, path, far_path)
+    assert rsync.parse_destination(str(found), project="p") == found  # as it is remembered
+
+
+def test_ssh_takes_an_address_without_brackets() -> None:
+    assert (
+        rsync.parse_destination("me@[fe80::1%eth0]:/a", project="p").ssh_login == "me@fe80::1%eth0"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "leo",
+        "/local/path",
+        ":path",
+        "-oProxyCommand=x:/a",
+        "-l@h:/a",
+        "me@-h:/a",
+        "a b:/x",
+        "h;id:/x",
+        "$(id):/x",
+        "h\n:/x",
+        "@h:/x",
+        "rsync://h/x",
+        "h::module",
+        "ünï:/x",
+        "me@you@h:/x",
+        "h:",
+        "h:/",
+        "h:~",
+        "h:~/",
+        "h:.",
+        "h:./",
+        "h:a/..",
+        "h:..",
+        "h://",
+        "h:a\nb",
+        "h:a\x1bb",
+        "h:a\x00",
+        "h:\udcff",
+        "h:a\u2028b",
+        "h:\x85",
+        "h:~you/x",
+        "h:$SCRATCH/x",
+        "h:${WORK}",
+    ],
+)
+def test_what_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        rsync.parse_destination(text, project="my proj")
+    assert refused.value.fix or refused.value.hint
+    assert "\n" not in refused.value.what
+    assert refused.value.what.isprintable()
+
+
+def test_a_variable_is_looked_up_by_its_owner() -> None:
+    with pytest.raises(UsageError) as refused:
+        rsync.parse_destination("leo:$SCRATCH/x", project="p")
+    assert refused.value.fix == "ssh leo 'echo $SCRATCH'"
+
+
+# -- What goes along: the rules against the real rsync, and against the real git for .hpctraini
+
+
+needs_rsync = pytest.mark.usefixtures("_rsync")
+
+
+def kept(directory: Path, text: str, tmp_path: Path) -> set[str]:
+    """Return the files that the real rsync sends under the rules in `text`."""
+    (tmp_path / "rules").write_text(text)
+    target = tmp_path / "sent"
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(
+        [
+            "rsync",
+            "-r",
+            f"--filter=merge {tmp_path / 'rules'}",
+            "--",
+            f"{directory}/",
+            f"{target}/",
+        ],
+        check=True,
+    )
+    return {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
+
+
+def grow(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("x")
+
+
+DEFAULT_LEFT_OUT = (
+    ".git/HEAD",
+    "sub/.git",
+    ".venv/bin/python",
+    "venv/x",
+    ".pixi/x",
+    "pkg/__pycache__/a.pyc",
+    "a.pyc",
+    ".mypy_cache/x",
+    ".ruff_cache/x",
+    ".pytest_cache/x",
+    "node_modules/x",
+    "logs/output.log",
+    "runs/a/x",
+    "wandb/x",
+    "out/checkpoint-500/model.bin",
+    "checkpoints/x",
+    ".cache/x",
+    ".hpctrain/x",
+    ".hpctrain-sync",
+    "big/.hpctrain-partial/x",
+    "slurm-12.out",
+    "strange/pyvenv.cfg",
+    "strange/lib/x",
+)
+SECRET = (
+    ".env",
+    ".env.local",
+    "certs/site.pem",
+    "id_rsa",
+    "keys/id_ed25519",
+    ".netrc",
+    ".hf_token",
+    "a/secrets.yaml",
+    ".ssh/config",
+)
+SENT = (
+    "train.py",
+    "config.yaml",
+    ".gitignore",
+    ".hpctrainignore",
+    ".env.example",
+    "data/x.arrow",
+    "models/m/model.safetensors",
+    "pkg/logs/handler.py",
+    "pkg/runs/x.py",
+    "checkpoint-notes.md",
+    "env/reset.py",
+    "id_rsa.pub",
+    "-dash",
+    "sft.sbatch",
+)
+
+
+@needs_rsync
+def test_the_defaults(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, *DEFAULT_LEFT_OUT, *SECRET, *SENT)
+    assert kept(project, rules.filter_rules("", ["strange"]), tmp_path) == set(SENT)
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_secret_is_known_by_its_name(name: str) -> None:
+    assert rules.is_secret(name if not name.startswith(".ssh") else ".ssh/")
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_other_names_are_no_secrets(name: str) -> None:
+    assert not rules.is_secret(name)
+
+
+NAMES = (
+    "a",
+    "b.txt",
+    "sub/a",
+    "sub/b.txt",
+    "sub/deep/a",
+    "sub/deep/b.txt",
+    "doc/frotz",
+    "sub/doc/frotz",
+    "a b",
+    "#hash",
+    "!bang",
+    "x/y/z/a",
+    "x/a",
+    "foo/bar/baz/q",
+    "foo/q",
+    "[odd]",
+    "back\\slash",
+    "trail ",
+    "data/1",
+    "data/keep/2",
+    "data/keep/3",
+    "ünï",
+    "star*",
+)
+IGNORES = {
+    "comment and blank": "# a\n\n   \n",
+    "floating": "a\n",
+    "anchored": "/a\n",
+    "directory only": "sub/\n",
+    "a directory's name that is a file": "a/\n",
+    "slash in the middle": "doc/frotz\n",
+    "leading stars": "**/frotz\n",
+    "leading stars and a path": "**/doc/frotz\n",
+    "trailing stars": "sub/**\n",
+    "stars between": "x/**/a\n",
+    "wildcard": "*.txt\n",
+    "one character": "?\n",
+    "class": "[ab]*\n",
+    "negated class": "[!a]\n",
+    "negation": "*.txt\n!b.txt\n",
+    "the last one wins": "!b.txt\n*.txt\n",
+    "a directory emptied but for one": "data/*\n!data/keep/\ndata/keep/*\n!data/keep/2\n",
+    "no way back into a hidden directory": "data/\n!data/keep/2\n",
+    "escaped hash": "\\#hash\n",
+    "escaped bang": "\\!bang\n",
+    "hash in the middle": "a#b\n",
+    "blank inside": "a b\n",
+    "blanks at the end": "a   \n",
+    "an escaped blank at the end": "trail\\ \n",
+    "escaped brackets": "\\[odd\\]\n",
+    "escaped star": "star\\*\n",
+    "carriage returns": "a\r\nsub\r\n",
+    "unicode": "ünï\n",
+    "everything but": "/*\n!/sub/\n",
+    "rsync's own words": "- a\n+ b.txt\n! \nP x\nmerge a\n",
+}
+
+
+@needs_rsync
+@pytest.mark.parametrize("ignore", IGNORES.values(), ids=IGNORES.keys())
+def test_hpctrainignore_means_what_gitignore_means(ignore: str, tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, *NAMES)
+    # git as the judge: what it would list, were the lines in .gitignore.
+    git = ["git", "-c", "core.excludesFile=/dev/null", "-C", str(project)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (project / ".git" / "info" / "exclude").write_bytes(ignore.encode())
+    listed = subprocess.run(
+        [*git, "ls-files", "-z", "--others", "--exclude-standard"], check=True, capture_output=True
+    ).stdout.decode()
+    shutil.rmtree(project / ".git")
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == set(listed.split("\0")) - {""}
+
+
+@needs_rsync
+def test_what_is_left_out_by_default_can_be_sent(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(
+        project,
+        "logs/a",
+        "train.py",
+        "out/checkpoint-5/model.bin",
+        ".env",
+        "certs/site.pem",
+        "certs/other.pem",
+    )
+    ignore = "!/logs/\n!checkpoint-*/\n"
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == {
+        "logs/a",
+        "train.py",
+        "out/checkpoint-5/model.bin",
+    }
+
+
+@needs_rsync
+@pytest.mark.parametrize(
+    ("ignore", "secrets"),
+    [
+        ("!*\n", set()),
+        ("!*.pem\n", set()),
+        ("!.env*\n", set()),
+        ("!certs/site.pem\n", {"certs/site.pem"}),
+        ("!.env\n", {".env"}),
+    ],
+)
+def test_a_secret_goes_along_only_by_its_full_name(
+    ignore: str, secrets: set[str], tmp_path: Path
+) -> None:
+    project = tmp_path / "p"
+    grow(project, "train.py", ".env", "certs/site.pem", "certs/other.pem")
+    assert kept(project, rules.filter_rules(ignore), tmp_path) == {"train.py"} | secrets
+
+
+@needs_rsync
+def test_an_environment_with_an_odd_name_is_left_out_alone(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    grow(project, "env[1]*/x", "env1a/x", "back\\slash/x")
+    assert kept(project, rules.filter_rules("", ["env[1]*", "back\\slash"]), tmp_path) == {
+        "env1a/x"
+    }
+
+
+# -- What rsync prints, read
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("hpctrain: <f+++++++++ 12 a b", FileChange("created", "a b", 12)),
+        ("hpctrain: >f.st...... 7 sub/x", FileChange("changed", "sub/x", 7)),
+        ("hpctrain: <f..t...... 7 x", FileChange("changed", "x", 7)),
+        ("hpctrain: .f...p..... 7 run.sh", FileChange("changed", "run.sh", 0)),
+        ("hpctrain: cd+++++++++ 4096 sub/", FileChange("created", "sub/", 0)),
+        ("hpctrain: cL+++++++++ 4 l -> ../x", FileChange("created", "l", 0, "../x")),
+        ("hpctrain: cLc.t...... 4 l -> y", FileChange("changed", "l", 0, "y")),
+        ("hpctrain: *deleting   0 old dir/", FileChange("deleted", "old dir/")),
+        ("hpctrain: .d..t...... 4096 ./", None),
+        ("hpctrain: cd+++++++++ 4096 ./", None),
+        ("hpctrain: .d..t...... 4096 sub/", None),
+        ("sending incremental file list", None),
+        ("Total file size: 22 bytes", None),
+        ("", None),
+    ],
+)
+def test_a_change(line: str, change: FileChange | None) -> None:
+    assert rsync.parse_change(line) == change
+
+
+def test_a_whole_run() -> None:
+    outcome = RsyncOutcome()
+    for line in (
+        "[sender] hiding file .env because of pattern .env",
+        "[sender] hiding directory .git because of pattern <rule from a file read earlier>",
+        "[generator] protecting directory logs because of pattern logs/",
+        'skipping non-regular file "fifo"',
+        "hpctrain: <f+++++++++ 1000 data/a",
+        "hpctrain: <f.st...... 10 train.py",
+        "hpctrain: cL+++++++++ 5 data/l -> ../../out",
+        "hpctrain: cL+++++++++ 5 data/m -> ../train.py",
+        "hpctrain: cL+++++++++ 5 n -> /scratch/model",
+        "hpctrain: *deleting   0 gone",
+        "Number of files: 11 (reg: 6, dir: 2, link: 2, special: 1)",
+        "Number of regular files transferred: 6",
+        "Total file size: 2200000 bytes",
+        "Total transferred file size: 10 bytes",
+        "Total bytes sent: 284",
+    ):
+        outcome.read_line(line)
+    assert (outcome.total_files, outcome.totals["size"], outcome.totals["wire"]) == (
+        9,
+        2_200_000,
+        284,
+    )
+    assert (len(outcome.sent), outcome.sent_bytes, outcome.deleted) == (5, 1010, ["gone"])
+    assert (outcome.left_out, outcome.secrets) == ([".env", ".git/"], [".env"])
+    assert outcome.notes == ['skipping non-regular file "fifo"']
+    assert rsync.largest(outcome.sent) == [("data/", 1000), ("train.py", 10), ("n", 0)]
