@@ -34,7 +34,7 @@ $(VENV)/light: constraints.txt pyproject.toml
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/full ## Train a small model here, two played nodes, with the script that a cluster would run
+demo: $(VENV)/full ## Train a small model here, two simulated nodes, with the script that a cluster would run
 	@examples/demo.sh $(BIN)/hpctrain demo
 
 PYTEST = tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder

@@ -94,6 +94,8 @@ def main() -> None:
     FORKS.set_forkserver_preload(LIBRARIES)
     with tempfile.TemporaryDirectory(prefix="bench-train.", dir=arguments.folder) as folder:
         place = Path(folder)
+        # torch makes its cache of compiled kernels when it is imported, in the temporary directory.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
         made = make(place, arguments)
         peak = last_json([sys.executable, str(WORKER), "matmul"])
         found = {variant.name: [] for variant in variants_of(arguments)}  # type: dict[str, list[dict[str, Any]]]
