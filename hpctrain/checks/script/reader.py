@@ -52,7 +52,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]\n]*\])?(\+?)=", re.ASCII)
 _FUNCTION = re.compile(r"[ \t]*+\([ \t]*+\)")
 _WORDLIKE = re.compile(r"[^ \t\n;&|()<>]++")
 _KEYWORD = re.compile(
-    r"(?:if|then|elif|else|fi|while|until|for|select|do|done|case|esac|function|time|coproc"
+    r"(?:if|then|elif|else|fi|while|until|for|select|do|done|case|esac|function|time(?:[ \t]+-p)?|coproc"
     r"|\{|\}|!|\[\[)(?=[ \t\n;&|()<>]|\\\n|\Z)"
 )
 _OPENERS = {"if": "if", "while": "loop", "until": "loop", "{": "{"}
@@ -447,7 +447,10 @@ class _ShellReader:
         self.pos = match.end()
         self._blanks()
         start = self.pos
-        target = self._word() or self._plain("", start)
+        target = self._word()
+        if target is None:
+            self.problem(start, f"no file follows {match[1]}")
+            target = self._plain("", start)
         if match[1] in ("<<", "<<-"):
             heredoc = Heredoc(match.start())
             tabs = r"\t*" if match[1] == "<<-" else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hpctrain.checks.script.calls import WRAPPERS, srun_position
+from hpctrain.checks.script.calls import CONTAINERS, WRAPPERS, srun_position
 from hpctrain.checks.script.model import (
     Argv,
     Assignment,
@@ -220,7 +220,9 @@ class Shells:
 
     def _read(self, pieces: list[WordPiece], via: SimpleCommand) -> None:
         argv = self.argv(via).words
-        place: Place = via.shell.place if argv[0].program in SHELLS | WRAPPERS else "unknown"
+        place: Place = (
+            via.shell.place if argv[0].program in SHELLS | WRAPPERS | CONTAINERS else "unknown"
+        )
         place = place if srun_position(argv) is None else "task"
         shell = Shell(place, via, via.shell.depth + 1)
         read_shell(SourceText.of_pieces(pieces, via.shell.place), shell)

@@ -12,7 +12,6 @@ CASES = [
     ("no-shebang", "# a library that other scripts source\nf() { :; }\n", "helpers.sh"),
     ("dos-line-ends", HEAD + "printf 'a\\r\\n'\n"),
     ("unreadable-shell", HEAD + 'echo it\\\'s "fine \\" here" # don\'t worry\n'),
-    ("typographic-dash", HEAD + "python t.py --title '\u2013draft' \"\u2014\"\n"),
     ("unreadable-shell", HEAD + "cat <<'EOF'\n\"unbalanced ' $(\nEOF\n"),
     ("unreadable-shell", '#!/usr/bin/env python3\n#SBATCH --time=1\nprint("it\'s")\n'),
     (
@@ -51,20 +50,6 @@ CASES = [
     ("two-gpu-dialects", HEAD + "#SBATCH --gpus-per-node=4 --gres=nvme:100 --gpus=8\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=1 --gpus=4\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=2 --gpus=8 --gpus-per-node=4\n"),
-    (
-        "gpus-per-task-hides",
-        HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-task=1\nsrun bash -c 'LOCAL_RANK=0"
-        " python t.py'\n",
-    ),
-    (
-        "exclusive-without-gpus",
-        HEAD + "#SBATCH --exclusive --mem=0\nsrun --gpus-per-node=4 torchrun --standalone t.py\n",
-    ),
-    ("exclusive-without-gpus", HEAD + "#SBATCH --exclusive --mem=0\nsrun ./mpi_solver\n"),
-    (
-        "exclusive-without-gpus",
-        HEAD + "#SBATCH --exclusive=user\nsrun torchrun --standalone t.py\n",
-    ),
     ("mem-twice", HEAD + "#SBATCH --mem=1G\n#SBATCH hetjob\n#SBATCH --mem-per-cpu=1G\n"),
     ("ntasks-and-per-node", HEAD + "#SBATCH --nodes=2 --ntasks=8 --ntasks-per-node=4\n"),
     ("invalid-time", HEAD.replace("01:00:00", "1-12") + "#SBATCH --time-min=UNLIMITED\n"),
@@ -130,10 +115,6 @@ CASES = [
         " t.py\nX\n",
     ),
     ("rank-expanded-early", TWO + "srun -N1 -n1 python t.py --rank $SLURM_PROCID\n"),
-    (
-        "rank-not-expanded",
-        TWO + "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'\n",
-    ),
     (
         "launcher-without-srun",
         TWO + "f() { torchrun --nnodes 2 t.py; }\nexport -f f\nsrun bash -c f\n",
@@ -228,10 +209,6 @@ CASES = [
         "more-processes-than-gpus",
         TWO + f"srun torchrun --nnodes 2 --nproc_per_node gpu {MEET} t.py\n",
     ),
-    (
-        "accelerate-one-process",
-        TWO + "accelerate launch --num_processes 4 t.py; accelerate config; accelerate env\n",
-    ),
     ("mpirun-in-srun", TWO + "srun -n 1 mpirun -np 8 ./x\nmpirun srun_test\n"),
     ("fixed-port", TWO + "export MASTER_PORT=${MASTER_PORT:-29500}\nPORT=80\n"),
     ("fixed-port", HEAD + "#SBATCH --nodes=1 --exclusive --mem=0\nexport MASTER_PORT=29500\n"),
@@ -258,10 +235,6 @@ CASES = [
     ),
     ("nodelist-cut", TWO + 'echo "nodes: $SLURM_JOB_NODELIST" | sed "s/^/  /"\n'),
     ("nodelist-cut", HEAD + '#SBATCH --nodes=1\nh=$(echo "$SLURM_NODELIST" | cut -d, -f1)\n'),
-    (
-        "scontrol-in-container",
-        TWO + "apptainer exec i.sif python t.py\nscontrol show hostnames a\n",
-    ),
     ("hostname-address", TWO + "hostname -i\nH=$(hostname -s)\n"),
     ("pipefail-missing", TWO + "set -o pipefail\nsrun python t.py | tee log\n"),
     (
@@ -289,11 +262,6 @@ CASES = [
     ("gpu-partition-without-gpus", HEAD + "#SBATCH -p gpu --exclusive\npython t.py\n"),
     ("gpu-partition-without-gpus", HEAD + "#SBATCH -p nogpus\nsrun --gpus=1 python t.py\n"),
     ("gpu-partition-without-gpus", HEAD + "#SBATCH -p gpu\ncp a b\n"),
-    ("status-overwritten", HEAD + "python t.py\nstatus=$?\necho $status\nexit $status\n"),
-    ("status-overwritten", HEAD + "if python t.py; then echo ok; else exit $?; fi\n"),
-    ("status-overwritten", HEAD + "python t.py\nif [ $? = 0 ]; then echo; cp a b; exit $?; fi\n"),
-    ("status-overwritten", HEAD + "echo a > b\nif [ $? -ne 0 ]; then exit 1; fi\n"),
-    ("status-overwritten", HEAD + "python t.py || exit $?\necho; true; echo $?\n"),
     ("pipefail-missing", HEAD + "n=$(python t.py | tail -n 1)\npython -c 'print()' | tail\n"),
     ("pipefail-missing", HEAD + "if python t.py | grep -q x; then exit 1; fi\ncat a | sort\n"),
     ("wait-without-pid", TWO + 'tar xf a.tar &\nwait\npython t.py &\nwait "$!"\n'),
@@ -332,17 +300,6 @@ CASES = [
         " report.py &\nwait $!\n",
     ),
     ("trap-in-foreground", TWO + "#SBATCH --signal=B:USR1@60\nsrun python t.py\n"),
-    (
-        "usr1-kills-launcher",
-        TWO + "#SBATCH --signal=B:USR1@60\ntrap 'touch stop' USR1\nsrun torchrun --nnodes 2 t.py"
-        " &\nwait $!\n",
-    ),
-    (
-        "usr1-kills-launcher",
-        TWO
-        + "trap 'kill -TERM $pid' USR1\nsrun accelerate launch --config_file c t.py &\npid=$!\nwait"
-        " $pid\n",
-    ),
     ("srun-cpus-per-task", TWO + "#SBATCH -c 8\nexport SRUN_CPUS_PER_TASK=8\nsrun python t.py\n"),
     ("srun-cpus-per-task", TWO + "srun python t.py\n"),
     (
@@ -424,8 +381,6 @@ LAUNCH = "srun torchrun --standalone t.py &\nwait $!\n"
         ("unreadable-shell", HEAD + "python - <<EOF\nimport t\n", "warning"),
         ("unreadable-shell", HEAD + "x=$(python - <<EOF\nimport t\n", "error"),
         # The process may be one that wants the signal.
-        ("usr1-kills-launcher", HEAD + f"./monitor &\nkill -USR1 $!\n{LAUNCH}", "warning"),
-        ("usr1-kills-launcher", HEAD + f"scancel -s USR1 7\n{LAUNCH}", "error"),
     ],
 )
 def test_an_error_is_certain(id_: str, text: str, level: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
-from hpctrain.checks.script.model import ShellWord, SimpleCommand
+from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import DASHES, is_ours, works
 from hpctrain.finding import Level
@@ -510,41 +510,6 @@ def gpus_is_total(facts: LintFacts) -> Hits:
         )
 
 
-@rule(
-    "gpus-per-task-hides",
-    "error",
-    "it binds each task to its own GPUs, which then count from 0, so that an index above them names"
-    " no device.",
-    "sbatch(1) --gpus-per-task, --tres-bind",
-)
-def gpus_per_task_hides(facts: LintFacts) -> Hits:
-    bound = "none" not in (facts.value("gpu-bind") or "")
-    shares = re.search(r"allow-task-sharing|--gpu-bind[= ]none", facts.text)
-    if "gpus-per-task" not in facts.options or shares or not bound:
-        return
-    count = facts.count("gpus-per-task")
-    for launch in facts.launches:
-        processes = facts.number(launch.option("nproc_per_node"), launch.command)
-        if count and processes and processes > count:
-            yield RuleHit(
-                launch.at.start,
-                f"{processes} processes in a task that sees {count} of the GPUs",
-                "ask with --gpus-per-node=N and --ntasks-per-node=1",
-            )
-    tasks = facts.count("ntasks")
-    several = tasks is not None and facts.nodes is not None and tasks > facts.nodes
-    several = several or (facts.count("ntasks-per-node") or 0) > 1
-    for assignment, command in facts.assigned("LOCAL_RANK") if several else ():
-        counts = any(part.text == "SLURM_LOCALID" for part in assignment.word.expansions())
-        if counts and facts.place(command) == "task":
-            yield RuleHit(
-                assignment.start,
-                "LOCAL_RANK counts GPUs that --gpus-per-task hides",
-                "ask with --gpus-per-node=N, or set LOCAL_RANK=0",
-                "warning",
-            )
-
-
 _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket")
 
 
@@ -588,26 +553,6 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
             partition.start,
             f"--partition={partition.value} and no GPU directive",
             "add: #SBATCH --gpus-per-node=1",
-        )
-
-
-@rule(
-    "exclusive-without-gpus",
-    "warning",
-    "the job gets the GPUs of the node but its steps do not: they get what was requested.",
-    "srun(1) --exclusive",
-)
-def exclusive_without_gpus(facts: LintFacts) -> Hits:
-    option = facts.options.get("exclusive")
-    trains = bool(facts.launches) or re.search(r"nccl|cuda|vllm", facts.text, re.IGNORECASE)
-    told = facts.asks_gpus or facts.block.hetjobs or is_ours(facts)
-    if option is None or option.value or told or not trains:
-        return
-    if any(not call.has("gres", *GPU_OPTIONS) for call in facts.call_of.values()):
-        yield RuleHit(
-            option.start,
-            "--exclusive without a GPU directive, and srun starts a step",
-            "add: #SBATCH --gpus-per-node=N",
         )
 
 
@@ -714,6 +659,26 @@ def invalid_signal(facts: LintFacts) -> Hits:
 
 
 @rule(
+    "unit-missing",
+    "warning",
+    "a number alone is megabytes of memory, or minutes of time; the job is killed early.",
+    "sbatch(1) --mem, --time",
+)
+def unit_missing(facts: LintFacts) -> Hits:
+    for option, value in _values(facts, "mem", "mem-per-gpu"):
+        told = re.search(r"(?i)\bmb|mega", facts.text[option.start :].partition("\n")[0])
+        small = value.isdecimal() and 0 < int(value) <= 256 and not told
+        if small and any(map(works, facts.commands)):
+            what = f"{option.written}={value} is {value} MB"
+            yield RuleHit(option.start, what, f"write: --{option.name}={value}G")
+    for option, value in _values(facts, "time"):
+        hours = re.fullmatch(r"(24|36|48|72|96|168)(:00)?", value)
+        if hours is not None:
+            what = f"{option.written}={value} is {hours[1]} minutes"
+            yield RuleHit(option.start, what, f"for hours write: --time={hours[1]}:00:00", "note")
+
+
+@rule(
     "missing-time",
     "note",
     "the site default applies (10 minutes up to the partition maximum); long limits start later.",
@@ -747,6 +712,26 @@ def array_output(facts: LintFacts) -> Hits:
                 f"every task of the array writes into {value}",
                 f"write: --{option.name}=NAME_%A_%a.log",
             )
+
+
+@rule(
+    "log-overwritten",
+    "note",
+    "Slurm empties the log when a job starts: two jobs at a time write into one file, and the log of"
+    " the last run is lost.",
+    "sbatch(1) --output, --open-mode",
+    once=True,
+)
+def log_overwritten(facts: LintFacts) -> Hits:
+    if "array" in facts.options or facts.value("open-mode") in ("append", "a"):
+        return
+    for option, value in _logs(facts):
+        own = re.search(r"%\d*[ajJAr]|[$\\]", value)
+        if value and not value.startswith("/dev/") and not own:
+            base, dot, ending = value.rpartition(".")
+            good = f"{base}_%j.{ending}" if dot and "/" not in ending else f"{value}_%j"
+            what = f"every run of this script writes into {value}"
+            yield RuleHit(option.start, what, f"write: --{option.name}={good}")
 
 
 @rule(
@@ -802,9 +787,34 @@ def log_directory_too_late(facts: LintFacts) -> Hits:
                 )
 
 
+@rule(
+    "log-directory-missing",
+    "note",
+    "before 23.02 Slurm does not make it: the job ends at once with 0:53 and no log.",
+    "Slurm commit ecc671a141",
+    until="23.02",
+    once=True,
+)
+def log_directory_missing(facts: LintFacts) -> Hits:
+    if is_ours(facts) or any(log_directory_too_late(facts)):
+        return
+    for option, value in _logs(facts):
+        folder = _clean(value.rpartition("/")[0])
+        own = re.search(r"%\d*[jJA]", folder)
+        relative = folder.strip("./") and not folder.startswith(("/", "~", "..", "$"))
+        made = re.search(rf"mkdir\b[^\n]*{re.escape(folder.partition('/')[0])}", facts.text)
+        if (own or relative) and not made and "$" not in folder:
+            fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
+            if own:
+                fix = f"write a directory that exists: --{option.name}={value.replace('/', '_')}"
+            yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
+
+
 def _made(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> set[str]:
     """Return the directories that `word` of mkdir makes, as --output would name them."""
     parts = facts.variables_of(command).flatten(word.parts)
+    if parts and (parts[0].text in ("SLURM_SUBMIT_DIR", "PWD") or parts[0].raw == "$(pwd)"):
+        parts = [WordPiece("text", ".", "", 0, 0), *parts[1:]]
     path = PurePosixPath("".join(_LOG_NAMES.get(one.text, one.raw or one.text) for one in parts))
     above = command.has("-p", "--parents") and not path.is_absolute()
     made = [path, *(path.parents if above else ())]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 
 from hpctrain.checks.script.calls import (
-    CONTAINERS,
     RANK_VARIABLES,
     LauncherCall,
     SrunCall,
@@ -22,21 +22,9 @@ from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
 from hpctrain.finding import Level
 
-_CONTAINER_OPTIONS = ("container-image", "container-name", "container", "environment")
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _RUN = "torch/distributed/run.py"
 _BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
-_LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
-_CHOSEN = (
-    "config_file",
-    "multi_gpu",
-    "use_deepspeed",
-    "use_fsdp",
-    "use_megatron_lm",
-    "tpu",
-    "cpu",
-    "use_parallelism_config",
-)
 _MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
 _SINGULARITY = ("singularity", "apptainer")
 _TRAINS = re.compile(
@@ -51,13 +39,26 @@ _C10D = (
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
 #: Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
 _USUAL_NODE = 4
+#: Below 32768, where Linux's ephemeral ports begin.
+_FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
+_DEFAULT_PORT = {
+    "torchrun": "--standalone",
+    "accelerate": f"--main_process_port {_FORMULA}",
+    "deepspeed": f"--master_port {_FORMULA}",
+}
+_OWN_PORT = (
+    "master_port",
+    "main_process_port",
+    "rdzv_endpoint",
+    "rdzv_backend",
+    "config_file",
+    "hostfile",
+)
 _PORT_OPTIONS = ("master_port", "main_process_port")
 _ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
 _PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
 _LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
 _CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
-#: Below 32768, where Linux's ephemeral ports begin.
-_FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
 _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
@@ -188,26 +189,6 @@ def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
     if command.words and command.words[0].text != "export":
         return facts.call_around(command) is not None
     return bool(command.words) or any(export.has(name) for export in facts.named("export"))
-
-
-@rule(
-    "rank-not-expanded",
-    "error",
-    "srun starts programs without a shell, so the launcher gets the name of the variable and not"
-    " its value.",
-    "srun(1)",
-)
-def rank_not_expanded(facts: LintFacts) -> Hits:
-    for launch in facts.launches:
-        for name in _RANK_OPTIONS if launch.call is not None else ():
-            text = launch.text(name)
-            word = launch.options.get(name)
-            if word is not None and text is not None and _LITERAL_RANK.match(text):
-                yield RuleHit(
-                    word.start,
-                    f"--{name} gets the characters {text}, which no shell expands",
-                    f"start it in a shell: srun … bash -c '{launch.kind} … {text} …'",
-                )
 
 
 # ---- launchers -----------------------------------------------------------------------------------
@@ -378,9 +359,17 @@ def nnodes_mismatch(facts: LintFacts) -> Hits:
             )
 
 
+_GPU_REQUESTS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_PER_NODE = {"torchrun": "nproc_per_node", "deepspeed": "num_gpus"}
+#: Options of programs that count the GPUs of a node.
+_GPU_COUNT = re.compile(
+    r"(?:--)?(?:num[-_]gpus?|n[-_]gpus?|ngpus?|gpus[-_]per[-_]node|tensor[-_]parallel[-_]size"
+    r"|(?:\w+\.)*trainer\.(?:devices|gpus|n_gpus_per_node))\Z"
+)
+
+
 def _own_gpus(launch: LauncherCall) -> bool:
-    options = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
-    return launch.call is not None and launch.call.has(*options)
+    return launch.call is not None and launch.call.has(*_GPU_REQUESTS)
 
 
 @rule(
@@ -419,32 +408,29 @@ def num_processes(facts: LintFacts) -> Hits:
 )
 def more_processes_than_gpus(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node if "gloo" not in facts.text else None
-    for launch in facts.launches:
-        count = facts.number(launch.option("nproc_per_node"), launch.command)
-        elsewhere = _own_gpus(launch) or launch.kind != "torchrun"
-        if count and have and count > have and not elsewhere:
-            what = f"{count} processes on a node with {have} GPU{'s' if have > 1 else ''}"
-            start = launch.words["nproc_per_node"].start
-            yield RuleHit(start, what, f"write: --nproc_per_node {have}")
-
-
-@rule(
-    "accelerate-one-process",
-    "warning",
-    "accelerate launch starts several processes only with --multi_gpu, a config "
-    "file or several visible GPUs, and otherwise silently starts one.",
-    "accelerate 1.15, commands/launch.py",
-)
-def accelerate_one_process(facts: LintFacts) -> Hits:
-    for launch in facts.launches:
-        total = facts.number(launch.option("num_processes"), launch.command) or 0
-        told = launch.kind != "accelerate" or not launch.complete or launch.has(*_CHOSEN)
-        if total > 1 and facts.gpus_per_node == 1 and not told:
-            yield RuleHit(
-                launch.at.start,
-                f"one GPU per node, --num_processes {total}, and no --multi_gpu",
-                "add: --multi_gpu",
-            )
+    gpus = f"{have} GPU{'s' if have != 1 else ''}"
+    for launch in facts.launches if have else ():
+        name = _PER_NODE.get(launch.kind, "")
+        count = facts.number(launch.option(name), launch.command)
+        if count and have and count > have and not _own_gpus(launch):
+            what = f"{count} processes on a node with {gpus}"
+            yield RuleHit(launch.words[name].start, what, f"write: --{name} {have}")
+    launched = {launch.command for launch in facts.launches}
+    for command in facts.commands if have and facts.nodes in (None, 1) else ():
+        plain = works(command) and command not in launched
+        words = facts.argv(command).words if plain else []
+        for word, following in zip_longest(words, words[1:]):
+            option, equals, value = word.text.partition("=")
+            counted = int(value) if value.isdecimal() else None
+            count = counted if equals else facts.number(following, command)
+            call = facts.call_of.get(command)
+            elsewhere = call is not None and call.has(*_GPU_REQUESTS)
+            if _GPU_COUNT.match(option) and have and have < (count or 0) < 99 and not elsewhere:
+                yield RuleHit(
+                    word.start,
+                    f"{option} is {count}, and the job has {gpus}",
+                    f"add: #SBATCH --gpus-per-node={count}",
+                )
 
 
 @rule(
@@ -480,6 +466,13 @@ def fixed_port(facts: LintFacts) -> Hits:
         return
     # These read options only; others may pass on MASTER_PORT of the environment.
     ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
+    for launch in meeting:
+        fix = _DEFAULT_PORT[launch.kind]
+        alone = launch.complete and not launch.has(*_OWN_PORT)
+        if alone and not launch.remote and _one_node(facts, launch):
+            yield RuleHit(
+                launch.at.start, f"{launch.kind} always uses its default port, 29500", f"add: {fix}"
+            )
     told: set[str] = set()
     for name, word, command in _meeting_words(facts, meeting):
         port, last = _PORT.search(word.text), word.parts[-1]
@@ -499,6 +492,15 @@ def fixed_port(facts: LintFacts) -> Hits:
             f"write: MASTER_PORT={_FORMULA}",
             edits=[Edit(word.start, word.end, _FORMULA)] if alone and plain and here else [],
         )
+
+
+def _one_node(facts: LintFacts, launch: LauncherCall) -> bool:
+    """Whether a launcher starts several processes on one node, which then connect at a port."""
+    count = launch.option("nproc_per_node", "num_processes", "num_gpus")
+    processes = facts.number(count, launch.command) or 0
+    machines = launch.option("nnodes", "num_machines", "num_nodes")
+    nodes = facts.number(machines, launch.command) if machines else 1
+    return facts.asks_gpus and processes > 1 and nodes == 1 and not facts.many_nodes
 
 
 def _meeting_words(
@@ -579,6 +581,33 @@ def rendezvous_local(facts: LintFacts) -> Hits:
             )
 
 
+@rule(
+    "fixed-address",
+    "warning",
+    "a job on other nodes connects to this one, and waits until it times out.",
+    _RUN,
+    once=True,
+)
+def fixed_address(facts: LintFacts) -> Hits:
+    if not facts.is_batch or "nodelist" in facts.options:
+        return
+    for assignment, command in facts.assigned("MASTER_ADDR"):
+        if _is_a_host(assignment.word) and facts.place(command) != "unknown":
+            what = f"MASTER_ADDR is always {assignment.word.text}"
+            yield RuleHit(assignment.start, what, f"above srun: {_FIRST}")
+    for launch in facts.launches:
+        for name in _ADDRESS_OPTIONS:
+            word = launch.options.get(name)
+            if word is not None and _is_a_host(word):
+                start = launch.words[name].start
+                yield RuleHit(start, f"--{name} is always {word.text}", f"above srun: {_FIRST}")
+
+
+def _is_a_host(word: ShellWord) -> bool:
+    named = re.match(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d", word.text)
+    return word.is_literal and named is not None and not _LOCAL.match(word.text)
+
+
 def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str | None:
     """Return the part of `word` that names the node on which it is evaluated."""
     if word.is_literal:
@@ -624,35 +653,6 @@ def _cutter(command: SimpleCommand, part: WordPiece) -> str:
         return following.name if following.name in _CUTTERS else ""
     fed = any(redirect.operator == "<<<" for redirect in command.redirects)
     return command.name if fed and command.name in _CUTTERS else ""
-
-
-@rule(
-    "scontrol-in-container",
-    "warning",
-    "images rarely contain Slurm's commands, their configuration and munge.",
-    "site documentation",
-)
-def scontrol_in_container(facts: LintFacts) -> Hits:
-    given = {
-        *facts.options,
-        *(flaw.text for flaw in facts.block.flaws),
-    }  # options of a site's plugin
-    inside = next((one for one in _CONTAINER_OPTIONS if one in given), None)
-    steps = (one for one in facts.named("srun", "scontrol") if facts.place(one) == "batch")
-    for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
-        yield RuleHit(
-            command.start,
-            f"--{inside} runs the whole script in a container, and so {command.name} too",
-            f"give it to srun: srun --{inside}=… COMMAND",
-        )
-    for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
-        words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
-        if words & CONTAINERS and words & {"exec", "run", "shell"}:
-            yield RuleHit(
-                command.start,
-                f"{command.name} runs inside a container",
-                "compute it above srun, and export it",
-            )
 
 
 @rule(
@@ -727,6 +727,9 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     started = facts.call_of or facts.launches or any(facts.named(*_REMOTE, "source"))
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
+    if facts.is_batch and facts.many_nodes and not started and not _KNOWS_NODES.search(facts.text):
+        yield from _first_node_only(facts)
+        return
     if not facts.is_batch or several == 1 or started:
         return
     tasks = facts.options.get("ntasks")
@@ -752,6 +755,28 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             f"write: --ntasks=1 --cpus-per-task={cores}",
             "note",
         )
+
+
+#: Programs that find the other nodes of the job themselves.
+_KNOWS_NODES = re.compile(
+    r"\b(?:ray|dask|submitit|parsl|julia|hostfile|charmrun)\b|NODELIST|mpi", re.I
+)
+
+
+def _first_node_only(facts: LintFacts) -> Hits:
+    for command in facts.commands:
+        if not works(command) or facts.place(command) != "batch" or command.scope.inside("$("):
+            continue
+        if not re.match(
+            r"-(?:c|V|-version)\b|-m (?:pip|venv)",
+            " ".join(word.text for word in command.words[1:3]),
+        ):
+            yield RuleHit(
+                command.start,
+                f"{command.name} runs on the first of {facts.value('nodes')} nodes alone",
+                f"srun {facts.shown(command)[:60]}, or write: #SBATCH --nodes=1",
+            )
+            return
 
 
 #: Options of srun that limit a step to a part of the allocation.
@@ -815,16 +840,20 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node
     for assignment, command in facts.assigned("CUDA_VISIBLE_DEVICES"):
         named = re.fullmatch(r"\d+(?:,\d+)*", assignment.word.text)
-        once = command.declares or not command.words  # else each process may get its own
-        if not named or not have or not once or command.scope.inside("loop", "if", "case"):
+        if not named or not have or facts.place(command) == "unknown":
             continue
-        count = len(set(named[0].split(",")))
-        if count != have and facts.place(command) == "batch":
-            yield RuleHit(
-                assignment.start,
-                f"CUDA_VISIBLE_DEVICES names {count} GPUs, and the job has {have} on each node",
-                "remove the line",
+        count, highest = len(set(named[0].split(","))), max(map(int, named[0].split(",")))
+        once = command.declares or not command.words  # else each process may get its own
+        whole = once and not command.scope.inside("loop", "if", "case")
+        what = ""
+        if highest >= have and "exclusive" not in facts.options:
+            what = (
+                f"CUDA_VISIBLE_DEVICES names GPU {highest}, and those of the job are {have}, from 0"
             )
+        elif count != have and whole and facts.place(command) == "batch":
+            what = f"CUDA_VISIBLE_DEVICES names {count} GPUs, and the job has {have} on each node"
+        if what:
+            yield RuleHit(assignment.start, what, "remove the assignment")
     # Other processes, or a server, may use the rest.
     shared = len(facts.launches) != 1 or re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text)
     for launch in (
@@ -839,21 +868,3 @@ def gpus_hidden(facts: LintFacts) -> Hits:
                 f"write: --nproc_per_node {have}",
                 "note",
             )
-
-
-@rule(
-    "address-from-itself",
-    "error",
-    "the variable is empty, so the ranks have no address to connect to.",
-    "bash(1)",
-)
-def address_from_itself(facts: LintFacts) -> Hits:
-    earlier: set[str] = set()
-    for assignment, _ in facts.assigned():
-        name, whole = assignment.name, assignment.word.whole_variable
-        near = {name.lower(), name.title()} & earlier
-        itself = name in ("MASTER_ADDR", "MASTER_PORT") and whole and whole.text == name
-        if itself and near and name not in earlier:
-            what = f"{name} is set from itself, and the value is in {min(near)}"
-            yield RuleHit(assignment.start, what, f"write: {name}=${min(near)}")
-        earlier.add(name)

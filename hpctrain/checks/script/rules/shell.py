@@ -12,12 +12,8 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
-    DASHES,
-    TALKERS,
-    TESTS,
     harmless,
     in_another_branch,
-    is_ours,
     option_on,
     works,
 )
@@ -28,10 +24,6 @@ from hpctrain.util import secrets
 _MANAGERS = ("conda", "mamba", "micromamba")
 _MODULE_VERBS = ("load", "use", "purge", "swap", "restore", "add")
 _BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
-_SENDS = re.compile(
-    r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
-)
-_TO_BATCH = re.compile(r"scancel\b.*(?:--batch|-\w*b\w*\s)")
 _CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
 
@@ -116,6 +108,31 @@ def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | 
 
 
 @rule(
+    "work-in-background",
+    "error",
+    "the job ends with the batch script, and Slurm then kills what still runs.",
+    "sbatch(1); bash(1) wait",
+)
+def work_in_background(facts: LintFacts) -> Hits:
+    own = [one for one in facts.commands if one.shell is facts.batch and one.words]
+    work = [one for one in own if one.is_background and _works_long(facts, one)]
+    if not facts.is_batch or not work or any(facts.named("wait")):
+        return
+    after = [one for one in own if one.start > work[-1].start and one not in work]
+    if all(
+        _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
+        for one in after
+    ):
+        first = work[-1]
+        if first.scope.inside("function", "$(") is None:
+            yield RuleHit(
+                first.start,
+                f"{first.name or 'the step'} runs in the background, and nothing waits for it",
+                "write below it: wait",
+            )
+
+
+@rule(
     "wait-without-pid",
     "warning",
     "wait without a process id returns 0 whatever the processes returned, so a failed step is"
@@ -140,6 +157,20 @@ def wait_without_pid(facts: LintFacts) -> Hits:
             )
 
 
+def _keeps_status(facts: LintFacts, trap: SimpleCommand) -> bool:
+    """Whether a trap at the end of the script, or its function, may set the exit code."""
+    if not {"EXIT", "ERR", "0"} & set(_trapped(trap)):
+        return False
+    handler = trap.words[1].text if len(trap.words) > 1 else ""
+    called = (one for one in facts.commands if one.scope.inside("function"))
+    inside = " ".join(
+        facts.shown(one)
+        for one in called
+        if (function := one.scope.inside("function")) and function.name in handler.split()
+    )
+    return re.search(r"\bexit\b|\$\?|status|\brc\b", f"{handler} {inside}") is not None
+
+
 @rule(
     "exit-code-lost",
     "warning",
@@ -154,9 +185,18 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         if one.shell is facts.batch and one.scope.inside("function", "$(") is None
     ]
     steps = [one for one in own if one.words]
-    caught = any({"EXIT", "ERR", "0"} & set(_trapped(one)) for one in facts.named("trap"))
+    caught = any(_keeps_status(facts, one) for one in facts.named("trap"))
     if not facts.is_batch or not steps or caught:
         return
+    own_job = {part.text for part in steps[-1].expansions()} & {"SLURM_JOB_ID", "SLURM_JOBID"}
+    if steps[-1].name == "scancel" and own_job and steps[-1].scope.kind == "file" and steps[1:]:
+        yield RuleHit(
+            steps[-1].start,
+            "scancel as the last line: a job that has done its work is CANCELLED",
+            "remove the line",
+            reason="the job ends with its last line anyway; cancelled, it starts no afterok job and"
+            " does not tell whether it failed.",
+        )
     trained = [
         one
         for one, following in zip_longest(own, own[1:])
@@ -186,70 +226,6 @@ def exit_code_lost(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "status-overwritten",
-    "warning",
-    "$? is the exit code of the command before it, and echo and tests have one too, so the failure"
-    " is not seen.",
-    "bash(1) Special Parameters",
-)
-def status_overwritten(facts: LintFacts) -> Hits:
-    first: dict[Scope | None, SimpleCommand] = {}
-    last: dict[Scope | None, SimpleCommand] = {}
-    for command in facts.commands:
-        scope = command.scope
-        first.setdefault(scope, command)
-        before = last.get(scope) or (last.get(scope.parent) if scope.kind == "if" else None)
-        last[scope] = command
-        if before is None or not _reads_status(command):
-            continue
-        if in_another_branch(facts, before, command):
-            before = first[scope]  # the condition
-        written = {redirect.operator for redirect in before.redirects} - {">&"}
-        talks = before.name in TALKERS and before.after in ("\n", ";") and not written
-        decides = command.name in {"exit", "return", *TESTS} or not command.words
-        if (talks and decides) or (before.name in TESTS and _reads_status(before)):
-            yield RuleHit(
-                command.start,
-                f"$? is the exit code of {before.name} here",
-                "above both: status=$?, and then read $status",
-            )
-
-
-@rule(
-    "status-under-errexit",
-    "warning",
-    "set -e ends the script when the command fails, so the line that saves its "
-    "exit code, and everything after it, only runs on success.",
-    "bash(1) set -e",
-)
-def status_under_errexit(facts: LintFacts) -> Hits:
-    for before, command in pairwise(facts.commands):
-        tests = command.name in TESTS and before.scope is command.scope.parent
-        keeps = (tests or not command.words) and _reads_status(command)
-        here = (tests or before.scope is command.scope) and before.shell is command.shell
-        plain = before.words and before.after in ("\n", ";") and not before.conditional
-        if not (keeps and here and plain) or before.name.startswith(("[", "set")):
-            continue
-        outside = command.scope.inside("$(") is None and not before.is_background
-        if not outside or not option_on(facts, "errexit", command.shell, command.start):
-            continue
-        if tests and before.name not in TALKERS:
-            yield RuleHit(
-                command.start,
-                f"$? is tested only when {before.name or 'the command'} succeeded",
-                f"if ! {before.name or 'COMMAND'} …; then",
-                "note",
-            )
-        elif not tests:
-            name = command.assignments[0].name
-            yield RuleHit(
-                command.start,
-                f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
-                f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
-            )
-
-
-@rule(
     "argument-empty",
     "warning",
     "an empty variable without quotes is no word at all, so the option has no value: expected one"
@@ -273,27 +249,54 @@ def argument_empty(facts: LintFacts) -> Hits:
                 )
 
 
+_CONDA_VERBS = ("create", "install", "remove", "uninstall", "update")
+
+
 @rule(
-    "variable-commented-out",
+    "prompt-unanswered",
     "warning",
-    "the only line that sets it is a comment, so it is empty, unless the submitting shell exports"
-    " it; set -u ends the job there.",
-    "bash(1) set -u",
-    once=True,
+    "a batch job has no terminal: the question gets no answer, and the command ends.",
+    "sbatch(1) --input",
 )
-def variable_commented_out(facts: LintFacts) -> Hits:
-    commented = set(re.findall(r"(?m)^[ \t]*#+[ \t]*(?:export +)?([A-Za-z_]\w*)=\S", facts.text))
-    commented -= {assignment.name for assignment, _ in facts.assigned()}
-    setters = facts.named("source", ".", "eval", "read", "mapfile", "readarray", "getopts")
-    if not facts.is_batch or any(one.words[-1].program not in _KNOWN_SOURCES for one in setters):
-        return
-    for part, command in facts.variables(*commented) if commented else ():
-        whole = any(word.whole_variable is part and part.quote for word in command.words)
-        fails = option_on(facts, "nounset", command.shell, command.start)
-        if (fails or (whole and works(command))) and not part.operand:
-            yield RuleHit(
-                part.start, f"${part.text} is set only in a comment", f"{part.text}=VALUE"
-            )
+def prompt_unanswered(facts: LintFacts) -> Hits:
+    for command in facts.commands:
+        words = [word.text for word in command.words]
+        verb = words[1] if len(words) > 1 else ""
+        fix = ""
+        if command.name in _MANAGERS and verb in _CONDA_VERBS:
+            fix = f"write: {command.name} {verb} --yes"
+        elif command.name in ("pip", "pip3") and verb == "uninstall":
+            fix = "write: pip uninstall --yes"
+        elif command.name == "docker" and verb in ("run", "exec"):
+            terminal = any(re.fullmatch(r"-[a-z]*t[a-z]*|--tty", word) for word in words[2:5])
+            detached = any(re.fullmatch(r"-[a-z]*d[a-z]*|--detach", word) for word in words[2:])
+            fix = "remove -t and --tty" if terminal and not detached else ""
+        told = any(re.match(r"-y\b|--yes|-qy|--dry-run|--help", word) for word in words[2:])
+        fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
+        if fix and not told and not fed and "ALWAYS_YES" not in facts.text and facts.is_batch:
+            shown = " ".join(words[:2])
+            yield RuleHit(command.start, f"{shown} asks a question or needs a terminal", fix)
+
+
+@rule(
+    "blank-around-assignment",
+    "error",
+    "bash takes the name for a command: command not found, and the variable stays empty.",
+    "bash(1) PARAMETERS",
+)
+def blank_around_assignment(facts: LintFacts) -> Hits:
+    # What follows `exec` in a file of two languages is not for bash.
+    for command in facts.commands if not any(facts.named("exec")) else ():
+        texts = [word.text for word in command.words[:2]]
+        if command.shell.depth or not texts:
+            continue
+        name = command.words[0]
+        assigns = len(texts) > 1 and re.fullmatch(r"[A-Za-z_]\w*", texts[0]) and texts[1] == "="
+        dollar = re.match(r"\$[A-Za-z_]\w*=", facts.text[name.start : name.end])
+        if assigns or dollar:
+            shown = facts.text[command.start : command.end].partition("\n")[0]
+            good = re.sub(r"^\$?(\w+)\s*=\s*", r"\1=", shown)
+            yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good[:80]}")
 
 
 @rule(
@@ -320,26 +323,6 @@ def continuation_missing(facts: LintFacts) -> Hits:
                 "write a backslash at the end of the line above",
                 "warning" if alone else "error",
             )
-
-
-@rule(
-    "typographic-dash",
-    "error",
-    "options start with ASCII dashes; programs treat this word as a file or a command.",
-    "Unicode; getopt(3)",
-)
-def typographic_dash(facts: LintFacts) -> Hits:
-    if re.search(rf"\s[{DASHES}]", facts.shebang or ""):
-        yield RuleHit(0, f"{facts.shebang} has a typographic dash", "#!/bin/bash -l")
-    for command in facts.commands if any(dash in facts.text for dash in DASHES) else ():
-        for word in command.words[1:] if command.name not in TALKERS else ():
-            name = word.text.lstrip(DASHES + "-")
-            # A quoted dash may be text.
-            if facts.text.startswith(tuple(DASHES), word.start) and name[:1].isalpha():
-                good = f"{'--' if len(name) > 2 else '-'}{name}"
-                yield RuleHit(
-                    word.start, f"{word.text} begins with a typographic dash", f"write: {good}"
-                )
 
 
 @rule(
@@ -516,28 +499,41 @@ def script_directory(facts: LintFacts) -> Hits:
         here = facts.place(command) == "batch" and not part.place
         if takes and sure and here and not command.scope.inside("if"):
             shown = facts.text[part.start : part.end]
-            yield RuleHit(
-                part.start,
-                f"the directory of {shown} is Slurm's spool directory",
-                'cd "$SLURM_SUBMIT_DIR", or write the path out',
-                _level_of_directory(facts, part),
-            )
+            level = _level_of_directory(facts, part)
+            what = f"the directory of {shown} is Slurm's spool directory"
+            fix = 'cd "$SLURM_SUBMIT_DIR", or write the path out'
+            if level is not None:
+                yield RuleHit(part.start, what, fix, level)
 
 
-def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level:
+def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level | None:
     """Return `error` if the job goes to the directory that `part` names, or starts a program with
-    a path in it.
+    a path in it; None if nothing reads it.
     """
     names: set[str] = set()
+    spans: list[range] = []
     for assignment, _ in facts.assigned():
         read = {each.text for each in assignment.word.expansions() if each.kind == "var"}
-        if names & read or assignment.start <= part.start < assignment.word.end:
+        inner = {
+            each.text
+            for piece in assignment.word.parts
+            for one in piece.commands
+            for each in one.expansions()
+        }
+        if names & (read | inner) or assignment.start <= part.start < assignment.word.end:
             names.add(assignment.name)
+            spans.append(range(assignment.start, assignment.word.end))
+    users = [
+        user
+        for read_at, user in (facts.variables(*names) if names else ())
+        if user.words and not any(read_at.start in span for span in spans)
+    ]
     starts = any(
         _works_long(facts, user) or user.name in ("", "cd", "pushd", "source", ".")
-        for _, user in facts.variables(*names)
-        if user.words
+        for user in users
     )
+    if names and not users:
+        return None
     return "error" if starts or not names else "warning"
 
 
@@ -626,26 +622,6 @@ def signal_unheard(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "trap-without-signal",
-    "warning",
-    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
-    "sbatch(1) --signal",
-    once=True,
-)
-def trap_without_signal(facts: LintFacts) -> Hits:
-    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
-    told = sends or is_ours(facts) or not facts.is_batch
-    for signal in () if told else ("USR1", "USR2"):
-        for trap in _batch_traps(facts, signal):
-            if "signal" not in facts.options:
-                yield RuleHit(
-                    trap.start,
-                    f"nothing sends {signal}: there is no --signal",
-                    f"add: #SBATCH --signal=B:{signal}@120",
-                )
-
-
-@rule(
     "trap-in-foreground",
     "error",
     "bash runs a trap only when the command in the foreground has ended, that is, "
@@ -671,39 +647,3 @@ def trap_in_foreground(facts: LintFacts) -> Hits:
             f"{name} runs in the foreground, so the trap for {asked.name} waits for its end",
             f'{name} … & then: wait "$!"',
         )
-
-
-@rule(
-    "usr1-kills-launcher",
-    "error",
-    "torchrun and accelerate pass on TERM, INT, HUP and QUIT; USR1 ends the agent "
-    "and orphans its workers.",
-    "torch/distributed/elastic; tried with torch 2.13, accelerate 1.15",
-)
-def usr1_kills_launcher(facts: LintFacts) -> Hits:
-    traps = {one.shell for one in facts.named("trap") if "USR" in facts.shown(one)}
-    told = "SIGNALS_TO_HANDLE" in facts.text
-    kinds = [
-        one.kind
-        for one in facts.launches
-        if one.call and not (one.command.shell.via and one.command.shell in traps)
-        if one.kind != "torchrun" or not (told or one.has("signals_to_handle") or not one.complete)
-    ]
-    if not kinds:
-        return
-    fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
-    if kinds[0] == "accelerate":
-        fix = "send TERM, or let the training poll $SLURM_JOB_END_TIME"
-    asked = facts.signal
-    if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
-        what = f"--signal={facts.value('signal')} goes to {kinds[0]} in each task"
-        yield RuleHit(facts.options["signal"].start, what, fix)
-        return
-    senders = (one for one in facts.named("kill", "scancel", "trap") if not one.shell.depth)
-    sending = (one for one in senders if _SENDS.search(facts.shown(one)))
-    to_tasks = [one for one in sending if not _TO_BATCH.search(facts.shown(one))]
-    if to_tasks:
-        first = min(to_tasks, key=lambda one: one.start)
-        # The process that `kill` names may be another than srun's.
-        level: Level = "error" if "scancel" in facts.shown(first) else "warning"
-        yield RuleHit(first.start, f"this sends USR1 to {kinds[0]} in each task", fix, level)

@@ -137,6 +137,7 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
         name
         for name, needs in _NEEDS.items()
         if name in facts.text and not any(option in facts.options for option in needs)
+        if not re.search(rf"sbatch\b.*\s--(?:{'|'.join(needs)})\b", facts.text)  # in a usage
     }
     lacking -= {assignment.name for assignment, _ in facts.assigned(*lacking)}
     lacking -= {name for pair in _GUARDED.findall(facts.text) for name in pair}
