@@ -1,13 +1,11 @@
 """Charts: series, their axes, and SVG for a page. PURE.
 
-A chart is readable without the script, and without color. All text is escaped here, so the SVG is
-safe to embed. The page's script reads `data_of` for tooltips and zooming: lines are in an inner
-<svg>, whose viewBox it changes. hpctrain.report.terminal draws the same series in characters.
+A chart is readable without color. All text is escaped here, so the SVG is safe to embed.
+hpctrain.report.terminal draws the same series in characters.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -56,7 +54,6 @@ class Chart:
         top: minimum upper end of y.
         says: one sentence that describes the chart, for screen readers.
         log_x: logarithmic x axis.
-        low_first: of many lines, the lowest are the important ones.
     """
 
     id: str
@@ -69,7 +66,6 @@ class Chart:
     top: float | None = None
     says: str = ""
     log_x: bool = False
-    low_first: bool = False
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -161,32 +157,6 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 14, 20, 34
 PLOT_W, PLOT_H = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
-def data_of(chart: Chart) -> str:
-    """Return the data for the page's script, as JSON that cannot end its <script> element."""
-    axis = _scale_of_x(chart)
-    shared: dict[tuple[float, ...], int] = {}
-    series = []
-    for line in chart.series:
-        at = shared.setdefault(line.x, len(shared))
-        series.append({"n": line.name, "x": at, "y": [_rounded(y) for y in line.y]})
-    value = {
-        "n": chart.x_name,
-        "u": chart.unit,
-        "lo": axis.low,
-        "hi": axis.high,
-        "log": axis.log,
-        "min": chart.low_first,
-        "xs": [[_rounded(x) for x in xs] for xs in shared],
-        "s": series,
-    }
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
-
-
 def _text(words: str, x: float, y: float, kind: str = "tick", anchor: str = "end") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
@@ -201,10 +171,7 @@ def to_svg(chart: Chart) -> str:
     lines = "".join(_line(line, over, up) for line in ordered)
     rules = "".join(_rule(rule, over, up) for rule in chart.rules)
     place = f'x="{LEFT}" y="{TOP}" width="{PLOT_W}" height="{PLOT_H}"'
-    area = (  # the page's script tracks the mouse over this rectangle
-        f'<g class="area"><rect class="hit" {place}/><svg class="plot" {place} viewBox="0 0 {PLOT_W}'
-        f' {PLOT_H}" preserveAspectRatio="none">{rules}{lines}</svg></g>'
-    )
+    area = f'<svg class="plot" {place} viewBox="0 0 {PLOT_W} {PLOT_H}">{rules}{lines}</svg>'
     for rule in chart.rules:
         if rule.y is not None:
             y = TOP + PLOT_H * (1 - up.part(rule.y))
@@ -229,9 +196,7 @@ def _y_axis(axis: Scale, unit: str) -> str:
 
 
 def _x_axis(chart: Chart, axis: Scale) -> str:
-    """Return the ticks, in a group that the page's script replaces on zoom, and the axis label
-    below the last.
-    """
+    """Return the ticks, and the axis label below the last."""
     values = _ticks(axis, 6)
     values = [x for x in values if chart.x_name != "step" or x == int(x)]
     marks, bottom = "", TOP + PLOT_H
@@ -241,7 +206,7 @@ def _x_axis(chart: Chart, axis: Scale) -> str:
         marks += f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
         marks += _text(words, x, bottom + 16, anchor="end" if place > 0.985 else "middle")
     line = f'<line class="axis" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{bottom}" y2="{bottom}"/>'
-    return f'{line}<g class="xticks">{marks}</g>{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, "unit")}'
+    return f'{line}{marks}{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, "unit")}'
 
 
 def _line(line: Series, over: Scale, up: Scale) -> str:

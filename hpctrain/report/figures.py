@@ -185,7 +185,6 @@ def memory(history: History) -> list[Chart]:
                 top=100.0,
                 rules=_restarts(history),
                 says=f"the least used is {least} with {means[least]:.0f} % on average",
-                low_first=True,
             )
         )
     return found

@@ -1,7 +1,7 @@
 """A report as one self-contained HTML file: no network, and no external font, script or style.
 
-The template escapes all values from a run. The page's content security policy forbids requests, and
-all scripts but its own.
+The template escapes all values from a run. The page's content security policy forbids requests and
+scripts.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ def page(document: Document) -> str:
     )
     environment.globals["figure"] = figure
     environment.filters["groups"] = _groups
-    style, script = ((here / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style = (here / "page.css").read_text("utf-8")
     html = environment.get_template("page.html.j2").render(
         document=document,
         mark=MARK,
         style=_markup(style),
-        script=_markup(script),
         style_hash=_digest(style),
-        script_hash=_digest(script),
         footer=(
             f"hpctrain {importlib.metadata.version('hpctrain')}, {text.date(document.at)}. Times are in"
             " the time zone of the machine that wrote this page."
@@ -82,7 +80,6 @@ def figure(chart: Chart) -> dict[str, Any]:
         "title": chart.title,
         "says": chart.says,
         "svg": _markup(charts.to_svg(chart)),
-        "data": _markup(charts.data_of(chart)),
         "keys": _keys(chart),
     }
 
