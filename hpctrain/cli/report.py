@@ -17,9 +17,6 @@ from hpctrain.cli.options import complete_runs, json_option, runs_dir_option
     metavar="FILE",
     help="HTML file to write; - for stdout. Default: in the run's directory.",
 )
-@click.option(
-    "--terminal", "as_text", is_flag=True, help="Print it as text, 80 columns; write no file."
-)
 @json_option
 @click.option("--force", is_flag=True, help="Overwrite FILE even if it is not a report.")
 @click.option("--metric", metavar="NAME", help="Order several runs by this metric, e.g. eval_loss.")

@@ -1,1 +1,1 @@
-"""The live view of a run, and its report as an HTML page and as text for a terminal."""
+"""The live view of a run, and its report as an HTML page."""

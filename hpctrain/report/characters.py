@@ -34,7 +34,7 @@ def bar(part: float | None, width: int) -> str:
     return f"▕{'█' * round(min(1.0, max(0.0, part)) * inner):{inner}}▏"
 
 
-def curve(points: Sequence[Point], width: int, height: int, *, x_name: str = "step") -> list[str]:
+def curve(points: Sequence[Point], width: int, height: int) -> list[str]:
     """Draw a curve of `height` lines with its scale at the left and the first and last x below.
 
     Points in the same column are averaged; a column without points repeats the previous one. A
@@ -44,7 +44,6 @@ def curve(points: Sequence[Point], width: int, height: int, *, x_name: str = "st
         points: (x, y), sorted by x.
         width: characters of each line, including 10 for the scale; at least 20.
         height: lines, including the x axis; at least 2.
-        x_name: label before the first x.
 
     Returns:
         Lines of exactly `width` characters; one message if no point is finite.
@@ -76,7 +75,7 @@ def curve(points: Sequence[Point], width: int, height: int, *, x_name: str = "st
         "x" if is_bad else sign for sign, is_bad in zip(drawn[0][1], bad, strict=True)
     )
     ends = f"{first:.0f}", f"{last:.0f}" if last > first else ""
-    axis = f"{x_name:>{_LABEL}}  {ends[0]}{ends[1]:>{max(0, inner - len(ends[0]))}}"
+    axis = f"{'step':>{_LABEL}}  {ends[0]}{ends[1]:>{max(0, inner - len(ends[0]))}}"
     return [each[:width].ljust(width) for each in (*map("".join, drawn), axis)]
 
 

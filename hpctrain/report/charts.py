@@ -1,7 +1,6 @@
 """Charts: series, their axes, and SVG for a page. PURE.
 
 A chart is readable without color. All text is escaped here, so the SVG is safe to embed.
-hpctrain.report.terminal draws the same series in characters.
 """
 
 from __future__ import annotations
@@ -206,7 +205,7 @@ def _x_axis(chart: Chart, axis: Scale) -> str:
         marks += f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
         marks += _text(words, x, bottom + 16, anchor="end" if place > 0.985 else "middle")
     line = f'<line class="axis" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{bottom}" y2="{bottom}"/>'
-    return f'{line}{marks}{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, "unit")}'
+    return f"{line}{marks}{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, 'unit')}"
 
 
 def _line(line: Series, over: Scale, up: Scale) -> str:

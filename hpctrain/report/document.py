@@ -1,5 +1,5 @@
-"""A report as sections of text, tables and charts. hpctrain.report.html renders it as a page,
-hpctrain.report.terminal as text. PURE.
+"""A report as sections of text, tables and charts. hpctrain.report.html renders it as a page.
+PURE.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class Table:
         numeric: right-aligned columns.
         classes: of each row: `worst`, `best` or empty.
         folded: label of the collapsible section that contains the table; `open` expands it.
-        page: shown only on the page.
     """
 
     rows: Sequence[Sequence[str]]
@@ -66,15 +65,13 @@ class Table:
     classes: Sequence[str] = ()
     folded: str = ""
     open: bool = False
-    page: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart; `page`: shown only on the page."""
+    """A chart."""
 
     drawn: Chart
-    page: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +335,7 @@ def _training(facts: RunReport, curves: Sequence[Chart]) -> Iterable[Block]:
 
 
 def _memory(facts: RunReport) -> Iterable[Block]:
-    yield from (Figure(each, page=True) for each in figures.memory(facts.history))
+    yield from map(Figure, figures.memory(facts.history))
     if known := [each for each in facts.history.ranks if each.samples]:
         yield _ranks(known)
 
@@ -461,7 +458,7 @@ def _config(facts: RunReport) -> Iterable[Block]:
         yield Table(head=("key", "value", "from"), rows=facts.config)
     if facts.resolved:
         whole = json.dumps(facts.resolved, indent=1, ensure_ascii=False)
-        yield Table(rows=[(whole,)], folded="as resolved, defaults included", page=True)
+        yield Table(rows=[(whole,)], folded="as resolved, defaults included")
 
 
 def _environment(facts: RunReport) -> Iterable[Block]:
@@ -480,7 +477,7 @@ def _environment(facts: RunReport) -> Iterable[Block]:
     yield Table(rows=[row for row in rows if row[0] != "schema"])
     if isinstance(packages, list) and packages:
         whole = "\n".join(map(str, packages))
-        yield Table(rows=[(whole,)], folded=f"{len(packages)} packages", page=True)
+        yield Table(rows=[(whole,)], folded=f"{len(packages)} packages")
 
 
 def _log_ends(facts: RunReport) -> Iterable[Block]:
@@ -500,7 +497,7 @@ def of_comparison(found: Comparison) -> Document:
         title=found.title,
         lead=(_summary(found), *([best] if best else [])),
         sections=_sections(
-            ("difference", "What made the difference", (Figure(each, page=True) for each in drawn)),
+            ("difference", "What made the difference", map(Figure, drawn)),
             ("runs", "Runs", [_compared(found)] if found.rows else []),
             ("failed", "Failed, by diagnosis", _failed(found)),
         ),

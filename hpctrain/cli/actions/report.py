@@ -19,13 +19,12 @@ from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.explain.model import Explanation
 from hpctrain.jobs import explanation, schedulers, script_files, targets
-from hpctrain.report import characters, compare, document, html, model
-from hpctrain.report.document import Document
+from hpctrain.report import compare, document, html, model
 from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import drop, launch, layout
 from hpctrain.runs.store import Listing, Run
 from hpctrain.slurm.notations.accounting import JobUsage
-from hpctrain.terminal import console, for_files
+from hpctrain.terminal import for_files
 from hpctrain.util import stored
 
 NAME = "report.html"
@@ -39,17 +38,13 @@ def run(
     runs_dir: Path,
     *,
     to: str | None,
-    as_text: bool,
     as_json: bool,
     force: bool,
     metric: str | None,
 ) -> None:
     """Create the report."""
-    given = {"--to": to, "--terminal": as_text, "--json": as_json}
-    formats = [option for option, value in given.items() if value]
-    if len(formats) > 1:
-        what = f"{' and '.join(formats)} are mutually exclusive"
-        raise UsageError(what, fix="hpctrain report --json")
+    if to is not None and as_json:
+        raise UsageError("--to and --json are mutually exclusive", fix="hpctrain report --json")
     selected = select(words, runs_dir)
     first = selected.runs[0].id
     several = len(selected.runs) > 1
@@ -74,23 +69,13 @@ def run(
         values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
     if as_json:
         print_json(**values)
-    elif as_text:
-        _print(shown)
     else:
         what = selected.title if several else first
         write(html.page(shown), to, selected.default, what=what, force=force)
+        for line in shown.lead if several else ():
+            say(line)
         if is_running:
             say("note: the run continues; the report shows its current state")
-
-
-def _print(shown: Document) -> None:
-    from hpctrain.report import terminal
-
-    lines = terminal.report(shown)
-    if sys.stdout.isatty():
-        console().print(characters.paint(lines), soft_wrap=True)
-    else:
-        click.echo("\n".join(words for words, _ in lines))
 
 
 # -- which runs ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A report in characters: charts, commands, what it says of the config."""
+"""Bars and curves in characters, and the charts of a report."""
 
 import math
 
@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import characters, figures, html, model, terminal
-from hpctrain.report.document import Document, ReportProblem, ReportSection
+from hpctrain.report import characters, figures, html, model
 from hpctrain.runs.history import History, Point, RankMemory
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -117,31 +116,6 @@ def test_repeated_steps_are_drawn_once_and_no_peak_is_lost() -> None:
     assert (loss.series[0].x, loss.series[0].y) == ((1, 2, 3), (5.0, 3.5, 3.0))
     (memory,) = figures.memory(past)
     assert (memory.series[0].x, memory.series[0].y) == ((1, 2, 3), (5.0, 4.0, 9.0))
-
-
-# -- What a report in characters must not break: commands
-
-
-LONG = (
-    "hpctrain submit --run-id NEW_NAME --nodes 4 --gpus 8 --time 2-00:00:00 -- --learning_rate"
-    " 3e-05 --gradient_accumulation_steps 16"
-)
-
-
-def test_a_command_stays_one_line_and_orders_to_a_terminal_are_written_out() -> None:
-    problem = ReportProblem(
-        cause="too slow", fix=f"another training, so another run\n{LONG} \x1b[2J"
-    )
-    lines = [
-        words
-        for words, _ in terminal.report(
-            Document(title="r", sections=(ReportSection("d", "D", (problem,)),))
-        )
-    ]
-    assert "    fix: another training, so another run" in lines
-    said = " ".join(line.strip(" \\") for line in lines)
-    assert f"{LONG} \\x1b[2J" in said
-    assert max(map(len, lines)) <= 80
 
 
 # -- What a report says of the config is what a person would write into one
