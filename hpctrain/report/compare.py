@@ -22,10 +22,9 @@ from hpctrain.jobs import requested
 from hpctrain.report.model import (
     ExternalFacts,
     evaluation_of,
-    history_of,
     shown,
 )
-from hpctrain.runs import layout
+from hpctrain.runs import history, layout
 from hpctrain.runs.history import History, Point
 from hpctrain.runs.store import Run
 from hpctrain.util.files import read_json
@@ -128,8 +127,8 @@ def gather(
         UsageError: no run has `metric`.
     """
     definition = _definition(runs_dir, study)
-    pasts = {run.id: history_of(run, runs_dir, most=_CURVE) for run in runs}
-    points = {run.id: _points(pasts[run.id][0], runs_dir / run.id) for run in runs}
+    pasts = {run.id: history.read(runs_dir / run.id, most=_CURVE) for run in runs}
+    points = {run.id: _points(pasts[run.id], runs_dir / run.id) for run in runs}
     chosen = _metric(points, metric or definition.get("metric"))
     higher = chosen is not None and any(word in chosen for word in _HIGHER)
     if definition and not metric:
@@ -137,7 +136,7 @@ def gather(
     failed = {run.id: failure for run in runs if (failure := _failure(given[run.id])) is not None}
     rows = []
     for run in runs:
-        past, from_log = pasts[run.id]
+        past = pasts[run.id]
         seen = [each.values[chosen] for each in points[run.id] if chosen and chosen in each.values]
         held = (max(0.0, (each.until or 0.0) - (each.first_at or 0.0)) for each in past.starts)
         log = (each for each in past.of("log") if "loss" in each.values)
@@ -151,7 +150,7 @@ def gather(
                 values=_values(run, runs_dir),
                 metric=seen[-1] if seen else None,
                 best=(max if higher else min)(filter(math.isfinite, seen), default=None),
-                steps=None if from_log else past.last_step,
+                steps=past.last_step,
                 why=None if failure is None else failure.words,
                 diagnosis=None if failure is None else failure.diagnosis,
                 seconds=sum(held),

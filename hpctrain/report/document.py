@@ -130,7 +130,7 @@ def _sections(*given: tuple[str, str, Iterable[Block]]) -> tuple[ReportSection, 
 
 def of_run(facts: RunReport) -> Document:
     """Return the report of one run."""
-    curves, speed = figures.of_rows(facts.history, from_log=facts.from_log)
+    curves, speed = figures.of_rows(facts.history)
     return Document(
         title=facts.run.id,
         state=facts.given.state.word,
@@ -180,9 +180,8 @@ def _note(facts: RunReport) -> str | None:
 def _tiles(facts: RunReport) -> list[tuple[str, str, str]]:
     past, counted = facts.history, facts.efficiency
     found = []
-    if not facts.from_log:
-        steps = "-" if past.last_step is None else f"{past.last_step:,}"
-        found.append(("steps", steps, f"of {past.max_steps:,}" if past.max_steps else ""))
+    steps = "-" if past.last_step is None else f"{past.last_step:,}"
+    found.append(("steps", steps, f"of {past.max_steps:,}" if past.max_steps else ""))
     for name, event, key in (("loss", "log", "loss"), ("evaluation loss", "evaluate", "eval_loss")):
         if values := [each.values[key] for each in past.of(event) if key in each.values]:
             found.append((name, number(values[-1]), f"from {number(values[0])}"))
@@ -318,15 +317,9 @@ def _ended(attempt: Attempt, record: JobUsage | None, next_job: str) -> str:
 
 
 def _training(facts: RunReport, curves: Sequence[Chart]) -> Iterable[Block]:
-    """Return the curves, with a note on their source, or why there are none."""
-    if facts.from_log:
-        note = (
-            "The training wrote no metrics.jsonl: these curves are from its log, which has no"
-            " times. hpctrain's RunFiles callback, and its own trainings, record more."
-        )
-        yield Paragraph(note, soft=True)
-    elif not curves:
-        note = "The training has logged no loss that hpctrain understands."
+    """Return the curves, or why there are none."""
+    if not curves:
+        note = "The training has recorded no loss; hpctrain's RunFiles callback records it."
         yield Paragraph(note if facts.history.starts else "The run has not started.", soft=True)
     yield from map(Figure, curves)
     if facts.evaluation:

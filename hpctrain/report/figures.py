@@ -19,7 +19,6 @@ FEW = 8
 """Maximum number of lines with their own color."""
 _PARAMETERS = 6
 """Maximum number of parameters with a chart."""
-_OF_LOG = "line of the log"
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -41,13 +40,9 @@ def _line(
     return Series(name=name, x=xs, y=ys, colour=colour)
 
 
-def of_rows(history: History, *, from_log: bool) -> tuple[list[Chart], list[Chart]]:
+def of_rows(history: History) -> tuple[list[Chart], list[Chart]]:
     """Return the training charts (loss, learning rate, gradient norm), and the speed charts (tokens
     per second, model FLOP/s, wait for data).
-
-    Args:
-        history: of the run.
-        from_log: the rows are lines of its log, which have no step.
     """
     log, evaluated = history.of("log"), history.of("evaluate")
     speed = history.of("speed")
@@ -61,8 +56,7 @@ def of_rows(history: History, *, from_log: bool) -> tuple[list[Chart], list[Char
             title=title,
             series=kept,
             unit=unit,
-            x_name=_OF_LOG if from_log else "step",
-            rules=() if from_log else _restarts(history),
+            rules=_restarts(history),
             zero=name not in ("loss", "grad"),
             top=top,
             says="; ".join(_says(line, unit) for line in kept),
@@ -269,6 +263,5 @@ def _curves(found: Comparison) -> Iterable[Chart]:
         id="curves",
         title="Loss curves",
         series=_coloured({row.id: dict(row.curve) for row in rows}, best, f"{best} (best)"),
-        x_name=_OF_LOG if any(row.steps is None for row in rows) else "step",
         says=f"training loss of each run{more}",
     )

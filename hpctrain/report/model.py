@@ -8,9 +8,7 @@ with colleagues.
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,55 +27,17 @@ from hpctrain.report.efficiency import Efficiency
 from hpctrain.report.idle import Idle
 from hpctrain.runs import checkpoints, history, launch, layout, predicted, progress
 from hpctrain.runs.checkpoints import Saved
-from hpctrain.runs.history import History, Point, RankMemory
+from hpctrain.runs.history import History, RankMemory
 from hpctrain.runs.job_state import State
-from hpctrain.runs.metrics import Thinned, Weight
 from hpctrain.runs.store import Run
 from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.util import stored
 from hpctrain.util.secrets import hidden, hidden_in
 
-# -- curves from a log, if the training wrote no metrics -------------------------------------------
-
-#: Contained in each line with a loss.
-_MARK = re.compile(rb"'(?:eval_)?loss'|\[train\] step=")
-_MOST_LINE = 1 << 16
-
-
-def _points_of_logs(files: Sequence[LogFile], *, most: int) -> Iterator[Point]:
-    """Yield the losses in these logs over the index of the line: the Trainer's own lines have
-    neither step nor time.
-    """
-    by_loss: list[Weight[Point]] = [lambda point: point.values.get("loss")]
-    kept = {event: Thinned(most, by_loss) for event in ("log", "evaluate")}
-    number = 0
-    for line in itertools.chain.from_iterable(_marked(file) for file in files if not file.copy):
-        values = said.values if (said := progress.logged(line)) is not None else {}
-        if values.keys() & {"loss", "eval_loss"}:
-            event = "evaluate" if "eval_loss" in values else "log"
-            kept[event].add(Point(at=0.0, step=number, event=event, values=values))
-            number += 1
-    for thinned in kept.values():
-        yield from thinned.items()
-
-
-def _marked(file: LogFile) -> Iterator[str]:
-    """Yield only the lines with a loss: a log may have many others."""
-    for piece in read.pieces(file.path):
-        at = 0
-        while (mark := _MARK.search(piece, at)) is not None:
-            begin = piece.rfind(b"\n", at, mark.start()) + 1 or at
-            end = piece.find(b"\n", mark.end())
-            at = end if end >= 0 else len(piece)
-            if at - begin <= _MOST_LINE:
-                yield piece[begin:at].decode("utf-8", "replace")
-
-
 # -- one run ---------------------------------------------------------------------------------------
 
 LOG_LINES = 30
 _RAN_WITH = "environment.json"
-_CURVES = ("log", "evaluate", "speed")
 _LINE = 400
 """Characters of a log line that a report shows."""
 
@@ -107,7 +67,6 @@ class RunReport:
     """All facts of a report of one run.
 
     Attributes:
-        from_log: the curves were read from the log, because the training wrote no metrics.
         config: (key, value, where it was set) without defaults; resolved: the complete config, as
             JSON values. Without secrets.
         command: that launched it.
@@ -119,7 +78,6 @@ class RunReport:
     directory: Path
     given: ExternalFacts
     history: History
-    from_log: bool
     efficiency: Efficiency
     fit: Mapping[str, Any] | None
     config: tuple[tuple[str, str, str], ...]
@@ -148,7 +106,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -
     launched = requested.ran_with(run, runs_dir)
     values = launched.config
     logs = files.of_run(directory)
-    past, from_log = history_of(run, runs_dir, most=most)
+    past = history.read(directory, most=most)
     past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
     fit = predicted.read(directory)
     running = given.state.word == "running"
@@ -165,7 +123,6 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -
         directory=directory,
         given=given,
         history=past,
-        from_log=from_log,
         efficiency=counted,
         fit=fit,
         config=config_rows(values, launched.origins),
@@ -178,19 +135,6 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -
         idle=_idle(run, past, given, launched),
         evaluation=evaluation_of(directory),
     )
-
-
-def history_of(run: Run, runs_dir: Path, *, most: int) -> tuple[History, bool]:
-    """Return the recorded history of a run, and whether its curves are from its log, because the
-    training wrote no metrics.
-    """
-    directory = runs_dir / run.id
-    past = history.read(directory, most=most)
-    if past.of(*_CURVES):
-        return past, False
-    logs = files.of_run(directory)
-    points = tuple(_points_of_logs(logs, most=most))
-    return replace(past, points=(*past.points, *points)), bool(points)
 
 
 def code_of(run: Run, runs_dir: Path) -> dict[str, Any]:
@@ -323,7 +267,6 @@ def to_json(facts: RunReport) -> dict[str, Any]:
         "step": facts.history.last_step,
         "max_steps": facts.history.max_steps,
         "lost_steps": facts.history.lost_steps,
-        "from_log": facts.from_log,
         "starts": [asdict(start) for start in facts.history.starts],
         "points": [
             asdict(point)

@@ -357,56 +357,6 @@ def test_a_run_that_failed_before_its_first_step(project: Path) -> None:
     assert json.loads(call(project, "broken", "--json").stdout)["diagnosis"] is not None
 
 
-def test_a_script_of_ones_own_is_read_from_its_log(project: Path) -> None:
-    run = project / "runs" / "own"
-    path = run / "attempts" / "90000010.0"
-    made_runs.write(run / "run.json", {"run_id": "own", "tag": "own", "created": made_runs.AT})
-    made_runs.write(
-        path / "start.json",
-        {
-            "job_id": "90000010",
-            "slurm_job_id": "90000010",
-            "restart": 0,
-            "host": "n1",
-            "at": made_runs.AT,
-        },
-    )
-    made_runs.write(
-        path / "end.json",
-        {"at": made_runs.AT + 300, "status": 0, "reason": "completed", "outcome": "completed"},
-    )
-    (run / "script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
-    (project / "logs").mkdir()
-    new = [
-        f"{{'loss': '{5 - step / 20:.4g}', 'grad_norm': '1.5', 'learning_rate': '1e-05', 'epoch':"
-        f" '{step / 40:.4g}'}}\n"
-        for step in range(1, 21)
-    ]
-    old = [
-        f" 12%|#  | 1/9 [00:01<00:02,  3.1it/s]{{'loss': {4 - step / 20}, 'learning_rate': 1e-05,"
-        f" 'epoch': {step / 40}}}\n"
-        for step in range(21, 40)
-    ]
-    end = [
-        "{'eval_loss': nan, 'epoch': 1.0}\n",
-        "{'eval_loss': '2.25', 'eval_runtime': '3.1', 'epoch': '1'}\n",
-    ]
-    (project / "logs/out_90000010.log").write_text(
-        "".join([*new, "x" * 200_000 + "'loss'\n", *old, *end])
-    )
-    said = json.loads(call(project, "own", "--json").stdout)
-    assert said["from_log"] is True
-    losses = [point["values"]["loss"] for point in said["points"] if point["event"] == "log"]
-    assert losses[0] == 4.95
-    assert losses[-1] == pytest.approx(2.05)
-    assert len(losses) == 39
-    assert [
-        point["values"]["eval_loss"] for point in said["points"] if point["event"] == "evaluate"
-    ] == [None, 2.25]
-    call(project, "own")
-    assert "wrote no metrics.jsonl" in (project / "runs/own/report.html").read_text()
-
-
 def test_secrets_stay_where_they_are(project: Path) -> None:
     token, password = "hf_" + "a" * 34, "hunter2hunter2hunter2"
     config = {
@@ -642,14 +592,6 @@ def test_all_failed_points_are_told_by_their_diagnosis(failed_sweep: Path) -> No
 @pytest.mark.slow
 def test_points_that_never_began_are_named(failed_sweep: Path) -> None:
     assert json.loads(call(failed_sweep, "S", "--json").stdout)["not_begun"] == ["S_31", "S_32"]
-
-
-def test_points_of_a_script_without_metrics_are_compared_by_their_logs(failed_sweep: Path) -> None:
-    said = json.loads(call(failed_sweep, "S", "--json").stdout)
-    assert (said["metric"], said["best"]) == ("loss", "S_30")
-    (row,) = (row for row in said["runs"] if row["id"] == "S_30")
-    assert row["metric"] == pytest.approx(2 * math.exp(-20 / 9), abs=1e-4)
-    assert row["steps"] is None, "the lines of a log are no steps"
 
 
 def test_what_takes_too_long_is_left_without_a_diagnosis_and_said(

@@ -80,7 +80,7 @@ def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() ->
             Point(at=1.0 + n, step=n, event="log", values={"loss": y}) for n, y in enumerate(values)
         )
     )
-    (chart,), _ = figures.of_rows(past, from_log=False)
+    (chart,), _ = figures.of_rows(past)
     shown = html.figure(chart)
     assert (
         shown["says"]
@@ -112,7 +112,7 @@ def test_repeated_steps_are_drawn_once_and_no_peak_is_lost() -> None:
         ),
         ranks=(RankMemory(rank=0, samples=samples),),
     )
-    (loss,), _ = figures.of_rows(past, from_log=False)
+    (loss,), _ = figures.of_rows(past)
     assert (loss.series[0].x, loss.series[0].y) == ((1, 2, 3), (5.0, 3.5, 3.0))
     (memory,) = figures.memory(past)
     assert (memory.series[0].x, memory.series[0].y) == ((1, 2, 3), (5.0, 4.0, 9.0))
