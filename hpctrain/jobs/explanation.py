@@ -493,26 +493,19 @@ class JobExplanation:
     notes: tuple[str, ...] = ()
 
 
-def explained(
-    words: Sequence[str],
-    *,
-    runs_dir: Path | None = None,
-    accounts: Sequence[JobUsage] | None = None,
-) -> JobExplanation:
+def explained(words: Sequence[str], *, runs_dir: Path | None = None) -> JobExplanation:
     """Explain why a run, a job, or the job of some log files failed; without words, the newest one
     that did not complete.
 
     Args:
         words: see above.
         runs_dir: the directory of all runs.
-        accounts: records already queried for many jobs at once; the schedulers are not queried
-            again.
 
     Raises:
         UsageError: the words match nothing, or several things.
     """
     meant = job_of_words(words, runs_dir)
-    case, notes = _case_of(meant, accounts)
+    case, notes = _case_of(meant)
     scanned = scan.scan(meant.files, rules.shipped())
     found = engine.explain(
         case,
@@ -539,16 +532,14 @@ def explained(
     )
 
 
-def _case_of(
-    meant: ExplainedJob, accounts: Sequence[JobUsage] | None = None
-) -> tuple[JobContext, list[str]]:
+def _case_of(meant: ExplainedJob) -> tuple[JobContext, list[str]]:
     """Return all known facts about the job, and notes on sources that could not be queried."""
     notes, case = list(meant.notes), JobContext()
     if meant.run_dir is not None and meant.run is not None:
         case = _case_of_run(meant.run_dir, meant.run)
     facts = tuple(_file_fact(file) for file in meant.files)
     times = [fact.grown for fact in facts if fact.grown is not None and fact.size]
-    account = _account(meant, case, times, notes, accounts)
+    account = _account(meant, case, times, notes)
     if not case.samples:
         case = _with_logs(case, meant.files)
     case = replace(
@@ -580,7 +571,6 @@ def _account(
     case: JobContext,
     times: Sequence[float],
     notes: list[str],
-    known: Sequence[JobUsage] | None = None,
 ) -> JobUsage | None:
     """Return the scheduler's record of the job, unless it belongs to another job with this id."""
     job = meant.job
@@ -588,11 +578,7 @@ def _account(
         return None
     started = case.attempts[-1].started if case.attempts else None
     try:
-        found = (
-            known
-            if known is not None
-            else schedulers.accounts([job], patience_s=_PATIENCE_S if meant.guessed else None)
-        )
+        found = schedulers.accounts([job], patience_s=_PATIENCE_S if meant.guessed else None)
     except HpctrainError as error:
         notes += [
             f"whether job {job} still runs, or how it ended, is not known",
@@ -600,7 +586,7 @@ def _account(
         ]
         return None
     account = next((each for each in found if each.job_id == job), None)
-    if account is None and known is None and len(found) == 1:
+    if account is None and len(found) == 1:
         account = found[0]
     if account is None or account.state == states.UNKNOWN:
         return None

@@ -20,7 +20,6 @@ class Series:
     Attributes:
         x, y: of equal length; None in `y` is a gap, NaN is marked.
         colour: 0 to 7, of the page's palette; None draws it thin and gray: one of many.
-        dots: separate marks, not connected.
         emphasis: thicker than the others.
     """
 
@@ -28,7 +27,6 @@ class Series:
     x: tuple[float, ...]
     y: tuple[float | None, ...]
     colour: int | None = 0
-    dots: bool = False
     emphasis: bool = False
 
 
@@ -43,28 +41,24 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over an axis.
+    """Lines over steps.
 
     Attributes:
         id: unique on the page.
         unit: of y: `GiB`, `%`, or "".
-        x_name: the quantity of x.
         zero: y starts at 0.
         top: minimum upper end of y.
         says: one sentence that describes the chart, for screen readers.
-        log_x: logarithmic x axis.
     """
 
     id: str
     title: str
     series: tuple[Series, ...]
     unit: str = ""
-    x_name: str = "step"
     rules: tuple[Marker, ...] = ()
     zero: bool = False
     top: float | None = None
     says: str = ""
-    log_x: bool = False
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -113,10 +107,7 @@ def _scale_of_x(chart: Chart) -> Scale:
     xs = [x for line in chart.series for x in line.x if math.isfinite(x)]
     xs += [rule.x for rule in chart.rules if rule.x is not None]
     low, high = min(xs, default=0.0), max(xs, default=1.0)
-    if chart.log_x and low > 0 and high > low:
-        return Scale(low / 1.2, high * 1.2, log=True)
-    room = 0.04 * (high - low) if chart.x_name != "step" else 0.0
-    return Scale(low - room, high + room) if high > low else Scale(low - 0.5, high + 0.5)
+    return Scale(low, high) if high > low else Scale(low - 0.5, high + 0.5)
 
 
 def _ticks(axis: Scale, most: int) -> list[float]:
@@ -180,7 +171,7 @@ def to_svg(chart: Chart) -> str:
         f'<svg class="chart" id="{name}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(chart.title)}</title>'
         f'<desc id="{name}-d">{escape(chart.says or chart.title)}</desc>'
-        f"{_y_axis(up, chart.unit)}{_x_axis(chart, over)}{area}</svg>"
+        f"{_y_axis(up, chart.unit)}{_x_axis(over)}{area}</svg>"
     )
 
 
@@ -194,10 +185,10 @@ def _y_axis(axis: Scale, unit: str) -> str:
     return drawn + _text(unit, LEFT, 11, "unit", "start")
 
 
-def _x_axis(chart: Chart, axis: Scale) -> str:
+def _x_axis(axis: Scale) -> str:
     """Return the ticks, and the axis label below the last."""
     values = _ticks(axis, 6)
-    values = [x for x in values if chart.x_name != "step" or x == int(x)]
+    values = [x for x in values if x == int(x)]
     marks, bottom = "", TOP + PLOT_H
     for value, words in zip(values, _labels(values), strict=True):
         place = axis.part(value)
@@ -205,7 +196,7 @@ def _x_axis(chart: Chart, axis: Scale) -> str:
         marks += f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
         marks += _text(words, x, bottom + 16, anchor="end" if place > 0.985 else "middle")
     line = f'<line class="axis" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{bottom}" y2="{bottom}"/>'
-    return f"{line}{marks}{_text(chart.x_name, WIDTH - RIGHT, bottom + 30, 'unit')}"
+    return f"{line}{marks}{_text('step', WIDTH - RIGHT, bottom + 30, 'unit')}"
 
 
 def _line(line: Series, over: Scale, up: Scale) -> str:
@@ -220,8 +211,6 @@ def _line(line: Series, over: Scale, up: Scale) -> str:
             pieces.append([])
             bad += "" if y is None else f"M{at} 0v10"
             continue
-        if line.dots:
-            pieces.append([])
         pieces[-1].append(f"{at} {PLOT_H * (1 - up.part(y)):.1f}")
     kind = "many" if line.colour is None else f"c{line.colour % 8}"
     kind += " strong" * line.emphasis

@@ -1,15 +1,12 @@
-"""Compare runs: parameter combinations of a sweep, trials of a study, or any named runs; group
-failed runs by cause, as most share one or two.
+"""Compare runs: parameter combinations of a sweep, trials of a study, or any named runs.
 
-Reads the runs' files; scheduler facts are passed in. A failed run is in the table with its
-diagnosis, but not in the charts.
+Reads the runs' files; the states are passed in.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,18 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
-from hpctrain.explain.text import joined
 from hpctrain.jobs import requested
-from hpctrain.report.model import (
-    ExternalFacts,
-    evaluation_of,
-    shown,
-)
+from hpctrain.report.model import evaluation_of, shown
 from hpctrain.runs import history, layout
 from hpctrain.runs.history import History, Point
+from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
 from hpctrain.util.files import read_json
-from hpctrain.util.secrets import hidden, hidden_in
+from hpctrain.util.secrets import hidden_in
 from hpctrain.util.text import number
 
 Scalar = str | int | float | bool | None
@@ -61,7 +54,7 @@ class ComparedRun:
         values: parameters that differ between the runs.
         metric: the last value of the compared metric; best: its best one.
         steps: completed; seconds: of allocated nodes.
-        why: why it failed: the diagnosis, or the scheduler's reason; diagnosis: its id.
+        why: the reason of its state.
         curve: (step, value) of its training loss.
     """
 
@@ -75,7 +68,6 @@ class ComparedRun:
     steps: int | None
     seconds: float
     why: str | None
-    diagnosis: str | None
     curve: tuple[tuple[int, float], ...]
 
 
@@ -88,8 +80,6 @@ class Comparison:
         metric: the compared metric; `higher`: whether higher is better.
         study: the study that the trials belong to.
         next: commands to continue with the best run.
-        failures: the failed runs, by diagnosis.
-        not_begun: parameter combinations of the sweep without any files yet.
     """
 
     title: str
@@ -100,8 +90,6 @@ class Comparison:
     study: str | None
     now: float
     next: tuple[str, ...]
-    failures: tuple[FailureGroup, ...] = ()
-    not_begun: tuple[str, ...] = ()
 
     @property
     def best(self) -> ComparedRun | None:
@@ -113,13 +101,12 @@ class Comparison:
 def gather(
     runs: Sequence[Run],
     runs_dir: Path,
-    given: Mapping[str, ExternalFacts],
+    states: Mapping[str, State],
     *,
     title: str,
     study: str | None,
     metric: str | None,
     now: float,
-    not_begun: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare the runs.
 
@@ -133,26 +120,23 @@ def gather(
     higher = chosen is not None and any(word in chosen for word in _HIGHER)
     if definition and not metric:
         higher = definition.get("direction") == "maximize"
-    failed = {run.id: failure for run in runs if (failure := _failure(given[run.id])) is not None}
     rows = []
     for run in runs:
         past = pasts[run.id]
         seen = [each.values[chosen] for each in points[run.id] if chosen and chosen in each.values]
         held = (max(0.0, (each.until or 0.0) - (each.first_at or 0.0)) for each in past.starts)
         log = (each for each in past.of("log") if "loss" in each.values)
-        failure = failed.get(run.id)
         rows.append(
             ComparedRun(
                 id=run.id,
                 tag=run.tag,
                 index=run.index,
-                state=given[run.id].state.word,
+                state=states[run.id].word,
                 values=_values(run, runs_dir),
                 metric=seen[-1] if seen else None,
                 best=(max if higher else min)(filter(math.isfinite, seen), default=None),
                 steps=past.last_step,
-                why=None if failure is None else failure.words,
-                diagnosis=None if failure is None else failure.diagnosis,
+                why=states[run.id].reason,
                 seconds=sum(held),
                 curve=tuple((each.step, each.values["loss"]) for each in log),
             )
@@ -169,8 +153,6 @@ def gather(
         study=study,
         now=now,
         next=(),
-        failures=_grouped(failed),
-        not_begun=not_begun,
     )
     return replace(found, next=_next_commands(found, runs_dir))
 
@@ -275,11 +257,6 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "best": None if best is None else best.id,
         "next": list(found.next),
         "runs": [asdict(row) for row in found.rows],
-        "failures": [
-            {**asdict(each), "count": len(each.runs), "first": each.runs[0]}
-            for each in found.failures
-        ],
-        "not_begun": list(found.not_begun),
     }
 
 
@@ -288,7 +265,10 @@ def _next_commands(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
         return ()
     report = f"hpctrain report {shlex.quote(found.best.id)}"
     best = f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml" if found.study else ""
-    return (*filter(None, [best]), layout.in_runs_dir(report, runs_dir))
+    failed = next((row.id for row in found.rows if row.state == "failed"), None)
+    explain = "" if failed is None else f"hpctrain explain {shlex.quote(failed)}"
+    commands = (best, layout.in_runs_dir(report, runs_dir), explain)
+    return tuple(command for command in commands if command)
 
 
 def cell(value: Scalar) -> str:
@@ -310,66 +290,3 @@ def best_words(found: Comparison) -> str | None:
     return f"best: {best.id}{so_far}: {found.metric} {number(best.metric, 5)}" + (
         f" with {given}" if given else ""
     )
-
-
-# -- runs that failed ------------------------------------------------------------------------------
-
-NOT_READ = "its logs were not read"
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
-    """The common cause of several failed runs.
-
-    Attributes:
-        diagnosis: its id; None if no known cause matches.
-        certainty: of the diagnosis.
-        cause: as text; if unknown, the last line of the first run's error.
-        fix: of the first run.
-        runs: ids, in the order of the sweep.
-    """
-
-    diagnosis: str | None
-    certainty: str | None
-    cause: str
-    fix: str | None
-    runs: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> str:
-        """The cause in one sentence."""
-        known = f" ({self.certainty}; {self.diagnosis})" if self.diagnosis is not None else ""
-        return self.cause + known
-
-
-def _grouped(failed: Mapping[str, FailureGroup]) -> tuple[FailureGroup, ...]:
-    """Group failed runs by their first diagnosis, the most frequent first; unknown errors by their
-    last line without its numbers.
-    """
-    found: dict[tuple[str | None, str], FailureGroup] = {}
-    for run, each in failed.items():
-        key = each.diagnosis, "" if each.diagnosis is not None else _NUMBERS.sub("0", each.cause)
-        group = found.get(key, each)
-        found[key] = replace(group, runs=(*group.runs, run))
-    return tuple(
-        sorted(found.values(), key=lambda group: (-len(group.runs), group.diagnosis is None))
-    )
-
-
-def _failure(given: ExternalFacts) -> FailureGroup | None:
-    """Return why a run failed; None if it did not."""
-    if given.state.word != "failed":
-        return None
-    known = given.explanation
-    if known is not None and known.diagnoses:
-        first = known.diagnoses[0]
-        fix = "\n".join(joined(hidden(first.fix.text).split("\n")))
-        cause = hidden(first.cause)
-        return FailureGroup(diagnosis=first.id, certainty=first.certainty, cause=cause, fix=fix)
-    reasons = dict.fromkeys((given.state.reason, given.unexplained))
-    words = [word for word in reasons if word and word.lower() != given.state.word]
-    cause = "; ".join(words) or "no reason is known"
-    if known is not None and known.unexplained is not None and known.unexplained.lines:
-        cause = hidden(known.unexplained.lines[-1].strip())
-    return FailureGroup(diagnosis=None, certainty=None, cause=cause, fix=None)

@@ -5,13 +5,11 @@ PURE.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctrain.explain.model import Diagnosis
 from hpctrain.explain.text import joined
-from hpctrain.explain.values import some
 from hpctrain.report import figures
 from hpctrain.report.charts import Chart
 from hpctrain.report.compare import Comparison, best_words, cell
@@ -76,14 +74,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProblem:
-    """A problem and its fix; `evidence` are (place, line), `look` is a command for details."""
+    """A problem and its fix; `evidence` are (place, line)."""
 
     cause: str
     fix: str | None
     certainty: str = "likely"
     about: str = ""
     evidence: tuple[tuple[str, str], ...] = ()
-    look: str = ""
 
 
 Block = Paragraph | Verbatim | Table | Figure | ReportProblem
@@ -485,14 +482,12 @@ def _log_ends(facts: RunReport) -> Iterable[Block]:
 def of_comparison(found: Comparison) -> Document:
     """Return the report that compares runs."""
     best = best_words(found)
-    drawn = figures.comparison(found)
     return Document(
         title=found.title,
         lead=(_summary(found), *([best] if best else [])),
         sections=_sections(
-            ("difference", "What made the difference", map(Figure, drawn)),
+            ("curves", "Loss curves", map(Figure, figures.comparison(found))),
             ("runs", "Runs", [_compared(found)] if found.rows else []),
-            ("failed", "Failed, by diagnosis", _failed(found)),
         ),
         next=found.next,
         at=found.now,
@@ -504,8 +499,6 @@ def _summary(found: Comparison) -> str:
     count = sorted(set(by_state), key=lambda state: -by_state.count(state))
     words = ", ".join(f"{by_state.count(state)} {state}" for state in count)
     words = f"{len(found.rows)} runs: {words}"
-    if found.not_begun:
-        words += f"; {len(found.not_begun)} more have not begun: {some(found.not_begun, 3)}"
     if found.metric:
         better = "higher" if found.higher else "lower"
         words += f"; ordered by {found.metric}, {better} is better"
@@ -538,18 +531,3 @@ def _compared(found: Comparison) -> Block:
         numeric=(2, 3, 4, 5, *numeric),
         classes=["best" if row is found.best else "" for row in found.rows],
     )
-
-
-def _failed(found: Comparison) -> Iterable[Block]:
-    """Return the failed runs by diagnosis, each with an example and its fix."""
-    for each in found.failures:
-        known = (
-            f"{each.certainty} · {each.diagnosis}" if each.diagnosis else "no known cause matches"
-        )
-        yield ReportProblem(
-            cause=f"{text.count(len(each.runs), 'run')}: {each.cause}",
-            certainty=each.certainty or "",
-            about=f"{known} · {some(each.runs, 12)}",
-            fix=each.fix,
-            look=f"hpctrain explain {shlex.quote(each.runs[0])}",
-        )

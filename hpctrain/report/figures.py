@@ -10,15 +10,13 @@ from typing import TypeGuard
 
 from hpctrain.memory.sample import Sample
 from hpctrain.report.charts import Chart, Marker, Series
-from hpctrain.report.compare import CURVES, Comparison, Scalar, best_words
+from hpctrain.report.compare import CURVES, Comparison, Scalar
 from hpctrain.report.efficiency import gpu_peak_mib
 from hpctrain.runs.history import History, Point
 from hpctrain.util import text
 
 FEW = 8
 """Maximum number of lines with their own color."""
-_PARAMETERS = 6
-"""Maximum number of parameters with a chart."""
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -209,48 +207,12 @@ def _coloured(
 # -- several runs ----------------------------------------------------------------------------------
 
 
-def comparison(found: Comparison) -> list[Chart]:
-    """Return the metric over each parameter, and the loss curves."""
-    shown = found.keys[:_PARAMETERS]
-    drawn = [chart for key in shown if (chart := _scatter(found, key)) is not None]
-    return [*drawn, *_curves(found)]
-
-
 def is_number(value: Scalar) -> TypeGuard[int | float]:
     """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _scatter(found: Comparison, key: str) -> Chart | None:
-    """Plot the metric over one numeric parameter."""
-    points = [
-        (float(x), row)
-        for row in found.rows
-        if is_number(row.metric) and is_number(x := row.values.get(key))
-    ]
-    if not points or len(points) < sum(key in row.values for row in found.rows) / 2:
-        return None
-    points.sort(key=lambda pair: pair[0])
-    xs, rows = zip(*points, strict=True)
-    log_x = xs[0] > 0 and xs[-1] / xs[0] >= 20
-    series = [Series(name="runs", x=xs, y=tuple(row.metric for row in rows), dots=True)]
-    for x, row in points:
-        if row is found.best:
-            name = f"best: {row.id}"
-            series.append(
-                Series(name=name, x=(x,), y=(row.metric,), colour=1, dots=True, emphasis=True)
-            )
-    return Chart(
-        id="scatter" if key == found.keys[0] else f"scatter-{found.keys.index(key)}",
-        title=f"{found.metric} by {key}",
-        series=tuple(series),
-        x_name=key + (", log scale" if log_x else ""),
-        says=(best_words(found) or "") if key == found.keys[0] else "",
-        log_x=log_x,
-    )
-
-
-def _curves(found: Comparison) -> Iterable[Chart]:
+def comparison(found: Comparison) -> Iterable[Chart]:
     """Return the loss curves in one chart, the best one marked."""
     having = [row for row in found.rows if row.curve]
     if not having:

@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 
 from hpctrain.cli import main
-from hpctrain.cli.actions import report
 from hpctrain.jobs import schedulers
-from hpctrain.runs import launch
 from hpctrain.slurm.notations.accounting import JobUsage
 from tests.report import made_runs
-from tests.report.made_runs import write
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
 
@@ -423,33 +420,13 @@ def test_a_sweep_is_compared(sweep: Path) -> None:
         ["learning_rate", "optim"],
     )
     assert [run["id"] for run in said["runs"]][:2] == ["lr_1", "lr_3"]
-    assert said["next"] == ["hpctrain report lr_1"]
-    assert next(run for run in said["runs"] if run["id"] == "lr_2")["why"]
+    assert said["next"] == ["hpctrain report lr_1", "hpctrain explain lr_2"]
     done = call(sweep, "lr")
     assert done.stdout == "runs/lr.report.html\n"
     assert "best: lr_1" in done.stderr
     page = (sweep / "runs/lr.report.html").read_text()
-    assert all(f'id="{name}"' in page for name in ("scatter", "curves"))
+    assert 'id="curves"' in page
     assert "best: lr_1" in page
-    (failed,) = said["failures"]
-    assert (failed["runs"], failed["count"], failed["first"]) == (["lr_2"], 1, "lr_2")
-
-
-def test_one_parameter_is_a_scatter_and_globs_and_several_words_are_compared_too(
-    sweep: Path,
-) -> None:
-    for index in range(4):
-        point = sweep / "runs" / f"lr_{index}" / "point.json"
-        made_runs.write(point, {"learning_rate": json.loads(point.read_text())["learning_rate"]})
-    call(sweep, "lr_*", "--to", "x.html")
-    page = (sweep / "x.html").read_text()
-    assert page.count('id="scatter') == 3, "one chart, with its title and its sentence"
-    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").stdout)["runs"]) == 2
-    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").stdout)
-    assert said["higher_is_better"] is True
-    error = call(sweep, "lr", "--metric", "eval_los", code=2).stderr
-    assert "no run has logged 'eval_los'" in error
-    assert "hint: use --metric eval_loss" in error
 
 
 def test_a_run_of_which_there_is_nothing_yet(project: Path) -> None:
@@ -481,124 +458,12 @@ def test_the_name_of_a_study_means_its_trials(sweep: Path) -> None:
     assert said["best"] == "lr_0"
 
 
-# -- `hpctrain report SWEEP` of a sweep that went wrong: many failed points, some that never
-
-
-MISSING = (
-    'Traceback (most recent call last):\n  File "train.py", line 1, in'
-    " <module>\nModuleNotFoundError: No module named 'flash_attn'\n"
-)
-COUNT = 30
-
-
-def point(
-    root: Path, index: int, *, error: str = "", outcome: str = "failed", log: str = ""
-) -> None:
-    run, job = root / f"runs/S_{index}", f"8000_{index}"
-    write(
-        run / "run.json",
-        {
-            "schema": 1,
-            "run_id": run.name,
-            "tag": "S",
-            "name": "S",
-            "created": 1_794_600_000,
-            "index": index,
-        },
-    )
-    write(run / "point.json", {"lr": 0.1 * index})
-    attempt = run / "attempts" / f"{8000 + index}.0"
-    write(
-        attempt / "start.json",
-        {
-            "schema": 1,
-            "job_id": job,
-            "slurm_job_id": str(8000 + index),
-            "restart": 0,
-            "host": "n",
-            "at": 1_794_600_000,
-        },
-    )
-    write(
-        attempt / "end.json",
-        {"schema": 1, "at": 1_794_600_060, "status": 1, "reason": "", "outcome": outcome},
-    )
-    (root / "logs").mkdir(exist_ok=True)
-    (root / f"logs/error_S_{job}.log").write_text(error)
-    (root / f"logs/output_S_{job}.log").write_text(log)
-
-
-@pytest.fixture
-def failed_sweep(tmp_path: Path) -> Path:
-    """Return a project with a sweep of 33 points: 30 failed of two known and one unknown causes, 1
-    completed, 2 have not begun.
-    """
-    launch.create(
-        tmp_path / "runs",
-        "S",
-        kind="sweep",
-        name="S",
-        now=1.0,
-        cwd=str(tmp_path),
-        version="1",
-        argv=(),
-        points=33,
-        table="t",
-    )
-    for index in range(COUNT):
-        error = (
-            MISSING
-            if index % 3 == 0
-            else "Traceback (most recent call last):\nValueError: odd value 17 at 0x7f\n".replace(
-                "17", str(index)
-            )
-        )
-        point(tmp_path, index, error=error)
-    log = "".join(
-        f"{{'loss': {2 * math.exp(-n / 9):.4f}, 'grad_norm': 1.0, 'epoch': {n / 20}}}\n"
-        for n in range(1, 21)
-    )
-    point(tmp_path, COUNT, outcome="completed", log=log)
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_all_failed_points_are_told_by_their_diagnosis(failed_sweep: Path) -> None:
-    deleted = launch.deletion_path(failed_sweep / "runs", "S", "S_31")
-    deleted.parent.mkdir()
-    deleted.touch()
-    said = json.loads(call(failed_sweep, "S", "--json").stdout)
-    assert said["not_begun"] == ["S_32"]
-    groups = {each["diagnosis"]: each for each in said["failures"]}
-    assert {name: (each["count"], each["first"]) for name, each in groups.items()} == {
-        "python-module-missing": (10, "S_0"),
-        None: (20, "S_1"),
-    }
-    assert groups["python-module-missing"]["runs"] == [f"S_{index}" for index in range(0, COUNT, 3)]
-    assert groups["python-module-missing"]["certainty"] == "certain"
-    assert "ValueError: odd value" in groups[None]["cause"], (
-        "errors that differ in their numbers are one"
-    )
-    assert {row["diagnosis"] for row in said["runs"] if row["state"] == "failed"} == {
-        "python-module-missing",
-        None,
-    }
-    call(failed_sweep, "S")
-    page = (failed_sweep / "runs/S.report.html").read_text()
-    assert "no module flash_attn." in page
-    assert "hpctrain explain S_1<" in page
-
-
-@pytest.mark.slow
-def test_points_that_never_began_are_named(failed_sweep: Path) -> None:
-    assert json.loads(call(failed_sweep, "S", "--json").stdout)["not_begun"] == ["S_31", "S_32"]
-
-
-def test_what_takes_too_long_is_left_without_a_diagnosis_and_said(
-    failed_sweep: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "_EXPLAIN_S", 0.0)
-    done = call(failed_sweep, "S", "--json")
-    assert "note: the logs of 30 failed runs were not read" in done.stderr
-    (group,) = json.loads(done.stdout)["failures"]
-    assert (group["count"], group["cause"]) == (30, "its logs were not read")
+def test_globs_and_several_words_are_compared_too(sweep: Path) -> None:
+    call(sweep, "lr_*", "--to", "x.html")
+    assert 'id="curves"' in (sweep / "x.html").read_text()
+    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").stdout)["runs"]) == 2
+    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").stdout)
+    assert said["higher_is_better"] is True
+    error = call(sweep, "lr", "--metric", "eval_los", code=2).stderr
+    assert "no run has logged 'eval_los'" in error
+    assert "hint: use --metric eval_loss" in error

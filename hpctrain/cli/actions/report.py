@@ -19,6 +19,7 @@ from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.explain.model import Explanation
 from hpctrain.jobs import explanation, schedulers, script_files, targets
+from hpctrain.jobs.schedulers import Survey
 from hpctrain.report import compare, document, html, model
 from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import drop, launch, layout
@@ -29,8 +30,6 @@ from hpctrain.util import stored
 
 NAME = "report.html"
 _LARGEST = 1 << 28
-#: Seconds for reading the logs of failed runs in a sweep; after that, runs get no diagnosis.
-_EXPLAIN_S = 30.0
 
 
 def run(
@@ -51,28 +50,30 @@ def run(
     if metric is not None and not several:
         what = "--metric orders several runs, and this is one"
         raise UsageError(what, fix=f"hpctrain report {first}")
-    facts = external_facts(runs_dir, selected.runs)
+    survey = schedulers.survey(runs_dir, selected.runs)
     if several:
+        if survey.silent is not None:
+            say(f"note: {run_table.summary(survey.silent)}; some states are unknown")
         found = compare.gather(
             selected.runs,
             runs_dir,
-            facts,
+            survey.states,
             title=selected.title,
             study=selected.study,
             metric=metric,
-            now=facts[first].now,
-            not_begun=selected.not_begun,
+            now=time.time(),
         )
         values, shown, is_running = compare.to_json(found), document.of_comparison(found), False
     else:
-        one = model.gather(selected.runs[0], runs_dir, facts[first])
+        facts = external_facts(runs_dir, selected.runs[0], survey)
+        one = model.gather(selected.runs[0], runs_dir, facts)
         values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
     if as_json:
         print_json(**values)
     else:
         what = selected.title if several else first
         write(html.page(shown), to, selected.default, what=what, force=force)
-        for line in shown.lead if several else ():
+        for line in (*shown.lead, *(f"next: {each}" for each in shown.next)) if several else ():
             say(line)
         if is_running:
             say("note: the run continues; the report shows its current state")
@@ -90,14 +91,12 @@ class Selection:
         title: the title for several runs.
         study: the study that they belong to, or None.
         default: the default output file.
-        not_begun: for a sweep, ids of points without files.
     """
 
     runs: tuple[Run, ...]
     title: str
     study: str | None
     default: Path
-    not_begun: tuple[str, ...] = ()
 
 
 def select(words: Sequence[str], runs_dir: Path) -> Selection:
@@ -112,21 +111,17 @@ def select(words: Sequence[str], runs_dir: Path) -> Selection:
     found = sorted(meant, key=lambda run: (run.tag, run.index is None, run.index or 0, run.id))
     if not found:
         raise UsageError(f"no run is called like {' '.join(words)}", fix="hpctrain runs list --all")
-    ids, tags = {run.id for run in found}, {run.tag for run in found}
+    tags = {run.tag for run in found}
     name = tags.pop() if len(tags) == 1 else study
     default = runs_dir / (f"{name}.{NAME}" if name else NAME)
     if len(found) == 1:
         directory = runs_dir / found[0].id
         default = directory / NAME if directory.is_dir() else runs_dir / f"{found[0].id}.{NAME}"
-    whole = launch.load(runs_dir, words[0]) if len(words) == 1 and study is None else None
-    points = whole.run_ids if whole is not None and whole.kind == "sweep" else ()
-    others = ids | launch.deleted_runs(runs_dir, words[0]) if points else ids
     return Selection(
         runs=tuple(found),
         title=words[0] if len(words) == 1 else f"{len(found)} runs",
         study=study,
         default=default,
-        not_begun=tuple(point for point in points if point not in others),
     )
 
 
@@ -155,66 +150,39 @@ def _resolved(words: Sequence[str], listing: Listing) -> tuple[list[Run], str | 
 # -- facts from outside the run directory ----------------------------------------------------------
 
 
-def external_facts(runs_dir: Path, selected: Sequence[Run]) -> dict[str, ExternalFacts]:
-    """Return what schedulers, accounting and logs report for each run, queried once for all."""
-    survey = schedulers.survey(runs_dir, selected)
+def external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
+    """Return what schedulers, accounting and logs report for a run."""
     # Of a run that never started, the jobs submitted for it.
-    jobs = {run.id: run.job_ids or launch.every_job(runs_dir, run) for run in selected}
-    every = dict.fromkeys(job for ids in jobs.values() for job in ids)
+    jobs = run.job_ids or launch.every_job(runs_dir, run)
     accounts: Sequence[JobUsage] = ()
     silent: SchedulerError | None = None
     try:
-        accounts = schedulers.accounts(list(every)) if every else ()
+        accounts = schedulers.accounts(list(jobs)) if jobs else ()
     except SchedulerError as error:
         silent = error
     unanswered = survey.silent or silent
     why_silent = run_table.summary(unanswered) if unanswered is not None else None
     if why_silent is not None:
         say(f"note: {why_silent}; what a scheduler would report is left out")
-    found = {}
-    now, until, unread = time.time(), time.monotonic() + _EXPLAIN_S, 0
-    for run in selected:
-        state = survey.states[run.id]
-        said, why = None, None
-        if len(selected) == 1:
-            said, why = _explained(runs_dir, run, None)
-        elif state.word == "failed" and time.monotonic() < until:
-            said, why = _explained(runs_dir, run, accounts)
-        elif state.word == "failed":
-            unread, why = unread + 1, compare.NOT_READ
-        of_jobs = {name: each for each in accounts for name in (each.slurm_job_id, each.job_id)}
-        mine = [of_jobs[job] for job in jobs[run.id] if job in of_jobs]  # the newest is the last
-        directory = runs_dir / run.id
-        found[run.id] = ExternalFacts(
-            state=state,
-            owner=drop.owner(directory.stat().st_uid) if directory.is_dir() else "-",
-            accounts=tuple(mine),
-            explanation=said,
-            unexplained=why,
-            silent=why_silent,
-            now=now,
-        )
-    if unread:
-        say(
-            f"note: the logs of {unread} failed runs were not read: the others took"
-            f" {_EXPLAIN_S:.0f} s"
-        )
-    return found
+    explained, unexplained = _explained(runs_dir, run)
+    of_jobs = {name: each for each in accounts for name in (each.slurm_job_id, each.job_id)}
+    directory = runs_dir / run.id
+    return ExternalFacts(
+        state=survey.states[run.id],
+        owner=drop.owner(directory.stat().st_uid) if directory.is_dir() else "-",
+        accounts=tuple(of_jobs[job] for job in jobs if job in of_jobs),  # the newest is the last
+        explanation=explained,
+        unexplained=unexplained,
+        silent=why_silent,
+        now=time.time(),
+    )
 
 
-def _explained(
-    runs_dir: Path, run: Run, accounts: Sequence[JobUsage] | None
-) -> tuple[Explanation | None, str | None]:
+def _explained(runs_dir: Path, run: Run) -> tuple[Explanation | None, str | None]:
     try:
-        found = explanation.explained([run.id], runs_dir=runs_dir, accounts=accounts)
+        return explanation.explained([run.id], runs_dir=runs_dir).explanation, None
     except HpctrainError as error:
         return None, f"No diagnosis: {error.what}."
-    except Exception as error:  # the rest of the report is still useful
-        return None, (
-            f"No diagnosis: a mistake in hpctrain: {type(error).__name__}: {error}; hpctrain"
-            f" --debug explain {run.id} says where."
-        )
-    return found.explanation, None
 
 
 # -- the file --------------------------------------------------------------------------------------
