@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from pathlib import Path
 
 import click
 
 from hpctrain.cli.options import yes_option
+
+_SHOWN = 20
 
 
 @click.command()
 @click.argument("target", required=False, metavar="[HOST:PATH]")
 @click.option("--dry-run", is_flag=True, help="Show what would be uploaded; upload nothing.")
 @yes_option
-@click.option(
-    "--delete",
-    is_flag=True,
-    help="Also delete remote files that no longer exist here; only in a directory that sync created.",
-)
-@click.option(
-    "--adopt",
-    is_flag=True,
-    help="Take over a directory that another project, or another machine, has synced to.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    help="Port of the ssh server. Default: as in ssh's configuration.",
-)
-@click.option(
-    "--ssh-config",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="ssh config file. Default: ~/.ssh/config.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
-def command(target: str | None, **parameters: Any) -> int:
+def command(target: str | None, *, dry_run: bool, yes: bool) -> int:
     """Upload the project to a cluster with rsync.
 
     The current directory goes into the directory PATH on HOST, without what .hpctrainignore and
-    hpctrain leave out. It is first shown what would be sent. Without HOST:PATH, the last
-    destination of this directory is used.
+    hpctrain leave out. It is first shown what would be sent. Nothing is deleted there. Without
+    HOST:PATH, the last destination of this directory is used.
 
     \b
     hpctrain sync leonardo:/leonardo_work/proj_a/sft
-    hpctrain sync --delete
     """  # noqa: D301 - \b keeps click from wrapping
-    from hpctrain.cli.actions import sync
+    from hpctrain.cli.output import say
+    from hpctrain.errors import UsageError
+    from hpctrain.remote import sync
+    from hpctrain.util import text
 
-    return sync.run(target, **parameters)
+    project = Path.cwd()
+    where = sync.destination(project, target)
+    if not (yes or dry_run or sys.stdin.isatty()):
+        what = "stdin is not a terminal, so hpctrain cannot ask before files are sent"
+        raise UsageError(what, fix=sync.command(where, ["--yes"]))
+    with sync.connected(project, where) as transfer:
+        files = transfer.preview()
+        if not files:
+            click.echo(f"nothing to send: {where} is up to date")
+            return 0
+        amount = f"{text.count(len(files), 'file')}, {text.size(sum(size for _, size in files))}"
+        for name, size in files[:_SHOWN]:
+            click.echo(text.printable(f"{name}  {text.size(size)}"), err=not dry_run)
+        if len(files) > _SHOWN:
+            click.echo(f"and {len(files) - _SHOWN:,} more", err=not dry_run)
+        if dry_run:
+            click.echo(f"would send {amount} to {where}")
+            return 0
+        if not (yes or click.confirm(f"send {amount} to {where}?", err=True)):
+            say("nothing was sent")
+            return 0
+        transfer.send()
+    click.echo(f"sent {amount} to {where}")
+    say(f"next: ssh {where.login}, then there: cd {where.path} && hpctrain check")
+    return 0

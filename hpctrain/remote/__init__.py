@@ -1,3 +1,1 @@
-"""Uploading a project to the cluster: what to send (`rsync`, `rules`: pure), the ssh connection,
-and the steps (`sync`).
-"""
+"""Uploading a project to the cluster: which files are sent (`rules`: pure), and rsync (`sync`)."""

@@ -12,15 +12,13 @@ import re
 from collections.abc import Iterable
 
 IGNORE_FILE = ".hpctrainignore"
-MARKER = ".hpctrain-sync"
 PARTIAL_DIRECTORY = ".hpctrain-partial"
 
 #: hpctrain's own files, which are only valid on one machine.
-OWN = (f"/{MARKER}", f"{PARTIAL_DIRECTORY}/", "/.hpctrain/")
+OWN = (f"{PARTIAL_DIRECTORY}/", "/.hpctrain/")
 #: Except for the functions that job scripts source: they are sent with the scripts.
 LIBRARIES = "/.hpctrain/job-*.sh"
-#: What jobs write on the cluster. Never sent, and never deleted there, even if .hpctrainignore
-#: includes it again. Anchored if a package of the project may have the same name.
+#: What jobs write on the cluster. Anchored if a package of the project may have the same name.
 PRODUCTS = (
     "/logs/",
     "/runs/",
@@ -34,8 +32,6 @@ PRODUCTS = (
     "checkpoint-[0-9]*/",
     "slurm-*.out",
 )
-#: Sent, but never deleted there: the script may have been rendered on the cluster.
-KEPT = ("/*.sbatch", LIBRARIES)
 #: Regenerated on the far side, or useless there: an environment contains paths and binaries of the
 #: machine where it was created.
 REMADE = (
@@ -111,16 +107,13 @@ def is_secret(path: str) -> bool:
     return name not in NO_SECRETS and any(fnmatch.fnmatchcase(name, pattern) for pattern in SECRETS)
 
 
-def filter_rules(
-    ignore: str, environments: Iterable[str] = (), far_environments: Iterable[str] = ()
-) -> str:
+def filter_rules(ignore: str, environments: Iterable[str] = ()) -> str:
     """Return the text of a filter file for rsync's `merge`.
 
     Args:
         ignore: the text of .hpctrainignore.
         environments: directories, relative to the project, with a Python or conda environment,
             regardless of their names.
-        far_environments: the same on the far side; they were created there and are kept.
     """
     users = [translated for line in ignore.splitlines() if (translated := _translate(line))]
     users.reverse()
@@ -132,18 +125,10 @@ def filter_rules(
     ]
     return "\n".join(
         [
-            *(f"P {pattern}" for pattern in KEPT),
             "+ /.hpctrain/",
             f"+ {LIBRARIES}",
             "- /.hpctrain/*",
             *(f"- {pattern}" for pattern in OWN),
-            # P protects files of the far side. `***` is the directory and everything below it:
-            # protecting only the directory does not protect its content.
-            *(
-                f"P {pattern}***" if pattern.endswith("/") else f"P {pattern}"
-                for pattern in PRODUCTS
-            ),
-            *(f"P /{_literal(path)}/***" for path in far_environments),
             # A secret is only sent if its exact name is listed: `!*` does not include it.
             *named,
             *(f"+ {pattern}" for pattern in NO_SECRETS),

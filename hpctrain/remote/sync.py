@@ -1,321 +1,214 @@
-"""Upload a project directory to the cluster: inspect the far side, do a dry run, send.
+"""Upload a project directory to the cluster with rsync over ssh: a dry run, then the transfer.
 
-A small file per project directory in `state_dir()/sync` stores its last destination, and the
-identity that marks it on the far side.
+Both use one ssh connection (ControlMaster), so that one-time codes are entered once. ssh asks on
+the terminal itself. The login shell on the other machine may be any: paths consist of characters
+that none of them changes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import platform
-import uuid
-from collections.abc import Callable
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.remote import connection as remote
-from hpctrain.remote import rsync, rules
-from hpctrain.remote.connection import Connection
-from hpctrain.remote.rsync import Destination, FarSide, RsyncOutcome, Ssh, printable
-from hpctrain.util import files, shell
-from hpctrain.util.files import state_dir
+from hpctrain.errors import HpctrainError, SchedulerError, UsageError
+from hpctrain.remote import rules
+from hpctrain.util import process, shell, stored
+from hpctrain.util.files import write_text
 
-#: rsync(1), EXIT VALUES: some files could not be read; some vanished during the transfer.
-_SOME_FAILED, _SOME_VANISHED = 23, 24
+#: The last destination of a project, in its directory.
+_LAST = Path(".hpctrain") / "sync"
+_DESTINATION = re.compile(
+    r"(?P<login>(?:[\w.+-]+@)?(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])):(?P<path>(?!//)(?:~/)?[\w./+@=][\w./+@=-]*)",
+    re.ASCII,
+)
+#: rsync(1), EXIT VALUES: an error of the socket, a timeout; ssh's own exit code.
+_LOST = (10, 30, 35, 255)
+_VANISHED = 24
+#: Modes: the executable bit is kept, the rest follows the umask there. Owner and group are not
+#: sent, so that a project directory's setgid bit takes effect.
+_RSYNC = (
+    "rsync",
+    "--recursive",
+    "--links",
+    "--times",
+    "--omit-dir-times",
+    "--executability",
+    f"--partial-dir={rules.PARTIAL_DIRECTORY}",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class KnownProject:
-    """The stored state of a project directory.
+class Destination:
+    """A directory on another machine.
 
     Attributes:
-        identity: created once; also in the far side's marker.
-        destination: HOST:PATH of the last sync; None before the first.
-        port: the ssh port of the last sync.
-        ssh_config: the ssh configuration file of the last sync.
+        login: `host` or `user@host`, as rsync takes it.
+        path: relative to the login directory, unless it starts with `/`.
     """
 
-    identity: str
-    destination: str | None = None
-    port: int | None = None
-    ssh_config: str | None = None
+    login: str
+    path: str
+
+    def __str__(self) -> str:
+        """Return HOST:PATH."""
+        return f"{self.login}:{self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
-    """A requested sync: the project's directory, the destination, and the options."""
-
-    project: Path
-    known: KnownProject
-    target: Destination
-    ssh: Ssh
-    delete: bool = False
-    adopt: bool = False
-
-    def command(self, *options: str) -> str:
-        """Return the command for the same destination, with other options."""
-        words = ["hpctrain", "sync", str(self.target)]
-        words += ["--port", str(self.ssh.port)] if self.ssh.port is not None else []
-        words += ["--ssh-config", self.ssh.config] if self.ssh.config is not None else []
-        return shell.join([*words, *options])
-
-
-def request(
-    project: Path,
-    target: str | None,
-    *,
-    port: int | None = None,
-    ssh_config: str | None = None,
-    delete: bool = False,
-    adopt: bool = False,
-    ask: bool = False,
-) -> SyncRequest:
-    """Return the requested sync; without `target`, to the last destination of this directory.
-
-    Args:
-        project: the directory.
-        target: HOST:PATH.
-        port: the port of the ssh server.
-        ssh_config: a file that replaces ~/.ssh/config.
-        delete: delete files there that no longer exist locally.
-        adopt: take over a directory that another project has synced to.
-        ask: whether a user at a terminal can enter a password or a code.
+def parse_destination(text: str) -> Destination:
+    """Parse HOST:PATH or USER@HOST:PATH; HOST may be an alias in ~/.ssh/config.
 
     Raises:
-        UsageError: there is no project or no destination, or the destination is invalid.
+        UsageError: it has another form, or is not a directory of the project's own.
+    """
+    match = _DESTINATION.fullmatch(text)
+    path = match["path"].removeprefix("~/") if match else ""
+    if (
+        match is None
+        or match["login"].startswith("-")
+        or os.path.normpath(path) in ("/", ".", "..")
+    ):
+        raise UsageError(
+            f"{text!r} is not HOST:PATH",
+            details=(
+                "PATH is a directory of the project's own, of letters, digits and _ . / + @ = -;"
+                " nothing in it is expanded",
+            ),
+            hint="name it: hpctrain sync HOST:/scratch/my_group/my_project",
+        )
+    return Destination(match["login"], path.rstrip("/"))
+
+
+def destination(project: Path, text: str | None) -> Destination:
+    """Return the destination in `text`, else the project's last one.
+
+    Raises:
+        UsageError: it is invalid, or there is none.
     """
     if project in (Path.home(), Path("/")):
         raise UsageError(
             f"{project} is not a project directory",
             hint="cd into your project, then run: hpctrain sync HOST:PATH",
         )
-    known = known_project(project)
-    if target is None:
-        if known.destination is None:
-            raise UsageError(
-                "no sync destination set for this directory",
-                hint=f"name it: hpctrain sync HOST:/scratch/…/{rsync.plain_name(project.name)}",
+    if text is not None:
+        return parse_destination(text)
+    try:
+        return parse_destination(stored.read_text(project / _LAST).strip())
+    except FileNotFoundError:
+        raise UsageError(
+            "no sync destination set for this directory",
+            hint="name it: hpctrain sync HOST:/scratch/my_group/my_project",
+        ) from None
+
+
+class Transfer:
+    """The upload of one project over one ssh connection."""
+
+    def __init__(self, project: Path, target: Destination, rsh: str, rules_file: Path) -> None:
+        self.project, self.target, self.rsh, self.rules_file = project, target, rsh, rules_file
+
+    def preview(self) -> list[tuple[str, int]]:
+        """Return the files that would be sent, with their sizes in bytes.
+
+        Raises:
+            HpctrainError: rsync failed.
+        """
+        done = self._rsync("--dry-run", "--out-format=%l %n", stdout=subprocess.PIPE)
+        lines = (
+            line.partition(" ") for line in done.stdout.decode("utf-8", "replace").splitlines()
+        )
+        return [(name, int(size)) for size, _, name in lines if name and not name.endswith("/")]
+
+    def send(self) -> None:
+        """Send the files, and record the destination; rsync shows its progress on a terminal.
+
+        Raises:
+            HpctrainError: rsync failed.
+        """
+        (self.project / _LAST).parent.mkdir(exist_ok=True)
+        write_text(self.project / _LAST, f"{self.target}\n")
+        self._rsync(*["--info=progress2"] * sys.stderr.isatty(), stdout=sys.stderr.fileno())
+
+    def _rsync(self, *options: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
+        # `cd` of a path with a slash ignores CDPATH, and prints nothing.
+        path = self.target.path if self.target.path.startswith("/") else f"./{self.target.path}"
+        far = f"--rsync-path=mkdir -p {path} && cd {path} && rsync"
+        words = (*_RSYNC, f"--filter=merge {self.rules_file}", f"--rsh={self.rsh}", far, *options)
+        done = subprocess.run(
+            [*words, "./", f"{self.target.login}:."],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            cwd=self.project,
+            env=process.clean(os.environ),
+            check=False,
+        )
+        if done.returncode not in (0, _VANISHED):
+            kind = SchedulerError if done.returncode in _LOST else HpctrainError
+            raise kind(
+                f"rsync to {self.target} ended with exit code {done.returncode}",
+                fix=f"hpctrain sync {self.target}",
+                hint="fix what ssh or rsync names above; complete files stay, and the next sync"
+                " continues",
             )
-        target = known.destination
-        port, ssh_config = port or known.port, ssh_config or known.ssh_config
-    if ssh_config is not None:
-        # Not the resolved file: a symlink to a configuration may point elsewhere later.
-        ssh_config = str(Path(ssh_config).parent.resolve() / Path(ssh_config).name)
-    where = rsync.parse_destination(target, project=project.name)
-    ssh = Ssh(port=port, config=ssh_config, ask=ask)
-    return SyncRequest(project, known, where, ssh, delete=delete, adopt=adopt)
+        return done
 
 
-def look(request: SyncRequest, connection: Connection, say: Callable[[str], None]) -> FarSide:
-    """Return the state of the destination; `say` receives notes.
+@contextmanager
+def connected(project: Path, target: Destination) -> Iterator[Transfer]:
+    """Open the transfer of a project; its ssh connection is closed at the end.
 
     Raises:
-        HpctrainError: it is not writable, or files in it must not be deleted.
+        HpctrainError: rsync or ssh is not installed.
     """
-    target, host = request.target, request.target.login
-    answer = connection.run(rsync.probe(target))
-    far = rsync.read_probe(answer.stdout)
-    if far is None:
-        printed = (answer.stdout + answer.stderr).strip().splitlines()[:8]
-        raise HpctrainError(
-            f"{host} did not run a plain command",
-            details=tuple(f"  {host} said: {printable(line)}" for line in printed),
-            fix=connection.ssh.typed(target, "echo hello"),
-            hint="that must print hello, and nothing else",
-        )
-    if far.noise:
-        first = printable(far.noise.strip().partition("\n")[0])
-        raise HpctrainError(
-            f"your login shell on {host} prints something, which rsync takes for its partner's"
-            " words",
-            details=(f"  it prints: {first}",),
-            hint=(
-                "change ~/.bashrc there until this prints nothing:"
-                f" {request.ssh.typed(target, 'true')}"
-            ),
-        )
-    if not far.has_rsync:
-        raise HpctrainError(
-            f"there is no rsync on {host}",
-            details=("it is looked for on the PATH of a shell without a terminal",),
-            hint=(
-                "use your site's node for data transfer, or load rsync in ~/.bashrc there until"
-                f" this finds it: {request.ssh.typed(target, 'command -v rsync')}"
-            ),
-        )
-    _refuse_what_is_not_ours(request, far)
-    if far.state == "occupied":
-        say(
-            f"note: {target} has files in it that hpctrain did not send; --delete will not work"
-            " there"
-        )
-    return far
-
-
-def _refuse_what_is_not_ours(request: SyncRequest, far: FarSide) -> None:
-    target = request.target
-    if far.is_home:
-        raise UsageError(
-            f"{target} is your login directory there",
-            fix=f"hpctrain sync {target.login}:{shell.quote(request.project.name)}",
-        )
-    if far.state == "other":
-        raise UsageError(f"{target} is not a directory", hint="name another path")
-    if not far.writable:
-        where = f"{target} cannot be written"
-        if far.nearest is not None:
-            where = f"{target} cannot be made: {printable(far.nearest)} cannot be written"
-        listing = shell.join(["ls", "-ld", far.nearest or target.far_path])
-        raise HpctrainError(where, fix=request.ssh.typed(target, listing))
-    identity = far.marker.get("project")
-    if far.state == "marked" and not request.adopt and identity != request.known.identity:
-        machine = far.marker.get("machine", "an unknown machine")
-        owner = printable(f"{machine}:{far.marker.get('directory', '?')}")
-        raise UsageError(
-            f"{target} belongs to another project",
-            details=(f"  it was synced from {owner}",),
-            hint=(
-                "take another path; or, if it is this project, moved or cloned:"
-                f" {request.command('--adopt', '--dry-run')}"
-            ),
-        )
-    if far.state == "occupied" and (request.delete or request.adopt):
-        what = "nothing is deleted there" if request.delete else "it cannot be taken over"
-        raise UsageError(
-            f"{target} has files in it and no {rules.MARKER}, so that {what}",
-            details=("sync marks directories that were new or empty when it first wrote to them",),
-            hint=f"without deleting: {request.command()}; or take a new directory",
-        )
-
-
-def rehearse(request: SyncRequest, connection: Connection, far: FarSide) -> RsyncOutcome:
-    """Return what would be sent.
-
-    Raises:
-        HpctrainError: rsync failed, or there is nothing to send.
-    """
-    _write_rules(request.project, far, _rules_file(connection))
-    owner = request.known.identity if far.state == "marked" and not request.adopt else None
-    if far.state == "missing":
-        nothing = connection.directory / "nothing"
-        nothing.mkdir()
-        target = ["--", "./", f"{nothing}/"]
-    else:
-        target = rsync.to_far_side(connection.ssh, request.target, project=owner)
-    # In our own directory, the dry run also finds locally deleted files, at no extra cost.
-    delete = request.delete or owner is not None
-    argv = rsync.argv(filter_file=str(_rules_file(connection)), delete=delete, dry_run=True)
-    outcome = RsyncOutcome()
-    finished = remote.stream([*argv, *target], outcome.read_line)
-    if finished.returncode not in (0, _SOME_FAILED, _SOME_VANISHED):
-        raise remote.describe(finished, connection, again=request.command())
-    if not request.delete:
-        outcome.keep_what_is_gone()
-    said = [line for line in finished.stderr.splitlines() if line.strip()]
-    outcome.notes += [line for line in said if not line.startswith("rsync error:")]
-    if outcome.total_files == 0:
-        raise HpctrainError(
-            "there is nothing here to send", hint="cd into your project, then run: hpctrain sync"
-        )
-    return outcome
-
-
-def send(
-    request: SyncRequest, connection: Connection, far: FarSide, on_line: Callable[[str], None]
-) -> bool:
-    """Send the files; return whether any vanished meanwhile. `on_line` receives rsync's lines.
-
-    Raises:
-        HpctrainError: rsync failed.
-        KeyboardInterrupt: the transfer was interrupted; files already sent are complete, and the
-            next call continues.
-    """
-    owner = None if far.state == "occupied" else request.known.identity
-    argv = rsync.argv(
-        filter_file=str(_rules_file(connection)), delete=request.delete, dry_run=False
-    )
-    target = rsync.to_far_side(connection.ssh, request.target, project=owner)
-    finished = remote.stream([*argv, *target], on_line)
-    if finished.returncode not in (0, _SOME_VANISHED):
-        raise remote.describe(finished, connection, again=request.command())
-    return finished.returncode == _SOME_VANISHED
-
-
-def prepare(request: SyncRequest, connection: Connection, far: FarSide) -> None:
-    """Create or mark the destination if necessary, and store it for this directory.
-
-    Raises:
-        HpctrainError: it cannot be created.
-    """
-    is_new = far.state in ("missing", "empty")
-    if is_new or request.adopt:
-        marker = {
-            "schema": 1,
-            "project": request.known.identity,
-            "directory": _as_text(request.project),
-            "machine": platform.node(),
-        }
-        adopt = request.adopt and not is_new
-        command = rsync.mark(request.target, json.dumps(marker), adopt=adopt)
-        marked = connection.run(command)
-        if marked.returncode:
-            printed = marked.stderr.strip().splitlines()
+    for name in ("ssh", "rsync"):
+        if shutil.which(name) is None:
             raise HpctrainError(
-                f"cannot make {request.target}",
-                details=tuple(f"  {request.target.login} said: {line}" for line in printed),
-                hint=f"name a path that you may write, or look again: {request.command()}",
+                f"{name} is not on PATH of this machine",
+                hint=f"install it: sudo apt-get install {name}, or: brew install {name}",
             )
-    path = _known_file(request.project)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    known = {
-        "schema": 1,
-        "directory": _as_text(request.project.resolve()),
-        "project": request.known.identity,
-        "destination": str(request.target),
-        "port": request.ssh.port,
-        "ssh_config": request.ssh.config,
-    }
-    files.write_json(path, known)
+    login = target.login.replace("[", "").replace("]", "")
+    # /tmp: TMPDIR may be longer than a socket's path can be.
+    with tempfile.TemporaryDirectory(prefix="hpctrain-", dir="/tmp") as directory:
+        path = Path(directory) / "rules"
+        path.write_bytes(_rules(project).encode("utf-8", "surrogateescape"))
+        if _ssh("-O", "check", login):  # a connection of the user's own is open
+            yield Transfer(project, target, "ssh", path)
+            return
+        shared = ("-o", f"ControlPath={directory}/%C")
+        try:
+            words = ("ssh", "-o", "ControlMaster=auto", "-o", "ControlPersist=yes", *shared)
+            yield Transfer(project, target, " ".join(words), path)
+        finally:
+            _ssh(*shared, "-O", "exit", login)
 
 
-def _rules_file(connection: Connection) -> Path:
-    return connection.directory / "rules"
+def _ssh(*words: str) -> bool:
+    """Run a control command of ssh, and return whether there is a connection."""
+    done = subprocess.run(["ssh", *words], capture_output=True, check=False)
+    return done.returncode == 0
 
 
-def _write_rules(project: Path, far: FarSide, path: Path) -> None:
-    """Write rsync's filter file: .hpctrainignore, the defaults, and the local environments,
+def _rules(project: Path) -> str:
+    """Return rsync's filter rules: .hpctrainignore, the defaults, and the local environments,
     regardless of their names.
     """
     try:
-        ignore = (project / rules.IGNORE_FILE).read_bytes()
+        ignore = stored.read_text(project / rules.IGNORE_FILE, errors="surrogateescape")
     except FileNotFoundError:
-        ignore = b""
+        ignore = ""
     patterns = ("*/pyvenv.cfg", "*/conda-meta", "*/*/pyvenv.cfg", "*/*/conda-meta")
-    inside = [found.parent for pattern in patterns for found in project.glob(pattern)]
-    environments = {str(directory.relative_to(project)) for directory in inside}
-    text = rules.filter_rules(
-        ignore.decode("utf-8", "surrogateescape"),
-        sorted(name for name in environments if name.isprintable()),
-        far.environments,
-    )
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    found = {each.parent for pattern in patterns for each in project.glob(pattern)}
+    environments = sorted(str(each.relative_to(project)) for each in found)
+    return rules.filter_rules(ignore, [each for each in environments if each.isprintable()])
 
 
-def known_project(directory: Path) -> KnownProject:
-    """Return the stored state of `directory`, or a new identity."""
-    known = files.read_json(_known_file(directory))
-    if known is None:
-        return KnownProject(uuid.uuid4().hex)
-    return KnownProject(known["project"], known["destination"], known["port"], known["ssh_config"])
-
-
-def _known_file(directory: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:24]
-    return state_dir() / "sync" / f"{name}.json"
-
-
-def _as_text(path: Path) -> str:
-    return os.fsencode(path).decode("utf-8", "replace")
+def command(target: Destination, options: Sequence[str]) -> str:
+    """Return the command that syncs to the destination."""
+    return shell.join(("hpctrain", "sync", str(target), *options))

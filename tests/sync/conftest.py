@@ -3,7 +3,7 @@ a fixture.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,6 @@ def _programs() -> None:
 
 
 @pytest.fixture(scope="session")
-def _tcsh() -> None:
-    _need("tcsh")
-
-
-@pytest.fixture(scope="session")
 def _server(_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[far_side.Server]:
     with far_side.Server(tmp_path_factory.mktemp("sshd")) as server:
         yield server
@@ -48,22 +43,8 @@ def far(_server: far_side.Server, tmp_path: Path) -> far_side.Host:
 
 
 @pytest.fixture
-def new_server(_programs: None, tmp_path: Path) -> Iterator[Callable[[], far_side.Server]]:
-    """Return a maker of servers for tests that stop theirs."""
-    started: list[far_side.Server] = []
-
-    def make() -> far_side.Server:
-        directory = tmp_path / f"sshd{len(started)}"
-        directory.mkdir()
-        started.append(far_side.Server(directory))
-        return started[-1].__enter__()
-
-    yield make
-    for server in started:
-        server.stop()
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> far_side.Desk:
-    """Return a project directory in which commands are typed."""
-    return far_side.Desk(tmp_path, monkeypatch)
+def desk(far: far_side.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> far_side.Desk:
+    """Return a project directory in which commands are typed; its ssh knows the hosts of `far`."""
+    made = far_side.Desk(tmp_path, monkeypatch)
+    made.program("ssh", f'exec {far_side.program("ssh")} -F "{far.server.config}" "$@"')
+    return made

@@ -9,7 +9,6 @@ do.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -19,7 +18,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,21 +26,19 @@ PACKAGES = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "sshd": "openssh-server",
-    "tcsh": "tcsh",
 }
 SERVER = ("rsync", "ssh", "ssh-keygen", "sshd")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PASSPHRASE = "correct horse"
-MARKER = ".hpctrain-sync"
 
 
 def tree(directory: Path) -> set[str]:
-    """Return the files below a directory, without hpctrain's marker."""
+    """Return the files below a directory."""
     return {
         str(path.relative_to(directory))
         for path in directory.rglob("*")
         if not path.is_dir() or path.is_symlink()
-    } - {MARKER}
+    }
 
 
 def program(name: str) -> str | None:
@@ -97,7 +93,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.config = directory / "ssh config"  # a blank: the path is a word of rsync's --rsh
+        self.config = directory / "ssh config"
         self._count = 0
         self._daemon: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
@@ -154,8 +150,6 @@ class Server:
         home: Path,
         *,
         before: str = "",
-        shell: str = "sh",
-        path: str | None = None,
         passphrase: str = "",
         known: bool = True,
     ) -> Host:
@@ -164,8 +158,6 @@ class Server:
         Args:
             home: its login directory, made when missing.
             before: shell that runs at each login.
-            shell: what runs the command.
-            path: its PATH.
             passphrase: of the key.
             known: whether the host key is known.
         """
@@ -174,8 +166,8 @@ class Server:
         alias = f"far{self._count}"
         key = self.key(alias, passphrase)
         words = (
-            f"cd {shlex.quote(str(home))}; HOME=$PWD; PATH={shlex.quote(path or SYSTEM_PATH)};"
-            f" export HOME PATH; {before} exec {shell} -c "
+            f"cd {shlex.quote(str(home))}; HOME=$PWD; PATH={SYSTEM_PATH};"
+            f" export HOME PATH; {before} exec sh -c "
         )
         forced = (words + '"$SSH_ORIGINAL_COMMAND"').replace("\\", "\\\\").replace('"', '\\"')
         with (self.directory / "authorized_keys").open("a") as keys:
@@ -212,21 +204,12 @@ class Host:
     alias: str
     home: Path
 
-    @property
-    def options(self) -> list[str]:
-        return ["--ssh-config", str(self.server.config)]
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
     code: int
     out: str
     err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
 
 
 class Desk:

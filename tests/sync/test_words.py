@@ -1,4 +1,4 @@
-"""HOST:PATH, rules and what rsync prints: what is read, and what is refused before any program sees it."""
+"""HOST:PATH and rules: what is taken, and what is refused before any program sees it."""
 
 import shutil
 import subprocess
@@ -7,33 +7,23 @@ from pathlib import Path
 import pytest
 
 from hpctrain.errors import UsageError
-from hpctrain.remote import rsync, rules
-from hpctrain.remote.rsync import FileChange, RsyncOutcome
+from hpctrain.remote import rules, sync
 
 
 @pytest.mark.parametrize(
-    ("text", "login", "path", "far_path"),
+    ("text", "login", "path"),
     [
-        ("leo:/scratch/a", "leo", "/scratch/a", "/scratch/a"),
-        ("me@login.leonardo.cineca.it:sft", "me@login.leonardo.cineca.it", "sft", "./sft"),
-        ("u100.1+x@h-1:/a/", "u100.1+x@h-1", "/a", "/a"),
-        ("h:~/proj/x", "h", "proj/x", "./proj/x"),
-        ("h:-rf", "h", "-rf", "./-rf"),
-        ("h:a:b", "h", "a:b", "./a:b"),
-        ("h:it's $(x) `y` ünï", "h", "it's $(x) `y` ünï", "./it's $(x) `y` ünï"),
-        ("[::1]:/a", "[::1]", "/a", "/a"),
+        ("leo:/scratch/a", "leo", "/scratch/a"),
+        ("me@login.leonardo.cineca.it:sft", "me@login.leonardo.cineca.it", "sft"),
+        ("u100.1+x@h-1:/a/", "u100.1+x@h-1", "/a"),
+        ("h:~/proj/x", "h", "proj/x"),
+        ("[::1]:/a", "[::1]", "/a"),
     ],
 )
-def test_what_is_taken(text: str, login: str, path: str, far_path: str) -> None:
-    found = rsync.parse_destination(text, project="p")
-    assert (found.login, found.path, found.far_path) == (login, path, far_path)
-    assert rsync.parse_destination(str(found), project="p") == found  # as it is remembered
-
-
-def test_ssh_takes_an_address_without_brackets() -> None:
-    assert (
-        rsync.parse_destination("me@[fe80::1%eth0]:/a", project="p").ssh_login == "me@fe80::1%eth0"
-    )
+def test_what_is_taken(text: str, login: str, path: str) -> None:
+    found = sync.parse_destination(text)
+    assert (found.login, found.path) == (login, path)
+    assert sync.parse_destination(str(found)) == found  # as it is remembered
 
 
 @pytest.mark.parametrize(
@@ -73,20 +63,17 @@ def test_ssh_takes_an_address_without_brackets() -> None:
         "h:~you/x",
         "h:$SCRATCH/x",
         "h:${WORK}",
+        "h:-rf",
+        "h:a b",
+        "h:it's",
     ],
 )
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
-        rsync.parse_destination(text, project="my proj")
+        sync.parse_destination(text)
     assert refused.value.fix or refused.value.hint
     assert "\n" not in refused.value.what
     assert refused.value.what.isprintable()
-
-
-def test_a_variable_is_looked_up_by_its_owner() -> None:
-    with pytest.raises(UsageError) as refused:
-        rsync.parse_destination("leo:$SCRATCH/x", project="p")
-    assert refused.value.fix == "ssh leo 'echo $SCRATCH'"
 
 
 # -- What goes along: the rules against the real rsync, and against the real git for .hpctraini
@@ -139,7 +126,7 @@ DEFAULT_LEFT_OUT = (
     "checkpoints/x",
     ".cache/x",
     ".hpctrain/x",
-    ".hpctrain-sync",
+    ".hpctrain/sync",
     "big/.hpctrain-partial/x",
     "slurm-12.out",
     "strange/pyvenv.cfg",
@@ -312,60 +299,3 @@ def test_an_environment_with_an_odd_name_is_left_out_alone(tmp_path: Path) -> No
     assert kept(project, rules.filter_rules("", ["env[1]*", "back\\slash"]), tmp_path) == {
         "env1a/x"
     }
-
-
-# -- What rsync prints, read
-
-
-@pytest.mark.parametrize(
-    ("line", "change"),
-    [
-        ("hpctrain: <f+++++++++ 12 a b", FileChange("created", "a b", 12)),
-        ("hpctrain: >f.st...... 7 sub/x", FileChange("changed", "sub/x", 7)),
-        ("hpctrain: <f..t...... 7 x", FileChange("changed", "x", 7)),
-        ("hpctrain: .f...p..... 7 run.sh", FileChange("changed", "run.sh", 0)),
-        ("hpctrain: cd+++++++++ 4096 sub/", FileChange("created", "sub/", 0)),
-        ("hpctrain: cL+++++++++ 4 l -> ../x", FileChange("created", "l", 0, "../x")),
-        ("hpctrain: cLc.t...... 4 l -> y", FileChange("changed", "l", 0, "y")),
-        ("hpctrain: *deleting   0 old dir/", FileChange("deleted", "old dir/")),
-        ("hpctrain: .d..t...... 4096 ./", None),
-        ("hpctrain: cd+++++++++ 4096 ./", None),
-        ("hpctrain: .d..t...... 4096 sub/", None),
-        ("sending incremental file list", None),
-        ("Total file size: 22 bytes", None),
-        ("", None),
-    ],
-)
-def test_a_change(line: str, change: FileChange | None) -> None:
-    assert rsync.parse_change(line) == change
-
-
-def test_a_whole_run() -> None:
-    outcome = RsyncOutcome()
-    for line in (
-        "[sender] hiding file .env because of pattern .env",
-        "[sender] hiding directory .git because of pattern <rule from a file read earlier>",
-        "[generator] protecting directory logs because of pattern logs/",
-        'skipping non-regular file "fifo"',
-        "hpctrain: <f+++++++++ 1000 data/a",
-        "hpctrain: <f.st...... 10 train.py",
-        "hpctrain: cL+++++++++ 5 data/l -> ../../out",
-        "hpctrain: cL+++++++++ 5 data/m -> ../train.py",
-        "hpctrain: cL+++++++++ 5 n -> /scratch/model",
-        "hpctrain: *deleting   0 gone",
-        "Number of files: 11 (reg: 6, dir: 2, link: 2, special: 1)",
-        "Number of regular files transferred: 6",
-        "Total file size: 2200000 bytes",
-        "Total transferred file size: 10 bytes",
-        "Total bytes sent: 284",
-    ):
-        outcome.read_line(line)
-    assert (outcome.total_files, outcome.totals["size"], outcome.totals["wire"]) == (
-        9,
-        2_200_000,
-        284,
-    )
-    assert (len(outcome.sent), outcome.sent_bytes, outcome.deleted) == (5, 1010, ["gone"])
-    assert (outcome.left_out, outcome.secrets) == ([".env", ".git/"], [".env"])
-    assert outcome.notes == ['skipping non-regular file "fifo"']
-    assert rsync.largest(outcome.sent) == [("data/", 1000), ("train.py", 10), ("n", 0)]
