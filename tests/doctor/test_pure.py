@@ -63,12 +63,10 @@ def test_a_report_of_another_version_is_read() -> None:
         [
             report.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
             report.line("rank", rank=2, host="node2", cpus=None),
-            report.line("node", rank=10, host="node10", shm={"path": "/dev/shm", "free": 5}),
+            report.line("node", rank=10, host="node10", cores=5),
             report.line("node", rank=2, host="node2"),
             report.line("torch", rank=2, host="node2", version="2.6", visible=3),
-            report.line(
-                "read", rank=2, host="node2", path="d", bytes=100, seconds=2.0, dropped=True
-            ),
+            report.line("read", rank=2, host="node2", path="d", error="x"),
             report.line("done", rank=2, host="node2"),
         ]
     )
@@ -77,7 +75,7 @@ def test_a_report_of_another_version_is_read() -> None:
     assert [node.host for node in found.nodes] == ["node2", "node10"]
     assert found.ranks[1].cpu_set == {0, 1, 2, 8}
     assert (found.ranks[0].done, found.ranks[0].visible, found.ranks[1].done) == (True, 3, False)
-    assert found.nodes[0].read.speed == 50.0
+    assert found.nodes[0].read == report.Access(path="d", error="x")
 
 
 SLINGSHOT = """nid1:9:9 [0] NCCL INFO Bootstrap: Using hsn0:10.253.1.2<0>

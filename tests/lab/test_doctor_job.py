@@ -74,15 +74,12 @@ def test_two_nodes_report(user: User, launcher: str) -> None:
     assert [node["host"] for node in found["nodes"]] == ["node1", "node2"]
     for node in found["nodes"]:
         assert node["gpus_given"] == 1
-        assert node["memory_limit"] == 3 << 30
-        assert node["played"] is False
-        assert node["read"]["bytes"] == 4 << 20
-        assert node["write"]["bytes"] > 0
+        assert node["read"]["error"] is None
+        assert node["write"]["error"] is None
     assert [(rank["world"], rank["cpus_per_task"], rank["done"]) for rank in found["ranks"]] == [
         (2, 1, True)
     ] * 2
     assert all(speed["right"] and speed["ranks"] == 2 for speed in found["all_reduce"])
-    assert all(network["devices"] for network in found["networks"])
     assert [finding["level"] for finding in found["findings"]] == ["note"]
 
 

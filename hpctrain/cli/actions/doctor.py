@@ -156,7 +156,6 @@ def request_of(asked: Request, context: DoctorContext) -> Request:
     # Located without importing it, because it imports torch.
     program = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
     words = ["--doctor-gpus", str(spec.gpus_per_node)]
-    words += ["--doctor-mem"] if (spec.mem_bytes, spec.mem_per_cpu_bytes) != (None, None) else []
     for option, name in (
         ("--doctor-dataset", "dataset_name"),
         ("--doctor-checkpoint", "output_dir"),
@@ -232,24 +231,20 @@ def _text(path: Path) -> str:
 
 
 def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> None:
-    head = ("NODE", "GPUS", "CORES", "MEMORY", "SHM", "TMP", "READ", "WRITE")
     if report.nodes:
         rows = [_row(node, report, context) for node in report.nodes]
-        click.echo("\n".join(text.table([head, *rows])))
+        click.echo("\n".join(text.table([("NODE", "GPUS", "CORES"), *rows])))
     for group in dict.fromkeys(speed.group for speed in report.speeds):
         best = report.speed_of(group)
         if best is not None:
             who, over = f"of {group}", ""
             if group == "all":
                 who = f"of {text.count(len(report.nodes), 'node')}"
-                over = f" over {', '.join(used(report)) or 'an unknown interface'}"
+                devices = ", ".join(used(report))
+                over = f" over {devices}" if devices else ""
             size = f"{best.backend}, {best.bytes >> 20} MiB"
             ranks = text.count(best.ranks, "rank")
             click.echo(f"all-reduce: {ranks} {who}: {text.rate(best.bandwidth)} ({size}){over}")
-    if any(node.read is not None and node.read.dropped for node in report.nodes):
-        click.echo(
-            "read: dropped from the nodes' page cache first; a file server may still hold it"
-        )
     for finding in findings:
         click.echo("\n".join(coloured_block(finding)))
 
@@ -259,13 +254,8 @@ def _row(node: NodeFacts, report: Report, context: DoctorContext) -> tuple[str, 
     seen = [rank.visible for rank in ranks if rank.visible is not None]
     gpus = f"{min(seen)} of {context.spec.gpus_per_node}" if seen else "?"
     cores = sorted({len(rank.cpu_set) for rank in ranks if rank.cpu_set})
-    free = [each.free if each is not None else None for each in (node.shm, node.tmp)]
-    speeds = [each.speed if each is not None else None for each in (node.read, node.write)]
     return (
         node.host,
         "CPU" if ranks and all(rank.on_cpu for rank in ranks) else gpus,
         "-".join(map(str, cores)) or "?",
-        text.size(node.memory_limit or node.memory or 0),
-        *("?" if each is None else text.size(each) for each in free),
-        *(text.rate(each) if each else "-" for each in speeds),
     )
