@@ -27,6 +27,15 @@ _HELD_BACK = 16 << 10
 _NO_REST, _LAST = 64 << 10, 1500
 #: A Python exception whose traceback was cut off.
 _BARE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
+#: A message that is an error if nothing follows it: it begins with that word, perhaps behind the
+#: program's name. `Error: 0.01` is a result.
+_SAID = re.compile(
+    r"[\s\W\d]{0,40}(?:(?!wandb\b|libGL\b)[A-Za-z][\w./-]{0,30}[:\]] |\w+ (?=ERROR)|[A-Z]\w+(?: \w+)? (?=error: \D))?"
+    r"(?:ERROR|FATAL|[Ee]rror|Fatal|\[?ABORT)\b"
+    r"(?!(?: \w+)?\W{0,3}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)(?! (?:rate|norm|bar|estimate|in|is|of)\b|: XDG_)"
+    r"|(?:Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: |.*Check"
+    r" failed: |\w*Exception in rule|\s*NF90_\w+ failed|\s*STOP |.*I REFUSE TO CONTINUE)"
+)
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
@@ -140,9 +149,8 @@ def _is_of_another_job(hit: Match) -> bool:
 
 def is_last_word(each: ErrorExcerpt) -> bool:
     """Whether an error without a traceback is the last output in a log."""
-    logged = logged_exception(each.error)
     return (
-        bool(_BARE.match(logged or each.error))
+        bool(_BARE.match(logged_exception(each.error) or each.error) or _SAID.match(each.error))
         and each.bytes_after <= _LAST
         and not each.steps_after
     )

@@ -183,7 +183,40 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         ),
         (
             r"forrtl: severe|Can't locate \S+ in @INC|' panicked at|Execution halted|^Error"
-            r" (?:in|using) |Assertion .* failed"
+            r" (?:in|using) |^ *Error in routine |Assertion .* failed"
+        ),
+    ),
+    # What programs of science and workflow engines print last
+    (
+        "error",
+        (
+            "[abort]",
+            "check failed: ",
+            "cuda error at ",
+            "error at ",
+            "error detected in hdf5",
+            "error on proc ",
+            "error opening ",
+            "error reading ",
+            "error termination",
+            "exception in rule ",
+            "gpuassert: ",
+            "i refuse to continue",
+            "license checkout failed",
+            "error[e",
+            "nf90_",
+            "petsc error: ",
+            "stop error",
+            "stop 1",
+            "undefined function ",
+            "undefined variable ",
+        ),
+        (
+            r"(?i)^[\W\d]*(?:\w+[: ] ?)?error (?:on proc \d+:|termination|opening|reading|at \S)"
+            r"|PETSC ERROR: |Error detected in HDF5|^\W*\[ABORT\]|I REFUSE TO CONTINUE"
+            r"|^error\[E\d+\]:|^License checkout failed|^\{?Undefined (?:function|variable)\b"
+            r"|^ *STOP (?:1\b|ERROR\b)|(?:^|\] )Check failed: |^\w*Exception in rule "
+            r"|^ *NF90_\w+ failed|^GPUassert: |^CUDA error at "
         ),
     ),
     (

@@ -301,7 +301,7 @@ class Open:
             before = [
                 each.rest
                 for each in map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
-                if each.rank == self.label.rank
+                if each.rank in (None, self.label.rank)
             ]
             first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
             shown = [

@@ -162,7 +162,9 @@ _STATUS = re.compile(r"ended with exit code (\d{1,3})")
 #: If this many lines follow a repeated first line, it is not a closing banner.
 _ANOTHER_RUN = 50
 _MOST_HEADS, _SHORTEST, _COMPARED = 100, 8, 80
-_NO_HEAD = re.compile(rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd)|\A\W*\Z")
+_NO_HEAD = re.compile(
+    rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd|In file included from)|\A\W*\Z"
+)
 #: A quick test for a time. Colors and NULs have been removed.
 _CLOCK = re.compile(rb"\d:\d\d:\d\d")
 #: Varying parts of a repeated first line: the time, and process ids.

@@ -54,10 +54,15 @@ _HOST_AND_RANK = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{0,62}):([0-9]{1,6})\]:?[ 
 _PIDS = 1000
 _SRUN = re.compile(r" {0,5}([0-9]{1,6}):(?: |\Z)")
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
+#: The time that a container runtime puts before each line.
+_STAMP = re.compile(
+    r"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\.[0-9]{6,9}Z (?:std(?:out|err) [FP] )?"
+)
 _MPIRUN = re.compile(r"\[1,([0-9]{1,6})\]<std(?:out|err)> ?: ?")
 _NODE = re.compile(
     r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?[0-9]{1,2}:)"
-    r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})): "
+    r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})"
+    r"|[0-9]{1,3}(?:\.[0-9]{1,3}){3}): "
 )
 #: Lines that name their process without a label at the start.
 _MENTIONS = (
@@ -165,7 +170,7 @@ def label(line: str) -> Label:
             rank = (
                 int(match[2]) if int(match[2]) < _PIDS else rank
             )  # Open MPI itself writes `[node01:48213] *** …`, its process id
-        else:
+        elif (match := _STAMP.match(line)) is None:
             break
         line = line[match.end() :]
     if rank is None and local is None:

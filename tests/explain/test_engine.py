@@ -414,15 +414,13 @@ def test_where_no_rule_fits_the_earliest_error_of_the_first_rank_is_shown() -> N
 def test_of_bare_logs_only_what_ends_a_program_counts_as_a_failure() -> None:
     assert said(troubles=(trouble(1),)).unexplained is not None
     assert said(troubles=(trouble(1, steps_after=5),)).unexplained is None
-    assert (
-        said(
-            troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)
-        ).unexplained
-        is None
-    )
-    assert not said(
-        troubles=(trouble(1, traceback=False, error="error: could not fetch the version"),)
-    ).failed
+    message = {"traceback": False, "error": "error: could not fetch the version"}
+    followed = said(troubles=(trouble(1, **message, bytes_after=5000),))
+    assert (followed.unexplained, followed.failed) == (None, False)
+    last = said(troubles=(trouble(1, **message, bytes_after=100),))
+    assert last.unexplained is not None
+    for result in ("Error: 0.0031", "error rate: 2 %", "Error in rule map, trying again"):
+        assert said(troubles=(trouble(1, traceback=False, error=result),)).unexplained is None
 
 
 def test_a_consequence_is_not_shown_as_the_first_error() -> None:
