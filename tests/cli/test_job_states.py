@@ -804,7 +804,7 @@ REFUSALS = [
     ("Invalid qos specification", "sacctmgr -nP show associations"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
     ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
-    ("Something that nobody has seen before", "then submit again"),
+    ("Something that nobody has seen before", "then run: hpctrain submit"),
 ]
 
 

@@ -551,7 +551,7 @@ def test_what_slurm_refuses_is_called_by_the_name_that_the_user_knows(desk: Desk
     said = desk.run("submit", "--no-check", "--run-id", "R")
     assert said.code == 1
     assert "Something that nobody has seen before" in said.err
-    assert said.lines[-1].startswith("hint: ")
+    assert said.lines[-1].endswith("hpctrain submit --run-id R --no-check")
     assert not (desk.directory / "runs").exists()
 
 

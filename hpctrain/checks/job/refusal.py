@@ -173,7 +173,7 @@ def meaning(said: Sequence[str]) -> tuple[str, str | None, tuple[str, ...]]:
 def explained(error: HpctrainError) -> HpctrainError:
     """Return the error for a refused submission, with what Slurm's message means."""
     reason, listing, _ = meaning(words(error.details))
-    hint = None if listing else "change what this message names, then submit again"
+    hint = None if listing else error.hint
     return HpctrainError(
         error.what, details=(*error.details, f"  {reason}"), fix=listing, hint=hint
     )
