@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import stat
 import sys
 from dataclasses import dataclass, replace
@@ -58,6 +59,9 @@ class LintedScript:
     show_default=True,
     help="Exit with 1 for findings of this level and above.",
 )
+@click.option(
+    "--cluster", metavar="NAME", help="Also compare the directives with this cluster's profile."
+)
 @json_option
 def command(
     *,
@@ -69,6 +73,7 @@ def command(
     select: str | None,
     ignore: str | None,
     level: Level,
+    cluster: str | None,
     as_json: bool,
 ) -> int:
     """Lint or explain sbatch scripts.
@@ -80,6 +85,7 @@ def command(
     \b
     hpctrain lint job.sbatch
     hpctrain lint --explain job.sbatch
+    hpctrain lint --cluster jean_zay colleague.slurm
     hpctrain lint --fix --select dos-line-ends,fixed-port scripts/
     """  # noqa: D301 - \b keeps click from wrapping
     if explain and (do_fix or diff or len(files) > 1):
@@ -87,13 +93,13 @@ def command(
             "--explain takes one file, and neither --fix nor --diff",
             fix=f"hpctrain lint --explain {shell.quote(files[0])}",
         )
-    chosen = _chosen(select, ignore)
+    chosen = _chosen(select, ignore, with_cluster=cluster is not None)
     scripts = _read_all(files)
     if diff:
         return _show_diff(scripts, chosen)
     if do_fix:
         scripts = _fix_all(scripts, chosen)
-    findings = [one for script in scripts for one in _findings(script, chosen)]
+    findings = [one for script in scripts for one in _findings(script, chosen, cluster)]
     if explain:
         _explain(scripts, findings, sources=sources, as_json=as_json)
         return 0
@@ -107,7 +113,7 @@ def command(
     return int(any(LEVELS.index(one.level) <= LEVELS.index(level) for one in findings))
 
 
-def _chosen(select: str | None, ignore: str | None) -> frozenset[str]:
+def _chosen(select: str | None, ignore: str | None, *, with_cluster: bool) -> frozenset[str]:
     """Return the ids selected by --select and --ignore."""
     selected, ignored = (
         [id_.strip() for id_ in (ids or "").split(",") if id_] for ids in (select, ignore)
@@ -116,9 +122,15 @@ def _chosen(select: str | None, ignore: str | None) -> frozenset[str]:
         raise UsageError("--select names no finding", fix="hpctrain explain --list")
     from hpctrain.checks.script import IDS
 
-    unknown = [id_ for id_ in (*selected, *ignored) if id_ not in IDS]
+    known = IDS
+    # The cluster's rules take long to import, and are rarely needed.
+    if with_cluster or not {*selected, *ignored} <= set(known):
+        from hpctrain.checks.job.script import IDS as IDS_OF_CLUSTERS
+
+        known = (*known, *IDS_OF_CLUSTERS)
+    unknown = [id_ for id_ in (*selected, *ignored) if id_ not in known]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], IDS, n=1)
+        close = difflib.get_close_matches(unknown[0], known, n=1)
         first, *others = (f"no finding of lint is called {id_!r}" for id_ in unknown)
         raise UsageError(
             first,
@@ -126,13 +138,20 @@ def _chosen(select: str | None, ignore: str | None) -> frozenset[str]:
             fix=None if close else "hpctrain explain --list",
             hint=f"use {close[0]}" if close else None,
         )
-    return frozenset(IDS if select is None else selected) - frozenset(ignored)
+    return frozenset(known if select is None else selected) - frozenset(ignored)
 
 
-def _findings(script: LintedScript, chosen: frozenset[str]) -> list[Finding]:
-    from hpctrain.checks.script import lint
+def _findings(script: LintedScript, chosen: frozenset[str], cluster: str | None) -> list[Finding]:
+    if cluster is None:
+        from hpctrain.checks.script import lint
 
-    return [one for one in lint(script.text, script.name) if one.id in chosen]
+        found = lint(script.text, script.name)
+    else:
+        from hpctrain.checks.job.script import check_script
+        from hpctrain.clusters import load
+
+        found = check_script(script.text, script.name, load.load(cluster, os.environ))
+    return [one for one in found if one.id in chosen]
 
 
 def _explain(

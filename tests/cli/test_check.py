@@ -386,6 +386,14 @@ def test_a_script_of_ones_own_is_read_before_it_is_submitted(silent_slurm: Desk)
     assert submitted(silent_slurm)
 
 
+def test_its_directives_are_held_against_the_cluster_of_the_config(silent_slurm: Desk) -> None:
+    silent_slurm.write("config.yaml", "cluster: jean_zay\n")
+    silent_slurm.write("own.sbatch", GOOD.replace("#SBATCH --constraint=h100\n", ""))
+    assert "account-nodes" in silent_slurm.refused("submit", "own.sbatch", code=1).err
+    silent_slurm.write("own.sbatch", GOOD)
+    assert silent_slurm.run("submit", "own.sbatch").code == 0
+
+
 def test_our_own_script_by_its_name_is_checked_as_a_job(silent_slurm: Desk) -> None:
     silent_slurm.run("render")
     said = silent_slurm.refused("submit", "sft.sbatch", code=1)

@@ -804,7 +804,8 @@ REFUSALS = [
     ("Invalid qos specification", "sacctmgr -nP show associations"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
     ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
-    ("Something that nobody has seen before", "then run: hpctrain submit"),
+    ("Invalid --begin specification", "then: hpctrain submit --no-check"),
+    ("Something that nobody has seen before", "then: hpctrain submit --no-check"),
 ]
 
 
@@ -819,6 +820,16 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
     assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
     assert fix in said.lines[-1]
     assert ledger.pointers() == []
+
+
+def test_a_config_that_has_become_wrong_hides_no_refusal(rendered: Desk) -> None:
+    rendered.program(
+        "sbatch",
+        "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1",
+    )
+    rendered.write("config.yaml", "resources: {nodes: none}\n")
+    said = rendered.refused("submit", "--no-check", "sft.sbatch", code=1)
+    assert "Invalid qos specification" in said.err
 
 
 UNREACHABLE = [

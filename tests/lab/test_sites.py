@@ -57,7 +57,9 @@ class Case:
 
     @property
     def can_be_rendered(self) -> bool:
-        """Whether hpctrain writes such a script."""
+        """Whether hpctrain's own words say what is wrong; a script that it would never write is
+        read by `lint --cluster`.
+        """
         return not self.remove
 
     def __str__(self) -> str:
@@ -426,3 +428,24 @@ def test_check_says_so_beforehand(case: Case, said: dict[tuple[Case, bool], Any]
 def test_check_says_so_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
     found = answer(said, case, slurm=False)
     assert LEVELS.index(found.worst()) >= LEVELS.index(case.alone), found.text
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in (*WRONG, *TRAP) if not case.can_be_rendered], ids=str
+)
+def test_lint_says_so_of_a_script_that_hpctrain_would_not_write(case: Case, project: Path) -> None:
+    script = project / f"{case}.sbatch"
+    script.write_text(rendered(case, project).replace("# made by hpctrain", "# copied from"))
+    code, text, errors = typed(["lint", "--cluster", case.site, "--json", script.name], project)
+    found = [entry for entry in json.loads(text)["findings"] if entry["level"] != "note"]
+    assert found, f"{case}: {text}{errors}"
+    assert all(entry["file"] == script.name and entry["line"] for entry in found)
+    right = rendered(next(each for each in RIGHT if each.site == case.site), project).replace(
+        "# made by hpctrain", "# copied from"
+    )
+    script.write_text(right)
+    code, text, _ = typed(["lint", "--cluster", case.site, "--json", script.name], project)
+    assert (
+        code,
+        [entry["id"] for entry in json.loads(text)["findings"] if entry["level"] == "error"],
+    ) == (0, [])

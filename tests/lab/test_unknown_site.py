@@ -2,6 +2,7 @@
 project and time required.
 """
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.extended]
 
 SITE = "unknown_site"
 LAB = str(Path(__file__).with_name("lab"))
-#: What the site says to a job that asks for GPUs without a type.
-SAID = "Please use --gres=gpu:a100:N (N = 1 to 4)"
+#: What the site says to a job that asks for GPUs without a type, then to one that may be requeued,
+#: then to one without an account.
+SAID = (
+    "Please use --gres=gpu:a100:N (N = 1 to 4)",
+    "Requeue is not permitted on this cluster",
+    "--account=<project>",
+)
 BARE = "script: train.py\nlauncher: torchrun\nrestart: {mode: requeue}\n"
 
 
@@ -55,17 +61,36 @@ def refusals(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [finding for finding in found["findings"] if finding["id"] == "slurm-refuses"]
 
 
-def test_check_and_submit_quote_the_site(typist: Typist) -> None:
+def test_one_check_finds_all_refusals_in_the_sites_words_and_the_keys_that_they_mean(
+    typist: Typist,
+) -> None:
     (typist.directory / "config.yaml").write_text(BARE)
-    (finding,) = refusals(typist.check("--job-name", "mine"))
-    assert SAID in finding["evidence"]
-    assert "Unspecified" not in finding["evidence"]
-    assert "/tmp/" not in finding["fix"]
-    assert "--job-name mine" in finding["fix"], "the user's options stay"
+    found = refusals(typist.check("--job-name", "mine"))
+    assert len(found) == len(SAID)
+    for finding, words, key in zip(
+        found, SAID, ("gpu_type: a100", "restart: {mode: chain}", "account: p_default"), strict=True
+    ):
+        assert words in finding["evidence"]
+        assert key in finding["reason"]
+        assert "Unspecified" not in finding["evidence"]
+        assert "/tmp/" not in finding["fix"]
+    (fix,) = {finding["fix"] for finding in found}
+    assert "--job-name mine" in fix, "the user's options stay"
+    assert typist.test_only(*shlex.split(fix)[2:]).returncode == 0
+
+
+def test_submit_and_its_test_say_the_same_and_name_a_command_that_slurm_takes(
+    typist: Typist,
+) -> None:
+    (typist.directory / "config.yaml").write_text(BARE)
     for words in (("submit", "--no-check"), ("submit", "--test-only")):
         refused = typist.type(HPCTRAIN, *words)
         assert refused.returncode == 1
-        assert SAID in refused.stderr
+        assert all(each in refused.stderr for each in SAID)
+        fix = refused.stderr.splitlines()[-1].removeprefix("fix: ")
+        assert fix.startswith(f"hpctrain {' '.join(words)} ")
+    taken = typist.type(HPCTRAIN, *shlex.split(fix)[1:])
+    assert taken.returncode == 0, taken.stderr
 
 
 def test_words_that_name_no_key_get_no_guess(typist: Typist) -> None:
@@ -95,6 +120,15 @@ def test_an_account_that_is_not_yours_is_one_finding_with_the_words_of_slurm(
     errors = [finding for finding in found["findings"] if finding["level"] == "error"]
     assert [finding["id"] for finding in errors] == ["account-unknown"]
     assert "allocation failure: Invalid account" in errors[0]["evidence"]
+
+
+def test_init_writes_what_the_site_wants_and_slurm_takes_the_job(typist: Typist) -> None:
+    (typist.directory / "config.yaml").unlink()
+    done = typist.type(HPCTRAIN, "init", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert config_of(typist).resources.gpu_type == "a100"
+    assert config_of(typist).restart.mode == "chain"
+    assert typist.test_only().returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,7 @@ class Case:
         typed: the user's options and values after the subcommand, which suggested commands keep.
         arguments: the user's arguments after `--`.
         local: the job will run locally.
+        written: the directives of a script that hpctrain did not write; None: those of the spec.
         varied: training arguments that the parameter combinations of a sweep set.
     """
 
@@ -255,6 +256,7 @@ class Case:
     typed: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     local: bool = False
+    written: Mapping[str, str | None] | None = None
     varied: tuple[str, ...] = ()
     verb: str = "render"
 
@@ -503,11 +505,12 @@ class Rule:
 
     Attributes:
         ids: its finding ids; each has a section in docs/findings.md.
-        on: `cluster`: not for a job that runs locally; `job`: always.
+        on: `site`: about the cluster, also for a batch script's directives; `cluster`: not for a
+            job that runs locally; `job`: always.
     """
 
     ids: tuple[str, ...]
-    on: Literal["cluster", "job"]
+    on: Literal["site", "cluster", "job"]
     find: Callable[[Case], Iterator[Finding]]
 
 
@@ -516,7 +519,7 @@ RULES: list[Rule] = []
 
 
 def rule(
-    *ids: str, on: Literal["cluster", "job"] = "job"
+    *ids: str, on: Literal["site", "cluster", "job"] = "job"
 ) -> Callable[[Callable[[Case], Iterator[Finding]]], Callable[[Case], Iterator[Finding]]]:
     """Register a function that yields findings with these ids."""
 

@@ -206,7 +206,7 @@ def checkpoint_bytes(case: Case) -> Need | None:
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-@rule("gpu-dialect", on="cluster")
+@rule("gpu-dialect", on="site")
 def _dialect(case: Case) -> Iterator[Finding]:
     asked, request = case.spec.gpu_directive, case.profile.gpu_request
     wanted, refused = request.dialect, case.profile.directives.forbidden.get(asked)
@@ -237,7 +237,7 @@ def _gpus_there(case: Case, there: Fact[int]) -> str:
     return f"{said}; {there.source}: {there.value} on a node{confirm(there, _sinfo(case))}"
 
 
-@rule("gpus-per-node", on="cluster")
+@rule("gpus-per-node", on="site")
 def _too_many_gpus(case: Case) -> Iterator[Finding]:
     asked, there = case.spec.gpus_per_node, case.node("gpus")
     if there is None or asked <= there.value:
@@ -260,7 +260,7 @@ def _too_many_gpus(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule("gpus-unused", "gpus-spread", on="cluster")
+@rule("gpus-unused", "gpus-spread", on="site")
 def _idle_gpus(case: Case) -> Iterator[Finding]:
     spec, there, whole = case.spec, case.node("gpus"), case.whole_nodes
     if there is None or spec.gpus_per_node > there.value:
@@ -289,7 +289,7 @@ def _idle_gpus(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("gpu-type-unknown", on="cluster")
+@rule("gpu-type-unknown", on="site")
 def _gpu_type(case: Case) -> Iterator[Finding]:
     asked = case.spec.gpu_type
     listed = dict.fromkeys(name for group in case.live_nodes for name, _ in group.gpus)
@@ -310,7 +310,7 @@ def _gpu_type(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule("gpu-memory", on="cluster")
+@rule("gpu-memory", on="site")
 def _gpu_memory(case: Case) -> Iterator[Finding]:
     fact, spec, model = gpu_bytes(case), case.spec, case.around.model
     if fact is None or model is None or not spec.gpus_per_node:
@@ -345,7 +345,7 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
 # -- cores -----------------------------------------------------------------------------------------
 
 
-@rule("cores-limit", "cores-few", on="cluster")
+@rule("cores-limit", "cores-few", on="site")
 def _cores(case: Case) -> Iterator[Finding]:
     spec, there, gpus_there = case.spec, case.node("cpus"), case.node("gpus")
     total, said = spec.cores_per_task * spec.tasks_per_node, limits.cores_said(case)
@@ -426,7 +426,7 @@ def _memory_request(case: Case) -> _MemoryRequest:
     return _MemoryRequest(total, path, parts, case.said(*path, value=value) + of)
 
 
-@rule("memory-limit", on="cluster")
+@rule("memory-limit", on="site")
 def _memory(case: Case) -> Iterator[Finding]:
     asked, there, live = _memory_request(case), case.node("memory"), case.live_partition
     most = live.memory_max_per_node if live is not None else None
@@ -479,7 +479,7 @@ def _default_memory(case: Case) -> Fact[int] | None:
     return Fact(per_cpu.value * cores, per_cpu.level, words)
 
 
-@rule("memory-too-small", on="cluster")
+@rule("memory-too-small", on="site")
 def _model_in_memory(case: Case) -> Iterator[Finding]:
     given, need = memory_given(case), host_memory(case)
     asked, there = _memory_request(case).size, case.node("memory")
@@ -511,7 +511,7 @@ def _model_in_memory(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule("node-share", on="cluster")
+@rule("node-share", on="site")
 def _share(case: Case) -> Iterator[Finding]:
     # More than the share of the job's GPUs, so that another GPU becomes unusable for other jobs.
     spec, whole, there = case.spec, case.whole_nodes, case.node("gpus")

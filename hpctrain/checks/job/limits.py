@@ -139,7 +139,7 @@ def _show(case: Case) -> str:
     return f"scontrol show partition {name}" if name else "sinfo -o '%P %l %D'"
 
 
-@rule("time-limit", on="cluster")
+@rule("time-limit", on="site")
 def _time(case: Case) -> Iterator[Finding]:
     asked = case.spec.time_s or 0
     limit = _exceeded(asked, time_limits(case))
@@ -151,7 +151,7 @@ def _time(case: Case) -> Iterator[Finding]:
     yield _beyond(case, "time-limit", limit, what, said=case.said(*_TIME, value=said), fix=fix)
 
 
-@rule("time-default", on="cluster")
+@rule("time-default", on="site")
 def _no_time(case: Case) -> Iterator[Finding]:
     fact = case.of_partition("time_default")
     if case.spec.time_s is not None or fact is None or not fact.value:
@@ -183,7 +183,7 @@ def nodes_max(case: Case) -> int | None:
     return min((limit.fact.value for limit, least in _node_limits(case) if not least), default=None)
 
 
-@rule("nodes-limit", on="cluster")
+@rule("nodes-limit", on="site")
 def _nodes(case: Case) -> Iterator[Finding]:
     asked = case.spec.nodes
     wrong = [
@@ -201,7 +201,7 @@ def _nodes(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("gpus-limit", on="cluster")
+@rule("gpus-limit", on="site")
 def _gpus(case: Case) -> Iterator[Finding]:
     each, asked = case.spec.gpus_per_node, case.spec.nodes * case.spec.gpus_per_node
     limits = [*_qos_limits(case, "gpus_max"), *_partition_limits(case, "gpus_max")]
@@ -213,7 +213,7 @@ def _gpus(case: Case) -> Iterator[Finding]:
         yield _beyond(case, "gpus-limit", limit, what, said=case.said(*_GPUS, value=each), fix=fix)
 
 
-@rule("cores-limit", on="cluster")
+@rule("cores-limit", on="site")
 def _cores(case: Case) -> Iterator[Finding]:
     """Cores over all nodes: some sites limit a job by them (BSC's acc_debug: 640)."""
     spec = case.spec
@@ -241,7 +241,7 @@ def cores_said(case: Case) -> str:
     return f"{said} x {count(spec.processes_per_task, 'GPU')}"
 
 
-@rule("array-limit", on="cluster")
+@rule("array-limit", on="site")
 def _array(case: Case) -> Iterator[Finding]:
     value = case.spec.array
     fact = case.fact(case.profile.slurm.max_array_size, "slurm", "max_array_size")

@@ -37,7 +37,7 @@ def _evidence(case: Case, *path: str) -> str:
 # -- partition -------------------------------------------------------------------------------------
 
 
-@rule("partition-unknown", on="cluster")
+@rule("partition-unknown", on="site")
 def _unknown_partition(case: Case) -> Iterator[Finding]:
     level: Level = "error"
     listed, source = tuple(each.name for each in case.partitions), "sinfo"
@@ -58,7 +58,7 @@ def _unknown_partition(case: Case) -> Iterator[Finding]:
             )
 
 
-@rule("partition-missing", on="cluster")
+@rule("partition-missing", on="site")
 def _no_partition(case: Case) -> Iterator[Finding]:
     fact = case.fact(case.profile.partition_required or None, "partition_required")
     if fact is not None and not case.partition_names and case.live_partition is None:
@@ -76,7 +76,7 @@ def _no_partition(case: Case) -> Iterator[Finding]:
 # -- QOS and constraint ----------------------------------------------------------------------------
 
 
-@rule("qos-missing", on="cluster")
+@rule("qos-missing", on="site")
 def _no_qos(case: Case) -> Iterator[Finding]:
     fact = case.fact(case.profile.qos_required or None, "qos_required")
     if case.spec.qos is None and fact is not None:
@@ -92,7 +92,7 @@ def _no_qos(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("qos-unknown", on="cluster")
+@rule("qos-unknown", on="site")
 def _unknown_qos(case: Case) -> Iterator[Finding]:
     asked, own, known = case.spec.qos, _own_qos(case), tuple(case.profile.qos)
     if asked is not None and own and asked not in own:
@@ -118,7 +118,7 @@ def _unknown_qos(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("qos-not-allowed", on="cluster")
+@rule("qos-not-allowed", on="site")
 def _qos_not_allowed(case: Case) -> Iterator[Finding]:
     """The QOS against those that the partition allows, and those for the job's nodes (IDRIS: one
     per kind of GPU).
@@ -153,7 +153,7 @@ def _own_qos(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in mine for name in each.qos))
 
 
-@rule("constraint-unknown", on="cluster")
+@rule("constraint-unknown", on="site")
 def _constraint(case: Case) -> Iterator[Finding]:
     asked = case.spec.constraint or ""
     there = case.landing or (case.partitions if case.chosen_by_site else ())
@@ -182,9 +182,13 @@ def _constraint(case: Case) -> Iterator[Finding]:
 # -- directives ------------------------------------------------------------------------------------
 
 
-@rule("directive-forbidden", "directive-discouraged", on="cluster")
+def _written(case: Case) -> dict[str, str | None]:
+    return dict(case.written if case.written is not None else directives.values(case.spec))
+
+
+@rule("directive-forbidden", "directive-discouraged", on="site")
 def _unwanted(case: Case) -> Iterator[Finding]:
-    policy, written = case.profile.directives, dict(directives.values(case.spec))
+    policy, written = case.profile.directives, _written(case)
     for kind, listed in (("forbidden", policy.forbidden), ("discouraged", policy.discouraged)):
         for name, why in listed.items():
             fact, path = case.fact(name, "directives", kind, name), _path_of(name)
@@ -225,10 +229,10 @@ def _path_of(directive: str) -> KeyPath:
     return ("resources", key) if key in _MODELLED else ("sbatch", directive)
 
 
-@rule("directive-required", on="cluster")
+@rule("directive-required", on="site")
 def _required(case: Case) -> Iterator[Finding]:
     # These have more specific findings.
-    written = {*dict(directives.values(case.spec)), "account", "qos", "partition"}
+    written = {*_written(case), "account", "qos", "partition"}
     written |= {"ntasks"} if "ntasks-per-node" in written else set()
     for name in case.profile.directives.required:
         fact = case.fact(name, "directives", "required")
@@ -253,7 +257,7 @@ def _lowered(names: tuple[str, ...] | None) -> set[str]:
     return {name.lower() for name in names or ()}
 
 
-@rule("account-unknown", "account-form", on="cluster")
+@rule("account-unknown", "account-form", on="site")
 def _account(case: Case) -> Iterator[Finding]:
     account, own, known = case.spec.account, case.slurm.accounts, case.profile.account
     pattern = case.fact(known.pattern, "account", "pattern")
@@ -290,7 +294,7 @@ def _account(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("account-missing", on="cluster")
+@rule("account-missing", on="site")
 def _no_account(case: Case) -> Iterator[Finding]:
     own, default, known = case.slurm.accounts, case.slurm.default_account, case.profile.account
     fact = case.fact(known.required or None, "account", "required")
@@ -346,7 +350,7 @@ def _objection(case: Case, account: str, name: str) -> Fact[str] | None:
     return None
 
 
-@rule("account-not-allowed", on="cluster")
+@rule("account-not-allowed", on="site")
 def _account_and_partition(case: Case) -> Iterator[Finding]:
     name, (account, said) = case.partition_name, _payer(case)
     found = _objection(case, account, name) if account is not None and name is not None else None
@@ -372,7 +376,7 @@ def _account_and_partition(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule("account-nodes", on="cluster")
+@rule("account-nodes", on="site")
 def _account_and_nodes(case: Case) -> Iterator[Finding]:
     """The account's suffix against the nodes: `abc@h100` needs `-C h100` (IDRIS), `…g` the GPU
     partitions (Deucalion).

@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from hpctrain.checks.job import refusal
 from hpctrain.checks.script import lint
-from hpctrain.checks.service import check_job, without_config
+from hpctrain.checks.service import check_job, refused, without_config
 from hpctrain.cli import findings, follow
 from hpctrain.cli.actions import sweep_page
 from hpctrain.cli.output import print_json, say
@@ -74,7 +73,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
             say(f"next: {suggested(asked, verb) if batch_script is None else named}")
             return 0
         if trial == "test-only":
-            return max(_test_only(scheduler, one) for one in choice.scripts)
+            return max(_test_only(scheduler, one, asked) for one in choice.scripts)
         if not accepted and not parameters["no_check"]:
             first = choice.scripts if choice.whole is None else choice.scripts[:1]
             named_one = batch_script is not None
@@ -92,7 +91,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         except RefusedError as error:
             if error.partial or len(choice.scripts) > 1:
                 raise
-            raise refusal.explained(error) from error
+            raise refused(error, choice.scripts[0].text, asked) from error
         return report(scheduler, submitted, parameters, choice.runs_dir)
 
 
@@ -114,7 +113,7 @@ def _check(one: JobScript, asked: Request, *, local: bool, named: bool) -> tuple
 
     if made is None or not made.untouched:
         batch_script.parse(one.text, one.path)  # raises if it is not a batch script
-        return _accept(*_lint(one, asked), again)
+        return _accept(*_lint(one, asked, local=local), again)
     if made.directory != str(Path.cwd()):
         return ()
     job = parse_request(made.arguments)
@@ -129,12 +128,23 @@ def _check_job(job: Request, again: Callable[[str], str], local: bool) -> tuple[
     return _accept(examined.findings, examined.ignored, again)
 
 
-def _lint(one: JobScript, asked: Request) -> tuple[Sequence[Finding], Sequence[Finding]]:
-    """Return lint's findings for a script, and the ignored findings."""
+def _lint(
+    one: JobScript, asked: Request, *, local: bool
+) -> tuple[Sequence[Finding], Sequence[Finding]]:
+    """Return lint's findings for a script, with the rules of the config's cluster if there is one,
+    and the ignored findings.
+    """
     stacked = layers.gather(
         options=asked.options, sbatch=(), config=None, directory=Path.cwd(), environment=os.environ
     )
-    found = lint(one.text, str(one.path))
+    cluster = layers.written(stacked, ("cluster",))
+    if isinstance(cluster, str) and not local:
+        from hpctrain.checks.job.script import check_script
+        from hpctrain.clusters import load
+
+        found = check_script(one.text, str(one.path), load.load(cluster, os.environ))
+    else:
+        found = lint(one.text, str(one.path))
     ignore: Sequence[str] = ()
     if layers.written(stacked, IGNORE) is not None:
         ignore = layers.resolve(stacked, again=asked.again).config.check.ignore
@@ -269,11 +279,11 @@ def _commands(scheduler: Scheduler, one: JobScript) -> list[str]:
     )
 
 
-def _test_only(scheduler: Scheduler, one: JobScript) -> int:
+def _test_only(scheduler: Scheduler, one: JobScript, again: Request) -> int:
     try:
         words, notes = scheduler.test_only(one.path)
     except RefusedError as error:
-        raise refusal.explained(error) from error
+        raise refused(error, one.text, again) from error
     for note in notes:
         say(f"note: {note}")
     click.echo(words)
