@@ -126,8 +126,6 @@ hpctrain_begin() {
     if [ -n "$array" ]; then
         mkdir -p "$launch"
         note "$launch/${tag}_$index.id" '%s\n' "$run"
-        # This point continues, so its interruption does not count as its end.
-        [ "$restart" -eq 0 ] || rm -f "$launch"/ends/*/"$index.interrupted"
         echo "Exported run_id to <<< ${tag}_$index.id >>>"
     fi
     # When the time limit ends the job: the training saves before that. Slurm sets it since 23.02.
@@ -283,32 +281,14 @@ hpctrain_ended() {
 hpctrain_notify() { notify_on=$1 notify_command=$2 notify_webhook=$3; }
 
 hpctrain_tell() {
-    local about outcome text on=",$notify_on,"
-    [ -n "$notify_on" ] || return 0
-    if [ "$index" != null ]; then
-        # One task of many: the first failures one by one, then that more failed, then the end of all,
-        # each once (hpctrain.runs.notify).
-        while IFS=$'\t' read -r outcome about text; do
-            hpctrain_tell_command "$about" "$outcome" "$text"
-        done < <(hpctrain_tell_points "$1" "$2")
-        return
-    fi
+    local on=",$notify_on,"
     [ "$1" != interrupted ] || on=${on/,stopped,/,interrupted,}
     [[ $on == *",$1,"* ]] || return 0
-    hpctrain_tell_command "$run" "$1" "$2"
+    if [ -n "$notify_command" ]; then
+        HPCTRAIN_OUTCOME=$1 HPCTRAIN_REASON=$reason HPCTRAIN_STATUS=$status timeout 60 "$notify_command" "$2" </dev/null ||
+            echo "warning: $notify_command, which was to tell of the end, failed" >&2
+    fi
     [ -z "$notify_webhook" ] || hpctrain_python hpctrain.runs.notify "$notify_webhook" "$1" "$2" || true
-}
-
-hpctrain_tell_command() {
-    [ -n "$notify_command" ] || return 0
-    HPCTRAIN_RUN_ID=$1 HPCTRAIN_OUTCOME=$2 HPCTRAIN_REASON=$reason HPCTRAIN_STATUS=$status timeout 60 "$notify_command" "$3" </dev/null ||
-        echo "warning: $notify_command, which was to tell of the end, failed" >&2
-}
-
-hpctrain_tell_points() {
-    hpctrain_python hpctrain.runs.notify --point "$notify_on" "${notify_webhook:--}" "$1" "$2" </dev/null && return
-    # It failed; a failed training is reported all the same.
-    [[ $1 != failed || ,$notify_on, != *,failed,* ]] || printf 'failed\t%s\t%s\n' "$run" "$2"
 }
 
 # hpctrain_node GPUS: in each task of srun, before the training: check the GPUs, keep compiler caches

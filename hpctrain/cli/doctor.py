@@ -37,9 +37,6 @@ from hpctrain.cli.options import json_option
     metavar="JOB",
     help="Report on a preflight job that was submitted with --no-wait.",
 )
-@click.option(
-    "--notify", "try_notify", is_flag=True, help="Only send a test message, as in `notify:`."
-)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, **parameters: Any) -> int:

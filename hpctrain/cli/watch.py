@@ -28,9 +28,6 @@ _INTERVAL_S, _LEAST_S = 2.0, 1.0
     "--exit-status", is_flag=True, help="Exit with the job's own exit code; of several, the worst."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per change.")
-@click.option(
-    "--notify", is_flag=True, help="Wait until RUN has ended, and notify from this machine."
-)
 @runs_dir_option
 def command(words: tuple[str, ...], runs_dir: Path, **parameters: Any) -> int:
     """Show live progress, loss and GPU memory.

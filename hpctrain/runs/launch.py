@@ -16,8 +16,6 @@ stages, and all of its submissions.
                             that belong to it
     deleted/RUN             a run that was deleted: its jobs say nothing about it any more
     TAG_INDEX.id            of a sweep: the run of a point, written by the job script
-    ends/JOB/               of an array: how its tasks ended, and which messages were sent
-                            (hpctrain.runs.notify), written by the job script
 
 Launching a known tag again adds a submission to the record. A script or a config that differs from
 the recorded one gets another name (`sft.2.sbatch`), which the submission contains. Changes need the

@@ -1,6 +1,4 @@
-"""`notify:` of config.yaml and `hpctrain doctor --notify`: a real job on the local scheduler, a real
-program, a real server.
-"""
+"""`notify:` of config.yaml: a real job on the local scheduler, a real program, a real server."""
 
 import json
 import os
@@ -92,21 +90,6 @@ def test_who_cannot_be_told_changes_nothing(tmp_path: Path, server: Server) -> N
         json.loads(next((where / "runs/R/attempts").glob("*/end.json")).read_text())["outcome"]
         == "completed"
     )
-    # What is not asked for is not told, and the login node tells what a node could not.
-    assert hpctrain(where, "watch", "R", "--notify").returncode == 1  # the program fails still
-    assert server.bodies[-1]["text"] == "R completed"
-
-
-@pytest.mark.slow
-def test_trying_it(tmp_path: Path, server: Server) -> None:  # noqa: F811
-    where = project(tmp_path, server, "", '{command: "./tell it.sh", webhook: hook}')
-    done = hpctrain(where, "doctor", "--notify")
-    assert (done.returncode, done.stdout) == (
-        0,
-        "ran ./tell it.sh\nnotified the webhook\n",
-    ), done.stderr
-    assert "test message" in (where / "told it.txt").read_text()
-    assert "test message" in server.bodies[0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +111,6 @@ def test_what_is_wrong_is_said(desk: Desk, notify: str, said: str) -> None:
     assert "hooks.example.org" not in refused
 
 
-def test_nobody_is_named(desk: Desk) -> None:
-    desk.write("config.yaml", "notify: {mail: me@example.org}\n")
-    said = desk.refused("doctor", "--notify")
-    assert "no notification target configured; Slurm sends mail itself" in said.err
-    assert said.lines[-1] == "hint: add to config.yaml: notify: {webhook: ~/.hpctrain_webhook}"
-
-
 @pytest.mark.usefixtures("no_slurm")
 def test_a_program_that_is_not_there_is_found_before_the_job_queues(desk: Desk) -> None:
     desk.write("train.py", "")
@@ -148,98 +124,15 @@ def test_a_program_that_is_not_there_is_found_before_the_job_queues(desk: Desk) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
-def test_of_a_sweep_each_failure_is_told_and_its_end_once(
-    tmp_path: Path,
-    server: Server,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_sweep_each_combination_tells(tmp_path: Path, server: Server) -> None:  # noqa: F811
     script = "import sys\nraise SystemExit(3 if sys.argv[-1] == '2' else 0)\n"
-    where = project(tmp_path, server, script, "{webhook: hook}")
+    where = project(tmp_path, server, script, "{on: [failed], webhook: hook}")
     config = where / "config.yaml"
     config.write_text(config.read_text() + "sweep: points.json\n")
     (where / "points.json").write_text('[{"x": 1}, {"x": 2}, {"x": 3}]')
     done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "S")
     assert done.returncode != 0, done.stdout + done.stderr
-    told = [(body["run"], body["outcome"]) for body in server.bodies]
-    assert told == [
-        ("S_1", "failed"),
-        ("S", "failed"),
-    ], "two points completed, and none of them told"
-    assert server.bodies[0]["text"].startswith("S_1 failed: job 9")
-    end = server.bodies[-1]
-    assert (
-        end["text"]
-        == "S: 3 combinations ended: 2 completed, 1 failed (S_1); next: hpctrain report S"
-    )
-    assert (end["run"], end["outcome"], end["points"], end["step"]) == (
-        "S",
-        "failed",
-        {"completed": 2, "failed": 1},
-        None,
-    )
-    done = hpctrain(where, "watch", "S", "--notify")
-    assert done.returncode == 0, done.stderr
-    assert server.bodies[-1]["text"] == "S, 3 runs: 2 completed, 1 failed (S_1)"
-    assert (server.bodies[-1]["run"], server.bodies[-1]["outcome"]) == ("S", "failed")
-
-    # One point was killed without an end, and the scheduler has forgotten its job.
-    next((where / "runs/S_2/attempts").glob("*/end.json")).unlink()
-    monkeypatch.setenv("HPCTRAIN_STATE_DIR", str(tmp_path / "empty"))
-    done = hpctrain(where, "watch", "S", "--notify")
-    assert done.returncode == 0, done.stderr
-    assert server.bodies[-1]["text"] == "S, 3 runs: 1 completed, 1 failed (S_1), 1 unknown"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_slurm")
-def test_of_a_sweep_that_fails_everywhere_a_few_are_told(tmp_path: Path, server: Server) -> None:  # noqa: F811
-    where = project(
-        tmp_path,
-        server,
-        "raise SystemExit(3)\n",
-        '{on: [failed], command: "./tell it.sh", webhook: hook}',
-    )
-    config = where / "config.yaml"
-    config.write_text(config.read_text() + "sweep: points.json\n")
-    (where / "points.json").write_text(json.dumps([{"x": number} for number in range(5)]))
-    words = ("submit", "--local", "--wait", "--parallel", "3", "--run-id", "S")
-    assert hpctrain(where, *words).returncode != 0
-    texts = sorted(body["text"] for body in server.bodies)
-    assert [text.partition(" (")[0] for text in texts[:2]] == [
-        "S: 5 combinations ended: 5 failed",
-        "S: more than 3 combinations have failed; see: hpctrain report S",
-    ], texts
-    assert [text.split(" ")[1] for text in texts[2:]] == ["failed:"] * 3, texts
-    told = (where / "told it.txt").read_text().split("|")
-    assert sorted(told[0:-1:4]) == texts, "the program is told the same"
-    assert sorted(told[1:-1:4])[:2] == ["S", "S"], "a message about all has the name of the sweep"
-
-    server.bodies.clear()
-    done = hpctrain(where, "resubmit", "S", "--array", "2", "--local", "--wait")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert [body["text"].partition(";")[0].partition(": job")[0] for body in server.bodies] == [
-        "S_2 failed",
-        "S: 1 combination ended: 1 failed (S_2)",
-    ], "what is submitted again counts by itself"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_slurm")
-def test_waiting_for_a_run_that_is_submitted_again_tells_of_its_last_end(
-    tmp_path: Path,
-    server: Server,  # noqa: F811
-) -> None:
-    script = (
-        "import pathlib, time\ntime.sleep(2)\nraise SystemExit(0 if pathlib.Path('mended').exists()"
-        " else 3)\n"
-    )
-    where = project(tmp_path, server, script, "{on: [stopped], webhook: hook}")
-    assert hpctrain(where, "submit", "--local", "--wait", "--run-id", "R").returncode == 3
-    (where / "mended").touch()
-    assert hpctrain(where, "resubmit", "R", "--local").returncode == 0
-    done = hpctrain(where, "watch", "R", "--notify")
-    assert done.returncode == 0, done.stderr
-    assert [body["outcome"] for body in server.bodies] == ["completed"]
+    assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ called, and a directory to run in.
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +37,6 @@ case $2 in
     hostnames) echo localhost; echo node2 ;;
     job) echo "JobId=62 JobName=x JobState=RUNNING Restarts=0 Reason=None EndTime=2035-01-01T00:00:00 Deadline=N/A" ;;
 esac
-"""
-#: What a task of an array has to tell, the real one says; to no webhook.
-NOTIFY = """\
-case "$*" in "-m hpctrain.runs.notify --point "*) exec "{python}" "${{@:1:4}}" - "${{@:6}}" ;; esac
 """
 #: Runs the command behind its options and the image.
 CONTAINER = """\
@@ -98,7 +93,7 @@ class Machine:
             "told",
         ):
             self._program(program, RECORD.format(name=program))
-        self._program("python", NOTIFY.format(python=sys.executable) + RECORD.format(name="python"))
+        self._program("python", RECORD.format(name="python"))
         self._program("srun", SRUN)
         self._program("scontrol", SCONTROL)
         self._program("conda", f"echo '{root}'")

@@ -21,7 +21,7 @@ from hpctrain.config.to_spec import to_spec
 from hpctrain.config.tune import definition
 from hpctrain.util import yaml12
 from tests.jobs import any_job
-from tests.jobs.stand_ins import NOTIFY, RECORD, Machine
+from tests.jobs.stand_ins import RECORD, Machine
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # optuna is in the same extra
 
@@ -66,9 +66,7 @@ class StudyMachine(Machine):
     def __init__(self, root: Path, name: str) -> None:
         super().__init__(root, name)
         real = f'if [ "$2" = hpctrain.training.trial ]; then exec "{sys.executable}" "$@"; fi\n'
-        self._program(
-            "python", NOTIFY.format(python=sys.executable) + real + RECORD.format(name="python")
-        )
+        self._program("python", real + RECORD.format(name="python"))
 
     def strangers(self, spec: JobSpec) -> list[str]:
         """Return what has no business there; a study has its files."""

@@ -110,7 +110,6 @@ def test_the_cases_that_must_exist() -> None:
 @pytest.mark.parametrize(
     ("text", "in_container"),
     [
-        ("array: 0-3\nnotify: {on: [failed], command: ./tell.sh}", True),
         ("notify: {on: [failed], webhook: ~/.hpctrain_webhook}", True),
         ("notify: {on: [failed], command: ./tell.sh}", False),
     ],

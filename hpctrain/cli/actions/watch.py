@@ -15,10 +15,7 @@ import click
 
 from hpctrain.cli import follow
 from hpctrain.cli.output import print_json, say
-from hpctrain.errors import UsageError
 from hpctrain.jobs import targets
-from hpctrain.jobs.notify import when_ended
-from hpctrain.jobs.request import Request
 from hpctrain.report.characters import Line, paint
 from hpctrain.report.watching import ChangeLog, WatchedRun, WatchSession, view
 from hpctrain.terminal import console
@@ -38,11 +35,8 @@ def run(
     once: bool,
     exit_status: bool,
     as_json: bool,
-    notify: bool,
 ) -> int:
     """Watch the runs, and return the exit code."""
-    if notify:
-        return _notify(words, runs_dir)
     meant = targets.resolve(words, runs_dir) if words else [targets.newest_target(runs_dir)]
     session = WatchSession(meant, runs_dir, _verdict)
     gc.enable()
@@ -59,16 +53,6 @@ def run(
         running = [each.job for each in session.watched if each.job and not each.ended]
         return follow.left_running(running) if running else 130
     return session.code if exit_status else 0
-
-
-def _notify(words: tuple[str, ...], runs_dir: Path) -> int:
-    if len(words) != 1:
-        raise UsageError("--notify needs one run", fix="hpctrain runs list")
-    try:
-        when_ended(Request({}), words[0], runs_dir, say)
-    except KeyboardInterrupt:
-        return 130
-    return 0
 
 
 def _verdict(
