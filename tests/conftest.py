@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from hpctrain.slurm import job_ids
+from hpctrain.slurm import job_ids, query_cache
 
 #: The programs that would act on a real cluster.
 ACTING = ("sbatch", "scancel", "srun", "salloc", "scontrol")
@@ -245,6 +245,10 @@ def _own_surroundings(
         if not (is_slurm and name in ("SLURM_CONF", "HPCTRAIN_REQUIRE_LAB", "HPCTRAIN_LAB_DIR")):
             monkeypatch.delenv(name)
     job_ids.this_cluster.cache_clear()
+    query_cache.invalidate()
+    query_cache.forget_failures()
+    query_cache.invalidate()
+    query_cache.forget_failures()
     own = next(_surroundings)
     for variable, name in (("HPCTRAIN_STATE_DIR", "state"), ("XDG_CONFIG_HOME", "config")):
         (own / name).mkdir(parents=True)

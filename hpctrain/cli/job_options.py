@@ -55,7 +55,6 @@ _RARE = {
     "--pixi",
     "--container-engine",
     "--env-profile",
-    "--resend",
     "--parsable",
 }
 #: Options with their completion functions.

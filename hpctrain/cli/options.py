@@ -109,11 +109,6 @@ parallel_option = click.option(
 device_option = click.option(
     "--device", metavar="LIST", help="With --local: GPUs to use, e.g. 0,1; or cpu."
 )
-resend_option = click.option(
-    "--resend",
-    is_flag=True,
-    help="Submit again although sbatch did not answer the last time.",
-)
 
 
 class _Age(click.ParamType[int]):

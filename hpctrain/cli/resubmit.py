@@ -12,7 +12,6 @@ from hpctrain.cli.options import (
     json_option,
     local_option,
     parallel_option,
-    resend_option,
     runs_dir_option,
 )
 
@@ -45,7 +44,6 @@ from hpctrain.cli.options import (
 )
 @parallel_option
 @device_option
-@resend_option
 @click.option("--parsable", is_flag=True, help="Print only the job ids, as sbatch does.")
 @json_option
 def command(name: str | None, **parameters: Any) -> int:

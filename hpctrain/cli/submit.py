@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpctrain.cli.job_options import JobCommand, job_options, request
-from hpctrain.cli.options import device_option, local_option, parallel_option, resend_option
+from hpctrain.cli.options import device_option, local_option, parallel_option
 from hpctrain.util import shell
 
 
@@ -39,7 +39,6 @@ from hpctrain.util import shell
     is_flag=True,
     help="Show the log until the job ends, and exit with its exit code.",
 )
-@resend_option
 @click.option("--parsable", is_flag=True, help="Print only the job id, as sbatch does.")
 @click.option(
     "--dry-run",

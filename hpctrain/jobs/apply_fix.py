@@ -167,7 +167,6 @@ def _rendered(
         "version": __version__,
         "directory": str(Path.cwd()),
         "arguments": words,
-        "compiled": template_files.compiled(),
     }
     return name, render.render(spec, templates, template=template, files=own, **made)
 

@@ -55,16 +55,6 @@ def snapshot(
         ) from error
 
 
-def look(project: Path, runs: Path) -> Snapshot | None:
-    """Return the current code without storing it; None if it cannot be read, or exceeds a limit."""
-    project = project.resolve()
-    paths, version, skipped = _code(project, runs)
-    try:
-        return code.take(project, None, paths, version, skipped=skipped)
-    except (HpctrainError, OSError):
-        return None
-
-
 def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPath]]:
     """Return the paths of the code, its git version, and the paths skipped for their names."""
     try:

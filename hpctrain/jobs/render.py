@@ -37,7 +37,6 @@ def render(
     version: str,
     directory: str,
     arguments: tuple[str, ...],
-    compiled: jinja2.BytecodeCache | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
     standalone: bool = False,
 ) -> str:
@@ -50,8 +49,6 @@ def render(
         version: the version of hpctrain.
         directory: the working directory of the command.
         arguments: the arguments of `hpctrain render` that reproduce this script.
-        compiled: Jinja's cache of compiled templates; compiling them takes a tenth of the time of
-            `hpctrain render`.
         files: the files that `templates` were read from, for messages, if the names differ.
         standalone: include the library's functions in the script, which otherwise sources a file.
 
@@ -66,7 +63,7 @@ def render(
         "library": library_path(spec.chdir, templates[LIBRARY], version),
         "standalone": templates[LIBRARY] if standalone else "",
     }
-    text = _fill(template, templates, context, compiled, files)
+    text = _fill(template, templates, context, files)
     first, _, rest = text.partition("\n")
     if not first.startswith("#!"):
         raise UsageError(
@@ -103,10 +100,9 @@ def _fill(
     name: str,
     templates: Mapping[str, str],
     context: Mapping[str, object],
-    compiled: jinja2.BytecodeCache | None,
     files: Mapping[str, str],
 ) -> str:
-    environment = _environment(tuple(templates.items()), compiled)
+    environment = _environment(tuple(templates.items()))
     try:
         return environment.get_template(name).render(context)
     except jinja2.TemplateSyntaxError as error:
@@ -154,9 +150,7 @@ def _quoted(value: object) -> str:
 
 
 @lru_cache(maxsize=4)
-def _environment(
-    templates: tuple[tuple[str, str], ...], compiled: jinja2.BytecodeCache | None
-) -> jinja2.Environment:
+def _environment(templates: tuple[tuple[str, str], ...]) -> jinja2.Environment:
     """Return the Jinja environment, which caches the templates that a sweep's scripts share."""
     texts = dict(templates)
 
@@ -169,7 +163,6 @@ def _environment(
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        bytecode_cache=compiled,
         autoescape=False,  # bash, not HTML: the `sh` filter escapes
     )
     environment.filters["sh"] = shell.quote

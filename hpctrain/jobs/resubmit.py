@@ -15,10 +15,10 @@ from typing import Any, cast
 from hpctrain.config.stages import Stage, remaining
 from hpctrain.config.sweep import selected
 from hpctrain.errors import UsageError
-from hpctrain.jobs import header, library, project_code, schedulers, suggest, targets
+from hpctrain.jobs import header, library, schedulers, suggest, targets
 from hpctrain.jobs import requested as request
 from hpctrain.jobs.submit import Say, StoredScript, SubmittedJobs, Submitter, reopen, snapshot
-from hpctrain.runs import code, launch, layout, store
+from hpctrain.runs import launch, layout, store
 from hpctrain.runs.job_state import State
 from hpctrain.runs.launch import Launch, Part
 from hpctrain.runs.store import Run
@@ -348,9 +348,9 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
         return submitter.submit_all(plan.parts, plan.jobs)
 
 
-def changes_since(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | None:
-    """Return a note with the command that uses the current project, if it differs from the code
-    that the launch runs.
+def what_runs(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | None:
+    """Return a note that a launch continues with its own code and config, with the command that
+    uses the current ones; None if it has no copy of the code.
 
     Args:
         runs: the directory of all runs.
@@ -361,17 +361,12 @@ def changes_since(runs: Path, tag: str, *, new_code: bool, local: bool) -> str |
     whole = launch.load(runs, tag)
     if whole is None or whole.code is None:
         return None
-    old, now = code.read_snapshot(runs, whole.code), project_code.look(runs.parent, runs)
-    names = code.differences(old, now.entries) if old and now else []
-    if not names:
-        return None
     asked = request.of_launch(whole)
     submit = suggest.command("submit", asked, *(["--local"] * local), "--run-id", tag)
     if not asked.words:  # a bare submit refuses a script that is older than config.yaml
         submit = suggest.Command(f"{suggest.command('render', asked)} && {submit}")
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     what, current = ("config", "") if new_code else ("code and config", "--new-code for the code, ")
     return (
-        f"note: {tag} continues with the {what} of its submission, and the project has changed since:"
-        f" {shown}; to run it as it is now: {current}for the config: {submit}"
+        f"note: {tag} continues with the {what} of its submission; to run it as it is now:"
+        f" {current}for the config: {submit}"
     )

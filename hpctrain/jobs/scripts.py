@@ -327,7 +327,6 @@ def _script(
         version=__version__,
         directory=str(Path.cwd()),
         arguments=(*([header.STANDALONE] if asked.standalone else []), *words_of(asked)),
-        compiled=files_.compiled(),
         files=files_of_the_user,
         standalone=standalone,
     )

@@ -7,7 +7,6 @@ script as an argument.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -24,10 +23,9 @@ from hpctrain.runs.launch import Part
 from hpctrain.runs.store import Run
 from hpctrain.slurm import job_ids, ledger
 from hpctrain.slurm.base import RefusedError, Scheduler
+from hpctrain.slurm.client import may_arrive
 from hpctrain.slurm.ledger import Submission
-from hpctrain.slurm.notations import array as arrays
 from hpctrain.util import files, stored
-from hpctrain.util.text import is_number
 
 Say = Callable[[str], None]
 
@@ -39,7 +37,6 @@ class SubmitOptions:
     Attributes:
         run_id: the name of the launch; None generates one.
         snapshot: whether the jobs run a copy of the current code.
-        resend: whether to repeat a submission that was never answered.
         ignored: ids of findings that the user accepted.
         argv: the hpctrain command line.
         say: receives progress messages, one line at a time.
@@ -47,7 +44,6 @@ class SubmitOptions:
 
     run_id: str | None = None
     snapshot: bool = True
-    resend: bool = False
     ignored: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     say: Say = lambda _: None
@@ -83,12 +79,8 @@ class SubmittedScript:
 
     @property
     def is_array(self) -> bool:
-        """Whether it runs as several tasks; of a local job, SLURM_ARRAY_TASK_ID set by the user
-        selects one of them.
-        """
-        sent = self.jobs[0]
-        chosen = sent.scheduler == "local" and arrays.chosen_task(os.environ)
-        return sent.array is not None and not chosen
+        """Whether it runs as several tasks."""
+        return self.jobs[0].array is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +120,12 @@ def submit(wanted: JobScripts, scheduler: Scheduler, options: SubmitOptions) -> 
     try:
         with launch.claim(runs, tag):
             if options.run_id is not None:
-                local = scheduler.name == "local"
-                known = [
-                    run
-                    for one in wanted.scripts
-                    for run in _runs_of(runs, tag, one.part, local=local)
-                ]
-                _refuse_running(runs, tag, known, resend=options.resend)
+                known = [run for one in wanted.scripts for run in _runs_of(runs, tag, one.part)]
+                _refuse_running(runs, tag, known)
             had_launch = launch.launch_dir(runs, tag).exists()
             try:
                 for one in wanted.scripts:  # before the first of several is sent
-                    scheduler.refuse_unanswered(one.text, resend=options.resend)
+                    scheduler.refuse_unanswered(one.text)
                 stored_scripts = _record(wanted, runs, tag, options)
                 if options.snapshot:
                     snapshot(runs, tag, options.say)
@@ -168,10 +155,7 @@ def _submit_unnamed(
         )
     return SubmittedJobs(
         None,
-        tuple(
-            SubmittedScript("", (scheduler.submit(one.path, resend=options.resend),))
-            for one in wanted.scripts
-        ),
+        tuple(SubmittedScript("", (scheduler.submit(one.path),)) for one in wanted.scripts),
     )
 
 
@@ -217,11 +201,8 @@ def _remove_empty_runs(runs: Path, *, had_runs: bool) -> None:
         pass  # not empty
 
 
-def _runs_of(runs: Path, tag: str, part: Part, *, local: bool) -> list[Run]:
+def _runs_of(runs: Path, tag: str, part: Part) -> list[Run]:
     """Return the known runs of a part; those of a waiting array have no directory yet."""
-    task = arrays.chosen_task(os.environ)
-    if local and part.array is not None and is_number(task):
-        part = replace(part, array=task)
     ids = part.run_ids(tag)
     if launch.load(runs, tag) is None:
         ids = {run: index for run, index in ids.items() if (runs / run).exists()}
@@ -231,13 +212,13 @@ def _runs_of(runs: Path, tag: str, part: Part, *, local: bool) -> list[Run]:
     ]
 
 
-def _refuse_running(runs: Path, tag: str, known: Sequence[Run], *, resend: bool) -> None:
+def _refuse_running(runs: Path, tag: str, known: Sequence[Run]) -> None:
     """Refuse to submit a run that already has a job: two trainings would write to the same
     checkpoints.
 
     Raises:
         UsageError: a run is waiting or running, or this is unknown.
-        SchedulerError: a submission was never answered, or Slurm does not report whether a run is
+        SchedulerError: a submission may still arrive, or Slurm does not report whether a run is
             active.
     """
     found = schedulers.survey(runs, known, every_job=True)
@@ -259,23 +240,13 @@ def _refuse_running(runs: Path, tag: str, known: Sequence[Run], *, resend: bool)
                 fix=job_ids.cancel_command(state.live[:1] or [tag]),
                 hint="or use another --run-id",
             )
-    submitted = launch.read_submissions(runs, tag)
-    silent = [
-        run.id
-        for run in known
-        if found.states[run.id].forgotten and None in launch.jobs_of(run, submitted)
-    ]
     whole = launch.load(runs, tag)
-    open_ = [each for each in whole.submissions if each.job_id is None] if whole is not None else []
-    if silent and open_ and not resend:
-        raise SchedulerError(
-            f"a submission of the run {silent[0]} has not been answered, and may still arrive",
-            fix="squeue --me",
-            hint="if it is not there, and did not run, add --resend to the same command",
-        )
-    for each in open_ if silent else ():
-        ledger.forget(each.token)
-        (launch.submissions_dir(runs, tag) / f"{each.token}.json").unlink(missing_ok=True)
+    for each in whole.submissions if whole is not None else ():
+        if each.job_id is None:  # the survey has looked for its job
+            if time.time() - each.at < ledger.ARRIVES_S:
+                raise may_arrive(f"the run {tag}", each.at)
+            ledger.forget(each.token)
+            (launch.submissions_dir(runs, tag) / f"{each.token}.json").unlink(missing_ok=True)
     for run in found.states:
         reopen(runs, tag, run)
 
@@ -446,7 +417,6 @@ class Submitter:
             try:
                 sent = self.scheduler.submit(
                     script.path,
-                    resend=self.options.resend,
                     arguments=(self.tag,),
                     dependency=f"afterany:{jobs[-1].answer}" if jobs else after,
                     array=part.array,

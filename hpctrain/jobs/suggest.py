@@ -28,7 +28,6 @@ _FLAGS = frozenset(
         "--no-wait",
         "--parsable",
         "--quick",
-        "--resend",
         "--show-origin",
         "--test-only",
         "--wait",

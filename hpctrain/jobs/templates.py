@@ -1,22 +1,16 @@
-"""The templates that a job is rendered from: built-in and custom ones, and Jinja's cache of
-compiled templates.
+"""The templates that a job is rendered from: built-in and custom ones.
 
 A separate module, because importing Jinja takes 30 ms and `check` renders nothing without Slurm.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 from hpctrain.config.spec import JobSpec
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import UsageError
 from hpctrain.jobs import header, render
 from hpctrain.util import builtin, stored
-from hpctrain.util.files import state_dir
 
 
 def find(spec: JobSpec, again: str) -> tuple[dict[str, str], str, dict[str, str]]:
@@ -46,27 +40,6 @@ def find(spec: JobSpec, again: str) -> tuple[dict[str, str], str, dict[str, str]
             fix=f"{again} --template {render.template_name(spec)}",
         )
     return {**found, spec.template: _read_template(file)}, spec.template, own
-
-
-def compiled() -> jinja2.BytecodeCache | None:
-    """Return the cache of compiled templates; None if it is not writable (15 ms slower)."""
-    try:
-        directory = state_dir() / "templates"
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except (HpctrainError, OSError):
-        return None
-    return _CompiledTemplates(str(directory)) if os.access(directory, os.W_OK) else None
-
-
-class _CompiledTemplates(jinja2.FileSystemBytecodeCache):
-    """A cache that ignores a full disk."""
-
-    def dump_bytecode(self, bucket: Any) -> None:
-        """Store a compiled template, if possible."""
-        try:
-            super().dump_bytecode(bucket)
-        except OSError:
-            return
 
 
 def _read_template(file: Path) -> str:

@@ -149,7 +149,6 @@ def make(
     arguments: Sequence[str] = (),
     dependency: str | None = None,
     array: str | None = None,
-    index: int | None = None,
     parallel: int | None = None,
 ) -> Plan:
     """Return the plan of `script`, a path, with `directives`, submitted in `directory`.
@@ -163,7 +162,6 @@ def make(
         arguments: the script's own.
         dependency: overrides the directive, as does `array`.
         array: the indices.
-        index: SLURM_ARRAY_TASK_ID as the user set it, to run only this task.
         parallel: array tasks that run at the same time.
 
     Raises:
@@ -175,7 +173,7 @@ def make(
     tasks_per_node = _number(
         values, "ntasks-per-node", max(1, _number(values, "ntasks", nodes) // nodes)
     )
-    tasks, notes = _array(array if array is not None else values.get("array"), index)
+    tasks, notes = _array(array if array is not None else values.get("array")), list[str]()
     dependency = dependency if dependency is not None else values.get("dependency")
     waits = dependency is not None or tasks is not None
     gpus, more = _share_gpus(
@@ -234,14 +232,9 @@ def make(
     )
 
 
-def _array(text: str | None, index: int | None) -> tuple[arrays.Array | None, list[str]]:
-    if index is not None:
-        of = f", not all of {text}" if text is not None else ""
-        return arrays.Array((index,)), [f"SLURM_ARRAY_TASK_ID is set: task {index} runs{of}"]
-    if text is None:
-        return None, []
+def _array(text: str | None) -> arrays.Array | None:
     try:
-        return arrays.parse(text, max_index=_MAX_INDEX), []
+        return None if text is None else arrays.parse(text, max_index=_MAX_INDEX)
     except ValueError as error:
         raise UsageError(str(error), hint="write the indices as in --array 0,3,7-9") from error
 

@@ -26,7 +26,7 @@ from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.directives import Directive, last_values
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
-from hpctrain.util.text import count, is_number
+from hpctrain.util.text import count
 
 #: The programs that replace Slurm's in a job, and the modules that they run.
 _SHIMS = {"srun": "srun", "scontrol": "shims scontrol", "scancel": "shims scancel"}
@@ -71,7 +71,6 @@ class LocalScheduler:
         self,
         script: Path,
         *,
-        resend: bool = False,
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
@@ -79,17 +78,15 @@ class LocalScheduler:
         draft: Submission | None = None,
         folder: Path | None = None,
     ) -> Submission:
-        """Start a background supervisor for `script` and return the job id; `resend` and `shown`
-        have no effect.
-
-        If the user sets SLURM_ARRAY_TASK_ID outside of any job, only that task runs.
+        """Start a background supervisor for `script` and return the job id; `shown` has no
+        effect.
 
         Raises:
             UsageError: sbatch would refuse the script, the array or the dependency, too.
             HpctrainError: too few GPUs.
             OSError: the job directory cannot be written.
         """
-        del resend, shown
+        del shown
         text, directives = batch_script.read(script)
         plan_for = partial(
             self._plan,
@@ -128,7 +125,7 @@ class LocalScheduler:
             sent.write(folder)
         return sent
 
-    def refuse_unanswered(self, text: str, *, resend: bool) -> None:
+    def refuse_unanswered(self, text: str) -> None:
         """Do nothing: a local submission is always answered."""
 
     def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
@@ -208,12 +205,6 @@ class LocalScheduler:
         dependency: str | None = None,
         array: str | None = None,
     ) -> Plan:
-        chosen = arrays.chosen_task(os.environ)
-        if chosen and not is_number(chosen):
-            raise UsageError(
-                f"SLURM_ARRAY_TASK_ID={chosen} is not an array index",
-                fix="unset SLURM_ARRAY_TASK_ID",
-            )
         return make(
             directives,
             job_id=job_id,
@@ -223,7 +214,6 @@ class LocalScheduler:
             arguments=arguments,
             dependency=dependency,
             array=array,
-            index=int(chosen) if chosen else None,
             parallel=self.parallel,
         )
 

@@ -300,22 +300,6 @@ def _write(path: Path, entry: Entry, content: bytes) -> None:
         path.chmod(0o555 if entry.mode == EXECUTABLE else 0o444)
 
 
-def read_snapshot(runs: Path, digest: str) -> dict[str, Entry] | None:
-    """Return the files of a stored snapshot by path; None if it does not exist."""
-    record = files.read_json(runs / layout.CODE / digest / MANIFEST)
-    try:
-        return record and {str(entry[0]): Entry(*entry) for entry in record["files"]}
-    except (KeyError, TypeError, IndexError):
-        return None
-
-
-def differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[str]:
-    """Return the changed files, then the added or removed ones."""
-    both = old.keys() & new.keys()
-    changed = sorted(path for path in both if old[path] != new[path])
-    return [*changed, *sorted(new.keys() - both), *sorted(old.keys() - both)]
-
-
 def _check_limits(sizes: Mapping[str, int], limit_bytes: int) -> None:
     """Raise UsageError for files that are too large to be code."""
     total = sum(sizes.values())

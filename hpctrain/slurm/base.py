@@ -99,9 +99,9 @@ class Scheduler(JobControl, Protocol):
             links: number of jobs that follow the first one in a chain.
         """
 
-    def refuse_unanswered(self, text: str, *, resend: bool) -> None:
-        """Raise if an earlier submission of a script with this text was never answered; `resend`
-        as of `submit`.
+    def refuse_unanswered(self, text: str) -> None:
+        """Raise if an earlier submission of a script with this text was not answered, and its job
+        exists.
         """
 
     def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
@@ -113,7 +113,6 @@ class Scheduler(JobControl, Protocol):
         self,
         script: Path,
         *,
-        resend: bool = False,
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
@@ -125,7 +124,6 @@ class Scheduler(JobControl, Protocol):
 
         Args:
             script: the batch script.
-            resend: submit even if an earlier submission of the same script was never answered.
             arguments: the script's arguments, from `$1` on; a requeue keeps them.
             dependency: `afterok:123`, as for `--dependency`; overrides the script's directive.
             array: `0,3,7-9%2`, as for `--array`; overrides the script's directive.

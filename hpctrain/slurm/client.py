@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError
@@ -23,7 +23,7 @@ from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations import directives, log_pattern, records, states
 from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.records import JobRecord
-from hpctrain.util import process, shell, stored
+from hpctrain.util import process, shell
 
 #: Seconds to wait for one answer from Slurm. slurmctld itself gives up after MessageTimeout, 10 s
 #: by default, and clients try again.
@@ -71,7 +71,6 @@ class SlurmScheduler:
         self,
         script: Path,
         *,
-        resend: bool = False,
         arguments: Sequence[str] = (),
         dependency: str | None = None,
         array: str | None = None,
@@ -81,9 +80,6 @@ class SlurmScheduler:
     ) -> Submission:
         """Submit `script` with sbatch and return the submission with its job id.
 
-        `resend` discards earlier submissions of the same script that sbatch did not answer and for
-        which no job was found.
-
         Raises:
             UsageError: it is not a batch script.
             HpctrainError: Slurm rejected it.
@@ -92,7 +88,7 @@ class SlurmScheduler:
         """
         text, found = batch_script.read(script)
         values = directives.last_values(found)
-        self.refuse_unanswered(text, resend=resend)
+        self.refuse_unanswered(text)
         sent = replace(
             draft or Submission(),
             token=uuid.uuid4().hex[:16],
@@ -182,11 +178,11 @@ class SlurmScheduler:
         if job_ids is None or ended:
             said = query_cache.ask_once(
                 "recent" if job_ids is None else "ended",
-                lambda: [asdict(each) for each in self._ended(job_ids and ended, known)],
+                lambda: self._ended(job_ids and ended, known),
                 max_age_s=max_age_s,
                 about=() if job_ids is None else ended,
             )
-            for record in _records(said):
+            for record in said:
                 shown = known.get(record.job_id)
                 # An answer older than the queue's may be outdated.
                 if shown is None or (shown.is_final and record.is_final):
@@ -204,13 +200,12 @@ class SlurmScheduler:
             SchedulerError: neither answers.
         """
         asked = list(dict.fromkeys(job_ids))
-        answer = query_cache.ask_once(
+        return query_cache.ask_once(
             "accounts",
-            lambda: [each.to_json() for each in slurm_accounts.ask(asked, timeout=self.timeout)],
+            lambda: slurm_accounts.ask(asked, timeout=self.timeout),
             max_age_s=max_age_s,
             about=asked,
         )
-        return [each for row in answer if (each := stored.made(JobUsage, row)) is not None]
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel these jobs.
@@ -303,7 +298,7 @@ class SlurmScheduler:
                 continue
             job = next((each for each in known.values() if pointer.is_of(each.comment)), None)
             if job is not None:
-                ledger.found(pointer, _submitted(job), late=True)
+                ledger.found(pointer, _submitted(job))
             elif (
                 time.time() - pointer.at < 86_400
             ):  # not listed later, but still open: only a submission clears it
@@ -322,13 +317,13 @@ class SlurmScheduler:
 
     def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
 
-        def ask() -> query_cache.Answer:
+        def ask() -> list[JobRecord]:
             silent = query_cache.recent_controller_failure() if max_age_s else None
             if silent is not None:
                 raise silent
-            return [asdict(record) for record in self._squeue()]
+            return self._squeue()
 
-        return _records(query_cache.ask_once("queue", ask, max_age_s=max_age_s))
+        return query_cache.ask_once("queue", ask, max_age_s=max_age_s)
 
     def _squeue(self) -> list[JobRecord]:
         argv = ["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT]
@@ -409,52 +404,44 @@ class SlurmScheduler:
             fix="hpctrain ps",
         )
 
-    def refuse_unanswered(self, text: str, *, resend: bool) -> None:
-        """Refuse to resubmit a script whose sbatch was never answered: the job may exist.
+    def refuse_unanswered(self, text: str) -> None:
+        """Refuse to resubmit a script whose sbatch was not answered, and whose job exists or may
+        still arrive.
 
         Raises:
             HpctrainError: the job exists; the error names it, and the next call submits.
-            SchedulerError: Slurm has no such job, which is not proof: it may still arrive, or may
-                have ended and been purged. Only the user can decide; `resend` discards the
-                submission.
+            SchedulerError: it may still arrive, or Slurm does not answer.
         """
         for pointer, sent in ledger.unanswered(text):
-            record = self._find(pointer) if pointer.job_id is None else None
-            job_id = pointer.job_id or (_submitted(record) if record is not None else None)
-            if job_id is not None:
-                job = ledger.found(pointer, job_id).answer
-                if pointer.found_late and all(each.is_final for each in self.status([job_id])):
-                    continue  # it was seen, and has ended since
-                rest = "".join(
-                    f"; its other jobs: hpctrain resubmit {tag}" for tag in sent.arguments
-                )
-                raise HpctrainError(
-                    f"job {job} is the earlier submission that sbatch did not answer; nothing new"
-                    " was submitted",
-                    fix=f"hpctrain watch {job}",
-                    hint=f"to submit the script again, run the same command{rest}",
-                )
-            if not resend:
-                query_cache.invalidate()
-                raise SchedulerError(
-                    "an earlier submission of this script has not been answered, and may still"
-                    " arrive",
-                    details=(
-                        f"sent {int(time.time() - pointer.at)} s ago with the comment"
-                        f" {pointer.comment}; Slurm shows no such job",
-                    ),
-                    fix="squeue --me",
-                    hint="if it is not there, and did not run, run the same command with --resend",
-                )
-            ledger.forget(pointer.token)
+            record = self._find(pointer)
+            if record is None and time.time() - pointer.at < ledger.ARRIVES_S:
+                raise may_arrive("this script", pointer.at)
+            if record is None:  # the request was lost
+                ledger.forget(pointer.token)
+                continue
+            job = ledger.found(pointer, _submitted(record)).answer
+            rest = "".join(f"; its other jobs: hpctrain resubmit {tag}" for tag in sent.arguments)
+            raise HpctrainError(
+                f"job {job} is the earlier submission that sbatch did not answer; nothing new"
+                " was submitted",
+                fix=f"hpctrain watch {job}",
+                hint=f"to submit the script again, run the same command{rest}",
+            )
+
+
+def may_arrive(what: str, at: float) -> SchedulerError:
+    """Return the error for a submission of `what` that was sent at `at` and not answered."""
+    return SchedulerError(
+        f"an earlier submission of {what} has not been answered, and may still arrive",
+        details=(f"sent {int(time.time() - at)} s ago; Slurm shows no such job",),
+        fix="squeue --me",
+        hint=f"if it is not there {ledger.ARRIVES_S / 60:.0f} minutes after it was sent, run the same"
+        " command again",
+    )
 
 
 def _in_order(record: JobRecord) -> list[int]:
     return [int(part) for part in re.findall("[0-9]{1,18}", record.job_id.partition("?")[0])]
-
-
-def _records(answer: query_cache.Answer) -> list[JobRecord]:
-    return [record for row in answer if (record := stored.made(JobRecord, row)) is not None]
 
 
 def _filled(record: JobRecord, shown: JobRecord | None) -> JobRecord:

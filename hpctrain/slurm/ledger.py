@@ -25,6 +25,8 @@ from hpctrain.util.files import read_json, state_dir, write_json
 
 #: Prefix of a token in a job's comment.
 PREFIX = "hpctrain:"
+#: Seconds after which a request that sbatch sent without an answer cannot arrive any more.
+ARRIVES_S = 600.0
 #: Seconds for which submissions are kept: 90 days.
 KEPT_S = 90 * 86_400
 
@@ -135,8 +137,6 @@ class Pointer:
         at: seconds since the epoch.
         job_id: None until known; the job may exist.
         cluster: the job's cluster; None if Slurm did not report it.
-        found_late: a command that does not submit found the job by its comment; the next
-            submission of the same script reports it first.
     """
 
     token: str
@@ -144,7 +144,6 @@ class Pointer:
     at: float = 0.0
     job_id: str | None = None
     cluster: str | None = None
-    found_late: bool = False
 
     @property
     def comment(self) -> str:
@@ -172,23 +171,18 @@ def record(sent: Submission, folder: Path | None) -> Pointer:
     return pointer
 
 
-def found(
-    pointer: Pointer, job_id: str, cluster: str | None = None, *, late: bool = False
-) -> Submission:
-    """Record the job id of a submission, and the cluster if sbatch named one.
-
-    `late` sets `found_late`.
-    """
+def found(pointer: Pointer, job_id: str, cluster: str | None = None) -> Submission:
+    """Record the job id of a submission, and the cluster if sbatch named one."""
     cluster = cluster or pointer.cluster
     known = pointer.submission() or Submission(token=pointer.token, at=pointer.at)
     sent = replace(known, job_id=job_id, cluster=cluster)
     sent.write(Path(pointer.record).parent)
-    _write(replace(pointer, job_id=job_id, cluster=cluster, found_late=late))
+    _write(replace(pointer, job_id=job_id, cluster=cluster))
     return sent
 
 
 def forget(token: str) -> None:
-    """Delete a submission that Slurm refused or that the user discards."""
+    """Delete a submission that Slurm refused, or that never arrived."""
     pointer = _read(_path(token))
     if pointer is not None:
         Path(pointer.record).unlink(missing_ok=True)
@@ -204,9 +198,9 @@ def pointers() -> list[Pointer]:
 
 def unanswered(text: str) -> list[tuple[Pointer, Submission]]:
     """Return the submissions of this script from this directory that sbatch did not answer, oldest
-    first, including those whose jobs were found late.
+    first.
     """
-    open_ = [each for each in pointers() if each.job_id is None or each.found_late]
+    open_ = [each for each in pointers() if each.job_id is None]
     sent = [(each, each.submission()) for each in open_]
     return [
         (pointer, each)

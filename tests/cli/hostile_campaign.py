@@ -137,13 +137,11 @@ def campaign(world: World, *, seed: int, seconds: float) -> dict[str, Any]:
         kind = chance.choice(("records", "records", "slurm", "words"))
         shutil.rmtree(world.place)
         shutil.copytree(template, world.place, symlinks=True)
-        hostile_world.keeps_fresh(world)
         damaged = chance.sample(world.records(), 3) if kind == "records" else []
         for path in damaged:
             damage(chance, path)
         if kind == "slurm":
             misanswer(chance, world.answers)
-            shutil.rmtree(world.state / "slurm", ignore_errors=True)
         os.mkfifo(world.project / "fifo")
         for _ in range(4):
             words = chance.choice(lines) + ([chance.choice(WORDS)] if kind == "words" else [])

@@ -3,7 +3,6 @@ that can be typed there.
 """
 
 import importlib
-import json
 import os
 import shutil
 import subprocess
@@ -243,13 +242,3 @@ def lines(words: tuple[str, ...], only: tuple[str, ...] | None = None) -> Iterat
             yield [*path, *short, *into, *word]
             if "--json" in options:
                 yield [*path, *short, *word, "--json"]
-
-
-def keeps_fresh(world: World) -> None:
-    """Make what was kept of Slurm's answers as young as a moment."""
-    import time
-
-    for path in (world.state / "slurm").rglob("*.json"):
-        value = json.loads(path.read_text())
-        if "at" in value and path.name != "changed.json":
-            path.write_text(json.dumps({**value, "at": time.time()}))

@@ -129,7 +129,7 @@ def test_a_config_that_was_mended_reaches_a_run_by_the_command_that_resubmit_say
     for more in ((), ("--new-code",)):  # the script is the old one in both
         said = desk.run("resubmit", "r1", "--local", "--wait", *more)
         assert said.code == 3
-        assert "the project has changed since: config.yaml; to run it" in said.err
+        assert "to run it as it is now" in said.err
     assert "--new-code" not in said.err  # it does not help
     [command] = re.findall(r"^note: .* for the config: (.*)$", said.err, re.MULTILINE)
     assert "--local" in command

@@ -76,14 +76,7 @@ def test_what_has_changed_meanwhile_does_not_reach_the_snapshot(project: Path) -
 
     assert stored(first) == before
     assert stored(second)["train.py"] == b"print('two')\n"
-    stored_entries = code.read_snapshot(project / "runs", second.digest) or {}
-    assert code.differences(first.entries, stored_entries) == [
-        "run.sh",
-        "train.py",
-        "new.py",
-        "pkg/a.py",
-    ]
-    assert not code.differences(first.entries, first.entries)
+    assert second.digest != first.digest
 
 
 def test_an_equal_snapshot_is_used_again(project: Path) -> None:
@@ -104,10 +97,8 @@ def test_a_snapshot_that_somebody_cut_short_is_mended(project: Path) -> None:
     (snapshot.path / "train.py").write_bytes(b"#")
     (snapshot.path / "run.sh").unlink()
     (snapshot.path / code.MANIFEST).write_text("{")
-    assert code.read_snapshot(project / "runs", snapshot.digest) is None
     assert taken(project).path == snapshot.path
     assert stored(snapshot) == whole
-    assert code.read_snapshot(project / "runs", snapshot.digest) == snapshot.entries
 
 
 def test_links_lead_where_they_led(project: Path, tmp_path: Path) -> None:
@@ -165,7 +156,6 @@ def test_names_of_any_bytes_and_odd_files(project: Path) -> None:
     assert [(one.path, one.reason) for one in snapshot.skipped] == [
         ("pipe", "is not a regular file")
     ]
-    assert code.read_snapshot(project / "runs", snapshot.digest) == snapshot.entries
 
 
 def test_what_is_too_large_is_named(project: Path) -> None:
@@ -197,7 +187,6 @@ def test_too_many_files_are_not_even_listed(project: Path) -> None:
         taken(project)
     assert caught.value.fix is not None
     assert "/crops/" in caught.value.fix
-    assert project_code.look(project, project / "runs") is None
 
 
 _SUBMIT = """

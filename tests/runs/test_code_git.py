@@ -296,17 +296,6 @@ def test_looking_leaves_no_trace_in_the_repository(repository: Repository) -> No
     assert (snapshot.as_json()["dirty"], snapshot.version.diff) == (False, None)
 
 
-def test_the_current_code_is_known_without_a_snapshot(repository: Repository) -> None:
-    looked = project_code.look(repository.path, repository.path / "runs")
-    assert not (repository.path / "runs").exists()
-    assert looked is not None
-    assert looked.path is None
-    assert looked.as_json()["snapshot"] is False
-    assert looked.digest == repository.snapshot().digest
-    repository.write({"big.bin": bytes(21_000_000)})
-    assert project_code.look(repository.path, repository.path / "runs") is None
-
-
 # -- Patterns in gitignore's notation, compared with git and with the rules of `hpctrain sync`
 
 

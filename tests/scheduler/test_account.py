@@ -4,8 +4,6 @@ The real Slurm is in tests/lab/test_ps.py.
 """
 
 import json
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -250,7 +248,7 @@ def test_the_queue_is_newer_than_what_accounting_answered_before(programs: Progr
     programs(squeue=f"cat {Path.cwd()}/queue 2>/dev/null; true", sacct=sacct([job("27")]))
     assert [(each.job_id, each.state) for each in schedulers.all_jobs()[0]] == [("27", "COMPLETED")]
     Path("queue").write_text(f"{_queued('27')}\n")
-    (_folder() / "queue.json").unlink()
+    query_cache._answers.pop("queue")
     assert [(each.job_id, each.state) for each in schedulers.all_jobs()[0]] == [("27", "PENDING")]
 
 
@@ -267,67 +265,11 @@ def test_what_we_change_makes_answers_old(programs: Programs, act: str) -> None:
     assert len(calls("squeue")) == 2
 
 
-def test_what_is_kept_is_private_and_each_clusters_own(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs(squeue=f"echo '{_queued('5')}'")
-    schedulers.all_jobs()
-    kept = [path for path in _folder().rglob("*") if path.is_file()]
-    assert kept
-    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
-    assert stat.S_IMODE(_folder().stat().st_mode) == 0o700
-    (tmp_path / "slurm.conf").write_text("ClusterName=there\n")
-    schedulers.all_jobs()
-    assert len(calls("squeue")) == 2, (
-        "another cluster with the same paths, and the same home directory"
-    )
-    monkeypatch.setenv("SLURM_CLUSTERS", "third")
-    schedulers.all_jobs()
-    assert len(calls("squeue")) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", "[]", '{"at": 1e12, "answer": [1]}', '{"at": "x"}', '{"jobs": {"27": 1}}', "\x00"],
-)
-def test_what_is_damaged_is_asked_for(programs: Programs, content: str) -> None:
-    programs(squeue=f"echo '{_queued('5')}'", sacct=sacct([job("27")]))
-    schedulers.all_jobs()
-    schedulers.accounts(["27"])
-    for path in _folder().glob("*.json"):
-        path.write_text(content)
-    assert [job.job_id for job in schedulers.all_jobs()[0]] == ["5", "27"]
-    assert [each.job_id for each in schedulers.accounts(["27"])] == ["27"]
-
-
-def test_a_directory_that_takes_nothing_is_no_reason_to_fail(programs: Programs) -> None:
-    programs(squeue=f"echo '{_queued('5')}'")
-    place = Path(os.environ["HPCTRAIN_STATE_DIR"]) / "slurm"
-    place.write_text("no directory")
-    assert [job.job_id for job in schedulers.all_jobs()[0]] == ["5"]
-
-
 def _queued(job_id: str, state: str = "PENDING") -> str:
     return SEPARATOR.join((job_id, "sft", state, "None", "0:00", "1:00:00", "1", "gpu", "N/A", ""))
 
 
-def _folder() -> Path:
-    folder = query_cache._directory()
-    assert folder is not None
-    return folder
-
-
 def _age(seconds: float) -> None:
     """Make all that is kept older."""
-
-    def older(value: object) -> object:
-        if isinstance(value, dict):
-            return {
-                key: each - seconds if key == "at" and isinstance(each, float) else older(each)
-                for key, each in value.items()
-            }
-        return value
-
-    for path in _folder().glob("*.json"):
-        path.write_text(json.dumps(older(json.loads(path.read_text()))))
+    for name, (at, about, answer) in list(query_cache._answers.items()):
+        query_cache._answers[name] = (at - seconds, about, answer)

@@ -22,7 +22,6 @@ from tests.scheduler.local_jobs import (
     record,
     submit,
     wait,
-    write,
 )
 from tests.waiting import wait_until
 
@@ -186,25 +185,6 @@ def test_cancel_one_task_those_that_wait_and_all() -> None:
     assert sorted(index for each in by_id() for index in array.split(each)[1].indices) == list(
         range(10)
     )  # type: ignore[union-attr]
-
-
-def test_a_point_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    for words in ({}, {"array": "0-9"}):
-        submission = LocalScheduler().submit(
-            write("echo $SLURM_ARRAY_TASK_ID", f"{LOGS}#SBATCH --array=0-9\n"), **words
-        )
-        assert wait(submission.job_id).state == "COMPLETED"
-        assert list(by_id()) == [f"{submission.job_id}_3"] or len(by_id()) == 2
-        assert "SLURM_ARRAY_TASK_ID is set: task 3 runs, not all of 0-9" in submission.notes
-    monkeypatch.setenv("SLURM_JOB_ID", "1")  # inside a job it is that job's own
-    job_id = submit("echo ${SLURM_ARRAY_TASK_ID-none}")
-    assert wait(job_id).state == "COMPLETED"
-    assert Path(f"logs/out_{job_id}.log").read_text() == "none\n"
-    monkeypatch.delenv("SLURM_JOB_ID")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "x")
-    with pytest.raises(UsageError, match="SLURM_ARRAY_TASK_ID=x is not an array index"):
-        submit("true")
 
 
 def test_what_sbatch_would_refuse() -> None:

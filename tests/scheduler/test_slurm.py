@@ -352,7 +352,7 @@ def test_arguments_dependency_and_array_go_to_sbatch_around_the_script(programs:
     ]
 
 
-def test_days_of_silence_are_no_answer(programs: Programs) -> None:
+def test_after_days_a_request_is_lost(programs: Programs) -> None:
     sent = Submission(
         token="a" * 16,
         digest=ledger.digest(SCRIPT),
@@ -362,9 +362,7 @@ def test_days_of_silence_are_no_answer(programs: Programs) -> None:
     ledger.record(sent, None)
     programs(sbatch="echo 80")
     assert scheduler().status() == [], "no news any more"
-    with pytest.raises(SchedulerError, match="has not been answered"):
-        scheduler().submit(Path("job.sbatch"), array="0-9", dependency="afterok:1")
-    assert scheduler().submit(Path("job.sbatch"), resend=True).job_id == "80"
+    assert scheduler().submit(Path("job.sbatch")).job_id == "80"
 
 
 def test_what_ended_under_an_id_that_is_submitted_again_is_another_job(programs: Programs) -> None:

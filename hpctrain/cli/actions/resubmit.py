@@ -94,10 +94,10 @@ def _submit(
     runs: Path, plan: ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
 ) -> SubmittedJobs:
     new_code, local = parameters["new_code"], parameters["local"]
-    changed = service.changes_since(runs, plan.tag, new_code=new_code, local=local)
+    changed = service.what_runs(runs, plan.tag, new_code=new_code, local=local)
     if changed is not None:
         say(changed)
-    options = SubmitOptions(resend=parameters["resend"], argv=("hpctrain", *sys.argv[1:]), say=say)
+    options = SubmitOptions(argv=("hpctrain", *sys.argv[1:]), say=say)
     submitter = Submitter(scheduler, runs, plan.tag, options)
     try:
         return service.submit(plan, submitter, new_code=new_code, say=say)

@@ -81,7 +81,6 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         options = SubmitOptions(
             run_id=parameters["run_id"],
             snapshot=not parameters["no_snapshot"],
-            resend=parameters["resend"],
             ignored=tuple(dict.fromkeys(id_ for ids in accepted for id_ in ids)),
             argv=("hpctrain", *sys.argv[1:]),
             say=say,

@@ -8,7 +8,7 @@ be the intended ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -156,11 +156,3 @@ def _ranges(text: str) -> list[range | None]:
 
 def _invalid(text: str, why: str) -> ValueError:
     return ValueError(f"Invalid job array specification: {text!r}: {why}")
-
-
-def chosen_task(environ: Mapping[str, str]) -> str:
-    """Return the task that the user selected with SLURM_ARRAY_TASK_ID, or an empty string.
-
-    Inside a job the variable is the job's own, and is ignored.
-    """
-    return "" if environ.get("SLURM_JOB_ID") else environ.get("SLURM_ARRAY_TASK_ID", "")
