@@ -31,22 +31,16 @@ _SHOWN = 20
 _dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing."
 )
-_forgotten_option = click.option(
-    "--forgotten",
-    is_flag=True,
-    help="Also of runs without output for a day whose job no scheduler knows.",
-)
 
 
 @click.command("delete")
 @filter_options
 @runs_dir_option
-@_forgotten_option
 @_dry_run_option
 @yes_option
 @json_option
 def delete_runs(
-    *, chosen: RunFilter, runs_dir: Path, forgotten: bool, dry_run: bool, yes: bool, as_json: bool
+    *, chosen: RunFilter, runs_dir: Path, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete runs with everything they wrote.
 
@@ -63,11 +57,11 @@ def delete_runs(
     if not dry_run:
         drop.clean(runs_dir)
     meant = chosen.choose(targets.existing_runs(runs_dir), time.time(), whole=True)
-    plan = deletion.plan_runs(meant, chosen, runs_dir, forgotten=forgotten)
+    plan = deletion.plan_runs(meant, chosen, runs_dir)
 
     def plan_again() -> DeletionPlan[Run]:
         now = [run for name in plan.go if (run := store.read_run(runs_dir, name)) is not None]
-        return deletion.plan_runs(now, chosen, runs_dir, forgotten=forgotten)
+        return deletion.plan_runs(now, chosen, runs_dir)
 
     def table(runs: list[Run]) -> list[str]:
         now = time.time()
@@ -91,7 +85,7 @@ def delete_runs(
         table,
         noun="run",
         key="id",
-        command=typed("hpctrain runs delete", chosen, runs_dir) + " --forgotten" * forgotten,
+        command=typed("hpctrain runs delete", chosen, runs_dir),
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -105,7 +99,7 @@ def delete_runs(
             fix, hint = job_ids.cancel_command(live), f"then run: {again}"
         else:
             fix = "squeue --me"
-            hint = f"if nothing of it runs, a day after its last output, run: {again} --forgotten"
+            hint = f"if nothing of it runs: rm -r {shlex.quote(str(runs_dir / named[0]))}"
         raise _kept(plan, named, "run", fix, hint)
 
 
@@ -125,12 +119,6 @@ def delete_runs(
     is_flag=True,
     help="Only damaged checkpoints (reads the files) and unfinished saves.",
 )
-@click.option(
-    "--even-last",
-    is_flag=True,
-    help="Also the newest complete one, from which the run would resume.",
-)
-@_forgotten_option
 @_dry_run_option
 @yes_option
 @json_option
@@ -140,8 +128,6 @@ def delete_checkpoints(
     runs_dir: Path,
     keep_last: int,
     damaged: bool,
-    even_last: bool,
-    forgotten: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -162,12 +148,10 @@ def delete_checkpoints(
     given = {
         f" --keep-last {keep_last}": keep_last > 1,
         " --damaged": damaged,
-        " --even-last": even_last,
-        " --forgotten": forgotten,
     }
     command = typed("hpctrain checkpoints delete", chosen, runs_dir)
     command += "".join(option for option, is_given in given.items() if is_given)
-    rules = CheckpointRules(keep_last, damaged, even_last, forgotten)
+    rules = CheckpointRules(keep_last, damaged)
     meant = deletion.choose(chosen, runs_dir, whole=True)
     if damaged:
         total = sum(each.manifest.bytes for each in meant.all if each.manifest)

@@ -20,8 +20,6 @@ from hpctrain.runs.checkpoints import Saved, saved_in
 from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run, read_run
 
-#: Seconds without a change after which a run whose job is unknown may be deleted with --forgotten.
-FORGOTTEN_S = 86_400
 _WEIGHTS = "final weights; to remove them, name them"
 
 T = TypeVar("T")
@@ -140,16 +138,13 @@ class DeletionPlan(Generic[T]):
     held: set[str] = field(default_factory=set)
 
 
-def plan_runs(
-    meant: Iterable[Run], chosen: RunFilter, runs_dir: Path, *, forgotten: bool
-) -> DeletionPlan[Run]:
+def plan_runs(meant: Iterable[Run], chosen: RunFilter, runs_dir: Path) -> DeletionPlan[Run]:
     """Decide which runs may be deleted; all their jobs are queried at once.
 
     Args:
         meant: the runs.
         chosen: the states that they must have.
         runs_dir: the directory of all runs.
-        forgotten: whether --forgotten was given.
     """
     meant = list(meant)
     survey = schedulers.survey(runs_dir, meant, every_job=True)
@@ -158,7 +153,7 @@ def plan_runs(
         state = survey.states[run.id]
         if not chosen.has(state.word):
             continue
-        why = _why_not(runs_dir, run, state, forgotten=forgotten)
+        why = _why_not(state)
         if why is not None:
             plan.keep[run.id] = why
             plan.held.add(run.id)
@@ -178,8 +173,6 @@ class CheckpointRules:
 
     keep_last: int
     damaged: bool
-    even_last: bool
-    forgotten: bool
 
 
 def plan_checkpoints(meant: Chosen, runs_dir: Path, rules: CheckpointRules) -> DeletionPlan[Saved]:
@@ -187,7 +180,7 @@ def plan_checkpoints(meant: Chosen, runs_dir: Path, rules: CheckpointRules) -> D
     survey = schedulers.survey(runs_dir, meant.runs, every_job=True)
     plan: DeletionPlan[Saved] = DeletionPlan(survey.states, survey.silent)
     for run in meant.runs:
-        why = _why_not(runs_dir, run, survey.states[run.id], forgotten=rules.forgotten)
+        why = _why_not(survey.states[run.id])
         complete = newest_checkpoints(runs_dir / run.id, rules.keep_last)
         newest = [one.path.name for one in complete]
         for one in meant.saved.get(run.id, []):
@@ -211,39 +204,20 @@ def _why_kept(one: Saved, newest: list[str], rules: CheckpointRules, *, named: b
         return "" if not one.wrong else _WEIGHTS if weights else None
     if not one.is_checkpoint and not one.unfinished:
         return None if named else _WEIGHTS
-    if one.path.name in newest[-1:] and not rules.even_last:
-        return "the newest complete one; --even-last"
+    if one.path.name in newest[-1:]:
+        return "the newest complete one, from which the run would resume"
     if named:
         return None
     if one.best:
         return "the best one; to remove it, name it"
-    # --even-last without an explicit --keep-last keeps none.
-    kept = newest if not rules.even_last or rules.keep_last > 1 else []
-    return f"among the {rules.keep_last} newest" if one.path.name in kept else None
+    return f"among the {rules.keep_last} newest" if one.path.name in newest else None
 
 
-def _why_not(runs_dir: Path, run: Run, state: State, *, forgotten: bool) -> str | None:
+def _why_not(state: State) -> str | None:
     """Return why nothing of a run may be deleted; None if it may."""
-    open_ = state.word in ("running", "pending", "unknown")
-    if not open_:
-        return f"job {state.live[0]} has not ended" if state.live else None
-    unknown = forgotten and state.forgotten and not state.live
-    if unknown and time.time() - _last_change(runs_dir, run) > FORGOTTEN_S:
-        return None
-    return f"{state.word}: {state.reason}"
-
-
-def _last_change(runs_dir: Path, run: Run) -> float:
-    """Return the time of the last change in a run's directory, in seconds since the epoch."""
-    home = runs_dir / run.id
-    newest = run.since or 0.0
-    for pattern in ("*", "attempts/*", "attempts/*/*", "memory/*", "checkpoints/*"):
-        for path in (home, *home.glob(pattern)):
-            try:
-                newest = max(newest, path.lstat().st_mtime)
-            except OSError:
-                continue
-    return newest
+    if state.word in ("running", "pending", "unknown"):
+        return f"{state.word}: {state.reason}"
+    return f"job {state.live[0]} has not ended" if state.live else None
 
 
 def remove_checkpoint(one: Saved) -> str | None:

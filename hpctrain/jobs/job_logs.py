@@ -11,14 +11,9 @@ from hpctrain.jobs import schedulers, targets
 from hpctrain.logs import files as log_files
 from hpctrain.logs import read
 from hpctrain.logs.view import LogSelection, processes_of, rank_files, run_of
-from hpctrain.runs import launch, layout, store
-from hpctrain.slurm import ledger
-from hpctrain.slurm.notations import states
-from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.runs import layout, store
 from hpctrain.util.text import is_number
 
-#: Timeout in seconds for Slurm to report the state of a job whose log path is already known.
-_PATIENCE_S = 15.0
 _ONLY_HERE = "note: Slurm does not answer; only the jobs of this machine are known"
 
 
@@ -88,30 +83,26 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
     place = Path(layout.RUNS) / (word or "")
     by_run = place if word and layout.NAME.match(word) and place.is_dir() else None
     in_run = log_files.of_run(by_run) if by_run is not None else ()
-    silent: SchedulerError | None = None
-    known, no_slurm = _remembered(word), None
     try:
-        found, no_slurm = targets.jobs(
-            [] if word is None else [word],
-            patience_s=_PATIENCE_S if known is not None else None,
-        )
+        found, no_slurm = targets.jobs([] if word is None else [word])
         record = targets.newest(found)
-    except SchedulerError as error:
-        if known is None and by_run is not None and in_run:
-            notes = (f"whether the run {word} still runs is not known",)
+    except (SchedulerError, UsageError) as error:
+        silent = isinstance(error, SchedulerError)
+        if by_run is not None and in_run:
+            notes = (
+                (f"Slurm does not answer: whether {word} still runs is not known",)
+                if silent
+                else ()
+            )
             return replace(of_paths([by_run]), notes=notes)
-        if known is None:
-            raise
-        record, silent = known, error
-    except UsageError:
-        if by_run is not None and in_run:  # no scheduler has a record of its jobs any more
-            return of_paths([by_run])
         is_job = word is not None and is_number(word.replace("_", ""))
         named = log_files.named_after(word, Path.cwd()) if word is not None and is_job else ()
         if not named:
             raise
-        note = f"no scheduler knows job {word} any more; these files have its number in their names"
-        return LogSelection(files=named, notes=(note,))
+        why = "Slurm does not answer" if silent else f"no scheduler knows job {word} any more"
+        return LogSelection(
+            files=named, notes=(f"{why}; these files have its number in their names",)
+        )
     scheduler = schedulers.owner(record.job_id)
     logs = scheduler.logs(record.job_id)
     if logs is None:
@@ -136,34 +127,8 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
         processes=processes_of(run_dir),
         earlier=earlier,
         output=logs.output,
-        unreachable=silent,
         notes=(_ONLY_HERE,) if no_slurm is not None else (),
     )
-
-
-def _remembered(word: str | None) -> JobRecord | None:
-    """Return a stateless record of a job that hpctrain submitted, or of a run's newest, for when
-    Slurm does not report its state.
-    """
-    jobs = (
-        [word]
-        if word is not None and store.JOB_ID.match(word)
-        else targets.job_ids_of(word, Path(layout.RUNS))
-        if word is not None
-        else []
-    )
-    mine = ledger.pointers()
-    if word is None:
-        runs = Path(layout.RUNS).absolute()
-        launches = ((each.job_id, launch.of_submission(each.record)) for each in mine)
-        jobs = [job for job, of in launches if job is not None and of is not None and of[0] == runs]
-    known = {each.job_id for each in mine}
-    jobs = [
-        job
-        for job in jobs
-        if schedulers.owner(job).name == "slurm" and job.partition("_")[0] in known
-    ]
-    return JobRecord(job_id=jobs[-1], scheduler="slurm", state=states.UNKNOWN) if jobs else None
 
 
 def is_path(word: str, runs: Path = Path(layout.RUNS)) -> bool:

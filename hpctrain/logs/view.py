@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hpctrain.errors import SchedulerError
 from hpctrain.logs import files, merge, read
 from hpctrain.logs.files import LogFile
 from hpctrain.logs.merge import Folded, Line
@@ -45,7 +44,6 @@ class LogSelection:
         processes: that write into the shared files.
         earlier: earlier jobs of the run, which are not shown.
         output: where the job writes.
-        unreachable: why Slurm did not report the state of the job.
     """
 
     files: tuple[LogFile, ...]
@@ -56,7 +54,6 @@ class LogSelection:
     earlier: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     output: Path | None = None
-    unreachable: SchedulerError | None = None
 
 
 def rank_files(run_dir: Path | None, job: str) -> tuple[LogFile, ...]:

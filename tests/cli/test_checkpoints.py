@@ -163,7 +163,10 @@ def test_drop_keeps_the_newest_complete_the_best_and_the_weights(desk: Any) -> N
         "checkpoint-30",
         "checkpoint-50",
     ]
-    assert "stays: sft-1/checkpoint-40 (the newest complete one; --even-last)" in said.lines
+    assert (
+        "stays: sft-1/checkpoint-40 (the newest complete one, from which the run would resume)"
+        in said.lines
+    )
     assert "stays: sft-1/checkpoint-10 (the best one; to remove it, name it)" in said.lines
     assert names(home) == before
     assert "this would remove 3 checkpoints" in desk.refused("checkpoints", "delete", "sft-1").err
@@ -172,11 +175,11 @@ def test_drop_keeps_the_newest_complete_the_best_and_the_weights(desk: Any) -> N
     assert names(home) == ["checkpoint-10", "checkpoint-30", "checkpoint-40"]
     said = desk.run("checkpoints", "delete", "sft-1/checkpoint-40", "--yes")
     assert (said.code, names(home)) == (1, ["checkpoint-10", "checkpoint-30", "checkpoint-40"])
-    assert "sft-1/checkpoint-40: the newest complete one; --even-last" in said.err
+    assert "sft-1/checkpoint-40: the newest complete one" in said.err
     assert desk.run("checkpoints", "delete", "sft-1/checkpoint-10", "--yes").code == 0
     assert names(home) == ["checkpoint-30", "checkpoint-40"]
-    assert desk.run("checkpoints", "delete", "sft-1", "--even-last", "--yes").code == 0
-    assert names(home) == []
+    assert desk.run("checkpoints", "delete", "sft-1", "--yes").code == 0
+    assert names(home) == ["checkpoint-40"]
     assert (home / "model").exists()
     assert desk.run("checkpoints", "delete", "sft-1/model", "--yes").code == 0
     assert not (home / "model").exists()
@@ -296,12 +299,10 @@ def test_nothing_of_a_run_that_may_run_is_removed(desk: Any, squeue: str) -> Non
         "delete",
         "sft-1/checkpoint-20",
         "--yes",
-        "--even-last",
         "--damaged",
-        "--forgotten",
     )
     assert names(home) == before
-    said = desk.run("checkpoints", "delete", "sft-1/checkpoint-20", "--yes", "--even-last")
+    said = desk.run("checkpoints", "delete", "sft-1/checkpoint-20", "--yes")
     assert (said.code, names(home)) == (3 if squeue == "silent" else 1, before)
 
 

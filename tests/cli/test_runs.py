@@ -340,7 +340,7 @@ class TestBeginnings:
         self, desk: Desk, far: Path, verb: str, word: str
     ) -> None:
         (far / "checkpoints/checkpoint-1").mkdir(parents=True)
-        for more in ("--dry-run", "--yes", "--forgotten"):
+        for more in ("--dry-run", "--yes"):
             assert repr(word) in desk.refused(verb, "delete", word, more).err
 
     @pytest.mark.parametrize("word", ["wide", "wide_2*", "wide_2499"])
@@ -424,25 +424,12 @@ class TestDrop:
         (runs / ".launches" / "sft-new" / "submissions").mkdir(parents=True)
         (runs / ".launches" / "sft-new" / "submissions" / "x.json").write_text("{")
         slurm(desk)
-        said = desk.run("runs", "delete", "sft-*", "--yes", "--forgotten")
+        said = desk.run("runs", "delete", "sft-*", "--yes")
         assert (
             "sft-old (unknown: a submission of it was never answered)" in said.err
             or not (runs / "sft-old").exists()
         )
         assert (runs / "sft-new").exists()  # its last sign of life is younger than a day
-
-    def test_forgotten_runs_go_when_asked_for_and_silent_for_a_day(
-        self, desk: Desk, runs: Path
-    ) -> None:
-        for name in ("lost-old", "lost-new"):
-            make.attempt(make.run(runs, name), "200")
-        for path in (runs / "lost-old", *(runs / "lost-old").rglob("*")):
-            os.utime(path, (NOW - 90_000, NOW - 90_000))
-        slurm(desk)
-        assert desk.run("runs", "delete", "lost-*", "--yes").code == 0
-        assert (runs / "lost-old").exists()
-        assert desk.run("runs", "delete", "lost-*", "--yes", "--forgotten").code == 0
-        assert {path.name for path in runs.glob("lost-*")} == {"lost-new"}
 
     @pytest.mark.usefixtures("no_slurm")
     def test_preview_and_refusals_remove_nothing(self, desk: Desk, runs: Path) -> None:

@@ -244,8 +244,6 @@ def slurmdbd_is_away(project: Project, job: str) -> None:
         )
         assert "no failure found" in said[f"explain {job}"].out
         assert "left alone, because they wait or run: train" in said["resubmit train --dry-run"].err
-    for kept in Path(rough.env["HPCTRAIN_STATE_DIR"]).glob("slurm/*/silent-sacct.json"):
-        kept.unlink()  # 2 minutes later
     rough.kill_daemon("slurmdbd", signal.SIGKILL)
     wait_until(lambda: "note: sacct" in project.type("ps").err, "it is asked again")
     said = project.at_once("ps", "ps 3", "explain train", "runs list")
@@ -301,7 +299,7 @@ def slurmctld_hangs(project: Project, job: str, followed: Path) -> None:
         assert said[f"explain {word}"].out == "no failure found\n"
         assert "sacct: RUNNING" in said[f"explain {word}"].err, "accounting says what it heard last"
         assert said[f"logs {word}"].out.count("\nstep 1\nstep 2\n") == 1
-        assert f"whether job {job} still runs is unknown\n{silent}\n" in said[f"logs {word}"].err
+        assert "Slurm does not answer" in said[f"logs {word}"].err
     assert re.search(r"^train +unknown ", said["runs list"].out, re.MULTILINE)
     assert said["report train"].code == 0
     assert (

@@ -64,7 +64,7 @@ def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_pa
         tries = (
             "* --dry-run",
             "* --yes",
-            "grid --yes --forgotten",
+            "grid --yes",
             "--state running --yes",
             "grid_0 --yes",
         )
@@ -96,7 +96,7 @@ def test_a_controller_that_cannot_be_reached_keeps_what_may_run(lab: Lab, tmp_pa
     )
     lost = replace(lab, env={**lab.env, "SLURM_CONF": str(nowhere), "HPCTRAIN_SLURM_TIMEOUT": "15"})
     assert states(lost, tmp_path)["live"][0] == "unknown"
-    done = type_(lost, tmp_path, "delete", "*", "--yes", "--forgotten")
+    done = type_(lost, tmp_path, "delete", "*", "--yes")
     assert done.returncode == 3, done.stderr
     assert (tmp_path / "runs" / "live" / "run.json").exists()
 

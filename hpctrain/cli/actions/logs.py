@@ -34,10 +34,7 @@ def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: A
     for note in chosen.notes:
         say(note)
     if record is not None and chosen.output is not None:
-        state = follow.describe(record)
-        if chosen.unreachable is not None:
-            state = f"whether job {record.job_id} still runs is unknown\n{chosen.unreachable.what}"
-        say(f"{files.shown(chosen.output)}: {state}")
+        say(f"{files.shown(chosen.output)}: {follow.describe(record)}")
     if chosen.earlier:
         plural = "s" if len(chosen.earlier) > 1 else ""
         say(f"earlier: job{plural} {', '.join(chosen.earlier[-5:])} of this run; all of it: --all")
