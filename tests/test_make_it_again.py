@@ -131,7 +131,7 @@ def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) 
     # Trials write nothing.
     assert (
         run(
-            "submit", "--local", "--test-only", "--force", "--job-name", "exp1", "--mem", "1G"
+            "submit", "--local", "--dry-run", "--force", "--job-name", "exp1", "--mem", "1G"
         ).returncode
         == 0
     )
@@ -180,9 +180,7 @@ def test_what_is_typed_now_counts_and_not_what_was_rendered_yesterday(
     script.write_bytes(before + b"# mine\n")
     done = run("submit", "--local", "--account", "Z")
     assert (done.returncode, script.read_bytes()) == (2, before + b"# mine\n")
-    assert done.stderr.splitlines()[-2] == (
-        "fix: hpctrain submit --local --force --account Z --config own.yaml"
-    )
+    assert done.stderr.splitlines()[-2] == ("fix: hpctrain submit --local --force --account Z")
 
 
 def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def _try(scripts: tuple[Script, ...]) -> tuple[Script | None, tuple[str, ...]]:
             path = Path(directory) / f"{script.spec.job_name}.sbatch"
             path.write_text(script.text, encoding="utf-8", errors="surrogateescape")
             try:
-                said.append(SlurmScheduler().test_only(path)[0])
+                said.append(SlurmScheduler().test_only(path))
             except SchedulerError:
                 raise
             except HpctrainError as error:

@@ -132,25 +132,12 @@ _FILTERS = (
         type=click.Choice(layout.STATES),
         help="Runs in this state; repeatable.",
     ),
-    click.option(
-        "--tag",
-        "tags",
-        multiple=True,
-        metavar="TAG",
-        help="Runs of this submission: all jobs of a sweep, all stages; globs allowed.",
-    ),
     click.option("--stage", "stages", multiple=True, metavar="NAME", help="Runs of this stage."),
     click.option(
         "--older-than",
         "older_than_s",
         type=_Age(),
         help="Runs in which nothing has started or ended for 7d (12h, 30m, 2w).",
-    ),
-    click.option(
-        "--newer-than",
-        "newer_than_s",
-        type=_Age(),
-        help="Runs in which something has started or ended since.",
     ),
 )
 
@@ -174,8 +161,8 @@ def filter_options(function: F) -> F:
 def typed(command: str, chosen: RunFilter, runs_dir: Path) -> str:
     """Return a command with the words and options that selected the runs."""
     words = list(chosen.words)
-    several = (("--state", chosen.states), ("--tag", chosen.tags), ("--stage", chosen.stages))
+    several = (("--state", chosen.states), ("--stage", chosen.stages))
     words += [word for option, values in several for value in values for word in (option, value)]
-    ages = (("--older-than", chosen.older_than_s), ("--newer-than", chosen.newer_than_s))
-    words += [word for option, s in ages if s is not None for word in (option, f"{s}s")]
+    if chosen.older_than_s is not None:
+        words += ["--older-than", f"{chosen.older_than_s}s"]
     return layout.in_runs_dir(f"{command} {shlex.join(words)}", runs_dir)

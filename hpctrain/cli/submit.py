@@ -46,11 +46,6 @@ from hpctrain.util import shell
     help="Show the commands, and the jobs of a sweep; write and submit nothing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
-@click.option(
-    "--test-only",
-    is_flag=True,
-    help="Ask Slurm if and when the job would start; submit nothing.",
-)
 @click.pass_context
 def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) -> int:
     """Submit a job to Slurm, or run it locally.

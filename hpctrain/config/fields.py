@@ -347,7 +347,7 @@ NOT_A_JOB = {
     "help": "sbatch --help",
     "usage": "sbatch --usage",
     "version": "sbatch --version",
-    "test-only": "hpctrain submit --test-only",
+    "test-only": "hpctrain check",
     "wait": "hpctrain submit --wait",
     "wrap": "--script",
 }

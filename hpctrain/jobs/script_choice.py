@@ -7,12 +7,10 @@ Nothing is guessed: if two scripts are possible, the error names the command for
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from hpctrain.errors import UsageError
 from hpctrain.jobs import header, script_files
@@ -27,9 +25,6 @@ from hpctrain.jobs.scripts import JobScript, JobScripts, scripts_of, what_runs
 from hpctrain.slurm import batch_script
 from hpctrain.util import shell, stored
 
-#: Trial modes: `--dry-run` writes nothing, `--test-only` needs a file, but not the user's.
-Trial = Literal["no", "dry-run", "test-only"]
-
 
 @contextmanager
 def chosen(
@@ -37,7 +32,7 @@ def chosen(
     named: str | None,
     *,
     force: bool,
-    trial: Trial,
+    dry_run: bool,
     say: Callable[[str], None],
     check: Callable[[Request], None] = lambda _: None,
 ) -> Iterator[JobScripts]:
@@ -47,7 +42,7 @@ def chosen(
         asked: the request.
         named: the script named on the command line.
         force: overwrite files that hpctrain did not write.
-        trial: the trial mode.
+        dry_run: write nothing.
         say: receives each line for stderr.
         check: raises for a job that must not be submitted, before any of its files are written.
 
@@ -73,16 +68,9 @@ def chosen(
     made = scripts_of(asked)
     for line in what_runs(made):
         say(line)
-    if trial == "test-only":
-        with tempfile.TemporaryDirectory() as directory:
-            copies = {Path(directory) / script.path.name: script for script in made.scripts}
-            script_files.write_whole({path: script.text for path, script in copies.items()})
-            each = [JobScript(path=path, text=one.text, made=one) for path, one in copies.items()]
-            yield JobScripts(tuple(each), made)
-        return
     for script in made.scripts:
         _refuse_to_lose(script.path, asked, force=force)
-    if trial == "no":
+    if not dry_run:
         check(asked)
         for note in script_files.write(made, force=force):
             say(note)

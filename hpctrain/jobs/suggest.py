@@ -29,7 +29,6 @@ _FLAGS = frozenset(
         "--parsable",
         "--quick",
         "--show-origin",
-        "--test-only",
         "--wait",
     }
 )

@@ -169,15 +169,12 @@ class RunFilter:
     Attributes:
         words: see the module.
         older_than_s: seconds since `Run.since`.
-        newer_than_s: seconds since `Run.since`.
     """
 
     words: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     older_than_s: int | None = None
-    newer_than_s: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -203,18 +200,12 @@ class RunFilter:
         return not self.states or state in self.states
 
     def _holds(self, run: Run, now: float) -> bool:
-        if self.tags and not any(fnmatch.fnmatchcase(run.tag, tag) for tag in self.tags):
-            return False
         if self.stages and run.stage not in self.stages:
             return False
-        if self.older_than_s is None and self.newer_than_s is None:
+        if self.older_than_s is None:
             return True
-        if run.since is None:  # a run of unknown age is neither older nor newer
-            return False
-        age = now - run.since
-        return (self.older_than_s is None or age > self.older_than_s) and (
-            self.newer_than_s is None or age < self.newer_than_s
-        )
+        # a run of unknown age is not older
+        return run.since is not None and now - run.since > self.older_than_s
 
 
 def parse_age(text: str) -> int:

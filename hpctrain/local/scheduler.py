@@ -26,7 +26,6 @@ from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.directives import Directive, last_values
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
-from hpctrain.util.text import count
 
 #: The programs that replace Slurm's in a job, and the modules that they run.
 _SHIMS = {"srun": "srun", "scontrol": "shims scontrol", "scancel": "shims scancel"}
@@ -127,17 +126,6 @@ class LocalScheduler:
 
     def refuse_unanswered(self, text: str) -> None:
         """Do nothing: a local submission is always answered."""
-
-    def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
-        """Return when `script` would start, and notes on the job.
-
-        Raises:
-            UsageError: sbatch would refuse the script, too.
-            HpctrainError: too few GPUs.
-        """
-        plan = self._plan(script, batch_script.read(script)[1])
-        nodes = count(plan.nodes, "simulated node")
-        return f"job {plan.name} would start here at once, on {nodes}", plan.notes
 
     def status(
         self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0

@@ -104,11 +104,6 @@ class Scheduler(JobControl, Protocol):
         exists.
         """
 
-    def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
-        """Return the scheduler's verdict on `script`, in a sentence, and notes; nothing is
-        submitted.
-        """
-
     def submit(
         self,
         script: Path,

@@ -151,8 +151,8 @@ class SlurmScheduler:
         )
         return [first, f"{link}  # {links} x"] if links else [first]
 
-    def test_only(self, script: Path) -> tuple[str, tuple[str, ...]]:
-        """Return the output of `sbatch --test-only`, with the estimated start, and no notes.
+    def test_only(self, script: Path) -> str:
+        """Return the output of `sbatch --test-only`, with the estimated start.
 
         Raises:
             HpctrainError: Slurm would reject the script.
@@ -160,7 +160,7 @@ class SlurmScheduler:
         done = process.run(["sbatch", "--test-only", str(script)], timeout=self.timeout)
         if done.returncode != 0:
             raise refusal(done, str(script))
-        return (done.stderr + done.stdout).strip(), ()
+        return (done.stderr + done.stdout).strip()
 
     def status(
         self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0

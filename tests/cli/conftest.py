@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.cli import main
-from hpctrain.slurm import job_ids
+from hpctrain.slurm import job_ids, query_cache
 from tests import pasted
 
 
@@ -59,15 +59,23 @@ class Desk:
             self.patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
 
     def run(self, *words: str) -> Said:
-        job_ids.this_cluster.cache_clear()  # each command is a process of its own
+        self._new_process()
         self._capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(list(words))
+        self._new_process()
         said = self._capfd.readouterr()
         assert isinstance(ended.value.code, int)
         wrong = {each: pasted.wrong(each) for each in pasted.commands(said.err)}
         assert not any(wrong.values()), f"cannot be pasted: {wrong}"
         return Said(ended.value.code, said.out, said.err)
+
+    @staticmethod
+    def _new_process() -> None:
+        """Forget what a process keeps: each command is one of its own."""
+        job_ids.this_cluster.cache_clear()
+        query_cache.invalidate()
+        query_cache.forget_failures()
 
     def refused(self, *words: str, code: int = 2) -> Said:
         """Run a command that must fail in the style of the house, and write nothing."""

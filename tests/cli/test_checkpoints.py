@@ -148,7 +148,7 @@ def test_verify_reads_the_files_and_ends_with_1_where_one_has_changed(desk: Any)
         "checkpoints"
     ][0]["extra"] == ["notes"]
     assert (
-        desk.run("checkpoints", "verify", "sft-1", "--newer-than", "1s").code == 1
+        desk.run("checkpoints", "verify", "sft-1", "--older-than", "900w").code == 1
     )  # nothing to verify
 
 

@@ -806,6 +806,5 @@ def test_another_script_of_a_run_with_an_open_answer_waits_for_it(cluster: Clust
         sent = pointer.submission()
         assert sent is not None
         replace(sent, at=sent.at - 601).write(Path(pointer.record).parent)
-    cluster.modes("late")
     assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 0
     assert len(cluster.asked) == 2

@@ -306,7 +306,7 @@ OPTIONS = [
     (["--sbatch", "gpus-per-nod=4"], "--sbatch: 'gpus-per-nod' in sbatch must not be here"),
     (["--sbatch", "=x"], "--sbatch: '' in sbatch is not a long option name"),
     (["--sbatch", "comment=a\nb"], "--sbatch: 'comment' in sbatch must be one line"),
-    (["--sbatch", "test-only"], "use hpctrain submit --test-only"),
+    (["--sbatch", "test-only"], "use hpctrain check"),
     (["--conda", "a", "--venv", "b"], "--venv: venv and conda are mutually exclusive"),
     (["--gpu", "4"], "no such option"),
     (["train.py"], "unexpected extra argument"),

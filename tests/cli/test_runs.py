@@ -135,12 +135,7 @@ class TestList:
             "sft-old",
             "sft-new",
         }
-        assert (
-            set(listed(desk, "grid"))
-            == set(listed(desk, "--tag", "gr*"))
-            == {"grid_0", "grid_1", "grid_2"}
-        )
-        assert set(listed(desk, "--newer-than", "1h")) == {"sft-new"}
+        assert set(listed(desk, "grid")) == {"grid_0", "grid_1", "grid_2"}
         assert "sft-new" not in listed(desk, "--older-than", "7d")
         assert set(listed(desk, "*_1", "sft-n")) == {"grid_1", "sft-new"}
         refused = desk.refused("runs", "list", "sft-odl", "sft")

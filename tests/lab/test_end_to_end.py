@@ -390,7 +390,7 @@ def test_slurms_own_words_on_a_wrong_account(user: User) -> None:
     first = user.type("hpctrain", "submit", code=1).stderr
     assert "error account-unknown: " in first
     assert "--ignore account-unknown" in first
-    for option in (("--no-check",), ("--ignore", "account-unknown"), ("--test-only",)):
+    for option in (("--no-check",), ("--ignore", "account-unknown")):
         done = user.type("hpctrain", "submit", *option, code=1)
         assert "sbatch said: " in done.stderr
         assert "Invalid account or account/partition combination specified" in done.stderr
@@ -402,7 +402,7 @@ def test_an_estimate_from_slurm_and_nothing_submitted(user: User) -> None:
     (user.directory / "train.py").write_text("")
     # A name of its own: other files have jobs in this lab at the same time.
     user.type("hpctrain", "render", "--script", "train.py", "--mem", "1G", "--job-name", "estimate")
-    assert "to start at" in user.type("hpctrain", "submit", "--test-only", "estimate.sbatch").stdout
+    assert "to start at" in user.type("sbatch", "--test-only", "estimate.sbatch").stderr
     assert user.type("squeue", "-h", "-t", "all", "-n", "estimate", "-o", "%i").stdout == ""
 
 

@@ -79,11 +79,11 @@ def test_one_check_finds_all_refusals_in_the_sites_words_and_the_keys_that_they_
     assert typist.test_only(*shlex.split(fix)[2:]).returncode == 0
 
 
-def test_submit_and_its_test_say_the_same_and_name_a_command_that_slurm_takes(
+def test_submit_names_a_command_that_slurm_takes(
     typist: Typist,
 ) -> None:
     (typist.directory / "config.yaml").write_text(BARE)
-    for words in (("submit", "--no-check"), ("submit", "--test-only")):
+    for words in (("submit", "--no-check"),):
         refused = typist.type(HPCTRAIN, *words)
         assert refused.returncode == 1
         assert all(each in refused.stderr for each in SAID)

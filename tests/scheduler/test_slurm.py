@@ -120,21 +120,6 @@ def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(
     assert scheduler().submit(Path("job.sbatch")).job_id == "80", "told once"
 
 
-def test_a_late_job_that_was_listed_meanwhile_is_still_named_before_another_is_sent(
-    programs: Programs,
-) -> None:
-    programs(sbatch="echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
-    with pytest.raises(SchedulerError, match="whether the job exists is unknown"):
-        scheduler().submit(Path("job.sbatch"))
-    (entry,) = ledger.pointers()
-    programs(squeue=f"echo '{squeue_line('77', f'{entry.comment} mine')}'", sbatch="echo 80")
-    assert [record.job_id for record in scheduler().status()] == ["77"], "as ps does"
-    with pytest.raises(HpctrainError, match="job 77 is the earlier submission"):
-        scheduler().submit(Path("job.sbatch"))
-    assert len(calls("sbatch")) == 1, "never submitted twice"
-    assert scheduler().submit(Path("job.sbatch")).job_id == "80"
-
-
 def test_slurm_that_cannot_be_reached(programs: Programs) -> None:
     programs(
         sbatch=(

@@ -50,9 +50,8 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
             hint="add tune: to config.yaml; examples/tune/config.yaml shows all of it",
         )
     wanted = definition(job.config)
-    is_trial = parameters["dry_run"] or parameters["test_only"]
     runs = Path(job.spec.chdir) / layout.RUNS
-    counts = _counts(runs, wanted, write=not is_trial)
+    counts = _counts(runs, wanted, write=not parameters["dry_run"])
     going = counts["running"] + counts["waiting"]
     missing = wanted.trials - counts["completed"] - counts["pruned"] - going
     if missing <= 0:

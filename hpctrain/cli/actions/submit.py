@@ -24,7 +24,7 @@ from hpctrain.finding import Finding
 from hpctrain.jobs import header
 from hpctrain.jobs import submit as service
 from hpctrain.jobs.request import Request, parse_request, suggested, words_of
-from hpctrain.jobs.script_choice import Trial, chosen
+from hpctrain.jobs.script_choice import chosen
 from hpctrain.jobs.scripts import JobScript, JobScripts
 from hpctrain.jobs.submit import SubmitOptions, SubmittedJobs
 from hpctrain.local.scheduler import LocalScheduler
@@ -39,7 +39,7 @@ from hpctrain.util.files import first_time
 _SAVED = (85, 86)
 #: Warnings about an environment, printed only once per project by `submit`.
 _STANDING = frozenset({"torch-build", "environment-slow", "path-not-shared"})
-_FLAGS = ("no_check", "no_snapshot", "force", "wait", "parsable", "test_only", "dry_run")
+_FLAGS = ("no_check", "no_snapshot", "force", "wait", "parsable", "dry_run")
 
 
 def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) -> int:
@@ -50,9 +50,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
     asked = replace(asked, verb=shell.join((*asked.verb.split(), *typed)))
     scheduler = scheduler_for(parameters)
     local = scheduler.name == "local"
-    trial: Trial = (
-        "dry-run" if parameters["dry_run"] else "test-only" if parameters["test_only"] else "no"
-    )
+    dry_run = parameters["dry_run"]
     # Newly rendered jobs are checked before anything is written.
     accepted: list[tuple[str, ...]] = []
 
@@ -64,16 +62,14 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
             )
 
     with chosen(
-        asked, batch_script, force=parameters["force"], trial=trial, say=say, check=check
+        asked, batch_script, force=parameters["force"], dry_run=dry_run, say=say, check=check
     ) as choice:
-        if trial == "dry-run":
+        if dry_run:
             _dry_run(scheduler, choice, as_json=parameters["as_json"])
             verb = asked.verb.removesuffix(" --dry-run")
             named = f"hpctrain {verb} {shell.quote(batch_script or '')}"
             say(f"next: {suggested(asked, verb) if batch_script is None else named}")
             return 0
-        if trial == "test-only":
-            return max(_test_only(scheduler, one, asked) for one in choice.scripts)
         if not accepted and not parameters["no_check"]:
             first = choice.scripts if choice.whole is None else choice.scripts[:1]
             named_one = batch_script is not None
@@ -276,17 +272,6 @@ def _commands(scheduler: Scheduler, one: JobScript) -> list[str]:
         dependencies=stage.dependencies if stage is not None else (),
         links=spec.max_restarts if spec is not None and chain else 0,
     )
-
-
-def _test_only(scheduler: Scheduler, one: JobScript, again: Request) -> int:
-    try:
-        words, notes = scheduler.test_only(one.path)
-    except RefusedError as error:
-        raise refused(error, one.text, again) from error
-    for note in notes:
-        say(f"note: {note}")
-    click.echo(words)
-    return 0
 
 
 def _wait(scheduler: Scheduler, job_id: str, *, show: bool) -> int:
