@@ -170,7 +170,6 @@ def elsewhere(desk: Desk) -> str:
     "words",
     [
         "runs list",
-        "runs list --tag nothing",
         "runs list nothing",
         "runs show sft-a",
         "runs show nothing",

@@ -80,11 +80,11 @@ def test_what_a_page_tells_to_type_exists() -> None:
 
 def test_commands_are_found_and_judged() -> None:
     page = (
-        "Type `hpctrain ps --all`.\n\n```\n$ hpctrain runs list --tag T   # all\ncd x && hpctrain"
+        "Type `hpctrain ps --all`.\n\n```\n$ hpctrain runs list --stage T   # all\ncd x && hpctrain"
         " watch --no-such\n```\n"
     )
     assert list(typed(page)) == [
-        "hpctrain runs list --tag T",
+        "hpctrain runs list --stage T",
         "hpctrain watch --no-such",
         "hpctrain ps --all",
     ]
