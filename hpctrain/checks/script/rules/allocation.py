@@ -98,7 +98,7 @@ def threads_oversubscribed(facts: LintFacts) -> Hits:
     "CUDA C++ programming guide; PyTorch documentation, torch.distributed",
 )
 def debug_setting(facts: LintFacts) -> Hits:
-    for assignment, _ in facts.assigned(*_DEBUGGING):
+    for assignment, _ in facts.assigned(*_DEBUGGING) if facts.asks_gpus else ():
         if assignment.word.text in _DEBUGGING[assignment.name]:
             setting = f"{assignment.name}={assignment.word.text}"
             yield RuleHit(assignment.start, f"{setting} slows the training", "remove it")

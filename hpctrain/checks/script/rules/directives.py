@@ -524,6 +524,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     told = any(name in facts.options for name in _CORES) or facts.block.hetjobs
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
     meant = tasks > (facts.gpus_per_node or 1)  # as cores
+    told = told or "$" in (facts.value("ntasks-per-node") or "")
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = (option for option in facts.block.options if option.name in (*GPU_OPTIONS, "gres"))
         yield RuleHit(

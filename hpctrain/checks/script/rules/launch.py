@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from hpctrain.checks.script.calls import (
+    CONTAINERS,
     RANK_VARIABLES,
     LauncherCall,
     SrunCall,
@@ -442,8 +443,10 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
 def mpirun_in_srun(facts: LintFacts) -> Hits:
     for command, call in facts.call_of.items():
         tasks = facts.call_tasks(command, call)
-        if tasks != 1 and facts.started_by(command, call) in _MPI:
-            word = facts.argv(command).words[call.command]
+        words = facts.argv(command).words[call.command :]
+        inside = words if facts.started_by(command, call) in CONTAINERS else words[:1]
+        word = next((one for one in inside if one.program in _MPI), None)
+        if tasks != 1 and word is not None:
             what, fix = f"srun starts {word.text} in every task", f"write srun or {word.text}"
             yield RuleHit(word.start, what, f"{fix}, not both", "error" if tasks else "warning")
 
@@ -564,14 +567,17 @@ def rendezvous_local(facts: LintFacts) -> Hits:
         via = facts.starter(launch.command)
         nodes = facts.call_nodes(via, launch.call) if launch.call and facts.is_batch else 0
         expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
-        for name in _ADDRESS_OPTIONS if (nodes or 0) > 1 and expected != 1 else ():
+        unknown = nodes is None and "nodes" in facts.options and launch.has("nnodes")
+        several = unknown or (nodes or 0) > 1
+        for name in _ADDRESS_OPTIONS if several and expected != 1 else ():
             word = launch.options.get(name)
             own = _own_name(facts, launch.command, word) if word is not None else None
             if own:
                 yield RuleHit(
                     launch.words[name].start,
-                    f"--{name} is {own} on each of {nodes} nodes",
+                    f"--{name} is {own} on each of {nodes or 'the'} nodes",
                     f"above srun: {_FIRST}",
+                    "warning" if unknown else None,
                 )
     for assignment, command in facts.assigned("MASTER_ADDR"):
         own = _own_name(facts, command, assignment.word)

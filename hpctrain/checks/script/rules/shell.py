@@ -22,7 +22,6 @@ from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
 _MANAGERS = ("conda", "mamba", "micromamba")
-_MODULE_VERBS = ("load", "use", "purge", "swap", "restore", "add")
 _BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
 _CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
@@ -366,7 +365,7 @@ def secret_in_script(facts: LintFacts) -> Hits:
 @rule(
     "nounset-before-activation",
     "warning",
-    "module and conda scripts may use unset variables, which ends the job there.",
+    "scripts that conda runs here may use unset variables, which ends the job there.",
     "bash(1) set -u",
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
@@ -386,12 +385,7 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 
 
 def _activates(command: SimpleCommand) -> bool:
-    second = command.words[1].text if len(command.words) > 1 else ""
-    if command.name in _MANAGERS:
-        return second in ("activate", "deactivate")
-    if command.name == "module":
-        return second in _MODULE_VERBS
-    return command.name == "ml" and bool(second)
+    return command.name in _MANAGERS and command.has("activate", "deactivate")
 
 
 @rule(

@@ -125,6 +125,26 @@ def export_drops_environment(facts: LintFacts) -> Hits:
 
 
 @rule(
+    "expanded-at-submission",
+    "error",
+    "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
+    " an empty text.",
+    "bash(1) Here Documents",
+)
+def expanded_at_submission(facts: LintFacts) -> Hits:
+    for command in facts.commands if not facts.is_batch else ():
+        for heredoc in command.heredocs:
+            parts = heredoc.parts if "#SBATCH" in heredoc.text else ()
+            for part in (each for outer in parts for each in outer.walk()):
+                own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
+                if part.kind == "var" and own and not part.operand:
+                    name = part.text
+                    yield RuleHit(
+                        part.start, f"${name} is expanded at submission", f"write: \\${name}"
+                    )
+
+
+@rule(
     "slurm-variable-unset",
     "warning",
     "Slurm sets it only when its option was given, in the script or on the command line.",
