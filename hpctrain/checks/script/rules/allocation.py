@@ -9,7 +9,6 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.slurm.notations import array
 
-_SHARED_GPU = re.compile(r"mpi|horovod|jax|lightning|PROCID|LOCALID|MPS|\bdask\b|\bray\b", re.I)
 _OTHER_SLOTS = re.compile(r"oversubscribe|--?host|machinefile|I_MPI|intel|mpich|impi", re.I)
 _DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": ("1", "1."),
@@ -44,28 +43,6 @@ def mpirun_slots(facts: LintFacts) -> Hits:
                     f"{command.name} starts {count} processes, and the job has {tasks} tasks",
                     f"write: #SBATCH --ntasks={count}",
                 )
-
-
-@rule(
-    "tasks-share-gpu",
-    "warning",
-    "each task is a process of its own that repeats the work, and all share the memory of the GPU.",
-    "srun(1) --ntasks",
-)
-def tasks_share_gpu(facts: LintFacts) -> Hits:
-    have = facts.gpus_per_node
-    if not have or facts.launches or _SHARED_GPU.search(facts.text):
-        return
-    for command, call in facts.call_of.items():
-        tasks = facts.call_tasks_per_node(command, call)
-        program = facts.started_by(command, call)
-        if tasks and tasks > have and program.startswith("python"):
-            gpus = f"{have} GPU{'s' if have > 1 else ''}"
-            yield RuleHit(
-                call.at.start,
-                f"srun starts {program} {tasks} times on a node with {gpus}",
-                f"for cores write: --ntasks-per-node={have} --cpus-per-task={tasks // have}",
-            )
 
 
 @rule(

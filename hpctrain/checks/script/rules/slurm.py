@@ -99,32 +99,6 @@ def kill_on_bad_exit_value(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "export-drops-environment",
-    "warning",
-    "only SLURM_* and what is named reaches the tasks; PATH, modules and the environment do not.",
-    "sbatch(1) --export",
-)
-def export_drops_environment(facts: LintFacts) -> Hits:
-    calls = [call for call in facts.call_of.values() if call.options.get("export") is not None]
-    drops = [(call, call.text("export") or "ALL") for call in calls]
-    for call, value in drops:
-        if "ALL" not in value.split(","):
-            yield RuleHit(
-                call.words["export"].start,
-                f"srun --export={value} drops all other variables",
-                f"write: --export=ALL,{value}",
-            )
-    value = facts.value("export") or "ALL"
-    restored = "SLURM_EXPORT_ENV" in facts.text or any("ALL" in text for _, text in drops)
-    if "ALL" not in value.split(",") and "$" not in value and facts.call_of and not restored:
-        yield RuleHit(
-            facts.options["export"].start,
-            f"--export={value} drops all other variables, also for the tasks of srun",
-            "add to the script: unset SLURM_EXPORT_ENV",
-        )
-
-
-@rule(
     "expanded-at-submission",
     "error",
     "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
