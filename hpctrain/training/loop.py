@@ -60,9 +60,7 @@ def train(options: Options) -> str:
             say(line)
     if start.complete is not None:
         return "completed"
-    survival = replace(
-        survival, save_seconds=start.save_seconds, leaving_seconds=start.leaving_seconds
-    )
+    survival = replace(survival, save_seconds=start.save_seconds)
     run_files = _run_files(survival)
     speed = SpeedCallback(
         every=asked.speed_every,

@@ -83,7 +83,6 @@ class Start:
         lines: the first lines of the log.
         complete: the directory of the final weights, if there is nothing left to do.
         save_seconds: duration of the checkpoint's save.
-        leaving_seconds: time from that save to the end of its job, if the job script recorded it.
     """
 
     checkpoint: str | None = None
@@ -91,7 +90,6 @@ class Start:
     lines: tuple[str, ...] = ()
     complete: str | None = None
     save_seconds: float | None = None
-    leaving_seconds: float | None = None
 
 
 def decided(ranks: Ranks, options: Options, survival: ResilienceContext) -> Start:
@@ -146,7 +144,6 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
         step=found.step,
         lines=(*lines, *_lines(found, options, survival)),
         save_seconds=found.manifest.seconds,
-        leaving_seconds=_leaving(found.manifest, survival),
     )
 
 
@@ -344,17 +341,6 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
             " here on"
         )
     return lines
-
-
-def _leaving(manifest: Manifest, survival: ResilienceContext) -> float | None:
-    """Return the seconds from the save to the end of its job, if the job stopped right after it."""
-    if survival.run_dir is None or manifest.attempt is None:
-        return None
-    end = files.read_json(survival.run_dir / "attempts" / manifest.attempt / "end.json") or {}
-    at = end.get("at")
-    if end.get("reason") not in ("deadline", "signal") or not isinstance(at, (int, float)):
-        return None
-    return max(0.0, float(at) - manifest.saved_at)
 
 
 def record(parts: Sequence[Any], dataset: str, splits: Sequence[str]) -> dict[str, Any]:

@@ -195,11 +195,9 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         found = saving.read_rank_state(Path(checkpoint), self.ranks.rank) if checkpoint else None
         times = found.times if found is not None else {}
         self._deadline = Deadline(
-            self.survival.job.end,
+            self.survival.end,
             now=time.time(),
             save=self.survival.save_seconds,
-            leaving=self.survival.leaving_seconds,
-            evaluation=times.get("evaluation"),
             step=times.get("step"),
         )
         if self._deadline.end is not None and self.ranks.rank == 0:
@@ -251,8 +249,8 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         )
         self._keep_norm(step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"])
         bad = self._nonfinite_step(wait=False)
-        due = {"evaluate": self.control.should_evaluate, "save": self.control.should_save}
-        wish, why = self._own_wish(partial(self._deadline.must_stop, **due))
+        late = partial(self._deadline.must_stop, save=self.control.should_save)
+        wish, why = self._own_wish(late)
         measure = (
             self.ranks.rank == 0
             and self._deadline.wants_a_save(time.time())
@@ -360,13 +358,11 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             self._save_and_stop(cut.wish, call, cut.why)
 
     def _evaluate(self, *args: Any, **named: Any) -> Any:
-        began = time.monotonic()
         self._loop.evaluating = True
         try:
             metrics = super()._evaluate(*args, **named)
         finally:
             self._loop.evaluating = False
-        self._deadline.evaluation = time.monotonic() - began
         self._due.evaluate = False
         return metrics
 
@@ -509,11 +505,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
 
     def _save_own(self, directory: Path) -> None:
         training = self._trained_before + time.monotonic() - self._began
-        times = {
-            "training": training,
-            "step": self._deadline.step,
-            "evaluation": self._deadline.evaluation,
-        }
+        times = {"training": training, "step": self._deadline.step}
         due = self._due
         due.training = bool(self.model.training)
         if due.grad_norm is not None:
