@@ -53,8 +53,6 @@ SIGNATURES = {
     "transformers.Trainer._load_callback_state": "(self)",
     "transformers.Trainer._load_rng_state": "(self, checkpoint)",
     # survival/sft_trainer.py
-    "transformers.Trainer._get_train_sampler": "(self, train_dataset=None)",
-    "transformers.Trainer._get_eval_sampler": "(self, eval_dataset)",
     "trl.SFTTrainer._save_checkpoint": "(self, model, trial)",
     "trl.SFTTrainer.prediction_step": (
         "(self, model, inputs, prediction_loss_only, ignore_keys=None)"

@@ -287,29 +287,6 @@ def test_checkpointing_follows_the_gpus_memory(
         assert sft._defaults(asked, cpu=True, data=data)["activation_checkpointing"] is False
 
 
-def test_rows_of_alike_length_share_a_step(build: Build, tmp_path: Path) -> None:
-    from hpctrain.training.survival.sft_trainer import LengthGroupedSampler
-
-    lengths = [(7 * number) % 61 + 1 for number in range(403)]
-    sampler = LengthGroupedSampler(lengths, step_rows=8, seed=3)
-    order = list(sampler)
-    assert sorted(order) == list(range(403))
-    assert list(sampler) == order
-    sampler.set_epoch(1)
-    assert list(sampler) != order
-    steps = [order[begin : begin + 8] for begin in range(0, 400, 8)]
-    spread = sum(
-        max(lengths[n] for n in step) - min(lengths[n] for n in step) for step in steps
-    ) / len(steps)
-    assert spread < 8
-    assert max(lengths) in [lengths[n] for n in steps[0]]
-    means = [sum(lengths[n] for n in step) for step in steps]
-    assert means != sorted(means, reverse=True)  # long and short steps alternate
-    built = build(train_sampling_strategy="group_by_length")
-    assert isinstance(built._get_train_sampler(), LengthGroupedSampler)
-    assert in_process.losses(built)
-
-
 def test_qlora_trains_on_the_cpu(build: Build) -> None:
     built = build(
         use_peft="true",

@@ -438,9 +438,10 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         evaluations and saves.
         """
         began, first = self._first
-        if (steps := state.global_step - first) <= 0:
+        if (steps := int(state.global_step) - first) <= 0:
             return None
-        return (time.monotonic() - began) / steps * max(0, state.max_steps - state.global_step)
+        pace = (time.monotonic() - began) / steps
+        return pace * max(0, int(state.max_steps) - int(state.global_step))
 
     def _tell_time(self, state: TrainerState) -> None:
         seconds = self._seconds_left(state)
