@@ -262,7 +262,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._expected = Expectation(why="nothing was worked out")
         self._meter = Meter(time.monotonic)
         self._guard = Guard(f"{progress.MARK} notice:")
-        self._warned = False
+        self._warned, self._first = False, (0.0, 0)
         self._trainer: Any = None
         self._window = self._total = Window()
         self._reader = MemoryReader(
@@ -312,7 +312,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         """Measure the step, and print a line if one is due."""
         if not self._meter.step_ended():
-            self._first = time.monotonic(), state.global_step
+            self._first = time.monotonic(), int(state.global_step)
         elif self._every and state.global_step % self._every == 0:
             self._line(args, state)
         if self._ranks.rank == 0 and self._total.steps + self._meter.steps in FIRST_WORDS:
