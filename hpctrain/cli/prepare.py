@@ -76,7 +76,7 @@ def _pairs(_context: click.Context, parameter: click.Parameter, words: Sequence[
 )
 @click.option(
     "--truncation",
-    type=click.Choice(("keep_start", "drop", "split")),
+    type=click.Choice(("keep_start", "drop")),
     default="keep_start",
     show_default=True,
     help="How longer examples are truncated.",
@@ -99,7 +99,6 @@ def _pairs(_context: click.Context, parameter: click.Parameter, words: Sequence[
     show_default=True,
     help="Seed of the validation split, and of the order of packed sequences.",
 )
-@click.option("--dedupe", is_flag=True, help="Drop duplicate examples.")
 @click.option("--template", metavar="FILE", help="Chat template. Default: the tokenizer's.")
 @click.option(
     "--template-option",

@@ -94,7 +94,7 @@ def pieces(sources: Sequence[Source], *, target_bytes: int) -> tuple[SourcePiece
         lines = source.kind == "jsonl" or source.unit in ("line", "block")
         if source.kind in ("parquet", "arrow"):
             found += _arrow_pieces(source, target_bytes)
-        elif lines and source.compression is None and source.bytes > target_bytes:
+        elif lines and not source.compressed and source.bytes > target_bytes:
             found += _line_pieces(source, target_bytes)
         else:
             found.append(SourcePiece(source=source, bytes=source.bytes))
@@ -133,7 +133,7 @@ def read_rows(
     if source.kind in ("parquet", "arrow"):
         yield from _arrow_rows(piece, columns)
         return
-    with opened(source.path, source.compression) as file:
+    with opened(source.path, compressed=source.compressed) as file:
         if source.kind == "json":
             yield from _json_rows(source, file)
         elif source.kind in ("csv", "tsv"):

@@ -43,7 +43,7 @@ DEFAULT_LENGTH = 4096
 fewer positions.
 """
 _WIDEST_EXAMPLE = 120
-_SHOWN_DROPPED, _SHOWN_TOKENS = 3, 5
+_SHOWN_DROPPED = 3
 _FEW_TRAINED = 0.05
 """Below this fraction of unmasked tokens, a wrong mask is more likely than short answers."""
 
@@ -195,7 +195,6 @@ def _request(
                 "trust_remote_code",
                 "validation",
                 "seed",
-                "dedupe",
                 "workers",
                 "force",
             )
@@ -285,18 +284,10 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
     for name, split in made.splits.items():
         yield from _split_lines(name, split, made)
     if made.truncated:
-        how = "split" if made.settings.get("truncation") == "split" else "truncated"
-        yield f"{how} at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
+        yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
     if made.context_turns:
         turns = text.count(made.context_turns, "turn")
         yield f"masked, because the template rewrites them: {turns}"
-    if made.specials:
-        yield "warning: special tokens written in the text of examples become real ones:"
-        for token, rows in Counter(made.specials).most_common(_SHOWN_TOKENS):
-            yield f"  {text.count(rows, 'example')} with {token}"
-            yield f"    first: {made.specials_first.get(token, '')[:200]}"
-        if len(made.specials) > _SHOWN_TOKENS:
-            yield f"  and {len(made.specials) - _SHOWN_TOKENS} other tokens"
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
         for reason, count in Counter(made.dropped).most_common():
