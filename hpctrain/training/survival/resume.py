@@ -17,12 +17,12 @@ from typing import Any
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import checkpoints, layout
 from hpctrain.runs.checkpoints import Checkpoint
-from hpctrain.runs.manifest import Manifest, problems, read_manifest
+from hpctrain.runs.manifest import problems, read_manifest
 from hpctrain.training.options import Options
 from hpctrain.training.preflight import split_folders
 from hpctrain.training.process import Ranks
 from hpctrain.training.survival import ResilienceContext
-from hpctrain.training.survival.saving import RECORD, rank_files, state_in
+from hpctrain.training.survival.saving import RECORD, state_in
 from hpctrain.util import files
 
 #: Options that affect the next step; a resume prints those that changed.
@@ -124,7 +124,7 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
     if word is not None and word != "true":
         since = _since(word, found, options, survival)
         if since is None:
-            found, lines = _requested(_path_of(word, survival), options), []
+            found, lines = _requested(_path_of(word, survival)), []
         else:
             found = since
             lines.append(
@@ -192,7 +192,7 @@ def _path_of(word: str, survival: ResilienceContext) -> Path:
     return checkpoints.checkpoint_of(word, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE))
 
 
-def _requested(path: Path, options: Options) -> Checkpoint:
+def _requested(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise UsageError(
             f"there is no checkpoint {path}", fix=f"ls {shlex.quote(str(path.parent))}"
@@ -200,10 +200,8 @@ def _requested(path: Path, options: Options) -> Checkpoint:
     wrong, manifest = problems(path, digests=True), read_manifest(path)
     if manifest is not None and not wrong:
         return Checkpoint(path, manifest)
-    if manifest is None and options.common.resume_without_manifest:
-        return Checkpoint(path, _made_up(path))
     if manifest is None:
-        remedy = {"hint": "if you know that it is whole, use --resume_without_manifest true"}
+        remedy = {"hint": f"use its weights only: --init_from {shlex.quote(str(path))}"}
     elif whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
         remedy = {"hint": f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"}
     else:
@@ -212,21 +210,6 @@ def _requested(path: Path, options: Options) -> Checkpoint:
         f"the checkpoint {path} is not complete: {wrong[0]}",
         details=tuple(f"  {one}" for one in wrong[1:]),
         **remedy,
-    )
-
-
-def _made_up(path: Path) -> Manifest:
-    step = (files.read_json(path / "trainer_state.json") or {}).get("global_step")
-    processes = len(list(path.glob("rng_state_*.pth"))) or 1
-    return Manifest(
-        step=int(step or 0),
-        world_size=processes,
-        saved_at=0.0,
-        seconds=None,
-        run_id=None,
-        attempt=None,
-        state=state_in(path, processes),
-        files={},
     )
 
 
@@ -315,12 +298,6 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
             " are not used again"
         )
     record = files.read_json(found.path / RECORD) or {}
-    of_ranks = rank_files(options.training.world_size)
-    if record and not all((found.path / name).is_file() for name in of_ranks):
-        lines.append(
-            "[train] notice: sums of the log restart at zero: not every process has a file in the"
-            " checkpoint"
-        )
     before, now = record.get("options") or {}, survival.record.get("options") or {}
     changed = [name for name in now if name in before and before[name] != now[name]]
     if changed:
@@ -328,17 +305,8 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
         lines.append(f"[train] changed since the checkpoint: {words}")
     if held := [name for name in changed if name in HELD]:
         lines.append(
-            f"[train] notice: {', '.join(held)} of the checkpoint"
-            f" {'hold' if len(held) > 1 else 'holds'} on, as its optimizer's state says"
-        )
-        lines.append(
-            f"[train] hint: another run, --init_from {shlex.quote(str(found.path))}: its weights,"
-            " and everything else from scratch"
-        )
-    if {"max_steps", "num_train_epochs"} & set(changed):
-        lines.append(
-            "[train] with another number of steps the learning rate follows another schedule from"
-            " here on"
+            f"[train] notice: {', '.join(held)}: the checkpoint's own value is used (for new ones:"
+            f" --init_from {shlex.quote(str(found.path))})"
         )
     return lines
 
