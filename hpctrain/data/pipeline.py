@@ -110,9 +110,7 @@ class PrepareSummary:
     Attributes:
         folder: the dataset's directory.
         manifest: its manifest.
-        seconds: duration of this command; `working`: the part from the start of the workers to the
-            result in place.
-        tokenized: tokens that this command tokenized, in `tokenizing` seconds.
+        seconds: duration of this command.
         pieces, reused: number of pieces, and of those that an earlier command finished.
         already_there: the result existed for the same request.
         workers: number of processes.
@@ -121,9 +119,6 @@ class PrepareSummary:
     folder: Path
     manifest: DatasetManifest
     seconds: float
-    working: float = 0.0
-    tokenized: int = 0
-    tokenizing: float = 0.0
     pieces: int = 0
     reused: int = 0
     already_there: bool = False
@@ -166,7 +161,6 @@ def prepare(
         )
     with _work_folder(target) as work:
         run = _Preparation(resolved, work, progress, say)
-        working = time.monotonic()
         with run.explained():
             manifest = run.work()
             refuse_to_replace(target)  # it may have been created meanwhile
@@ -178,9 +172,6 @@ def prepare(
             folder=target,
             manifest=manifest,
             seconds=time.monotonic() - began,
-            working=time.monotonic() - working,
-            tokenized=run.tokenized,
-            tokenizing=run.tokenizing_s,
             pieces=len(run.pieces),
             reused=run.reused,
             workers=run.workers,
@@ -229,7 +220,6 @@ class _Preparation:
         pieces: of the source.
         counts: of the finished pieces, by piece number.
         reused: number of pieces that an earlier command finished.
-        tokenized: tokens of the other pieces, tokenized in `tokenizing_s` seconds.
     """
 
     def __init__(
@@ -257,7 +247,6 @@ class _Preparation:
         self.reused = len(self.counts)
         if self.reused:
             say(f"continuing: {self.reused} of {len(self.pieces)} pieces are finished")
-        self.tokenized, self.tokenizing_s = 0, 0.0
         # Tokens of a packed sequence; None: not packed.
         self.capacity = self.request.max_length if self.request.pack else None
 
@@ -284,7 +273,7 @@ class _Preparation:
             BrokenProcessPool: a worker was killed.
         """
         sizes = [piece.bytes for piece in self.pieces]
-        done, began = sum(sizes[number] for number in self.counts), time.monotonic()
+        done = sum(sizes[number] for number in self.counts)
         with _pool(self.workers, self.resolved) as pool:
             jobs: dict[Future[RowCounts], int] = {
                 pool.submit(_tokenize_piece, piece, path): number
@@ -295,8 +284,6 @@ class _Preparation:
                 number = jobs[future]
                 self.counts[number] = future.result()
                 done += sizes[number]
-                self.tokenized += self.counts[number].numbers["tokens"]
-                self.tokenizing_s = time.monotonic() - began
                 self.progress("tokenizing", done, sum(sizes))
 
     def _save(self) -> tuple[dict[str, Split], str]:

@@ -383,8 +383,6 @@ def test_the_summary_fits_a_terminal() -> None:
             folder=Path("data/d"),
             manifest=made,
             seconds=99_999,
-            tokenized=10**12,
-            tokenizing=9e4,
             workers=128,
         )
         lines = list(verb.summary_lines(summary))

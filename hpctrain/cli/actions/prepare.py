@@ -67,12 +67,9 @@ def run(data: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> No
             folder=str(summary.folder),
             already_there=summary.already_there,
             seconds=round(summary.seconds, 3),
-            working_seconds=round(summary.working, 3),
             workers=summary.workers,
             pieces=summary.pieces,
             pieces_reused=summary.reused,
-            tokens_tokenised=summary.tokenized,
-            tokenising_seconds=round(summary.tokenizing, 3),
             manifest=json.loads(summary.manifest.to_json()),
         )
         return
@@ -294,12 +291,8 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
             yield f"  {count:,} x {reason}"
             if first := made.dropped_first.get(reason):
                 yield f"    first: {first[:200]}"
-    if summary.tokenizing > 0 and summary.tokenized:
-        yield (
-            f"{text.duration(summary.seconds)},"
-            f" {summary.tokenized / summary.tokenizing:,.0f} tokens/s with"
-            f" {text.count(summary.workers, 'worker')}"
-        )
+    if not summary.already_there:
+        yield f"{text.duration(summary.seconds)} with {text.count(summary.workers, 'worker')}"
 
 
 def _split_lines(name: str, split: Split, made: DatasetManifest) -> Iterator[str]:
@@ -334,7 +327,7 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
     _load_libraries(options)
     if len(data) == 1 and _is_tokenised(Path(data[0])):
         tokenizer = _tokenizer_of(Path(data[0]), options)
-        examples = drawing.of_dataset(Path(data[0]), count, seed=options["seed"])
+        examples = drawing.of_dataset(Path(data[0]), count)
     else:
         resolved = resolve(_request(data, {**options, "pack": False}, show=True))
         for note in resolved.notes:
