@@ -92,7 +92,6 @@ _CHOICES = {
     "packing_strategy": "bfd bfd_split wrapped",
     "save_strategy": "no steps epoch best",
     "train_sampling_strategy": "random sequential group_by_length batch_rebalance",
-    "truncation_keeps": "start window",
     "truncation_mode": "keep_end keep_start",
 }
 #: Options of only one task.
@@ -105,7 +104,6 @@ _ONLY = {
         """),  # noqa: E501
     "classify": _words("""
         class_names class_weights from_scratch label_column max_events min_events pad_token_id random_truncation
-        truncation_keeps
         """),
 }
 _TRUTH = _words("yes true t y 1 no false f n 0")  # string_to_bool of transformers' HfArgumentParser
