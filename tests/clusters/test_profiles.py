@@ -52,7 +52,7 @@ def test_a_file_says_its_schema_and_has_its_form(name: str) -> None:
 def test_the_schema_for_editors_has_the_keys_of_the_types() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     sections = known_keys(Profile)
-    top = {*sections[()], "evidence", "source", "sources", "extends"}
+    top = {*sections[()], "evidence", "source", "sources"}
     assert set(SCHEMA["properties"]) == top
     described = {
         frozenset(definition["properties"])
@@ -68,7 +68,7 @@ def test_the_schema_for_editors_has_the_keys_of_the_types() -> None:
     ("text", "right"),
     [
         ("title: T", True),
-        ("extends: leonardo", True),
+        ("title: T\nextends: leonardo", False),
         ("centre: X", False),
         (
             (
