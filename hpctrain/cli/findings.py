@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 
 import click
@@ -10,21 +9,21 @@ import click
 from hpctrain.cli.output import WIDTH, has_colour
 from hpctrain.finding import LEVELS, Finding
 from hpctrain.terminal import style
-from hpctrain.util import text, typed
+from hpctrain.util import text
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def block(finding: Finding, width: int = WIDTH, *, place: bool = False) -> list[str]:
     """Return a finding as lines: its title, with its place in a file, and below it the evidence,
-    the reason and the fix. Commands are never broken inside a word, so that they can be copied.
+    the reason and the fix. The fix is not wrapped, so that a command in it can be copied.
     """
     where = f"{finding.file}:{finding.line}:{finding.column}: " if place else ""
     return [
         *text.wrap(f"{where}{_title(finding)}", width, hanging="  "),
         *text.wrap(f"  seen: {finding.evidence}", width, hanging=" " * 8),
         *text.wrap(f"  why:  {finding.reason}", width, hanging=" " * 8),
-        *typed.filled("  fix:  ", finding.fix, width, hang=8),
+        f"  fix:  {finding.fix}",
     ]
 
 
@@ -45,11 +44,8 @@ def show_findings(findings: Iterable[Finding], *, place: bool = False) -> None:
 
 
 def finding_line(finding: Finding) -> str:
-    """Return a finding as `warning gpus-unused: …; fix: …`, wrapped if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        return f"{_title(finding)}; fix: {finding.fix}"
-    *first, last = text.wrap(f"{_title(finding)}; fix:", WIDTH, hanging="  ")
-    return "\n".join([*first, *typed.filled(f"{last} ", finding.fix, WIDTH, hang=2)])
+    """Return a finding as `warning gpus-unused: …; fix: …`."""
+    return f"{_title(finding)}; fix: {finding.fix}"
 
 
 def counts(findings: Sequence[Finding]) -> str:
