@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from hpctrain.cli import follow, run_table
+from hpctrain.cli.monitor import SHOWN_ENDED
 from hpctrain.cli.output import has_colour, print_json, say
-from hpctrain.cli.ps import SHOWN_ENDED
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import schedulers
 from hpctrain.report import queue

@@ -17,7 +17,7 @@ from hpctrain.errors import UsageError
 from hpctrain.jobs import targets
 from hpctrain.jobs.notify import when_ended
 from hpctrain.jobs.request import Request
-from hpctrain.report.characters import Line, paint
+from hpctrain.report.live import Line, paint
 from hpctrain.report.watching import ChangeLog, WatchedRun, WatchSession, view
 from hpctrain.terminal import console
 from hpctrain.training.survival import time_limit

@@ -9,7 +9,7 @@ import pytest
 
 from hpctrain.checks.job import IDS, check, refusal
 from hpctrain.checks.job.context import Case, Surroundings
-from hpctrain.cli import findings as show
+from hpctrain.cli import output as show
 from hpctrain.clusters.live import Association, LiveCluster
 from hpctrain.config.spec import JobSpec, Study
 from tests.jobs.check.check_cases import CASES, LARGE
