@@ -1,7 +1,8 @@
-"""The command line: one module per command, and the only place that prints or exits.
+"""The command line, and the only place that prints or exits: the options of the commands are in a
+module for each group of the help, and what COMMAND does is in actions/COMMAND.py.
 
-This module stays small, because every call loads it: a command's module is imported only when that
-command is called.
+This module stays small, because every call loads it: the others are imported when a command is
+called.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hpctrain.terminal import Border
 
 INTERRUPTED = 130
 _COMPLETE = "_HPCTRAIN_COMPLETE"
-#: Title → command → first line of its help. The function is `command` in hpctrain/cli/COMMAND.py.
+#: Title → command → first line of its help.
 GROUPS = {
     "Set up": {
         "init": "Create config.yaml for this cluster.",
@@ -59,6 +60,8 @@ GROUPS = {
         "checkpoints": "Manage checkpoints.",
     },
 }
+#: The module of each group; the functions have the names of the commands.
+_MODULES = ("set_up", "validate", "run", "monitor", "manage")
 VERBS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 #: Names from other tools, and other names of ours.
 _OTHER_WORDS = {
@@ -191,7 +194,11 @@ click.Context.formatter_class = _HelpFormatter
 @click.group(
     cls=LazyGroup,
     groups=GROUPS,
-    lazy={name: (name, "command") for name in VERBS},
+    lazy={
+        name: (module, name)
+        for module, commands in zip(_MODULES, GROUPS.values(), strict=True)
+        for name in commands
+    },
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

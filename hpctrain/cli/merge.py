@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
 
 from hpctrain.cli.options import complete_runs, json_option, runs_dir_option
 from hpctrain.cli.output import print_json, say
-from hpctrain.errors import UsageError
 from hpctrain.runs import checkpoints
 from hpctrain.util import files, installed, shell, text
 
@@ -33,13 +31,6 @@ from hpctrain.util import files, installed, shell, text
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="dtype of the merged weights. Default: the base model's.",
 )
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="DEVICE",
-    help="Device: cpu, cuda or cuda:1.",
-)
 @runs_dir_option
 @json_option
 def command(  # noqa: PLR0917 - click names them
@@ -47,7 +38,6 @@ def command(  # noqa: PLR0917 - click names them
     to: Path | None,
     base: Path | None,
     dtype: str | None,
-    device: str,
     runs_dir: Path,
     as_json: bool,
 ) -> None:
@@ -57,24 +47,17 @@ def command(  # noqa: PLR0917 - click names them
     checkpoint; DIR any directory with an adapter. The result is reloaded and its logits are compared
     with those of base and adapter. stdout is its path.
     """
-    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-        what = f"--device must be cpu, cuda or cuda:N, not {device!r}"
-        raise UsageError(what, hint="use --device cpu")
     adapter = checkpoints.weights_of(word, runs=runs_dir, tag=None)
     import hpctrain.training  # noqa: F401 - before peft: it keeps bitsandbytes quiet
 
     installed.require("train", "peft", "torch", "transformers")
     from hpctrain.training import merge
 
-    if device != "cpu" and (found := merge.devices()) <= int(device.partition(":")[2] or 0):
-        what = f"there is no {device} here; {text.count(found, 'GPU')} visible"
-        raise UsageError(what, hint="use --device cpu")
     request = merge.Request(
         adapter=adapter,
         to=to if to is not None else _target(adapter),
         base=base,
         dtype=dtype,
-        device=device,
         say=say,
     )
     made = merge.merge(request)
@@ -89,7 +72,6 @@ def command(  # noqa: PLR0917 - click names them
             off=made.off,
             effect=made.effect,
             bound=made.bound,
-            memory_bytes=made.memory,
             notes=list(made.notes),
         )
         return

@@ -7,9 +7,14 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+
+from hpctrain.finding import LEVELS, Finding
+from hpctrain.terminal import style
+from hpctrain.util import text
 
 #: Columns if the output is not a terminal.
 WIDTH = 80
@@ -44,3 +49,49 @@ def columns(widest: int = 100) -> int:
     if not sys.stdout.isatty():
         return WIDTH
     return max(40, min(widest, shutil.get_terminal_size().columns))
+
+
+# -- findings ---------------------------------------------------------------------------------------
+
+COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+def block(finding: Finding, width: int = WIDTH, *, place: bool = False) -> list[str]:
+    """Return a finding as lines: its title, with its place in a file, and below it the evidence,
+    the reason and the fix. The fix is not wrapped, so that a command in it can be copied.
+    """
+    where = f"{finding.file}:{finding.line}:{finding.column}: " if place else ""
+    return [
+        *text.wrap(f"{where}{_title(finding)}", width, hanging="  "),
+        *text.wrap(f"  seen: {finding.evidence}", width, hanging=" " * 8),
+        *text.wrap(f"  why:  {finding.reason}", width, hanging=" " * 8),
+        f"  fix:  {finding.fix}",
+    ]
+
+
+def _title(finding: Finding) -> str:
+    return f"{finding.level} {finding.id}: {finding.what}"
+
+
+def coloured_block(finding: Finding, width: int = WIDTH, *, place: bool = False) -> list[str]:
+    """Return `block` with the first line in the color of its level, on a terminal."""
+    first, *rest = block(finding, width, place=place)
+    return [style(first, fg=COLOURS[finding.level]) if has_colour() else first, *rest]
+
+
+def show_findings(findings: Iterable[Finding], *, place: bool = False) -> None:
+    """Print findings as blocks, with colors on a terminal."""
+    for finding in findings:
+        click.echo("\n".join([*coloured_block(finding, place=place), ""]), color=has_colour())
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as `warning gpus-unused: …; fix: …`."""
+    return f"{_title(finding)}; fix: {finding.fix}"
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """Return `2 errors, 1 warning`; without findings, `nothing found`."""
+    numbers = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
+    shown = [text.count(number, level) for level, number in numbers.items() if number]
+    return ", ".join(shown) or "nothing found"

@@ -1,12 +1,9 @@
 """Load cluster profiles: built-in ones, a site's, and the user's own.
 
-A profile is YAML as described by `clusters.profile`, with two extensions:
-
-- Any mapping may contain `evidence:` (how well attested) and `source:` (a URL, a key of the
-  profile's `sources:`, or `docs`). They apply to everything below without its own. A single value
-  may be written as `{value: 4, evidence: seen, source: docs}`.
-- `extends: NAME` merges the profile over another one; `null` removes a value. A profile that
-  extends its own name builds on the one that it would otherwise hide.
+A profile is YAML as described by `clusters.profile`, and any mapping may contain `evidence:` (how
+well attested) and `source:` (a URL, a key of the profile's `sources:`, or `docs`). They apply to
+everything below without its own. A single value may be written as `{value: 4, evidence: seen,
+source: docs}`.
 
 Only reads files: the environment is an argument.
 """
@@ -79,21 +76,23 @@ class ProfileSource:
         origins: evidence of every value, and of each section with its own.
         places: the place of every key.
         problems: messages with their places.
-        files: the files of the profile, lowest precedence first.
     """
 
+    path: Path
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, Attestation] = field(default_factory=dict)
     places: dict[KeyPath, FilePlace] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
 
 
 def available(environment: Mapping[str, str]) -> dict[str, Path]:
     """Return the profiles by name: the built-in ones, those in $HPCTRAIN_CLUSTERS, and the user's;
     the last one of each name overrides the others.
     """
-    return {name: files[-1] for name, files in _stacks(environment).items()}
+    found: dict[str, Path] = {}
+    for directory in directories(environment):
+        found |= {canonical(path.stem): path for path in sorted(directory.glob("*.yaml"))}
+    return found
 
 
 def directories(environment: Mapping[str, str]) -> list[Path]:
@@ -171,27 +170,20 @@ def _texts(value: Any) -> list[str]:
 
 
 def read_source(name: str, environment: Mapping[str, str]) -> ProfileSource:
-    """Return the profile called `name` as written, merged with the ones that it extends.
+    """Return the profile called `name` as written.
 
     Raises:
         UsageError: there is none of that name, or a file is not YAML.
     """
-    stacks = _stacks(environment)
-    wanted = canonical(name)
-    if wanted not in stacks:
-        raise _unknown(name, stacks)
-    return _read(stacks, wanted, len(stacks[wanted]) - 1, ())
+    known = available(environment)
+    path = known.get(canonical(name))
+    if path is None:
+        raise _unknown(name, known)
+    text = yaml12.read_text(path, str(path), missing=f"ls -l {path}")
+    return _ProfileFile(yaml12.load(text, str(path)), path).source
 
 
-def _stacks(environment: Mapping[str, str]) -> dict[str, list[Path]]:
-    stacks: dict[str, list[Path]] = {}
-    for directory in directories(environment):
-        for path in sorted(directory.glob("*.yaml")):
-            stacks.setdefault(canonical(path.stem), []).append(path)
-    return stacks
-
-
-def _unknown(name: str, stacks: Mapping[str, list[Path]]) -> UsageError:
+def _unknown(name: str, stacks: Mapping[str, Path]) -> UsageError:
     close = difflib.get_close_matches(canonical(name), stacks, n=1, cutoff=0.5)
     if not close:  # part of the name, such as `clariden`
         close = [
@@ -206,39 +198,11 @@ def _unknown(name: str, stacks: Mapping[str, list[Path]]) -> UsageError:
     )
 
 
-def _read(
-    stacks: Mapping[str, list[Path]], name: str, level: int, above: tuple[Path, ...]
-) -> ProfileSource:
-    """Return the profile at `level` of its name's files; `above`: the files that extend it."""
-    path = stacks[name][level]
-    text = yaml12.read_text(path, str(path), missing=f"ls -l {path}")
-    source = _ProfileFile(yaml12.load(text, str(path)), path).source
-    extends = source.data.pop("extends", None)
-    if extends is None:
-        return source
-    above = (*above, path)
-    wanted = canonical(str(extends))
-    below = level - 1 if wanted == name else len(stacks.get(wanted, ())) - 1
-    if not isinstance(extends, str):
-        problem = "extends must be the name of a cluster profile"
-    elif below < 0 and wanted == name:
-        problem = f"extends: no other profile has the name {wanted!r}"
-    elif below < 0:
-        problem = f"extends: {_unknown(extends, stacks).what}"
-    elif stacks[wanted][below] in above:
-        chain = " extends ".join(map(str, [*above, stacks[wanted][below]]))
-        problem = f"extends goes in a circle: {chain}"
-    else:
-        return _laid_over(_read(stacks, wanted, below, above), source)
-    source.problems.append(f"{source.places['extends',]}: {problem}")
-    return source
-
-
 class _ProfileFile:
     """Separates the content of a file from its evidence, which goes to `source.origins`."""
 
     def __init__(self, document: yaml12.YamlDocument, path: Path) -> None:
-        self.source = ProfileSource(files=[path])
+        self.source = ProfileSource(path)
         self.places = document.places
         data = dict(document.data)
         given = data.pop("sources", None) or {}
@@ -249,10 +213,8 @@ class _ProfileFile:
         self.sources = {key: str(url) for key, url in urls.items() if isinstance(url, str)}
         self.source.places[()] = FilePlace(str(path), 1, 1)
         self.source.data = self._strip(data, (), (), Attestation("own", str(path)))
-        # The default for the entire file: all values have their own by now. `extends` is not a
-        # fact.
-        for key in ((), ("extends",)):
-            self.source.origins.pop(key, None)
+        # The default for the entire file: all values have their own by now.
+        self.source.origins.pop((), None)
 
     def _strip(
         self, value: Any, raw: yaml12.NodePath, path: KeyPath, inherited: Attestation
@@ -303,42 +265,6 @@ class _ProfileFile:
 
     def _problem(self, raw: yaml12.NodePath, message: str) -> None:
         self.source.problems.append(f"{nearest(self.places, raw)}: {message}")
-
-
-def _laid_over(base: ProfileSource, top: ProfileSource) -> ProfileSource:
-    """Merge `top` over `base`: sections are merged, values replaced; null removes a value."""
-    merged = ProfileSource(
-        dict(base.data),
-        dict(base.origins),
-        dict(base.places),
-        base.problems + top.problems,
-        base.files + top.files,
-    )
-
-    def drop(path: KeyPath) -> None:
-        for known in (merged.origins, merged.places):
-            for each in [each for each in known if each[: len(path)] == path]:
-                del known[each]
-
-    def lay(target: dict[str, Any], source: Mapping[str, Any], prefix: KeyPath) -> None:
-        for key, value in source.items():
-            path = (*prefix, key)
-            if isinstance(value, dict) and isinstance(target.get(key), dict):
-                target[key] = dict(target[key])
-                lay(target[key], value, path)
-            elif value is None and key in target:
-                drop(path)
-                del target[key]
-                gone.add(path)
-            else:
-                drop(path)
-                target[key] = value
-
-    gone: set[KeyPath] = set()
-    lay(merged.data, top.data, ())
-    merged.origins |= {path: evidence for path, evidence in top.origins.items() if path not in gone}
-    merged.places |= {path: place for path, place in top.places.items() if path not in gone}
-    return merged
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

@@ -28,7 +28,7 @@ from hpctrain.clusters.fieldtypes import (
 )
 from hpctrain.clusters.load import Attestation, ProfileSource
 from hpctrain.errors import UsageError
-from hpctrain.util.schema import MISSING, NO_KEYS, KeyPath, Problem, Section, nearest, sentence
+from hpctrain.util.schema import NO_KEYS, KeyPath, Problem, Section, nearest, sentence
 from hpctrain.util.yaml12 import position, problems_in
 
 
@@ -432,23 +432,20 @@ def checked(source: ProfileSource, name: str) -> Profile:
     """
     problems = list(source.problems)
     written = source.data.get("name")
-    if isinstance(written, str) and written != name and len(source.files) == 1:
+    if isinstance(written, str) and written != name:
         problems.append(
             f"{nearest(source.places, ('name',))}: name must be that of the file, {name}, not {written!r}"
         )
     try:
         profile = Profile.read(source.data | {"name": name})
     except Problem as error:
-        found = error.found
-        if ("extends",) in source.places and source.problems:
-            # If a profile that it extends cannot be found, missing values are not reported.
-            found = [each for each in found if each[1] != MISSING]
         problems += [
-            f"{nearest(source.places, path)}: {sentence(path, message)}" for path, message in found
+            f"{nearest(source.places, path)}: {sentence(path, message)}"
+            for path, message in error.found
         ]
     if not problems:
         return profile
-    file = source.files[-1]
+    file = source.path
     raise UsageError(
         problems_in(len(problems), str(file)),
         details=tuple(sorted(problems, key=position)),

@@ -40,7 +40,7 @@ _KINDS = {
         include_num_input_tokens_seen load_best_model_at_end load_in_4bit load_in_8bit log_on_each_node logging_first_step
         logging_nan_inf_filter packing padding_free prediction_loss_only push_to_hub remove_unused_columns
         restore_callback_states_from_checkpoint resume_with_missing_state resume_with_other_data resume_with_other_world_size
-        resume_without_manifest save_on_each_node save_only_model shuffle_dataset skip_memory_metrics stop_on_nan tf32
+        save_on_each_node save_only_model shuffle_dataset skip_memory_metrics stop_on_nan tf32
         torch_compile trust_remote_code use_bnb_nested_quant use_cache use_cpu use_dora use_liger_kernel use_peft use_rslora
         """),  # noqa: E501
     "alone": _words("""
@@ -92,7 +92,6 @@ _CHOICES = {
     "packing_strategy": "bfd bfd_split wrapped",
     "save_strategy": "no steps epoch best",
     "train_sampling_strategy": "random sequential group_by_length batch_rebalance",
-    "truncation_keeps": "start window",
     "truncation_mode": "keep_end keep_start",
 }
 #: Options of only one task.
@@ -105,7 +104,6 @@ _ONLY = {
         """),  # noqa: E501
     "classify": _words("""
         class_names class_weights from_scratch label_column max_events min_events pad_token_id random_truncation
-        truncation_keeps
         """),
 }
 _TRUTH = _words("yes true t y 1 no false f n 0")  # string_to_bool of transformers' HfArgumentParser

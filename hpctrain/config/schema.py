@@ -119,9 +119,8 @@ class ContainerSection(Section):
 
 
 class Variables(Section):
-    """An entry of `profiles:`, a named set of variables; `extends` names its base."""
+    """An entry of `profiles:`, a named set of variables."""
 
-    extends: Name | None = None
     env: EnvironmentVariables = NO_KEYS
     unset: tuple[VariableName, ...] = ()
 

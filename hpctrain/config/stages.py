@@ -1,5 +1,5 @@
 """`stages:` of config.yaml: an ordered list, each stage with a name and its changes to the rest of
-the config; their dependencies, and their order of submission.
+the config, and their dependencies on earlier ones.
 
 All are submitted at once, as Slurm's dependencies require: Slurm forgets a job minutes after its
 end, and a failed dependency stays failed even if the job is requeued (slurm.conf(5), MinJobAge;
@@ -11,7 +11,6 @@ A stage is the highest layer of the config, created by `layer`, with the places 
 from __future__ import annotations
 
 import difflib
-import graphlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -261,34 +260,12 @@ def variable(name: str) -> str:
 
 
 def plan(asked: Sequence[StageRequest]) -> tuple[list[Stage], list[StageProblem]]:
-    """Sort stages by their dependencies, else by their order in the file; and return all problems.
+    """Return the stages, in the order of the file, which is that of submission; and all problems.
 
     If there are problems, the stages must not be used.
     """
     problems = _name_problems(asked)
-    stages = [_stage(index, asked, problems) for index in range(len(asked))]
-    if problems:
-        return stages, problems
-    sorter = graphlib.TopologicalSorter(
-        {stage.name: [name for name, _ in stage.dependencies] for stage in stages}
-    )
-    try:
-        sorter.prepare()
-    except graphlib.CycleError as error:
-        circle = list(reversed(error.args[1]))
-        first = next(stage.index for stage in stages if stage.name in circle)
-        at = circle.index(asked[first].name)
-        circle = [*circle[at:-1], *circle[:at], asked[first].name]
-        key = "from" if asked[first].from_ else "needs" if asked[first].needs else "name"
-        return stages, [(first, key, f"makes a circle: {' waits for '.join(circle)}")]
-    ordered: list[Stage] = []
-    by_name = {stage.name: stage for stage in stages}
-    ready: list[str] = []
-    while sorter.is_active():
-        ready = sorted([*ready, *sorter.get_ready()], key=lambda name: by_name[name].index)
-        ordered.append(by_name[ready[0]])
-        sorter.done(ready.pop(0))
-    return ordered, []
+    return [_stage(index, asked, problems) for index in range(len(asked))], problems
 
 
 def _name_problems(asked: Sequence[StageRequest]) -> list[StageProblem]:
@@ -323,7 +300,11 @@ def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProble
     parent = before if one.from_ is None else None if one.from_ == NOTHING else one.from_
     names = [other.name for other in asked]
     for key, name in [("from", parent), *(("needs", name) for name in one.needs)]:
-        if name is not None and name not in names:
+        if name is None or name in names[:index]:
+            continue
+        if name in names:
+            problems.append((index, key, f"must name an earlier stage of the list, not {name!r}"))
+        else:
             problems.append(
                 (
                     index,
@@ -331,8 +312,6 @@ def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProble
                     _no_stage(name, [other for other in names if other not in (one.name, NOTHING)]),
                 )
             )
-        elif name == one.name:
-            problems.append((index, key, "must be another stage, not this one itself"))
     start = one.start or (
         "weights" if parent is not None and one.ours and not one.starts_itself else "none"
     )

@@ -18,7 +18,7 @@ from hpctrain.util import stored
 Scalar = str | int | float | bool | None
 Direction = Literal["minimize", "maximize"]
 Sampler = Literal["tpe", "random"]
-PrunerKind = Literal["median", "hyperband", "none"]
+PrunerKind = Literal["median", "none"]
 Kept = Literal["last", "best"]
 
 #: The directory of studies in `runs/`, and the journal of one.
@@ -95,15 +95,11 @@ class Pruner:
     Attributes:
         startup_trials: of the median pruner: number of completed trials before it compares.
         startup_steps: no trial is stopped before this step of its training.
-        most_steps: of hyperband: the last step of a trial, if the config sets it.
-        first_step: of hyperband: the step of the first evaluation, if the config sets it.
     """
 
     kind: PrunerKind = "median"
     startup_trials: int = 5
     startup_steps: int = 0
-    most_steps: int | None = None
-    first_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

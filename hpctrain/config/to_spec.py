@@ -336,15 +336,13 @@ def environment_variables(
     """Return the variables that a job sets, and those that it unsets; no name is in both.
 
     Raises:
-        UsageError: an unknown profile, or one that extends itself.
+        UsageError: an unknown profile.
     """
     sets: dict[str, str] = {}
     unset: list[str] = []
-    layers = [
-        _layer(environment, name)
-        for name in (CLUSTER, *_chain(environment))
-        if name != CLUSTER or CLUSTER in environment.profiles
-    ]
+    layers = [_layer(environment, CLUSTER)] if CLUSTER in environment.profiles else []
+    if environment.profile is not None:
+        layers.append(_layer(environment, environment.profile))
     for values, names in [*layers, (environment.env, environment.unset)]:
         for name in names:
             sets.pop(name, None)
@@ -358,27 +356,13 @@ def environment_variables(
 
 def _layer(environment: EnvironmentSection, name: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
     own = environment.profiles.get(name)
-    return (own.env, own.unset) if own is not None else SHIPPED[name]
-
-
-def _chain(environment: EnvironmentSection) -> list[str]:
-    """Return the selected profile and its bases, the base first."""
-    chain: list[str] = []
-    name = environment.profile
-    while name is not None:
-        own = environment.profiles.get(name)
+    if own is not None:
+        return own.env, own.unset
+    if name not in SHIPPED:
         known = sorted({*SHIPPED, *environment.profiles} - {CLUSTER})
-        if own is None and name not in SHIPPED:
-            raise UsageError(
-                f"there is no environment profile {name!r}",
-                details=(f"known are {', '.join(known)}",),
-                hint=f"use --env-profile {known[0]}",
-            )
-        if name in chain:
-            raise UsageError(
-                f"environment profile {name!r} extends itself, by way of {' and '.join(chain)}",
-                hint="edit environment.profiles in config.yaml",
-            )
-        chain.append(name)
-        name = own.extends if own is not None else None
-    return [*reversed(chain)]
+        raise UsageError(
+            f"there is no environment profile {name!r}",
+            details=(f"known are {', '.join(known)}",),
+            hint=f"use --env-profile {known[0]}",
+        )
+    return SHIPPED[name]

@@ -254,13 +254,10 @@ def definition(
         said.get("load_best_model_at_end") is True
         or said.get("early_stopping_patience") is not None
     )
-    most, first = (said.get(key) for key in ("max_steps", "eval_steps"))
     pruner = Pruner(
         kind=tune.pruner.kind,
         startup_trials=tune.pruner.startup_trials,
         startup_steps=tune.pruner.startup_steps,
-        most_steps=most if type(most) is int and most > 0 else None,
-        first_step=first if type(first) is int and first > 0 else None,
     )
     return Definition(
         study=study_name(config),

@@ -28,7 +28,7 @@ from hpctrain.errors import UsageError
 from hpctrain.util import installed, stored
 
 LossOn = Literal["all", "completion", "assistant"]
-Truncation = Literal["keep_start", "drop", "split"]
+Truncation = Literal["keep_start", "drop"]
 DEFAULT_LOSS: Final[Mapping[Form, LossOn]] = {
     "text": "all",
     "prompt-completion": "completion",
@@ -47,7 +47,7 @@ class EncodeOptions:
 
     Attributes:
         max_length: maximum tokens per example; None: no limit.
-        truncation: for longer examples: `keep_start`, `drop`, or `split` into several.
+        truncation: for longer examples: `keep_start` or `drop`.
         template: a chat template file that replaces the tokenizer's.
         template_options: variables for the template, such as enable_thinking.
         eos: append the EOS token unless the template ends a turn itself.
@@ -90,7 +90,7 @@ class Encoded:
     Attributes:
         input_ids: token ids (array of type `i`).
         trained: spans (start, stop) of unmasked tokens: ascending, disjoint, not empty.
-        truncated: tokens were cut off; for a split example, set on its first part.
+        truncated: tokens were cut off.
         where: the row it came from.
         context_turns: assistant turns that are masked because the template rewrites them.
     """
@@ -179,7 +179,7 @@ class Encoder:
             )
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Encoded | Dropped]:
-        """Return the examples of the rows, in order; only a split row gives several.
+        """Return the examples of the rows, in order.
 
         Memory: some hundred bytes per token of all rows.
         """
@@ -292,9 +292,9 @@ class Encoder:
             if encoding is None:
                 yield Dropped("the text is not valid Unicode", laid.where, "half a surrogate pair")
             else:
-                yield from self._finished(laid, encoding)
+                yield self._finished(laid, encoding)
 
-    def _finished(self, laid: _Laid, encoding: Any) -> Iterator[Encoded | Dropped]:
+    def _finished(self, laid: _Laid, encoding: Any) -> Encoded | Dropped:
         ids = array("i", encoding.ids)
         before, after = (array("i"), array("i")) if laid.chat else self._tokens.around(ids)
         trained = () if laid.trained is None else _tokens_of(encoding.offsets, laid.trained)
@@ -309,39 +309,20 @@ class Encoder:
                 shifted.append((len(before) + len(ids), len(whole)))
             trained = _joined(shifted)
         if not trained:
-            yield Dropped("no token is unmasked", laid.where)
-            return
-        yield from self._cut(whole, trained, laid)
+            return Dropped("no token is unmasked", laid.where)
+        return self._cut(whole, trained, laid)
 
-    def _cut(
-        self, ids: array[int], trained: tuple[Span, ...], laid: _Laid
-    ) -> Iterator[Encoded | Dropped]:
+    def _cut(self, ids: array[int], trained: tuple[Span, ...], laid: _Laid) -> Encoded | Dropped:
         most = self.recipe.max_length
         if most is None or len(ids) <= most:
-            yield Encoded(ids, trained, False, laid.where, laid.context_turns)
-        elif self.recipe.truncation == "drop":
-            yield Dropped(f"longer than {most} tokens", laid.where, f"{len(ids)} tokens")
-        elif self.recipe.truncation == "split":
-            parts = [(at, _within(trained, at, at + most)) for at in range(0, len(ids), most)]
-            kept_parts = [(at, spans) for at, spans in parts if spans]
-            for number, (at, spans) in enumerate(kept_parts):
-                yield Encoded(
-                    ids[at : at + most],
-                    spans,
-                    number == 0,
-                    laid.where,
-                    0 if number else laid.context_turns,
-                )
-        else:
-            kept = _within(trained, 0, most)
-            if kept:
-                yield Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
-            else:
-                yield Dropped(
-                    f"all trained tokens are beyond {most} tokens",
-                    laid.where,
-                    f"the first is token {trained[0][0]}",
-                )
+            return Encoded(ids, trained, False, laid.where, laid.context_turns)
+        if self.recipe.truncation == "drop":
+            return Dropped(f"longer than {most} tokens", laid.where, f"{len(ids)} tokens")
+        kept = tuple((start, min(stop, most)) for start, stop in trained if start < most)
+        if not kept:
+            reason = f"all trained tokens are beyond {most} tokens"
+            return Dropped(reason, laid.where, f"the first is token {trained[0][0]}")
+        return Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
 
     def _decided(self, *, chat: bool) -> Iterator[str]:
         """Yield sentences about the decisions, for the user."""
@@ -420,13 +401,6 @@ def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
         else:
             joined.append((start, stop))
     return tuple(joined)
-
-
-def _within(spans: Sequence[Span], start: int, stop: int) -> tuple[Span, ...]:
-    """Return the parts of the spans between two tokens, relative to the first."""
-    return tuple(
-        (max(a, start) - start, min(b, stop) - start) for a, b in spans if a < stop and b > start
-    )
 
 
 # -- the tokenizer ---------------------------------------------------------------------------------
@@ -573,16 +547,3 @@ def _around(backend: Any) -> tuple[array[int], array[int]]:
         if full[at : at + len(plain)] == plain:
             return array("i", full[:at]), array("i", full[at + len(plain) :])
     return array("i"), array("i")
-
-
-def special_tokens_in(tokenizer: Any) -> re.Pattern[str]:
-    """Return a pattern for the tokenizer's special tokens: added tokens marked as special, so not
-    `<think>`, which a text may contain.
-
-    The tokenizer converts them to real special tokens where the data contains them as text: a user
-    message with `<|im_end|>` ends the turn there, and the rest is outside of every message. Such
-    examples are counted but not changed, because some data intends it.
-    """
-    tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    longest_first = sorted(filter(str.strip, tokens), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -70,8 +70,7 @@ class DatasetManifest:
     """The manifest of a prepared dataset.
 
     Attributes:
-        sources: the files, with `path`, `bytes` and `sha256` (`mtime_ns` for files that are too
-            large to read twice).
+        sources: the files, with `path`, `bytes` and `mtime_ns`.
         form: `text`, `prompt-completion`, `messages`, `alpaca` or `classes`.
         columns: role to source column.
         loss_on: the unmasked tokens: `all`, `completion` or `assistant`; for classes, `label`.
@@ -87,8 +86,6 @@ class DatasetManifest:
             `FILE:LINE: detail`.
         truncated: examples cut at `max_length`.
         context_turns: assistant turns that are masked because the template rewrites them.
-        specials: special token to number of rows whose text contains it; `specials_first`: to the
-            first of them, `FILE:LINE`.
         seed: of the split and of the order.
         digest: sha256 of the stored data; independent of the number of cores.
         labels: for classes, their names in the order of their ids.
@@ -111,8 +108,6 @@ class DatasetManifest:
     dropped_first: Mapping[str, str] = field(default_factory=dict)
     truncated: int = 0
     context_turns: int = 0
-    specials: Mapping[str, int] = field(default_factory=dict)
-    specials_first: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     digest: str = ""
     labels: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from hpctrain import __version__
 from hpctrain.data import packing, readers
-from hpctrain.data.encode import Encoded, Encoder, special_tokens_in
+from hpctrain.data.encode import Encoded, Encoder
 from hpctrain.data.manifest import (
     BATCH,
     DatasetManifest,
@@ -57,17 +57,12 @@ DEFAULT_FRACTION, DEFAULT_MOST = 0.05, 2000
 """Default validation split, if the source has no splits: this fraction of the examples, up to this
 number.
 """
-DUPLICATE = "equal to an earlier example"
 WINDOW_TOKENS = 1 << 22
 """Average tokens of one window: the examples that are packed together, in memory (about 40 bytes
 per token).
 """
 WINDOW_ROWS = 128
 """Minimum sequences per window, so that a partly filled last one matters little."""
-HASHED_BYTES = 8 << 30
-"""Sources with a larger total size are identified by size and mtime: hashing them would take
-minutes.
-"""
 _FEWEST = 20
 """With fewer examples there is no validation split by default."""
 _BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 21
@@ -88,13 +83,11 @@ class RowCounts:
     Attributes:
         numbers: `read` from the source; `examples` kept and their `tokens`; `truncated` ones of
             these, and `context_turns` (see `DatasetManifest`).
-        specials: special token to number of examples whose text contains it.
-        dropped: reason to number of examples.
-        first: special token or reason to the first example: `FILE:LINE: detail`.
+        dropped: reason to number of examples; `first`: to the first of them,
+            `FILE:LINE: detail`.
     """
 
     numbers: Counter[str] = field(default_factory=Counter)
-    specials: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
 
@@ -106,7 +99,6 @@ class RowCounts:
     def add(self, other: RowCounts) -> None:
         """Add the counts of a later piece."""
         self.numbers.update(other.numbers)
-        self.specials.update(other.specials)
         self.dropped.update(other.dropped)
         self.first = {**other.first, **self.first}
 
@@ -118,9 +110,7 @@ class PrepareSummary:
     Attributes:
         folder: the dataset's directory.
         manifest: its manifest.
-        seconds: duration of this command; `working`: the part from the start of the workers to the
-            result in place.
-        tokenized: tokens that this command tokenized, in `tokenizing` seconds.
+        seconds: duration of this command.
         pieces, reused: number of pieces, and of those that an earlier command finished.
         already_there: the result existed for the same request.
         workers: number of processes.
@@ -129,9 +119,6 @@ class PrepareSummary:
     folder: Path
     manifest: DatasetManifest
     seconds: float
-    working: float = 0.0
-    tokenized: int = 0
-    tokenizing: float = 0.0
     pieces: int = 0
     reused: int = 0
     already_there: bool = False
@@ -174,7 +161,6 @@ def prepare(
         )
     with _work_folder(target) as work:
         run = _Preparation(resolved, work, progress, say)
-        working = time.monotonic()
         with run.explained():
             manifest = run.work()
             refuse_to_replace(target)  # it may have been created meanwhile
@@ -186,9 +172,6 @@ def prepare(
             folder=target,
             manifest=manifest,
             seconds=time.monotonic() - began,
-            working=time.monotonic() - working,
-            tokenized=run.tokenized,
-            tokenizing=run.tokenizing_s,
             pieces=len(run.pieces),
             reused=run.reused,
             workers=run.workers,
@@ -237,7 +220,6 @@ class _Preparation:
         pieces: of the source.
         counts: of the finished pieces, by piece number.
         reused: number of pieces that an earlier command finished.
-        tokenized: tokens of the other pieces, tokenized in `tokenizing_s` seconds.
     """
 
     def __init__(
@@ -260,61 +242,52 @@ class _Preparation:
         self.counts: dict[int, RowCounts] = {}
         for number, path in enumerate(self.paths):
             if (found := files.read_json(path.with_suffix(".json"))) is not None:
-                kinds = {name: Counter(found[name]) for name in ("numbers", "specials", "dropped")}
+                kinds = {name: Counter(found[name]) for name in ("numbers", "dropped")}
                 self.counts[number] = RowCounts(first=found["first"], **kinds)
         self.reused = len(self.counts)
         if self.reused:
             say(f"continuing: {self.reused} of {len(self.pieces)} pieces are finished")
-        self.tokenized, self.tokenizing_s = 0, 0.0
         # Tokens of a packed sequence; None: not packed.
         self.capacity = self.request.max_length if self.request.pack else None
 
     def work(self) -> DatasetManifest:
         """Finish the remaining pieces, write the dataset, and return its manifest."""
-        hashes = self._tokenize()
-        splits, digest, repeated = self._save()
+        self._tokenize()
+        splits, digest = self._save()
         total = RowCounts()
         for number in range(len(self.pieces)):
             total.add(self.counts[number])
-        if repeated:
-            total.dropped[DUPLICATE] = repeated
         if different := self.resolved.changed_files():
             raise HpctrainError(
                 f"{different[0]} changed while it was read", hint="run the same command again"
             )
-        manifest = self._manifest(hashes, splits, digest, total)
+        manifest = self._manifest(splits, digest, total)
         files.write_text(self.folder / "result" / MANIFEST, manifest.to_json())
         return manifest
 
-    def _tokenize(self) -> tuple[str, ...]:
-        """Tokenize the remaining pieces; return the digests of the sources, none if they are large.
+    def _tokenize(self) -> None:
+        """Tokenize the remaining pieces.
 
         Raises:
             OSError: a file system error.
             BrokenProcessPool: a worker was killed.
         """
         sizes = [piece.bytes for piece in self.pieces]
-        done, began = sum(sizes[number] for number in self.counts), time.monotonic()
-        small = sum(size for size, _ in self.resolved.stats) <= HASHED_BYTES
-        hashed = self.resolved.sources if small else ()
+        done = sum(sizes[number] for number in self.counts)
         with _pool(self.workers, self.resolved) as pool:
             jobs: dict[Future[RowCounts], int] = {
                 pool.submit(_tokenize_piece, piece, path): number
                 for number, (piece, path) in enumerate(zip(self.pieces, self.paths, strict=True))
                 if number not in self.counts
             }
-            hashes = [pool.submit(_sha256, source.path) for source in hashed]
             for future in as_completed(jobs):
                 number = jobs[future]
                 self.counts[number] = future.result()
                 done += sizes[number]
-                self.tokenized += self.counts[number].numbers["tokens"]
-                self.tokenizing_s = time.monotonic() - began
                 self.progress("tokenizing", done, sum(sizes))
-            return tuple(future.result() for future in hashes)
 
-    def _save(self) -> tuple[dict[str, Split], str, int]:
-        """Write the dataset; return its splits, its digest, and the number of repeated examples."""
+    def _save(self) -> tuple[dict[str, Split], str]:
+        """Write the dataset; return its splits and its digest."""
         import datasets  # imports torch if it is installed
 
         datasets.disable_progress_bars()
@@ -322,15 +295,15 @@ class _Preparation:
         examples = datasets.concatenate_datasets(tables).with_format("arrow")
         lengths = packing.lengths_of(examples[:]["input_ids"])
         keys = examples[:]["key"].to_numpy()
-        kept = self._kept(keys)
+        self._refuse_nothing(len(keys))
         made: dict[str, Any] = {}
         splits: dict[str, Split] = {}
         digest = hashlib.sha256()
-        for name, chosen in self._division(keys, kept).items():
+        for name, chosen in self._division(keys).items():
             digest.update(name.encode())
             made[name], splits[name] = self._write(name, examples, chosen, lengths, digest)
         datasets.DatasetDict(made).save_to_disk(str(self.folder / "result"))
-        return splits, digest.hexdigest(), int(len(keys) - np.count_nonzero(kept))
+        return splits, digest.hexdigest()
 
     def _write(
         self, name: str, examples: Any, chosen: Any, lengths: Any, digest: Any
@@ -384,46 +357,42 @@ class _Preparation:
             padded=max(1.0, round(full / tokens, 4)),
         )
 
-    def _kept(self, keys: Any) -> Any:
-        """Return a mask of the examples that are not dropped as duplicates.
+    def _refuse_nothing(self, examples: int) -> None:
+        """Refuse to write a dataset without examples.
 
         Raises:
-            HpctrainError: no example is left to train on.
+            HpctrainError: there are none.
         """
-        kept = np.ones(len(keys), dtype=bool)
-        if self.request.dedupe:
-            kept[:] = False
-            kept[np.unique(keys, return_index=True)[1]] = True
-        if not kept.any():
-            rows = sum(counts.numbers["read"] for counts in self.counts.values())
-            details = tuple(
-                f"  {count:,} x {reason}; the first: {counts.first[reason]}"
-                for counts in self.counts.values()
-                for reason, count in counts.dropped.items()
-            )
-            raise HpctrainError(
-                f"nothing is left to train on, of {rows:,} examples",
-                details=details[:5],
-                hint="look at it with --show 3, and set --form and --column ROLE=NAME",
-            )
-        return kept
+        if examples:
+            return
+        rows = sum(counts.numbers["read"] for counts in self.counts.values())
+        details = tuple(
+            f"  {count:,} x {reason}; the first: {counts.first[reason]}"
+            for counts in self.counts.values()
+            for reason, count in counts.dropped.items()
+        )
+        raise HpctrainError(
+            f"nothing is left to train on, of {rows:,} examples",
+            details=details[:5],
+            hint="look at it with --show 3, and set --form and --column ROLE=NAME",
+        )
 
-    def _division(self, keys: Any, kept: Any) -> dict[str, Any]:
+    def _division(self, keys: Any) -> dict[str, Any]:
         """Return the examples of each split, `train` first."""
         if not self.resolved.divided:
             names = [piece.source.split or "train" for piece in self.pieces]
             sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]
             of_examples = np.repeat(np.array(names), sizes)
             usual = [*dict.fromkeys(["train", "validation", *sorted(set(names))])]
-            found = {name: kept & (of_examples == name) for name in usual}
+            found = {name: of_examples == name for name in usual}
             return {name: chosen for name, chosen in found.items() if chosen.any()}
-        wanted = self._validation_size(int(np.count_nonzero(kept)))
+        wanted = self._validation_size(len(keys))
         if not wanted:
-            return {"train": kept}
+            return {"train": np.ones(len(keys), dtype=bool)}
         drawn = packing.draws(keys, self.request.seed)
-        highest = np.partition(drawn[kept], wanted - 1)[wanted - 1]
+        highest = np.partition(drawn, wanted - 1)[wanted - 1]
         below = drawn <= highest
-        return {"train": kept & ~below, "validation": kept & below}
+        return {"train": ~below, "validation": below}
 
     def _validation_size(self, count: int) -> int:
         asked = self.request.validation
@@ -441,7 +410,7 @@ class _Preparation:
         return wanted
 
     def _manifest(
-        self, hashes: tuple[str, ...], splits: Mapping[str, Split], digest: str, counts: RowCounts
+        self, splits: Mapping[str, Split], digest: str, counts: RowCounts
     ) -> DatasetManifest:
         resolved, request = self.resolved, self.request
         recipe, encoder = resolved.recipe, resolved.encoder
@@ -449,12 +418,10 @@ class _Preparation:
             {
                 "path": str(source.path.absolute()),
                 "bytes": size,
-                **({"sha256": hashes[number]} if hashes else {"mtime_ns": changed}),
+                "mtime_ns": changed,
                 **({"split": source.split} if source.split else {}),
             }
-            for number, (source, (size, changed)) in enumerate(
-                zip(resolved.sources, resolved.stats, strict=True)
-            )
+            for source, (size, changed) in zip(resolved.sources, resolved.stats, strict=True)
         ]
         return DatasetManifest(
             sources=tuple(listed),
@@ -473,8 +440,6 @@ class _Preparation:
             dropped_first={key: counts.first[key] for key in counts.dropped if key in counts.first},
             truncated=counts.numbers["truncated"],
             context_turns=counts.numbers["context_turns"],
-            specials=dict(counts.specials),
-            specials_first={key: counts.first[key] for key in counts.specials},
             seed=request.seed,
             digest=digest,
             settings={
@@ -487,7 +452,6 @@ class _Preparation:
                 "as_chat": request.as_chat,
                 "unit": request.unit,
                 "validation": request.validation,
-                "dedupe": request.dedupe,
             },
             version=__version__,
         )
@@ -573,8 +537,7 @@ def _start_worker(encoder: Encoder, columns: tuple[str, ...]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would compete with the processes
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    specials = special_tokens_in(encoder.tokenizer)
-    _worker.update(encoder=encoder, columns=columns, specials=specials)
+    _worker.update(encoder=encoder, columns=columns)
 
 
 def _end_with_parent() -> None:
@@ -584,11 +547,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _tokenize_piece(piece: SourcePiece, path: Path) -> RowCounts:
     """Read a piece, and write its examples to `path` with a file of counts next to it.
 
@@ -596,16 +554,11 @@ def _tokenize_piece(piece: SourcePiece, path: Path) -> RowCounts:
         OSError: a file cannot be read or written.
         HpctrainError: the tokenizer or the template fails.
     """
-    encoder, specials, columns = _worker["encoder"], _worker["specials"], _worker["columns"]
+    encoder, columns = _worker["encoder"], _worker["columns"]
     counts = RowCounts()
     with path.open("wb") as sink, pa.ipc.new_stream(sink, packing.example_schema()) as writer:
         for rows in _batches(readers.read_rows(piece, columns=columns), counts):
             kept: list[Encoded] = []
-            for row in rows:
-                text = str([row.get(name) for name in columns])
-                for token in set(specials.findall(text)):
-                    counts.specials[token] += 1
-                    counts.first.setdefault(token, row.where)
             for example in encoder.encode(rows):
                 if isinstance(example, Dropped):
                     counts.drop(example)

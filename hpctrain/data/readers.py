@@ -28,8 +28,6 @@ NOT_UTF8 = "not UTF-8"
 _BOM = b"\xef\xbb\xbf"
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _ARROW_ROWS = 256
-#: Keys of a JSON object whose lists of objects belong to one example.
-_IN_A_ROW: Final = {"messages", "conversations", "conversation", "tools", "prompt", "completion"}
 
 
 class SourceRow(dict[str, Any]):
@@ -94,7 +92,7 @@ def pieces(sources: Sequence[Source], *, target_bytes: int) -> tuple[SourcePiece
         lines = source.kind == "jsonl" or source.unit in ("line", "block")
         if source.kind in ("parquet", "arrow"):
             found += _arrow_pieces(source, target_bytes)
-        elif lines and source.compression is None and source.bytes > target_bytes:
+        elif lines and not source.compressed and source.bytes > target_bytes:
             found += _line_pieces(source, target_bytes)
         else:
             found.append(SourcePiece(source=source, bytes=source.bytes))
@@ -133,7 +131,7 @@ def read_rows(
     if source.kind in ("parquet", "arrow"):
         yield from _arrow_rows(piece, columns)
         return
-    with opened(source.path, source.compression) as file:
+    with opened(source.path, compressed=source.compressed) as file:
         if source.kind == "json":
             yield from _json_rows(source, file)
         elif source.kind in ("csv", "tsv"):
@@ -215,8 +213,8 @@ def _row_of(value: Any, where: str) -> SourceRow | Dropped:
 
 
 def _json_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
-    """Yield the examples of a JSON file: the items of its array or of the only array of objects in
-    its object, or the object itself. Reads the whole file into memory.
+    """Yield the examples of a JSON file: the items of its array, or its object. Reads the whole file
+    into memory.
     """
     name = source.path
     content = file.read(MAX_JSON + 1)
@@ -234,21 +232,6 @@ def _json_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]
             details=(f"json said: {error}",),
             fix=f"python -m json.tool {shell.quote(name)} > /dev/null",
         ) from error
-    if isinstance(value, dict):
-        lists = [
-            key
-            for key, item in value.items()
-            if key not in _IN_A_ROW
-            and isinstance(item, list)
-            and item
-            and isinstance(item[0], dict)
-        ]
-        if len(lists) > 1:
-            raise HpctrainError(
-                f"{name} has several lists of examples: {', '.join(lists)}",
-                fix=f"jq -c '.{lists[0]}[]' {shell.quote(name)} > {lists[0]}.jsonl",
-            )
-        value = value[lists[0]] if lists else [value]
     for number, row in enumerate(value if isinstance(value, list) else [value], 1):
         yield _row_of(row, f"{name}:row {number}")
 

@@ -22,7 +22,7 @@ from hpctrain.data.readers import SourceRow
 from hpctrain.errors import UsageError
 from hpctrain.util import shell
 
-FORMAT = 4
+FORMAT = 5
 """Increased when the same request gives different pieces, so that pieces of an earlier version are
 not reused.
 """
@@ -46,7 +46,6 @@ class PrepareRequest(EncodeOptions):
         validation: size of the validation split as examples, or as a fraction below 1; 0: none;
             None: 5 %, at most 2000.
         seed: of the validation split, and of the order of packed sequences.
-        dedupe: keep only the first of equal examples.
         workers: processes; None: all cores.
         force: replace an earlier result of hpctrain.
     """
@@ -62,7 +61,6 @@ class PrepareRequest(EncodeOptions):
     pack: bool = False
     validation: float | None = None
     seed: int = 0
-    dedupe: bool = False
     workers: int | None = None
     force: bool = False
 
@@ -145,7 +143,7 @@ class ResolvedRequest:
     def digest(self) -> str:
         """The digest of the complete request."""
         asked = self.request
-        return _digest([self.pieces_digest, asked.pack, asked.validation, asked.seed, asked.dedupe])
+        return _digest([self.pieces_digest, asked.pack, asked.validation, asked.seed])
 
 
 def resolve(request: PrepareRequest) -> ResolvedRequest:

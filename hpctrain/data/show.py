@@ -1,5 +1,5 @@
-r"""Examples for inspection: the first ones of raw data, or random ones of a dataset, printed so
-that the mask can be checked.
+r"""Examples for inspection: the first ones of raw data or of a dataset, printed so that the mask can
+be checked.
 
 In color, unmasked tokens are green and special tokens underlined. Without color, unmasked tokens
 are between ⟦ and ⟧, which are written \u27e6 and \u27e7 where the text contains them. A newline is
@@ -9,7 +9,6 @@ shown as ↵, a tab as →, and an invisible space as ·. Reads little, writes n
 from __future__ import annotations
 
 import io
-import random
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -80,11 +79,8 @@ def of_raw_data(resolved: ResolvedRequest, count: int) -> tuple[list[ShownExampl
 # -- a dataset -------------------------------------------------------------------------------------
 
 
-def of_dataset(folder: Path, count: int, *, seed: int) -> list[ShownExample]:
-    """Return `count` examples of a tokenized dataset (all if it has fewer), from random rows, in
-    order.
-
-    A packed row gives one of its examples, or more if there are fewer rows than `count`.
+def of_dataset(folder: Path, count: int) -> list[ShownExample]:
+    """Return the first `count` examples of a tokenized dataset: prepare shuffles packed rows.
 
     Raises:
         HpctrainError: it contains no example, or is damaged.
@@ -92,24 +88,19 @@ def of_dataset(folder: Path, count: int, *, seed: int) -> list[ShownExample]:
     import datasets
     from pyarrow import ArrowInvalid
 
-    draw = random.Random(seed)  # noqa: S311 - a sample, no secret
+    found: list[ShownExample] = []
     try:
         splits = datasets.load_from_disk(str(folder))
-        rows = [(name, number) for name, split in splits.items() for number in range(len(split))]
-        chosen = [rows[at] for at in sorted(draw.sample(range(len(rows)), min(count, len(rows))))]
-        of_rows = [_examples(f"{name}[{number}]", splits[name][number]) for name, number in chosen]
+        for name, rows in splits.items():
+            for number in range(min(count, len(rows))):
+                found += _examples(f"{name}[{number}]", rows[number])
     except (ArrowInvalid, OSError, ValueError) as error:
         raise HpctrainError(
             f"{folder} cannot be read: {error}", fix=f"ls -lR {shell.quote(folder)}"
         ) from error
-    if not of_rows:
+    if not found:
         raise HpctrainError(f"{folder} holds no example", fix=f"ls {shell.quote(folder)}")
-    if len(rows) >= count:
-        return [draw.choice(examples) for examples in of_rows]
-    every = [example for examples in of_rows for example in examples]
-    return [
-        every[place] for place in sorted(draw.sample(range(len(every)), min(count, len(every))))
-    ]
+    return found[:count]
 
 
 def _examples(where: str, row: dict[str, list[int]]) -> list[ShownExample]:

@@ -6,11 +6,8 @@ line; `unit` overrides this, and `sentence` reports the choice.
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import io
 import json
-import lzma
 import os
 import re
 import zlib
@@ -19,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, Final, Literal, cast
 
 from hpctrain.clusters.load import is_file
 from hpctrain.errors import HpctrainError, UsageError
@@ -29,8 +26,6 @@ Kind = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "arrow"]
 TextUnit = Literal["line", "block", "file"]
 
 SPLITS: Final = ("train", "validation", "test")
-COMPRESSIONS: Final = {".gz": "gz", ".bz2": "bz2", ".xz": "xz", ".zst": "zst"}
-_TOOL = {"gz": "gzip -t", "bz2": "bzip2 -t", "xz": "xz -t", "zst": "zstd -t"}
 _BUFFER = 1 << 20
 _BY_NAME: Final[dict[str, Kind]] = {
     ".jsonl": "jsonl",
@@ -68,7 +63,7 @@ class Source:
         kind: the file format.
         bytes: size on disk.
         split: `train`, `validation` or `test`, if the files have splits.
-        compression: `gz`, `bz2`, `xz` or `zst`.
+        compressed: by gzip.
         unit: for text, the extent of one example: a line, a block between empty lines, or the file.
     """
 
@@ -76,7 +71,7 @@ class Source:
     kind: Kind
     bytes: int
     split: str | None = None
-    compression: str | None = None
+    compressed: bool = False
     unit: TextUnit | None = None
 
 
@@ -133,13 +128,13 @@ def sentence(sources: Sequence[Source]) -> str:
 
 def _words(source: Source) -> str:
     units = {"line": "a line", "block": "between empty lines", "file": "a file"}
-    packed = f" ({source.compression})" if source.compression else ""
+    packed = " (gz)" if source.compressed else ""
     unit = f", one example {units[source.unit]}" if source.unit else ""
     return f"{source.kind}{packed}{unit}"
 
 
 @contextmanager
-def opened(path: Path, compression: str | None) -> Iterator[IO[bytes]]:
+def opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
     """Open the file as a stream of decompressed bytes.
 
     Raises:
@@ -147,30 +142,17 @@ def opened(path: Path, compression: str | None) -> Iterator[IO[bytes]]:
         OSError: it cannot be opened.
     """
     try:
-        with _stream(path, compression) as file:
-            yield file
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # For bad data, bz2, gzip and pyarrow raise an OSError without errno.
-        if isinstance(error, OSError) and (error.errno is not None or compression is None):
+        with gzip.open(path) if compressed else path.open("rb", buffering=_BUFFER) as file:
+            yield cast("IO[bytes]", file)
+    except (EOFError, zlib.error, OSError) as error:
+        # For bad data, gzip raises an OSError without errno.
+        if isinstance(error, OSError) and (error.errno is not None or not compressed):
             raise
         raise HpctrainError(
             f"{path} is damaged or ends early: the rest of it cannot be decompressed",
             details=(f"{type(error).__name__}: {error}",),
-            fix=f"{_TOOL[compression or '']} {shell.quote(path)}",
+            fix=f"gzip -t {shell.quote(path)}",
         ) from error
-
-
-def _stream(path: Path, compression: str | None) -> IO[bytes]:
-    if compression is None:
-        return path.open("rb", buffering=_BUFFER)
-    if compression == "zst":
-        import pyarrow
-
-        stream: Any = pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
-    else:
-        openers: Any = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-        stream = openers[compression](path, "rb")
-    return cast("IO[bytes]", io.BufferedReader(stream, _BUFFER))
 
 
 # -- which files -----------------------------------------------------------------------------------
@@ -206,10 +188,10 @@ def _data_below(path: Path) -> Iterator[Path]:
                 yield file
 
 
-def _suffix(path: Path) -> tuple[str, str | None]:
-    """Return the suffix of the format, and the compression."""
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    return (path.with_suffix("") if compression else path).suffix.lower(), compression
+def _suffix(path: Path) -> tuple[str, bool]:
+    """Return the suffix of the format, and whether the file is compressed."""
+    compressed = path.suffix.lower() == ".gz"
+    return (path.with_suffix("") if compressed else path).suffix.lower(), compressed
 
 
 def _source(path: Path, split: str | None, unit: TextUnit | None) -> Source:
@@ -220,16 +202,16 @@ def _source(path: Path, split: str | None, unit: TextUnit | None) -> Source:
         OSError: it cannot be opened.
     """
     stored.open_regular(path).close()
-    suffix, compression = _suffix(path)
+    suffix, compressed = _suffix(path)
     kind = _BY_NAME.get(suffix)
-    if kind is None or (compression and kind in ("parquet", "arrow")):
+    if kind is None or (compressed and kind in ("parquet", "arrow")):
         raise HpctrainError(f"{path} is not data: its name ends with none of {', '.join(_BY_NAME)}")
     source = Source(
-        path=path, kind=kind, bytes=path.stat().st_size, split=split, compression=compression
+        path=path, kind=kind, bytes=path.stat().st_size, split=split, compressed=compressed
     )
     if kind not in ("json", "text"):
         return source
-    with opened(path, compression) as file:
+    with opened(path, compressed=compressed) as file:
         beginning = file.read(_BUFFER)
     if kind == "json":
         return replace(source, kind="jsonl" if _is_lines(beginning) else "json")

@@ -13,7 +13,7 @@ from typing import Any
 from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Explanation
 from hpctrain.slurm.notations import array
 from hpctrain.terminal import sgr
-from hpctrain.util import shell, typed
+from hpctrain.util import shell
 from hpctrain.util.secrets import redacted
 from hpctrain.util.text import wrap
 
@@ -190,15 +190,11 @@ class _Page:
             yield from self._filled(where, "  ")
         for evidence in diagnosis.evidence:
             yield from self._evidence(evidence)
-        first, *rest = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
-        yield from self._filled(first, "  ", before="fix: ")
-        for line in rest:
-            command = typed.is_command(line)
-            yield from (
-                typed.cut(line, self.width, indent=2, hang=4)
-                if command
-                else self._filled(line, "  ", before="  ")
-            )
+        *sentences, last = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
+        for number, sentence in enumerate(sentences):
+            yield from self._filled(sentence, "  ", before="  " if number else "fix: ")
+        # What to type is not wrapped: it has to stay one line to be copied.
+        yield f"  {last}" if sentences else f"fix: {last}"
 
     def _evidence(self, evidence: Any) -> Iterator[str]:
         where = evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
@@ -255,12 +251,12 @@ class _Page:
 
 
 def joined(lines: Sequence[str]) -> list[str]:
-    """Put each sentence of a remedy on one line; commands and the last line keep their own."""
+    """Put each sentence of a remedy on one line; the last line, what to type, keeps its own."""
     found: list[str] = []
     for number, line in enumerate(lines):
         before = lines[number - 1] if number else ""
         goes_on = len(before) >= _WRAPPED and not before.rstrip().endswith((".", ":", "?"))
-        if goes_on and number < len(lines) - 1 and not (typed.begins(before) or typed.begins(line)):
+        if goes_on and number < len(lines) - 1:
             found[-1] = f"{found[-1].rstrip()} {line.lstrip()}"
         else:
             found.append(line)

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctrain.explain.model import Diagnosis
-from hpctrain.explain.text import joined
 from hpctrain.report import figures
 from hpctrain.report.charts import Chart
 from hpctrain.report.compare import Comparison, best_words, cell
@@ -242,7 +241,7 @@ def _problem(each: Diagnosis) -> ReportProblem:
         cause=hidden(each.cause),
         certainty=each.certainty,
         about=" · ".join(filter(None, about)),
-        fix="\n".join(joined(hidden(each.fix.text).split("\n"))),
+        fix=hidden(each.fix.text),
         evidence=tuple(
             (_place(item.file, item.line), hidden(item.text)) for item in each.evidence[:6]
         ),

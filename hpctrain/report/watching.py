@@ -26,9 +26,8 @@ from hpctrain.logs import files, text
 from hpctrain.logs.files import LogFile
 from hpctrain.logs.read import Growing
 from hpctrain.report import idle, live, queue
-from hpctrain.report.characters import Line
 from hpctrain.report.idle import Idle
-from hpctrain.report.live import View
+from hpctrain.report.live import Line, View
 from hpctrain.runs import job_state, launch, layout, progress, store
 from hpctrain.runs.job_state import JobState
 from hpctrain.runs.progress import Lines, Progress

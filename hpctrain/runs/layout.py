@@ -19,7 +19,6 @@ runs/RUN_ID/                  one run: a training over all restarts and resubmis
     model/                    the final weights, with a manifest too
     fit.json                  memory and speed, predicted and measured (rank 0; predicted.py)
     evaluation.json           metrics of an evaluation-only run (rank 0)
-    bad-batch/step-N/         each rank's batch of a step whose gradient was not finite
     launch -> ../.launches/TAG
                               what `hpctrain submit` recorded
     over                      the run of a chain has ended; jobs still pending do nothing
@@ -52,10 +51,6 @@ FIT = "fit.json"
 """In a run's directory: predicted and measured memory and speed (hpctrain.runs.predicted)."""
 EVALUATION = "evaluation.json"
 """In a run's directory: metrics of an evaluation-only run."""
-BAD_BATCH = "bad-batch"
-"""In a run's directory: the batches of steps whose gradient was not finite
-(hpctrain.training.bad_batch).
-"""
 
 CHECKPOINT_MANIFEST = "hpctrain.json"
 """The file that marks a checkpoint as complete; written last."""

@@ -4,7 +4,7 @@ Rank 0 writes it at the start of the training, at each save, and at the end. `hp
 compares the two.
 
     {"schema": 1, "layout": {…}, "shape": {…}, "gpu": "NVIDIA H100 80GB HBM3", "gpu_bytes":
-    85045542912, "cluster": "leonardo",
+    85045542912,
      "predicted": {"total": 41…, "allocated": 38…, "reserved": 39…, "parts": {"weights": …},
      "tokens_per_s": 14210.0}, "measured": {"allocated": 38…, "reserved": 40…, "used": 42…, "host":
      9…, "tokens_per_s": 13180.0, "useful_tokens_per_s": …,

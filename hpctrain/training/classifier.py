@@ -37,9 +37,8 @@ class Cut:
     """How rows are truncated.
 
     Attributes:
-        probability: probability of truncating a row to a random length.
+        probability: probability of truncating a row to a beginning of random length.
         least: fewest events to keep.
-        window: keep a window anywhere in the row; otherwise keep the beginning.
         most: keep at most this many events of any row, the last ones, after the random truncation;
             None for no limit.
         seed: seed of the random lengths.
@@ -47,20 +46,17 @@ class Cut:
 
     probability: float = 0.0
     least: int = 1
-    window: bool = False
     most: int | None = None
     seed: int = 0
 
     def of(self, length: int, row: int, epoch: int) -> tuple[int, int]:
         """Return start and end of the events to keep, in a row of `length` events."""
-        begin, end = 0, length
+        end = length
         if self.probability > 0:
             draw = random.Random(f"{self.seed}:{epoch}:{row}")  # noqa: S311 - not a secret
             if draw.random() < self.probability:
-                kept = draw.randint(min(self.least, length), length)
-                begin = draw.randint(0, length - kept) if self.window else 0
-                end = begin + kept
-        return (begin if self.most is None else max(begin, end - self.most)), end
+                end = draw.randint(min(self.least, length), length)
+        return (0 if self.most is None else max(0, end - self.most)), end
 
 
 class Timelines(Dataset):  # type: ignore[misc]  # torch is not there on the login node

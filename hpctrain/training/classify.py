@@ -80,7 +80,7 @@ class ClassifyArguments:
         default=0.0,
         metadata={
             "help": (
-                "Cut a training row to a random length with this probability, differently in each"
+                "Cut the end of a training row at random with this probability, differently in each"
                 " epoch."
             )
         },
@@ -88,16 +88,6 @@ class ClassifyArguments:
     min_events: int = field(
         default=1,
         metadata={"help": "Minimum number of events of a row that is cut at random."},
-    )
-    truncation_keeps: str = field(
-        default="start",
-        metadata={
-            "help": (
-                "Which part is kept: start (as if the row had been recorded earlier), or window"
-                " (anywhere)."
-            ),
-            "choices": ["start", "window"],
-        },
     )
 
 
@@ -177,7 +167,6 @@ def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any]:
     cut = Cut(
         probability=asked.random_truncation,
         least=asked.min_events,
-        window=asked.truncation_keeps == "window",
         most=asked.max_events,
         seed=asked.seed,
     )
@@ -303,9 +292,8 @@ def _lines(options: Options, pad: int) -> list[str]:
         f"[train] rows of at most {facts.longest} events, batches padded on the right with {pad}"
     )
     if own.random_truncation > 0:
-        where = "their beginning" if own.truncation_keeps == "start" else "a window"
         lines.append(
-            f"[train] {own.random_truncation:.0%} of the training rows are cut to {where}, of"
+            f"[train] {own.random_truncation:.0%} of the training rows are cut to their beginning, of"
             f" {own.min_events} events or more"
         )
     if missing := [

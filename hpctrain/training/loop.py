@@ -18,7 +18,7 @@ from hpctrain.training import preflight, trackers
 from hpctrain.training.monitoring.log import TrainLogCallback
 from hpctrain.training.monitoring.memory_callback import MemoryCallback
 from hpctrain.training.monitoring.run_files import RunFiles
-from hpctrain.training.monitoring.speed import SpeedCallback, token_counts
+from hpctrain.training.monitoring.speed import SpeedCallback
 from hpctrain.training.options import Options
 from hpctrain.training.process import Ranks, disable_progress_bars, say
 from hpctrain.training.survival import ResilienceContext, resume
@@ -60,9 +60,7 @@ def train(options: Options) -> str:
             say(line)
     if start.complete is not None:
         return "completed"
-    survival = replace(
-        survival, save_seconds=start.save_seconds, leaving_seconds=start.leaving_seconds
-    )
+    survival = replace(survival, save_seconds=start.save_seconds)
     run_files = _run_files(survival)
     speed = SpeedCallback(
         every=asked.speed_every,
@@ -226,35 +224,23 @@ def step_of(folder: Path) -> int:
 
 
 def _measured(trainer: Any) -> dict[str, float]:
-    """Return the Trainer's metrics, those that TRL logs, and the mean loss per token, which differs
-    from the mean over batches.
+    """Return the Trainer's metrics, those that TRL logs, and the perplexity of its mean loss.
 
     Raises:
         Stopped: all processes agreed to stop, between two batches.
     """
-    inner, loss, tokens = trainer.prediction_step, 0.0, 0.0
-
-    def counted(model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        nonlocal loss, tokens
-        found = inner(model, inputs, *args, **named)
-        trained = float(token_counts(inputs)[2])
-        if trained:
-            loss += math.nan if found[0] is None else float(found[0]) * trained
-        tokens += trained
-        return found
-
-    # The Trainer checks for signals and the stop file only while `evaluating` is set.
-    with replaced(trainer, "prediction_step", counted), replaced(trainer._loop, "evaluating", True):
-        try:
+    try:
+        # The Trainer checks for signals and the stop file only while `evaluating` is set.
+        with replaced(trainer._loop, "evaluating", True):
             metrics = trainer.evaluate()
-        except EvaluationCutError as cut:
-            if trainer.is_world_process_zero():
-                say(
-                    f"[train] the evaluation is interrupted ({cut.wish.reason}); it will start from"
-                    " scratch"
-                )
-                trainer.stop_file.consume()
-            raise Stopped(cut.wish, trainer.state.global_step) from None
+    except EvaluationCutError as cut:
+        if trainer.is_world_process_zero():
+            say(
+                f"[train] the evaluation is interrupted ({cut.wish.reason}); it will start from"
+                " scratch"
+            )
+            trainer.stop_file.consume()
+        raise Stopped(cut.wish, trainer.state.global_step) from None
     logged = trainer.state.log_history[-1] if trainer.state.log_history else {}
     of_training = {"epoch", "step", "eval_num_tokens", "eval_model_preparation_time"}
     measured = {
@@ -262,10 +248,9 @@ def _measured(trainer: Any) -> dict[str, float]:
         for name, value in {**logged, **metrics}.items()
         if name not in of_training and isinstance(value, int | float)
     }
-    loss, tokens = (sum(each) for each in zip(*trainer.ranks.gather((loss, tokens)), strict=True))
-    if tokens > 0:
-        measured["eval_token_loss"] = mean = loss / tokens
-        measured["eval_perplexity"] = math.inf if mean >= 700 else math.exp(mean)
+    loss = measured.get("eval_loss")
+    if loss is not None and "eval_mean_token_accuracy" in measured:  # a language model's
+        measured["eval_perplexity"] = math.inf if loss >= 700 else math.exp(loss)
     return measured
 
 
@@ -276,7 +261,7 @@ def _write(
     if (run_files := _run_files(survival)) is not None:
         run_files.begin(trainer.args, trainer.state, "evaluate", metrics)
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    order = dict.fromkeys(["loss", "token_loss", "perplexity", "mean_token_accuracy"])
+    order = dict.fromkeys(["loss", "perplexity", "mean_token_accuracy"])
     shown = [name for name in [*order, *sorted(set(named) - set(order))] if name in named]
     say("[train] evaluated: " + " ".join(f"{name}={named[name]:.6g}" for name in shown))
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}

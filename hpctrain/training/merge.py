@@ -8,7 +8,6 @@ only if its logits match.
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import shutil
 import time
 import uuid
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import transformers
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
@@ -26,7 +24,6 @@ from safetensors import SafetensorError
 from transformers import AutoConfig
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.memory import host
 from hpctrain.runs.manifest import read_manifest, write_manifest
 from hpctrain.training import preflight
 from hpctrain.training.process import disable_progress_bars
@@ -36,15 +33,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 #: Beside the adapter of a classifier: the model's config with its classes
 #: (hpctrain/training/classifier.py).
 CLASSIFIER = "classifier_config.json"
-#: In the merged directory: what it was merged from.
-RECORD = "hpctrain-merge.json"
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: Accepted rounding errors of logits, as fractions of the largest: always, and at most.
 ROUNDING = {"float32": (1e-5, 1e-4), "float16": (5e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
-#: Bytes of the imported torch, transformers and peft (0.45 GB measured with torch 2.13 for CPU),
-#: and of buffers while saving.
-_LIBRARIES = 700_000_000
-_LIBRARY_NAMES = ("hpctrain", "torch", "transformers", "peft")
 _TOKENIZER = (
     "tokenizer*",
     "vocab*",
@@ -69,7 +59,6 @@ class Request:
         to: the directory to create; it must not exist.
         base: the base model's directory; None for the one that the adapter names.
         dtype: dtype of the result; None for the base's.
-        device: `cpu`, `cuda`, `cuda:1`.
         say: prints a line of progress.
     """
 
@@ -77,7 +66,6 @@ class Request:
     to: Path
     base: Path | None = None
     dtype: str | None = None
-    device: str = "cpu"
     say: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -91,7 +79,6 @@ class Merged:
         off: largest difference of a logit between the reloaded model and base with adapter.
         effect: largest change of a logit by the adapter.
         bound: upper limit for `off`.
-        memory: bytes needed for merging.
         notes: messages about unexpected actions.
     """
 
@@ -103,7 +90,6 @@ class Merged:
     off: float
     effect: float
     bound: float
-    memory: int
     notes: tuple[str, ...]
 
 
@@ -112,8 +98,8 @@ def merge(request: Request) -> Merged:
 
     Raises:
         UsageError: the adapter, the base or the target is not valid.
-        HpctrainError: memory or disk space is too small, or the merged model differs from base and
-            adapter; nothing is left then.
+        HpctrainError: weights cannot be read, or the merged model differs from base and adapter;
+            nothing is left then.
         OSError: the directory cannot be written.
     """
     if request.to.exists() or request.to.is_symlink():
@@ -134,13 +120,20 @@ def merge(request: Request) -> Merged:
             warnings.filterwarnings("ignore", module="peft")  # of tied weights, untied here
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
             return _merge(request, adapter, base, draft)
+    except SafetensorError as error:
+        raise UsageError(
+            f"the weights of {request.adapter} or {base} cannot be read",
+            details=(str(error).splitlines()[0],),
+            fix=f"ls -l {shell.quote(request.adapter)} {shell.quote(base)}",
+            hint="copy the damaged files again",
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path) -> Merged:
     began, notes = time.monotonic(), list[str]()
-    tensors = _tensors(request.adapter)
+    tensors = load_peft_weights(str(request.adapter), device="cpu")
     config, loader = _config_of(request.adapter, adapter, tensors, base), _class_of(adapter, base)
     named = adapter.get("base_model_name_or_path")
     if named and Path(named) != base:
@@ -148,11 +141,9 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
             f"the adapter was trained on {named}; whether {base} is the same model is not checked"
         )
     stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
-    stored = stored if stored in _ITEM_BYTES else "float32"
-    dtype = request.dtype or stored
-    memory = _check_room(request, base, draft, larger=_ITEM_BYTES[dtype] / _ITEM_BYTES[stored])
-    request.say(f"loading {base} in {dtype}; {memory / 1e9:.3g} GB of memory are needed")
-    model = _load(loader, base, dtype, config=config).to(request.device)
+    dtype = request.dtype or (stored if stored in ROUNDING else "float32")
+    request.say(f"loading {base} in {dtype}")
+    model = _load(loader, base, dtype, config=config)
     parameters = int(model.num_parameters())
     if _untie(model, adapter, tensors):
         notes.append(
@@ -179,30 +170,13 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
     gc.collect()  # free memory before the model is reloaded
     request.say("loading what was written")
     bound = bound_of(dtype, wanted, effect)
-    off = _verify(_load(loader, draft, dtype).to(request.device).eval(), wanted, dtype, bound)
+    off = _verify(_load(loader, draft, dtype).eval(), wanted, dtype, bound)
     if effect <= bound:
         wider = "; --dtype float32 keeps it" if dtype != "float32" else ""
         notes.append(
             f"the adapter changes logits by {effect:.2g}, no more than the rounding of"
             f" {dtype}{wider}"
         )
-    result = {
-        "dtype": dtype,
-        "parameters": parameters,
-        "off": off,
-        "effect": effect,
-        "bound": bound,
-    }
-    record = {
-        "schema": 1,
-        "at": round(time.time(), 3),
-        "adapter": str(request.adapter.absolute()),
-        "base": str(base.absolute()),
-        "versions": {name: importlib.metadata.version(name) for name in _LIBRARY_NAMES},
-        **result,
-        "notes": notes,
-    }
-    files.write_json(draft / RECORD, record)
     source = read_manifest(request.adapter)
     manifest = write_manifest(
         draft,
@@ -217,10 +191,13 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
     return Merged(
         folder=request.to,
         base=base,
+        dtype=dtype,
+        parameters=parameters,
         bytes=manifest.bytes,
-        memory=memory,
+        off=off,
+        effect=effect,
+        bound=bound,
         notes=tuple(notes),
-        **result,  # type: ignore[arg-type]
     )
 
 
@@ -246,17 +223,6 @@ def _adapter_config(folder: Path) -> Mapping[str, Any]:
     if not (folder / WEIGHTS).is_file():
         raise UsageError(f"{folder} has no {WEIGHTS}", fix=look)
     return config
-
-
-def _tensors(folder: Path) -> dict[str, Any]:
-    try:
-        return load_peft_weights(str(folder), device="cpu")  # type: ignore[no-any-return]
-    except SafetensorError as error:
-        raise UsageError(
-            f"{folder / WEIGHTS} cannot be read",
-            details=(str(error).splitlines()[0],),
-            fix=f"ls -l {shell.quote(folder)}",
-        ) from error
 
 
 def differences(model: Any, tensors: Mapping[str, Any]) -> list[str]:
@@ -367,69 +333,13 @@ def _class_of(adapter: Mapping[str, Any], base: Path) -> Any:
     return getattr(transformers, str(names[0]), None) or transformers.AutoModelForCausalLM
 
 
-def _check_room(request: Request, base: Path, draft: Path, *, larger: float) -> int:
-    """Return the bytes of memory that merging needs: the weights once, the adapter twice (as read,
-    and as added).
-
-    Raises:
-        HpctrainError: memory or disk space is too small.
-    """
-    patterns = ("*.safetensors", "pytorch_model*.bin")
-    sizes = [sum(each.stat().st_size for each in base.glob(pattern)) for pattern in patterns]
-    weights = int(max(sizes) * larger)
-    memory = weights + 2 * (request.adapter / WEIGHTS).stat().st_size
-    memory += _LIBRARIES if request.device == "cpu" else 0
-    needed = {
-        f"memory ({request.device})": (memory, _free_memory(request.device)),
-        "disk": (weights, shutil.disk_usage(draft).free),
-    }
-    problems = [
-        f"{need / 1e9:.3g} GB of {what} are needed, and {free / 1e9:.3g} GB are free"
-        for what, (need, free) in needed.items()
-        if need > free
-    ]
-    if problems:
-        raise HpctrainError(
-            f"the model cannot be merged here: {problems[0]}",
-            details=tuple(problems[1:]),
-            hint="use --dtype bfloat16, a node with more memory, or --to on a larger disk",
-        )
-    return memory
-
-
-def _free_memory(device: str) -> int:
-    if device != "cpu":
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    free = int(psutil.virtual_memory().available)
-    try:
-        level = host.find_limit()
-        if level is not None and (limit := level.limit_mib()) is not None:
-            return min(free, max(0, limit - level.used_mib()) * host.MIB)
-    except (OSError, ValueError):  # the cgroup cannot be read
-        pass
-    return free
-
-
-def devices() -> int:
-    """Return how many GPUs torch sees."""
-    return int(torch.cuda.device_count())
-
-
 # -- merging ---------------------------------------------------------------------------------------
 
 
 def _load(loader: Any, folder: Path, dtype: str, **named: Any) -> Any:
-    try:
-        return loader.from_pretrained(
-            str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named
-        )
-    except SafetensorError as error:
-        raise UsageError(
-            f"the weights in {folder} cannot be read",
-            details=(str(error),),
-            fix=f"ls -l {shell.quote(folder)}",
-            hint="copy the damaged files again",
-        ) from error
+    return loader.from_pretrained(
+        str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named
+    )
 
 
 def _untie(model: Any, adapter: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
@@ -455,7 +365,7 @@ def _with_adapter(
     model: Any, request: Request, tensors: Mapping[str, Any], base: Path, named: str | None
 ) -> Any:
     try:
-        both = PeftModel.from_pretrained(model, str(request.adapter), torch_device=request.device)
+        both = PeftModel.from_pretrained(model, str(request.adapter))
         wrong = differences(both, tensors)
     except (RuntimeError, ValueError, KeyError) as error:
         wrong = str(error).strip().splitlines()
@@ -469,13 +379,13 @@ def _with_adapter(
 
 
 def _logits(model: Any) -> Any:
-    """Return a model's logits for fixed token ids without padding, in float32 on the host."""
+    """Return a model's logits for fixed token ids without padding, in float32."""
     size = model.get_input_embeddings().weight.shape[0]
     pad = getattr(model.config.get_text_config(), "pad_token_id", None)
     known = [number for number in range(1, size, max(1, size // 997)) if number != pad]
     ids = torch.tensor([[known[(place * 31 + 7) % len(known)] for place in range(_CHECKED_TOKENS)]])
     with torch.no_grad():
-        return model(input_ids=ids.to(next(model.parameters()).device)).logits.float().cpu()
+        return model(input_ids=ids).logits.float()
 
 
 def _copy_tokenizer(adapter: Path, base: Path, draft: Path) -> None:

@@ -75,9 +75,6 @@ class CommonArguments:
     resume_with_other_data: bool = field(
         default=False, metadata={"help": "Resume with another dataset."}
     )
-    resume_without_manifest: bool = field(
-        default=False, metadata={"help": "Resume a checkpoint that was not saved by hpctrain."}
-    )
     evaluate_only: bool = field(
         default=False,
         metadata={"help": "Evaluate the weights on the evaluation split, train nothing, and end."},

@@ -33,7 +33,6 @@ SIGNATURES = {
         "(self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint,"
         " trial)"
     ),
-    "transformers.Trainer.training_step": "(self, model, inputs, num_items_in_batch=None)",
     "transformers.Trainer.prediction_step": (
         "(self, model, inputs, prediction_loss_only, ignore_keys=None)"
     ),
@@ -54,10 +53,7 @@ SIGNATURES = {
     "transformers.Trainer._load_callback_state": "(self)",
     "transformers.Trainer._load_rng_state": "(self, checkpoint)",
     # survival/sft_trainer.py
-    "transformers.Trainer._get_train_sampler": "(self, train_dataset=None)",
-    "transformers.Trainer._get_eval_sampler": "(self, eval_dataset)",
     "trl.SFTTrainer._save_checkpoint": "(self, model, trial)",
-    "trl.SFTTrainer.training_step": "(self, *args, **kwargs)",
     "trl.SFTTrainer.prediction_step": (
         "(self, model, inputs, prediction_loss_only, ignore_keys=None)"
     ),

@@ -50,22 +50,12 @@ def _classes() -> tuple[type, ...]:
 
 
 def _problems(asked: Any) -> list[Problem]:
-    facts = rules.option_facts(asked)
-    return [
-        *rules.option_problems(facts),
-        *kernels.attention_problems(
-            asked.attn_implementation,
-            facts.here,
-            kernels.model(facts.config),
-            half=_half(asked, facts.here),
-        ),
-    ]
+    return list(rules.option_problems(rules.option_facts(asked)))
 
 
 def _half(asked: Any, here: kernels.Machine) -> bool:
     """Return whether attention will be computed in 16 bits, before the defaults are known."""
-    default = here.gpu and (here.capability is None or here.capability >= (8, 0))
-    return kernels.half(asked) or (asked.bf16 is None and default)
+    return kernels.half(asked) or (asked.bf16 is None and here.bf16)
 
 
 def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any]:
@@ -99,10 +89,9 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
     if every_weight_is_used(facts.config):
         ours["ddp_find_unused_parameters"] = False
     apart = free or bool(asked.packing)
-    chosen, _ = kernels.choose(
-        facts.here, kernels.model(facts.config), apart=apart, half=_half(asked, facts.here)
+    ours["attn_implementation"] = kernels.choose(
+        facts.here, facts.config, apart=apart, half=_half(asked, facts.here)
     )
-    ours["attn_implementation"] = asked.attn_implementation or chosen
     ours["bnb_4bit_quant_storage"] = (
         "bfloat16" if facts.sharding == "fsdp" and asked.load_in_4bit else None
     )

@@ -294,7 +294,7 @@ def begin(
         ),
         "precision": _precision(trainer),
         "sharding": _sharding(trainer),
-        "attention": kernels.attention_in_words(trainer),
+        "attention": kernels.attention_of(trainer),
         "checkpointing": "on" if checkpoints_activations(trainer.model) else "off",
         "expected peak": peak_words(expected),
         "steps": _steps(

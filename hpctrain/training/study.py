@@ -273,13 +273,8 @@ def pruner(definition: Definition) -> Any:
     asked = definition.pruner
     if asked.kind == "none":
         return optuna.pruners.NopPruner()
-    if asked.kind == "median":
-        return optuna.pruners.MedianPruner(
-            n_startup_trials=asked.startup_trials, n_warmup_steps=asked.startup_steps
-        )
-    least = max(1, asked.startup_steps, asked.first_step or 1)
-    return optuna.pruners.HyperbandPruner(
-        min_resource=least, max_resource=asked.most_steps or "auto"
+    return optuna.pruners.MedianPruner(
+        n_startup_trials=asked.startup_trials, n_warmup_steps=asked.startup_steps
     )
 
 

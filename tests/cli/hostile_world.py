@@ -2,7 +2,6 @@
 that can be typed there.
 """
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from hpctrain.cli import VERBS
+from hpctrain.cli import VERBS, cli
 from tests.report import made_runs
 from tests.runs import checkpoint_maker, make
 
@@ -212,9 +211,8 @@ class World:
 def leaves() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yield every command that there is: a verb, or what is below it."""
     for verb in VERBS:
-        command: click.Command = importlib.import_module(
-            f"hpctrain.cli.{verb.replace('-', '_')}"
-        ).command
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
         if isinstance(command, click.Group):
             below = [
                 (name, command.get_command(click.Context(command), name))

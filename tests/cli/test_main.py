@@ -744,14 +744,6 @@ def test_a_profile_that_is_wrong_does_not_hide_the_others(tiger: Desk) -> None:
     tiger.refused("clusters", "show", "lion")
 
 
-def test_the_page_is_the_file_after_those_that_it_extends(tiger: Desk) -> None:
-    tiger.write("../config/hpctrain/clusters/mine.yaml", "extends: Tiger\ntitle: Mine\n")
-    said = tiger.run("clusters", "show", "mine")
-    assert said.code == 0
-    assert TIGER in said.out
-    assert said.out.endswith("mine.yaml\nextends: Tiger\ntitle: Mine\n")
-
-
 def test_the_page_as_json(desk: Desk) -> None:
     said = json.loads(desk.run("clusters", "show", "lumi-g", "--json").out)
     assert said["schema"] == 1

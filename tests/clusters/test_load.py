@@ -1,4 +1,4 @@
-"""Profiles from files: which one wins, what extends what, whose evidence holds, and what is said of
+"""Profiles from files: which one wins, whose evidence holds, and what is said of
 mistakes.
 """
 
@@ -80,83 +80,6 @@ def test_a_name_that_is_not_known_gets_the_nearest_one(write: Write) -> None:
     assert "did you mean" not in lines[0]
     assert "tiger" in lines[1]
     assert lines[-1] == "fix: hpctrain clusters"
-
-
-def test_extends_merges_replaces_and_takes_away(write: Write) -> None:
-    environment = write(
-        mine=(
-            "extends: leonardo\npartitions:\n  boost_usr_prod: {time_max: 12:00:00}\n "
-            " dcgp_usr_prod: null\n  extra: {nodes_max: 3}\nmodules: {suggested:"
-            " [python/3.12]}\naccount: {pattern: null}\nnetwork: {variables: {GLOO_SOCKET_IFNAME:"
-            " null, NCCL_DEBUG: INFO}}\n"
-        )
-    )
-    cluster = load.load("mine", environment)
-    profile, shipped = cluster.profile, load.load("leonardo", {}).profile
-    assert profile.name == "mine"
-    assert profile.title == shipped.title
-    assert profile.partitions["boost_usr_prod"].time_max == 12 * 3600
-    assert profile.partitions["boost_usr_prod"].nodes == "a100"
-    assert list(profile.partitions) == ["boost_usr_prod", "lrd_all_serial", "extra"]
-    assert profile.modules.suggested == ("python/3.12",)
-    assert profile.network.variables == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_DEBUG": "INFO"}
-    assert profile.account.pattern is None
-    assert profile.account.required is True
-    assert profile.nodes == shipped.nodes
-
-
-def test_evidence_of_an_extended_profile_is_that_of_each_value(
-    write: Write, tmp_path: Path
-) -> None:
-    environment = write(
-        mine=(
-            "extends: leonardo\npartitions: {boost_usr_prod: {time_max: 12:00:00}}\nmodules:"
-            " {suggested: [python/3.12]}\naccount: {pattern: null}\n"
-        )
-    )
-    origins = load.load("mine", environment).origins
-    own = Attestation("own", str(tmp_path / "config/hpctrain/clusters/mine.yaml"))
-    assert origins["partitions", "boost_usr_prod", "time_max"] == own
-    assert origins["partitions", "boost_usr_prod", "nodes"] == Attestation("documented", DOCS)
-    assert origins["modules", "suggested"] == origins["modules", "suggested", "0"] == own
-    assert ("modules", "suggested", "1") not in origins
-    assert ("account", "pattern") not in origins
-    cluster = load.load("mine", environment)
-    assert (
-        cluster.evidence("partitions", "boost_usr_prod", "time_max")
-        == f"profile mine: own, {own.source}"
-    )
-
-
-def test_a_profile_may_extend_the_one_that_it_hides(write: Write) -> None:
-    environment = write(
-        "site",
-        leonardo="extends: leonardo\ninternet: {compute: proxy}\nqos: {normal: {nodes_max: 32}}",
-    )
-    write(leonardo="extends: Leonardo\nqos: {normal: {time_max: 06:00:00}}")
-    profile = load.load("leonardo", environment).profile
-    assert profile.internet.compute == "proxy"
-    assert (profile.qos["normal"].nodes_max, profile.qos["normal"].time_max) == (32, 6 * 3600)
-    assert profile.defaults.partition == "boost_usr_prod"
-
-
-def test_extends_in_a_circle_is_an_error(write: Write) -> None:
-    environment = write(
-        one="extends: two",
-        two="extends: three",
-        three="extends: one",
-        lonely="title: x\nextends: lonely",
-        odd="title: x\nextends: [a]",
-    )
-    assert "one.yaml:1:1: extends goes in a circle" in "\n".join(refused("two", environment))
-    assert "no other profile has the name 'lonely'" in refused("lonely", environment)[1]
-    assert "extends must be the name of a cluster profile" in refused("odd", environment)[1]
-    write(nobody="extends: leonrado")
-    lines = refused("nobody", environment)
-    assert lines[0].startswith("error: 1 problem in ")
-    assert lines[1].endswith(
-        "nobody.yaml:1:1: extends: there is no cluster profile 'leonrado'; did you mean 'leonardo'?"
-    )
 
 
 def test_evidence_holds_for_what_is_below_unless_that_says_otherwise(

@@ -181,7 +181,7 @@ def test_problems_between_stages_have_places_too() -> None:
         ),
         (
             "stages: [{name: a, from: b}, {name: b}]\n",
-            "config.yaml:1:20: from makes a circle: a waits for b waits for a",
+            "config.yaml:1:20: from must name an earlier stage of the list, not 'b'",
         ),
     ],
 )

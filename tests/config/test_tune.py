@@ -51,11 +51,7 @@ def test_a_study_and_its_definition() -> None:
     )
     assert found.space["warmup_steps"] == tune.Distribution(kind="int", low=0, high=200, step=50)
     assert found.space["optim"].choices == ("adamw_torch", None)
-    assert (found.pruner.kind, found.pruner.most_steps, found.pruner.first_step) == (
-        "median",
-        400,
-        50,
-    )
+    assert found.pruner.kind == "median"
     assert tune.from_json(json.loads(found.text)) == found
     assert (
         resolved(
@@ -130,7 +126,7 @@ tune:
         "config.yaml:3:3: unknown key 'metrics' in tune; did you mean 'metric'?",
         "config.yaml:4:3: metric must be a metric of an evaluation, such as eval_loss, not 'loss'",
         "config.yaml:5:3: sampler must be 'tpe' or 'random', not 'bayes'",
-        "config.yaml:6:12: kind must be 'median', 'hyperband' or 'none', not 'mean'",
+        "config.yaml:6:12: kind must be 'median' or 'none', not 'mean'",
         (
             "config.yaml:6:24: unknown key 'startup_trial' in tune.pruner; did you mean"
             " 'startup_trials'?"

@@ -1,7 +1,5 @@
 """How an explanation looks on a terminal."""
 
-import shlex
-
 import pytest
 
 from hpctrain.explain.model import Diagnosis, ErrorBlock, Evidence, Explanation, Fix
@@ -43,8 +41,6 @@ def test_a_sentence_of_several_lines_is_filled_as_one() -> None:
         "One.\nTwo.\ngrep -n A B",
         "hpctrain render\nhpctrain submit\nhpctrain watch",
         "x " * 45 + "and\nmy-own-command --its-flag",
-        "x " * 45 + "and\nhpctrain render\nsqueue --me",
-        "export " + "A=1 " * 25 + "\nthen look at it\nsqueue --me",
     ],
 )
 def test_what_is_to_be_typed_stands_on_a_line_of_its_own(text: str) -> None:
@@ -53,19 +49,7 @@ def test_what_is_to_be_typed_stands_on_a_line_of_its_own(text: str) -> None:
     ]
 
 
-def test_a_long_command_is_still_one_when_it_is_copied() -> None:
-    command = (
-        'hpctrain submit -- --eval_strategy steps --eval_steps 500 --fsdp_config \'{"version": 1,'
-        ' "offload": false}\' --save_steps 500'
-    )
-    _, *typed = fix("Do it:\n" + command)
-    assert len(typed) == 2
-    assert max(map(len, typed)) <= 80
-    assert all(line.endswith(" \\") for line in typed[:-1])
-    assert shlex.split("\n".join(typed).replace("\\\n", " ")) == shlex.split(command)
-
-
-def test_a_command_with_a_quote_that_does_not_end_is_left_whole() -> None:
+def test_a_long_command_stays_one_line() -> None:
     command = "grep -n " + "word" * 20 + " it's here and further words"
     assert fix("Look:\n" + command)[1:] == [f"  {command}"]
 

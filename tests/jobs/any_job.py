@@ -201,7 +201,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         config["resources"].pop("cpus_per_gpu", None)
     config["environment"] = draw(environment) | draw(python)
     config["environment"]["profiles"] = {
-        "mine": {"extends": "debug", "env": draw(st.dictionaries(variable, one_line, max_size=1))}
+        "mine": {"env": draw(st.dictionaries(variable, one_line, max_size=1))}
     }
     for name in config["environment"].get("secrets", {}):
         config["environment"].get("env", {}).pop(name, None)

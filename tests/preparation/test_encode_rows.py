@@ -152,7 +152,7 @@ def test_strings_become_turns_when_asked_for(folder: Any) -> None:
 # -- lengths ---------------------------------------------------------------------------------------
 
 
-def test_truncation_keeps_the_start_drops_or_splits(folder: Any) -> None:
+def test_truncation_keeps_the_start_or_drops(folder: Any) -> None:
     tokenizer = folder("byte_level", made.TEMPLATES["chatml"][0])
     row = talk("question", "word " * 100)
     whole = one(encoder(tokenizer).encode([row]))
@@ -165,13 +165,6 @@ def test_truncation_keeps_the_start_drops_or_splits(folder: Any) -> None:
         encoder(tokenizer, max_length=20, truncation="drop").encode([SourceRow(row, "f:1")])
     )
     assert (gone.reason, gone.where) == ("longer than 20 tokens", "f:1")
-    parts = encoder(tokenizer, max_length=20, truncation="split").encode([row])
-    assert all(isinstance(part, Encoded) and 0 < len(part.input_ids) <= 20 for part in parts)
-    assert [i for part in parts for i in part.input_ids] == list(whole.input_ids)  # type: ignore[union-attr]
-    assert [part.truncated for part in parts if isinstance(part, Encoded)] == [True] + [False] * (
-        len(parts) - 1
-    )
-    assert [i for part in parts for i in part.labels()] == list(whole.labels())  # type: ignore[union-attr]
 
 
 def test_an_example_of_which_nothing_trained_is_left_is_dropped(folder: Any) -> None:

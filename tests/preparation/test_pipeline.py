@@ -97,7 +97,7 @@ def test_the_manifest_counts_what_is_stored(data: Path, whole: Path) -> None:
     assert made.splits["validation"].examples == 300
     assert made.rows == 3000
     assert made.sources[0]["bytes"] == data.stat().st_size
-    assert len(made.sources[0]["sha256"]) == 64
+    assert made.sources[0]["mtime_ns"] == data.stat().st_mtime_ns
     assert (made.form, made.loss_on, made.packed, made.max_length, made.vocabulary) == (
         "messages",
         "assistant",
@@ -347,10 +347,8 @@ def test_there_is_a_worker_for_each_core_as_far_as_memory_reaches(
         assert pipeline.worker_count() == expected
 
 
-def test_splits_dedupe_and_dropped_rows(model_folder: Path, tmp_path: Path) -> None:
-    """A folder with splits of its own keeps them; equal examples go but for the first; what is
-    dropped is counted, with its place.
-    """
+def test_splits_and_dropped_rows(model_folder: Path, tmp_path: Path) -> None:
+    """A folder with splits of its own keeps them; what is dropped is counted, with its place."""
     import datasets
 
     folder = tmp_path / "odd folder's ünïcode"
@@ -362,13 +360,10 @@ def test_splits_dedupe_and_dropped_rows(model_folder: Path, tmp_path: Path) -> N
     (folder / "test.jsonl").write_text(
         json.dumps({"text": "text number 3"}) + "\n" + json.dumps({"text": "another"}) + "\n"
     )
-    made = prepared(
-        folder, model_folder, tmp_path / "d's", validation=None, pack=False, dedupe=True
-    )
+    made = prepared(folder, model_folder, tmp_path / "d's", validation=None, pack=False)
     examples = {name: split.examples for name, split in made.manifest.splits.items()}
-    assert examples == {"train": 39, "test": 2}, "test.jsonl is read first"
-    assert made.manifest.dropped[pipeline.DUPLICATE] == 11
-    assert sum(made.manifest.dropped.values()) == 13
+    assert examples == {"train": 50, "test": 2}
+    assert sum(made.manifest.dropped.values()) == 2
     assert made.manifest.rows == 54
     places = {place.split(": ")[0] for place in made.manifest.dropped_first.values()}
     assert places == {str(folder / "train.jsonl:51"), str(folder / "train.jsonl:52")}

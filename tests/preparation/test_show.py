@@ -99,23 +99,17 @@ def dataset(folder: Path, rows: int, *, per_row: int = 1) -> Path:
     return folder
 
 
-def test_stored_examples_are_spread_over_batches_and_shards(tmp_path: Path) -> None:
+def test_the_first_stored_examples(tmp_path: Path) -> None:
     folder = dataset(tmp_path / "d", 100, per_row=3)
     (folder / "train/cache-0123.arrow").write_bytes(b"of datasets.map")
-    found = show.of_dataset(folder, 10, seed=0)
-    rows = [int(example.where.removeprefix("train[").partition("]")[0]) for example in found]
-    assert len(set(rows)) == 10
-    assert rows == sorted(rows)
-    assert min(rows) < 50 <= max(rows)
-    for row, example in zip(rows, found, strict=True):
-        place = int(example.where.partition("example ")[2].partition(" of 3")[0])
-        assert list(example.ids) == list(example.labels) == [row * 100 + place - 1]
-    assert show.of_dataset(folder, 10, seed=0) == found
-    assert show.of_dataset(folder, 10, seed=1) != found
+    found = show.of_dataset(folder, 5)
+    assert [list(example.ids) for example in found] == [[0], [1], [2], [100], [101]]
+    assert found[4].where == "train[1], example 2 of 3"
+    assert list(found[4].labels) == [101]
 
 
 def test_a_damaged_shard(tmp_path: Path) -> None:
     folder = dataset(tmp_path / "d", 4)
     next((folder / "train").glob("*.arrow")).write_bytes(b"\0" * 40)
     with pytest.raises(HpctrainError, match="cannot be read"):
-        show.of_dataset(folder, 3, seed=0)
+        show.of_dataset(folder, 3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import characters, figures, html, model
+from hpctrain.report import figures, html, live, model
 from hpctrain.runs.history import History, Point, RankMemory
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -16,7 +16,7 @@ steps = st.lists(st.integers(0, 10**7), max_size=50, unique=True).map(sorted)
 
 @given(st.none() | numbers, st.integers(3, 200))
 def test_a_bar_has_its_width(part: float | None, width: int) -> None:
-    bar = characters.bar(part, width)
+    bar = live.bar(part, width)
     assert len(bar) == width
 
 
@@ -32,19 +32,19 @@ def test_a_bar_has_its_width(part: float | None, width: int) -> None:
     ],
 )
 def test_bars(part: float | None, bar: str) -> None:
-    assert characters.bar(part, 10) == bar
+    assert live.bar(part, 10) == bar
 
 
 @given(steps, st.data(), st.integers(20, 200), st.integers(3, 30))
 def test_a_curve_has_its_size(xs: list[int], data: st.DataObject, width: int, height: int) -> None:
     points = [(float(x), data.draw(numbers)) for x in xs]
-    lines = characters.curve(points, width, height)
+    lines = live.curve(points, width, height)
     assert all(len(line) == width for line in lines)
     assert len(lines) == (height if any(math.isfinite(y) for _, y in points) else 1)
 
 
 def test_a_falling_curve_falls() -> None:
-    lines = characters.curve([(float(step), 10.0 - step) for step in range(11)], 30, 6)
+    lines = live.curve([(float(step), 10.0 - step) for step in range(11)], 30, 6)
     assert lines[0].startswith("      10 ┤")
     assert lines[4].startswith("       0 ┤")
     assert lines[5] == "    step  0                 10"
@@ -62,13 +62,13 @@ def test_a_falling_curve_falls() -> None:
         ([(1.0, math.inf), (2.0, math.nan)], "every loss is NaN or infinite"),
     ],
 )
-def test_nothing_to_draw_is_said(points: list[characters.Point], said: str) -> None:
-    assert [line.rstrip() for line in characters.curve(points, 40, 5)] == [said]
+def test_nothing_to_draw_is_said(points: list[live.Point], said: str) -> None:
+    assert [line.rstrip() for line in live.curve(points, 40, 5)] == [said]
 
 
 def test_nan_is_marked_where_it_is() -> None:
     points = [(float(step), math.nan if step >= 80 else 1.0 - step / 100) for step in range(101)]
-    top = characters.curve(points, 60, 5)[0]
+    top = live.curve(points, 60, 5)[0]
     assert "x" not in top[10:45]
     assert top.endswith("xxxx")
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import characters, live
-from hpctrain.report.characters import Line
+from hpctrain.report import live
 from hpctrain.report.idle import Idle
-from hpctrain.report.live import View
+from hpctrain.report.live import Line, View
 from hpctrain.runs.progress import Progress
 
 
@@ -227,7 +226,7 @@ def test_why_a_point_has_failed_is_seen_in_80_columns() -> None:
 def painted(lines: list[Line], **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, width=79, force_terminal=True, highlight=False, **options)
-    console.print(characters.paint(lines))
+    console.print(live.paint(lines))
     return out.getvalue()
 
 

@@ -112,14 +112,14 @@ def test_it_measures_what_the_training_measured(
     found, before = result(run), last_eval(runs / name)
     assert found["metrics"]["eval_loss"] == before["eval_loss"]
     assert found["metrics"]["eval_mean_token_accuracy"] == before["eval_mean_token_accuracy"]
-    assert found["metrics"]["eval_perplexity"] == math.exp(found["metrics"]["eval_token_loss"])
+    assert found["metrics"]["eval_perplexity"] == math.exp(found["metrics"]["eval_loss"])
     assert (found["step"], found["rows"], found["split"], found["processes"]) == (14, 6, "test", 1)
     assert found["metrics"]["eval_samples_per_second"] > 0
     assert (run / "attempts" / "1.0" / "exit").read_text() == "0 evaluated\n"
     *_, row = history.read_rows(run)
     assert (row["event"], row["step"], row["eval_loss"]) == ("evaluate", 14, before["eval_loss"])
     assert re.search(
-        r"^\[train\] evaluated: loss=\S+ token_loss=\S+ perplexity=\S+ mean_token_accuracy=",
+        r"^\[train\] evaluated: loss=\S+ perplexity=\S+ mean_token_accuracy=",
         done.stdout,
         re.MULTILINE,
     )
@@ -130,25 +130,6 @@ def test_it_measures_what_the_training_measured(
         "attempts/1.0/metrics.jsonl",
         "evaluation.json",
     ]
-
-
-def test_the_loss_of_a_token_does_not_depend_on_batches_and_processes(
-    trained: tuple[Path, dict[str, str]], tiny: tuple[str, str]
-) -> None:
-    runs, environment = trained
-    found = {}
-    for rows, ranks in ((1, 1), (3, 1), (1, 2)):
-        run = runs / f"batches-{rows}-{ranks}"
-        options = {**EVALUATING, "init_from": "full", "per_device_eval_batch_size": rows}
-        done = start(environment, run, {"dataset_name": tiny[1], **options}, ranks=ranks)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("[train] evaluated: ") == 1
-        assert result(run)["processes"] == ranks
-        found[rows, ranks] = result(run)["metrics"]
-    losses = [each["eval_token_loss"] for each in found.values()]
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
-    assert found[1, 1]["eval_loss"] == pytest.approx(found[1, 2]["eval_loss"], rel=1e-5)
-    assert found[1, 1]["eval_loss"] != pytest.approx(found[3, 1]["eval_loss"], rel=1e-6)
 
 
 def test_a_model_as_it_lies_there_and_a_dataset_without_a_training_split(

@@ -11,7 +11,6 @@ from hpctrain.config import known_arguments
 from hpctrain.config.spec import JobSpec
 from hpctrain.errors import UsageError
 from hpctrain.training import options
-from hpctrain.training.preflight import kernels
 
 AROUND = Surroundings(
     python=PythonFacts(
@@ -121,17 +120,6 @@ def test_check_refuses_the_values_that_the_parser_refuses(words: str) -> None:
         if each.id == "argument-value"
     ]
     assert found == ["error"] * refused
-
-
-def test_what_check_knows_of_attention_is_what_the_training_takes() -> None:
-    for name in (*kernels.NAMES, "nope", "paged|eager", "kernels-community/flash-attn2"):
-        problems = kernels.attention_problems(
-            name, kernels.Machine(gpu=True, capability=(9, 0)), kernels.Model(), half=True
-        )
-        unknown = known_arguments.expected("attn_implementation", name) is not None
-        assert bool(problems) == (
-            unknown or known_arguments.needs("attn_implementation", name) is not None
-        ), name
 
 
 def test_the_optimizers_that_need_a_package_are_known() -> None:

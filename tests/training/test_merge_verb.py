@@ -95,11 +95,7 @@ def test_a_folder_and_a_base_that_was_moved(project: Path, merge: Merge, tmp_pat
         (["nothing"], "error: there are no weights 'nothing'"),
         (["base"], "error: base holds a whole model and no adapter"),
         (["lora-1", "--to", "a", "--base", "gone"], "error: the base model gone is not there"),
-        (
-            ["lora-1", "--to", "a", "--device", "tpu"],
-            "error: --device must be cpu, cuda or cuda:N, not 'tpu'",
-        ),
-        (["lora-1", "--to", "a", "--device", "cuda:7"], "error: there is no cuda:7 here"),
+        (["lora-1", "--to", "a", "--device", "cuda"], "error: no such option"),
         (["lora-1", "--to", "a", "--dtype", "int8"], "error: invalid value for '--dtype'"),
         ([], "error: missing argument 'RUN|DIR'"),
     ],

@@ -44,10 +44,10 @@ def test_a_training_refuses_an_override_that_no_longer_fits(
 def test_what_another_program_has_replaced_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
-    step = transformers.Trainer.training_step
+    step = transformers.Trainer.prediction_step
 
-    def training_step(self: Any, *words: Any) -> Any:
+    def prediction_step(self: Any, *words: Any) -> Any:
         return step(self, *words)
 
-    monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
+    monkeypatch.setattr(transformers.Trainer, "prediction_step", prediction_step)
     private_apis.check("transformers.Trainer")

@@ -15,7 +15,7 @@ import in_process
 
 from hpctrain.errors import UsageError
 from hpctrain.training import options, sft
-from hpctrain.training.preflight import kernels, rules
+from hpctrain.training.preflight import rules
 from hpctrain.training.preflight.kernels import Machine
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -224,8 +224,6 @@ def test_evaluation_best_checkpoint_and_early_stopping_together(
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"attn_implementation": "flash_attention_2"}, "flash 2 is not installed"),
-        ({"attn_implementation": "kernels-community/flash-attn3"}, "a kernel of the hub"),
         ({"lora_r": "16"}, "--lora_r is given without --use_peft true: there would be no adapter"),
         (
             {"lora_target_modules": "all-linear"},
@@ -236,12 +234,8 @@ def test_evaluation_best_checkpoint_and_early_stopping_together(
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(
-    build: Build, options: dict[str, str], what: str, monkeypatch: pytest.MonkeyPatch
+    build: Build, options: dict[str, str], what: str
 ) -> None:
-    real = kernels.importlib.util.find_spec  # another machine's tests may have these packages
-    packages = {"flash_attn"}
-    stand_in = SimpleNamespace(find_spec=lambda name: None if name in packages else real(name))
-    monkeypatch.setattr(kernels, "importlib", SimpleNamespace(util=stand_in))
     with pytest.raises(UsageError) as caught:
         build(**options)
     assert what in caught.value.render()
@@ -285,29 +279,6 @@ def test_checkpointing_follows_the_gpus_memory(
         monkeypatch.setattr(sft, "_gpu_bytes", lambda size=size: size * 2**30)
         assert sft._defaults(asked, cpu=False, data=data)["activation_checkpointing"] is needed
         assert sft._defaults(asked, cpu=True, data=data)["activation_checkpointing"] is False
-
-
-def test_rows_of_alike_length_share_a_step(build: Build, tmp_path: Path) -> None:
-    from hpctrain.training.survival.sft_trainer import LengthGroupedSampler
-
-    lengths = [(7 * number) % 61 + 1 for number in range(403)]
-    sampler = LengthGroupedSampler(lengths, step_rows=8, seed=3)
-    order = list(sampler)
-    assert sorted(order) == list(range(403))
-    assert list(sampler) == order
-    sampler.set_epoch(1)
-    assert list(sampler) != order
-    steps = [order[begin : begin + 8] for begin in range(0, 400, 8)]
-    spread = sum(
-        max(lengths[n] for n in step) - min(lengths[n] for n in step) for step in steps
-    ) / len(steps)
-    assert spread < 8
-    assert max(lengths) in [lengths[n] for n in steps[0]]
-    means = [sum(lengths[n] for n in step) for step in steps]
-    assert means != sorted(means, reverse=True)  # long and short steps alternate
-    built = build(train_sampling_strategy="group_by_length")
-    assert isinstance(built._get_train_sampler(), LengthGroupedSampler)
-    assert in_process.losses(built)
 
 
 def test_qlora_trains_on_the_cpu(build: Build) -> None:

@@ -2,7 +2,6 @@
 both behind to be compared.
 """
 
-import json
 import os
 import re
 import signal
@@ -179,14 +178,10 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
         "save_strategy": "no",
         "lr_scheduler_type": "constant",
     }
-    config = {"config": {"restart": {"mode": "requeue", "max": 1000}, "cluster": "vega"}}
-    (run / "launch").mkdir(parents=True)
-    (run / "launch" / "config.json").write_text(json.dumps(config))
     words = survival.words(
         {"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS, **endless}
     )
-    began = int(time.time()) - 60
-    times = {"SLURM_JOB_START_TIME": str(began), "SLURM_JOB_END_TIME": str(began + 900)}
+    times = {"SLURM_JOB_END_TIME": str(int(time.time()) + 840)}
     process = survival.start(
         survival.argv(*words), {**survival.run_environment(environment, run), **times}, tmp_path
     )
@@ -196,13 +191,9 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     assert process.returncode == 86, first
     told = re.search(r"\[train\] time: step 6 of 300000, \S+ s a step: (.*)", first)
     assert told, first
-    assert re.fullmatch(
-        r"will not finish in 0:15:00: .+ at this speed; it will requeue( once| \d+ times)",
-        told[1],
-    )
+    assert re.fullmatch(r"done in about .+, after the time limit, which leaves 1\d min", told[1])
     record = predicted.read(run)
     assert record["measured"]["ended"] == "stopped"
-    assert record["cluster"] == "vega"
 
     last = max(
         int(path.name.removeprefix("checkpoint-"))

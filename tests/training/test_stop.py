@@ -105,34 +105,26 @@ def needed(*seconds: float) -> float:
 
 
 def test_the_time_that_is_needed_is_what_was_measured() -> None:
-    deadline = Deadline(1000.0, now=0.0, leaving=3.0)
-    nothing = needed(3.0)
-    assert deadline.must_stop(1000 - nothing - 1, evaluate=True, save=True) is None
+    deadline = Deadline(1000.0, now=0.0)
+    nothing = needed()
+    assert deadline.must_stop(1000 - nothing - 1, save=True) is None
     assert (
-        deadline.must_stop(1000 - nothing, evaluate=False, save=False)
+        deadline.must_stop(1000 - nothing, save=False)
         == f"the time limit ends in {nothing:.0f} s, no save was measured"
     )
     deadline.saves.append(41.0)
     deadline.steps.append(2.0)
     deadline.steps.append(7.0)
     deadline.steps.append(1.0)
-    limit = needed(3.0, 41.0, 7.0)
-    assert deadline.must_stop(1000 - limit - 1, evaluate=False, save=False) is None
+    limit = needed(41.0, 7.0)
+    assert deadline.must_stop(1000 - limit - 1, save=False) is None
     assert (
-        deadline.must_stop(1000 - limit, evaluate=False, save=False)
+        deadline.must_stop(1000 - limit, save=False)
         == f"the time limit ends in {limit:.0f} s, a save takes 41 s"
     )
-    assert deadline.must_stop(1000 - limit - 1, evaluate=False, save=True) is not None, (
+    assert deadline.must_stop(1000 - limit - 1, save=True) is not None, (
         "the save that is due takes time as well"
     )
-    deadline.evaluation = 100.0
-    said = deadline.must_stop(1000 - limit - 99, evaluate=True, save=False)
-    assert (
-        said
-        == f"the time limit ends in {limit + 99:.0f} s, a save takes 41 s, the evaluation due now"
-        " 100 s"
-    )
-    assert deadline.must_stop(1000 - limit - 99, evaluate=False, save=False) is None
 
 
 def test_half_of_the_time_is_the_latest_to_learn_what_a_save_takes() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import in_process
 import psutil
 import pytest
 import survival
@@ -263,3 +264,27 @@ def test_nan_ends_it_and_no_checkpoint_has_lost_weights(
     for path in checkpoints.all_of(run / "checkpoints"):
         weights = safetensors.torch.load_file(path / "model.safetensors")
         assert all(bool(torch.isfinite(each).all()) for each in weights.values()), path
+
+
+@pytest.mark.parametrize("fp16", [False, True])
+def test_a_step_that_was_left_out_ends_the_training_unless_fp16_looks_for_its_scale(
+    fp16: bool, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed leaves out each step with a NaN, in float32 and bfloat16 too: the training would go
+    on to its end and learn nothing.
+    """
+    from hpctrain.training.survival.trainer import NotFiniteError
+
+    built = in_process.trainer(
+        in_process.options(monkeypatch, tmp_path, *tiny, max_length=32, max_steps=2)
+    )
+    monkeypatch.setattr(
+        type(built.accelerator), "optimizer_step_was_skipped", property(lambda _: True)
+    )
+    built.args.fp16 = fp16  # the Trainer is built: this is what the watch reads, and nothing else
+    if fp16:
+        built.train()
+        assert built.state.global_step == 2
+        return
+    with pytest.raises(NotFiniteError, match="the gradient norm of step 1 is nan"):
+        built.train()

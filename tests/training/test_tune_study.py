@@ -212,7 +212,7 @@ def test_a_damaged_journal_is_said(runs: Path) -> None:
         study.open_study(runs, "s")
 
 
-def test_the_median_pruner_stops_what_is_worse_and_hyperband_is_there(runs: Path) -> None:
+def test_the_median_pruner_stops_what_is_worse(runs: Path) -> None:
     definition = replace(BASE, pruner=Pruner(startup_trials=2, startup_steps=5))
     for number in range(3):
         asked(runs, f"r_{number}", definition)
@@ -226,7 +226,3 @@ def test_the_median_pruner_stops_what_is_worse_and_hyperband_is_there(runs: Path
     assert stops == [[False, False], [False, False], [False, True]]
     tell(runs, definition, 2, "pruned")
     assert study.report(study.open_study(runs, "s"), 2, 8, 1.0) is None
-    made = study.pruner(
-        replace(BASE, pruner=Pruner(kind="hyperband", most_steps=400, first_step=50))
-    )
-    assert (made._min_resource, made._max_resource) == (50, 400)

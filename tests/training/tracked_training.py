@@ -2,7 +2,6 @@
 kills and starts again.
 
 python tracked_training.py STEPS [--stop STEP] [--kill STEP] [--trackers A,B] [--fail STEP]
-[--orphan STEP]
 """
 
 import argparse
@@ -12,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -43,10 +41,6 @@ class End(TrainerCallback):
             if "mlflow" in sys.modules:
                 sys.modules["mlflow"].flush_async_logging()  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGKILL)
-        if state.global_step == self.asked.orphan:
-            for process in psutil.Process().children(recursive=True):
-                process.send_signal(signal.SIGTERM)
-                process.wait(30)
         if state.global_step == self.asked.fail:
             raise RuntimeError("the training fails")
 
@@ -58,7 +52,7 @@ class End(TrainerCallback):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    for option in ("--stop", "--kill", "--fail", "--orphan"):
+    for option in ("--stop", "--kill", "--fail"):
         parser.add_argument(option, type=int)
     parser.add_argument("--trackers", default=",".join(trackers.NAMES))
     asked = parser.parse_args()

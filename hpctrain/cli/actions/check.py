@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from hpctrain.checks.service import JobCheck, check_job
-from hpctrain.cli.findings import counts, show_findings
-from hpctrain.cli.output import print_json, say
+from hpctrain.cli.output import counts, print_json, say, show_findings
 from hpctrain.config import layers
 from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.spec import shown_value

@@ -42,8 +42,7 @@ def show(name: str, *, as_json: bool) -> None:
     found = load.read_source(name, os.environ)
     profile = checked(found, load.canonical(name))
     if not as_json:
-        for file in found.files:
-            click.echo(f"# {file}\n{file.read_text(encoding='utf-8').rstrip()}")
+        click.echo(f"# {found.path}\n{found.path.read_text(encoding='utf-8').rstrip()}")
         return
     paths = {path for path, _ in leaves(found.data) if path[0] not in IDENTITY}
     # JSON pointers to the values, in raw units (bytes, seconds).
@@ -53,7 +52,7 @@ def show(name: str, *, as_json: bool) -> None:
     }
     print_json(
         name=profile.name,
-        files=[str(path) for path in found.files],
+        files=[str(found.path)],
         profile=profile.to_data(defaults=False),
         evidence={pointer: asdict(found.origins[path]) for pointer, path in pointers.items()},
     )

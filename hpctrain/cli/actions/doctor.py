@@ -11,8 +11,7 @@ import click
 
 import hpctrain
 from hpctrain.cli import follow
-from hpctrain.cli.findings import coloured_block, counts
-from hpctrain.cli.output import WIDTH, print_json, say
+from hpctrain.cli.output import WIDTH, coloured_block, counts, print_json, say
 from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import login
 from hpctrain.doctor.facts import DoctorContext, ProbeResult

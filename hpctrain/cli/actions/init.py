@@ -14,8 +14,8 @@ import click
 
 from hpctrain.checks import service
 from hpctrain.checks.job.context import Case, Surroundings
-from hpctrain.cli.init import FURTHER, OPTIONS
 from hpctrain.cli.output import print_json, say
+from hpctrain.cli.set_up import FURTHER, OPTIONS
 from hpctrain.config import layers
 from hpctrain.config.fields import BY_PATH
 from hpctrain.config.layers import Layer

@@ -43,7 +43,7 @@ DEFAULT_LENGTH = 4096
 fewer positions.
 """
 _WIDEST_EXAMPLE = 120
-_SHOWN_DROPPED, _SHOWN_TOKENS = 3, 5
+_SHOWN_DROPPED = 3
 _FEW_TRAINED = 0.05
 """Below this fraction of unmasked tokens, a wrong mask is more likely than short answers."""
 
@@ -67,12 +67,9 @@ def run(data: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> No
             folder=str(summary.folder),
             already_there=summary.already_there,
             seconds=round(summary.seconds, 3),
-            working_seconds=round(summary.working, 3),
             workers=summary.workers,
             pieces=summary.pieces,
             pieces_reused=summary.reused,
-            tokens_tokenised=summary.tokenized,
-            tokenising_seconds=round(summary.tokenizing, 3),
             manifest=json.loads(summary.manifest.to_json()),
         )
         return
@@ -195,7 +192,6 @@ def _request(
                 "trust_remote_code",
                 "validation",
                 "seed",
-                "dedupe",
                 "workers",
                 "force",
             )
@@ -285,30 +281,18 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
     for name, split in made.splits.items():
         yield from _split_lines(name, split, made)
     if made.truncated:
-        how = "split" if made.settings.get("truncation") == "split" else "truncated"
-        yield f"{how} at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
+        yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
     if made.context_turns:
         turns = text.count(made.context_turns, "turn")
         yield f"masked, because the template rewrites them: {turns}"
-    if made.specials:
-        yield "warning: special tokens written in the text of examples become real ones:"
-        for token, rows in Counter(made.specials).most_common(_SHOWN_TOKENS):
-            yield f"  {text.count(rows, 'example')} with {token}"
-            yield f"    first: {made.specials_first.get(token, '')[:200]}"
-        if len(made.specials) > _SHOWN_TOKENS:
-            yield f"  and {len(made.specials) - _SHOWN_TOKENS} other tokens"
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
         for reason, count in Counter(made.dropped).most_common():
             yield f"  {count:,} x {reason}"
             if first := made.dropped_first.get(reason):
                 yield f"    first: {first[:200]}"
-    if summary.tokenizing > 0 and summary.tokenized:
-        yield (
-            f"{text.duration(summary.seconds)},"
-            f" {summary.tokenized / summary.tokenizing:,.0f} tokens/s with"
-            f" {text.count(summary.workers, 'worker')}"
-        )
+    if not summary.already_there:
+        yield f"{text.duration(summary.seconds)} with {text.count(summary.workers, 'worker')}"
 
 
 def _split_lines(name: str, split: Split, made: DatasetManifest) -> Iterator[str]:
@@ -343,7 +327,7 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
     _load_libraries(options)
     if len(data) == 1 and _is_tokenised(Path(data[0])):
         tokenizer = _tokenizer_of(Path(data[0]), options)
-        examples = drawing.of_dataset(Path(data[0]), count, seed=options["seed"])
+        examples = drawing.of_dataset(Path(data[0]), count)
     else:
         resolved = resolve(_request(data, {**options, "pack": False}, show=True))
         for note in resolved.notes:

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from hpctrain.cli import follow, run_table
-from hpctrain.cli.output import WIDTH, has_colour, print_json, say
-from hpctrain.cli.ps import SHOWN_ENDED
+from hpctrain.cli.monitor import SHOWN_ENDED
+from hpctrain.cli.output import has_colour, print_json, say
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import schedulers
 from hpctrain.report import queue
@@ -23,7 +23,7 @@ from hpctrain.runs.progress import Progress
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.terminal import style
-from hpctrain.util import text, typed
+from hpctrain.util import text
 from hpctrain.util.text import printable
 
 _COLOURS = {"good": "green", "run": "cyan", "wait": "yellow", "bad": "red"}
@@ -185,19 +185,8 @@ def short(seconds: float) -> str:
 
 
 def _pending_lines(pending: PendingJob) -> list[str]:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    found = ["", _expectation(pending)]
-    if pending.fix is not None:
-        found.append(f"to change that: {pending.fix}")
-    lines = []
-    for line in found:
-        words = line.lstrip()
-        indent = len(line) - len(words)
-        # No hanging indent for commands, so that they can be copied.
-        hang = indent if typed.is_command(words) else indent + 2
-        fits = len(line) <= width
-        lines += [line] if fits else typed.filled(" " * indent, words, width, hang=hang)
-    return lines
+    fix = [f"to change that: {pending.fix}"] if pending.fix is not None else []
+    return ["", _expectation(pending), *fix]
 
 
 def _expectation(pending: PendingJob) -> str:

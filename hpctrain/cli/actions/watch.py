@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from hpctrain.cli import follow
 from hpctrain.cli.output import print_json, say
 from hpctrain.jobs import targets
-from hpctrain.report.characters import Line, paint
+from hpctrain.report.live import Line, paint
 from hpctrain.report.watching import ChangeLog, WatchedRun, WatchSession, view
 from hpctrain.terminal import console
 from hpctrain.training.survival import time_limit
-from hpctrain.util.text import duration, printable
+from hpctrain.util.text import printable
 
 #: Seconds to wait for Slurm's answer before showing only what the files contain.
 _PATIENCE_S = 2.0
@@ -59,26 +57,9 @@ def _verdict(
     watched: WatchedRun, eta: float, elapsed: float | None, now: float
 ) -> tuple[bool | None, str]:
     """Return whether the run will end before its time limit, and the sentence in the log."""
-    record, attempt = watched.record, watched.attempt
-    limit = record.time_limit_s if record is not None else None
-    if elapsed is None or not limit:
-        return None, f"done in about {duration(eta)}; no time limit is known"
-    config = watched.ran_with.config or {}
-    restart: Any = config.get("restart")
-    restart = restart if isinstance(restart, dict) else {}
-    mode, most = restart.get("mode"), restart.get("max")
-    if mode == "auto":
-        mode = "off" if config.get("script") else "requeue"
-    job = time_limit.Job(
-        end=now + limit - elapsed,
-        began=now - elapsed,
-        mode=mode if isinstance(mode, str) else None,
-        restarts=attempt.restart if attempt is not None else 0,
-        most=most if isinstance(most, int) else None,
-    )
-    fits, words = time_limit.outlook(eta, job, now=now)
-    run = shlex.quote(watched.run_id or "RUN")
-    return fits, words.replace("hpctrain resubmit RUN", f"hpctrain resubmit {run}")
+    limit = watched.record.time_limit_s if watched.record is not None else None
+    end = None if elapsed is None or not limit else now + limit - elapsed
+    return time_limit.outlook(eta, end, now=now)
 
 
 def _print_once(session: WatchSession) -> None:

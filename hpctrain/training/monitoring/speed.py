@@ -110,12 +110,10 @@ class Meter:
 
     Attributes:
         steps: steps measured since `take`.
-        took: seconds of the last `evaluate` and `save`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.took: dict[str, float] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -155,13 +153,10 @@ class Meter:
         self._mark = now
         return measured
 
-    def ended(self, what: str) -> None:
-        """Record the end of an evaluation (`evaluate`) or a save (`save`), which are not part of a
-        step.
-        """
+    def skip(self) -> None:
+        """Record the end of an evaluation or a save, which are not part of a step."""
         if self._mark is not None:
-            now = self._clock()
-            self.took[what], self._mark = now - self._mark, now
+            self._mark = self._clock()
 
     def take(self) -> Window:
         """Return what was measured since the last call; this synchronizes with the GPU, to include
@@ -224,7 +219,7 @@ def fit_record(record: Mapping[str, Any], survival: ResilienceContext) -> dict[s
     """Return the content of fit.json before the first step; measurements of an earlier start are
     kept if layout and GPU are the same.
     """
-    found = {**json.loads(json.dumps(record)), "measured": None, "cluster": survival.cluster}
+    found = {**json.loads(json.dumps(record)), "measured": None}
     before = (predicted.read(survival.run_dir) if survival.run_dir is not None else None) or {}
     if all(found.get(name) == before.get(name) for name in ("layout", "gpu")):
         found["measured"] = before.get("measured")
@@ -267,7 +262,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._expected = Expectation(why="nothing was worked out")
         self._meter = Meter(time.monotonic)
         self._guard = Guard(f"{progress.MARK} notice:")
-        self._warned = False
+        self._warned, self._first = False, (0.0, 0)
         self._trainer: Any = None
         self._window = self._total = Window()
         self._reader = MemoryReader(
@@ -310,7 +305,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             every = int(state.logging_steps) if by_steps else _WITHOUT_LOGGING
         self._every = max(0, every)
         self._window = self._total = Window()
-        self._startup = 0.0
         self._meter.begin()
 
     def on_step_end(
@@ -318,23 +312,22 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         """Measure the step, and print a line if one is due."""
         if not self._meter.step_ended():
-            began = self._survival.job.began
-            self._startup = 0.0 if began is None else max(0.0, time.time() - began)
+            self._first = time.monotonic(), int(state.global_step)
         elif self._every and state.global_step % self._every == 0:
             self._line(args, state)
         if self._ranks.rank == 0 and self._total.steps + self._meter.steps in FIRST_WORDS:
             self._guard(self._read)
-            self._guard(self._tell_time, args, state)
+            self._guard(self._tell_time, state)
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
         """Exclude the evaluation from the step time."""
-        self._meter.ended("evaluate")
+        self._meter.skip()
 
     def on_save(
         self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
         """Exclude the save from the step time, and write fit.json."""
-        self._meter.ended("save")
+        self._meter.skip()
         self._keep(state, "running")
 
     def on_train_end(
@@ -417,7 +410,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 total_mib=sample.gpu_total_mib if sample else None,
                 rank=sample.rank if sample else None,
                 host_mib=fullest_node(reports, "host"),
-                eta_s=self._seconds_left(args, state),
+                eta_s=self._seconds_left(state),
             )
         )
         say(progress.format_line(measured))
@@ -440,39 +433,22 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     # -- the time ----------------------------------------------------------------------------------
 
-    def _step_s(self) -> float:
-        return self._total.seconds / self._total.steps
-
-    def _save_s(self) -> float | None:
-        return self._meter.took.get("save", self._survival.save_seconds)
-
-    def _seconds_left(self, args: TrainingArguments, state: TrainerState) -> float | None:
-        """Return the estimated remaining seconds, from measurements since this start's first step;
-        evaluations and saves count 0 until one was measured.
+    def _seconds_left(self, state: TrainerState) -> float | None:
+        """Return the estimated remaining seconds at the pace since this start's first step, with its
+        evaluations and saves.
         """
-        if self._total.steps == 0:
+        began, first = self._first
+        if (steps := int(state.global_step) - first) <= 0:
             return None
-        step, last = int(state.global_step), int(state.max_steps)
-        epoch = state.global_step / state.epoch if state.epoch else None
+        pace = (time.monotonic() - began) / steps
+        return pace * max(0, int(state.max_steps) - int(state.global_step))
 
-        def times(strategy: Any, every: float | None) -> int:
-            return time_limit.times_left(
-                strategy.value, every or 0, step=step, last=last, epoch_steps=epoch
-            )
-
-        return (
-            max(0, last - step) * self._step_s()
-            + times(args.eval_strategy, state.eval_steps) * self._meter.took.get("evaluate", 0.0)
-            + times(args.save_strategy, state.save_steps) * (self._save_s() or 0.0)
-        )
-
-    def _tell_time(self, args: TrainingArguments, state: TrainerState) -> None:
-        seconds = self._seconds_left(args, state)
+    def _tell_time(self, state: TrainerState) -> None:
+        seconds = self._seconds_left(state)
         if seconds is None or state.global_step >= state.max_steps:
             return
-        job, now, step_s = self._survival.job, time.time(), self._step_s()
-        spare = time_limit.reserve(step_s, self._save_s(), self._survival.leaving_seconds)
-        _, words = time_limit.outlook(seconds, job, now=now, spare=spare, startup=self._startup)
+        step_s = self._total.seconds / self._total.steps
+        _, words = time_limit.outlook(seconds, self._survival.end, now=time.time())
         say(
             f"[train] time: step {state.global_step} of {state.max_steps}, {step_s:.3g} s a step:"
             f" {words}"

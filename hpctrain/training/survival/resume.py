@@ -17,12 +17,12 @@ from typing import Any
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import checkpoints, layout
 from hpctrain.runs.checkpoints import Checkpoint
-from hpctrain.runs.manifest import Manifest, problems, read_manifest
+from hpctrain.runs.manifest import problems, read_manifest
 from hpctrain.training.options import Options
 from hpctrain.training.preflight import split_folders
 from hpctrain.training.process import Ranks
 from hpctrain.training.survival import ResilienceContext
-from hpctrain.training.survival.saving import RECORD, rank_files, state_in
+from hpctrain.training.survival.saving import RECORD, state_in
 from hpctrain.util import files
 
 #: Options that affect the next step; a resume prints those that changed.
@@ -64,8 +64,7 @@ OPTIONS = (
     "class_weights",
     "max_events",
     "random_truncation",
-    "min_events",
-    "truncation_keeps",  # of the classifier
+    "min_events",  # of the classifier
 )
 #: Of these, the ones restored with the optimizer's state: its groups, and the scheduler's base_lrs.
 HELD = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
@@ -83,7 +82,6 @@ class Start:
         lines: the first lines of the log.
         complete: the directory of the final weights, if there is nothing left to do.
         save_seconds: duration of the checkpoint's save.
-        leaving_seconds: time from that save to the end of its job, if the job script recorded it.
     """
 
     checkpoint: str | None = None
@@ -91,7 +89,6 @@ class Start:
     lines: tuple[str, ...] = ()
     complete: str | None = None
     save_seconds: float | None = None
-    leaving_seconds: float | None = None
 
 
 def decided(ranks: Ranks, options: Options, survival: ResilienceContext) -> Start:
@@ -126,7 +123,7 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
     if word is not None and word != "true":
         since = _since(word, found, options, survival)
         if since is None:
-            found, lines = _requested(_path_of(word, survival), options), []
+            found, lines = _requested(_path_of(word, survival)), []
         else:
             found = since
             lines.append(
@@ -146,7 +143,6 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
         step=found.step,
         lines=(*lines, *_lines(found, options, survival)),
         save_seconds=found.manifest.seconds,
-        leaving_seconds=_leaving(found.manifest, survival),
     )
 
 
@@ -195,7 +191,7 @@ def _path_of(word: str, survival: ResilienceContext) -> Path:
     return checkpoints.checkpoint_of(word, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE))
 
 
-def _requested(path: Path, options: Options) -> Checkpoint:
+def _requested(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise UsageError(
             f"there is no checkpoint {path}", fix=f"ls {shlex.quote(str(path.parent))}"
@@ -203,10 +199,8 @@ def _requested(path: Path, options: Options) -> Checkpoint:
     wrong, manifest = problems(path, digests=True), read_manifest(path)
     if manifest is not None and not wrong:
         return Checkpoint(path, manifest)
-    if manifest is None and options.common.resume_without_manifest:
-        return Checkpoint(path, _made_up(path))
     if manifest is None:
-        remedy = {"hint": "if you know that it is whole, use --resume_without_manifest true"}
+        remedy = {"hint": f"use its weights only: --init_from {shlex.quote(str(path))}"}
     elif whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
         remedy = {"hint": f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"}
     else:
@@ -215,21 +209,6 @@ def _requested(path: Path, options: Options) -> Checkpoint:
         f"the checkpoint {path} is not complete: {wrong[0]}",
         details=tuple(f"  {one}" for one in wrong[1:]),
         **remedy,
-    )
-
-
-def _made_up(path: Path) -> Manifest:
-    step = (files.read_json(path / "trainer_state.json") or {}).get("global_step")
-    processes = len(list(path.glob("rng_state_*.pth"))) or 1
-    return Manifest(
-        step=int(step or 0),
-        world_size=processes,
-        saved_at=0.0,
-        seconds=None,
-        run_id=None,
-        attempt=None,
-        state=state_in(path, processes),
-        files={},
     )
 
 
@@ -318,12 +297,6 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
             " are not used again"
         )
     record = files.read_json(found.path / RECORD) or {}
-    of_ranks = rank_files(options.training.world_size)
-    if record and not all((found.path / name).is_file() for name in of_ranks):
-        lines.append(
-            "[train] notice: sums of the log restart at zero: not every process has a file in the"
-            " checkpoint"
-        )
     before, now = record.get("options") or {}, survival.record.get("options") or {}
     changed = [name for name in now if name in before and before[name] != now[name]]
     if changed:
@@ -331,30 +304,10 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
         lines.append(f"[train] changed since the checkpoint: {words}")
     if held := [name for name in changed if name in HELD]:
         lines.append(
-            f"[train] notice: {', '.join(held)} of the checkpoint"
-            f" {'hold' if len(held) > 1 else 'holds'} on, as its optimizer's state says"
-        )
-        lines.append(
-            f"[train] hint: another run, --init_from {shlex.quote(str(found.path))}: its weights,"
-            " and everything else from scratch"
-        )
-    if {"max_steps", "num_train_epochs"} & set(changed):
-        lines.append(
-            "[train] with another number of steps the learning rate follows another schedule from"
-            " here on"
+            f"[train] notice: {', '.join(held)}: the checkpoint's own value is used (for new ones:"
+            f" --init_from {shlex.quote(str(found.path))})"
         )
     return lines
-
-
-def _leaving(manifest: Manifest, survival: ResilienceContext) -> float | None:
-    """Return the seconds from the save to the end of its job, if the job stopped right after it."""
-    if survival.run_dir is None or manifest.attempt is None:
-        return None
-    end = files.read_json(survival.run_dir / "attempts" / manifest.attempt / "end.json") or {}
-    at = end.get("at")
-    if end.get("reason") not in ("deadline", "signal") or not isinstance(at, (int, float)):
-        return None
-    return max(0.0, float(at) - manifest.saved_at)
 
 
 def record(parts: Sequence[Any], dataset: str, splits: Sequence[str]) -> dict[str, Any]:

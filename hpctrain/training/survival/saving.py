@@ -78,7 +78,7 @@ class RankState:
         due: what remained to be done.
         epoch_rng: the random state at the start of the epoch, which determines the order of its
             data.
-        times: measured seconds of `training` so far, and per `step` and `evaluation`.
+        times: measured seconds of `training` so far, and per `step`.
     """
 
     sums: dict[str, Any]

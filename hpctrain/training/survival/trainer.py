@@ -18,6 +18,7 @@ import math
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 
 from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
 from hpctrain.training import private_apis
-from hpctrain.training.bad_batch import FiniteMixin
 from hpctrain.training.monitoring.log import Notes
 from hpctrain.training.process import Ranks, say
 from hpctrain.training.survival import ResilienceContext, saving, stop
@@ -59,6 +61,32 @@ class EvaluationCutError(Exception):
         self.wish, self.why = wish, why
 
 
+class NotFiniteError(HpctrainError):
+    """The gradient norm is NaN or infinite: the weights are lost, except those of the last
+    checkpoint.
+    """
+
+    reason = "nan"
+
+
+class _Norm:
+    """The gradient norm of a step: a number or a tensor.
+
+    A GPU value is copied to the host asynchronously and read one step later: reading it at once
+    would synchronize with the GPU.
+    """
+
+    def __init__(self, step: int, value: Any) -> None:
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        self.step, self.copied = step, None
+        if getattr(value, "is_cuda", False):
+            self.value = value.detach().to("cpu", non_blocking=True)
+            self.copied = torch.cuda.Event()
+            self.copied.record()
+        else:
+            self.value = value.detach().clone() if hasattr(value, "detach") else value
+
+
 #: Methods that Trainer calls during a save; none may be skipped, see saving.py.
 _PARTS = (
     "create_model_card",
@@ -83,7 +111,7 @@ class _Loop:
     random_state: dict[str, Any] | None = None
 
 
-class SurvivorMixin(FiniteMixin):
+class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there on the login node
     """See the module. Put it before the other trainer class in the bases.
 
     Args:
@@ -109,6 +137,7 @@ class SurvivorMixin(FiniteMixin):
         self.try_name: str = self.ranks.share(
             survival.attempt or f"{socket.gethostname()}-{os.getpid()}"
         )
+        self._norms: deque[_Norm] = deque(maxlen=2)
         self._due = Due()
         self._saved: tuple[int, tuple[bool, ...]] | None = None
         self._epoch_rng: dict[str, Any] | None = None
@@ -166,11 +195,9 @@ class SurvivorMixin(FiniteMixin):
         found = saving.read_rank_state(Path(checkpoint), self.ranks.rank) if checkpoint else None
         times = found.times if found is not None else {}
         self._deadline = Deadline(
-            self.survival.job.end,
+            self.survival.end,
             now=time.time(),
             save=self.survival.save_seconds,
-            leaving=self.survival.leaving_seconds,
-            evaluation=times.get("evaluation"),
             step=times.get("step"),
         )
         if self._deadline.end is not None and self.ranks.rank == 0:
@@ -220,11 +247,10 @@ class SurvivorMixin(FiniteMixin):
             grad_norm=call["grad_norm"],
             learning_rate=call["learning_rate"],
         )
-        bad = self._look_at_norm(
-            step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"]
-        )
-        due = {"evaluate": self.control.should_evaluate, "save": self.control.should_save}
-        wish, why = self._own_wish(partial(self._deadline.must_stop, **due))
+        self._keep_norm(step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"])
+        bad = self._nonfinite_step(wait=False)
+        late = partial(self._deadline.must_stop, save=self.control.should_save)
+        wish, why = self._own_wish(late)
         measure = (
             self.ranks.rank == 0
             and self._deadline.wants_a_save(time.time())
@@ -232,7 +258,7 @@ class SurvivorMixin(FiniteMixin):
         )
         agreed, measure_now, bad_step = self.ranks.highest(wish, measure, bad)
         if bad_step:
-            raise self._lost(bad_step)
+            raise _lost(bad_step)
         if agreed:
             self._say(StopReason(agreed), why)
             self._save_and_stop(StopReason(agreed), call)
@@ -243,6 +269,28 @@ class SurvivorMixin(FiniteMixin):
                     f" {step}"
                 )
             self._save_here(call)
+
+    def _keep_norm(self, step: int, value: Any) -> None:
+        """Store the gradient norm of a step, or its loss, without a norm."""
+        skipped = self.accelerator.optimizer_step_was_skipped
+        # The launcher's config may request fp16, too.
+        fp16 = self.args.fp16 or self.accelerator.mixed_precision == "fp16"
+        # With fp16, the scaler lowers the scale after a skipped step, and the training continues.
+        # DeepSpeed skips every step with nonfinite gradients, in any precision; its norm may be
+        # from an earlier step.
+        if self.survival.stop_on_nan and not (skipped and fp16):
+            self._norms.append(_Norm(step, math.nan if skipped else value))
+
+    def _nonfinite_step(self, *, wait: bool) -> int:
+        """Return the step now known to have a nonfinite gradient norm; 0 for none."""
+        for norm in self._norms:
+            if norm.copied is not None:
+                if not wait and norm is self._norms[-1]:
+                    continue
+                norm.copied.synchronize()
+            if not math.isfinite(float(norm.value)):
+                return norm.step
+        return 0
 
     def _own_wish(self, late: Callable[[float], str | None]) -> tuple[StopReason, str | None]:
         """Return this rank's reason to stop. Only rank 0 checks the clock (`late` returns why it is
@@ -310,13 +358,11 @@ class SurvivorMixin(FiniteMixin):
             self._save_and_stop(cut.wish, call, cut.why)
 
     def _evaluate(self, *args: Any, **named: Any) -> Any:
-        began = time.monotonic()
         self._loop.evaluating = True
         try:
             metrics = super()._evaluate(*args, **named)
         finally:
             self._loop.evaluating = False
-        self._deadline.evaluation = time.monotonic() - began
         self._due.evaluate = False
         return metrics
 
@@ -431,9 +477,9 @@ class SurvivorMixin(FiniteMixin):
             NotFiniteError: the weights are lost, so nothing is saved; on all ranks.
             SaveError: on all ranks.
         """
-        (bad_step,) = self.ranks.highest(self._bad(wait=True))
+        (bad_step,) = self.ranks.highest(self._nonfinite_step(wait=True))
         if bad_step:
-            raise self._lost(bad_step)
+            raise _lost(bad_step)
         step = self.state.global_step
         self._due.ended = bool(self.control.should_training_stop) and step < self.state.max_steps
         if self._saved == (step, self._due.key()):
@@ -459,11 +505,7 @@ class SurvivorMixin(FiniteMixin):
 
     def _save_own(self, directory: Path) -> None:
         training = self._trained_before + time.monotonic() - self._began
-        times = {
-            "training": training,
-            "step": self._deadline.step,
-            "evaluation": self._deadline.evaluation,
-        }
+        times = {"training": training, "step": self._deadline.step}
         due = self._due
         due.training = bool(self.model.training)
         if due.grad_norm is not None:
@@ -564,6 +606,18 @@ class SurvivorMixin(FiniteMixin):
         base = getattr(loader, "base_dataloader", loader)
         base.worker_init_fn = partial(stop.start_worker, base.worker_init_fn)
         return loader
+
+
+def _lost(step: int) -> NotFiniteError:
+    return NotFiniteError(
+        f"the gradient norm of step {step} is nan or inf",
+        details=("the weights since then are lost; checkpoints were saved before it only",),
+        hint=(
+            "look at the data of that step; then use a lower --learning_rate, --max_grad_norm 1.0,"
+            " more --warmup_steps, or --bf16 true instead of fp16; --stop_on_nan false continues"
+            " regardless"
+        ),
+    )
 
 
 def _too_late(why: str) -> HpctrainError:

@@ -41,7 +41,6 @@ class Identity:
         directory: the run's directory, else the output_dir.
         runs: the directory of all runs.
         continues: the directory has files from earlier starts of this run.
-        resumed_step: steps already done.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Identity:
     directory: Path
     runs: Path
     continues: bool
-    resumed_step: int
 
 
 #: The callbacks of this process that `finish` closes.
@@ -93,7 +91,7 @@ def setup(
         run_id: the run id, or None.
         resumed_step: the step of the checkpoint to resume from; None for a start from scratch.
     """
-    from hpctrain.training.trackers.callback import MLflow, TensorBoard, Wandb
+    from hpctrain.training.trackers.callback import Tracker
 
     names = asked(training_args.report_to)
     if not names:
@@ -115,17 +113,15 @@ def setup(
         runs=directory.parent if run_dir is not None else Path("runs").absolute(),
         # A directory that is not a run's may be from another training.
         continues=run_dir is not None or resumed_step is not None,
-        resumed_step=resumed_step or 0,
     )
     training_args.run_name = training_args.run_name or name
-    classes = {"mlflow": MLflow, "wandb": Wandb, "tensorboard": TensorBoard}
-    callbacks = [classes[name](identity) for name in names]
+    callbacks = [Tracker(name, identity) for name in names]
     _open.extend(callbacks)
     return callbacks
 
 
 def finish(code: int) -> None:
-    """Close the trackers of this process, and print how to view each; never raises.
+    """Close the trackers of this process; never raises.
 
     Args:
         code: the exit code of the process: 0 marks the tracker's run as finished, REQUEUE and

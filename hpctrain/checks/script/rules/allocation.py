@@ -9,7 +9,6 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.slurm.notations import array
 
-_SHARED_GPU = re.compile(r"mpi|horovod|jax|lightning|PROCID|LOCALID|MPS|\bdask\b|\bray\b", re.I)
 _OTHER_SLOTS = re.compile(r"oversubscribe|--?host|machinefile|I_MPI|intel|mpich|impi", re.I)
 _DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": ("1", "1."),
@@ -47,28 +46,6 @@ def mpirun_slots(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "tasks-share-gpu",
-    "warning",
-    "each task is a process of its own that repeats the work, and all share the memory of the GPU.",
-    "srun(1) --ntasks",
-)
-def tasks_share_gpu(facts: LintFacts) -> Hits:
-    have = facts.gpus_per_node
-    if not have or facts.launches or _SHARED_GPU.search(facts.text):
-        return
-    for command, call in facts.call_of.items():
-        tasks = facts.call_tasks_per_node(command, call)
-        program = facts.started_by(command, call)
-        if tasks and tasks > have and program.startswith("python"):
-            gpus = f"{have} GPU{'s' if have > 1 else ''}"
-            yield RuleHit(
-                call.at.start,
-                f"srun starts {program} {tasks} times on a node with {gpus}",
-                f"for cores write: --ntasks-per-node={have} --cpus-per-task={tasks // have}",
-            )
-
-
-@rule(
     "threads-oversubscribed",
     "note",
     "the threads of all processes then compete for the same cores.",
@@ -98,7 +75,7 @@ def threads_oversubscribed(facts: LintFacts) -> Hits:
     "CUDA C++ programming guide; PyTorch documentation, torch.distributed",
 )
 def debug_setting(facts: LintFacts) -> Hits:
-    for assignment, _ in facts.assigned(*_DEBUGGING):
+    for assignment, _ in facts.assigned(*_DEBUGGING) if facts.asks_gpus else ():
         if assignment.word.text in _DEBUGGING[assignment.name]:
             setting = f"{assignment.name}={assignment.word.text}"
             yield RuleHit(assignment.start, f"{setting} slows the training", "remove it")

@@ -15,7 +15,7 @@ from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import DASHES, is_ours, works
 from hpctrain.finding import Level
-from hpctrain.slurm.notations import directives, options, signals
+from hpctrain.slurm.notations import directives, options
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
 from hpctrain.util import shell
 
@@ -215,33 +215,6 @@ def directive_variable(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "directive-continued",
-    "error",
-    "sbatch joins no lines: the next line is the script's first command, and all "
-    "directives after it are ignored.",
-    _OPT,
-)
-def directive_continued(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "directive-continued"):
-        following = facts.text[flaw.start + 2 :].partition("\n")[0]
-        if following.startswith("#"):
-            yield RuleHit(
-                flaw.start,
-                "a backslash at the end of a directive does nothing",
-                "remove it",
-                "note",
-                "sbatch joins no lines; here the next one is a directive of its own, so nothing is"
-                " lost.",
-            )
-        else:
-            yield RuleHit(
-                flaw.start,
-                "a directive is not continued by a backslash",
-                f"write: #SBATCH {following.strip()}",
-            )
-
-
-@rule(
     "directive-hash",
     "warning",
     "an unquoted # begins a comment, also in the middle of a word.",
@@ -253,21 +226,6 @@ def directive_hash(facts: LintFacts) -> Hits:
             flaw.start,
             f"the value is cut at #: {flaw.text!r} is what sbatch reads",
             "put the value in double quotes",
-        )
-
-
-@rule(
-    "directive-quote",
-    "error",
-    "sbatch ends with: Unmatched quote.",
-    _OPT,
-)
-def directive_quote(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "directive-quote"):
-        yield RuleHit(
-            flaw.start,
-            f"the quote {flaw.hint} is not closed",
-            f"close it with {flaw.hint}, or remove it",
         )
 
 
@@ -385,17 +343,6 @@ def option_without_value(facts: LintFacts) -> Hits:
             f"{flaw.text} needs a value",
             f"write: {flaw.text}{'=' if flaw.text[1] == '-' else ' '}VALUE",
         )
-
-
-@rule(
-    "flag-with-value",
-    "error",
-    "sbatch refuses the script: option doesn't allow an argument.",
-    "sbatch(1)",
-)
-def flag_with_value(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "flag-with-value"):
-        yield RuleHit(flaw.start, f"{flaw.hint} accepts no value", f"write: {flaw.hint}")
 
 
 @rule(
@@ -523,7 +470,8 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 def gpu_without_cores(facts: LintFacts) -> Hits:
     told = any(name in facts.options for name in _CORES) or facts.block.hetjobs
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    meant = tasks > (facts.gpus_per_node or 1)  # as cores
+    unknown = "$" in (facts.value("ntasks-per-node") or "")
+    meant = unknown or tasks > (facts.gpus_per_node or 1)  # as cores
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = (option for option in facts.block.options if option.name in (*GPU_OPTIONS, "gres"))
         yield RuleHit(
@@ -641,20 +589,6 @@ def invalid_mem(facts: LintFacts) -> Hits:
                 option.start,
                 f"{option.written} cannot be {value!r}",
                 f"write a whole number with K, M, G or T: --{option.name}=64G",
-            )
-
-
-@rule(
-    "invalid-signal",
-    "error",
-    "sbatch refuses it: Invalid --signal specification; the time is 0 to 65535 seconds.",
-    "sbatch(1) --signal",
-)
-def invalid_signal(facts: LintFacts) -> Hits:
-    for option, value in _values(facts, "signal"):
-        if signals.parse(value) is None:
-            yield RuleHit(
-                option.start, f"{option.written} cannot be {value!r}", "write: --signal=B:USR1@120"
             )
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from hpctrain.checks.script.calls import (
+    CONTAINERS,
     RANK_VARIABLES,
     LauncherCall,
     SrunCall,
@@ -19,18 +20,13 @@ from hpctrain.checks.script.calls import (
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
+from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, works
 from hpctrain.finding import Level
 
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _RUN = "torch/distributed/run.py"
 _BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
 _MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
-_SINGULARITY = ("singularity", "apptainer")
-_TRAINS = re.compile(
-    r"(?:^|[\s;&|/])(?:python[\d.]*(?!\s+-m\s+(?:pip|venv)\b)|torchrun|accelerate|deepspeed|vllm)"
-    r"(?=\s|\Z)"
-)
 _REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
 _C10D = (
     'add: --nnodes "$SLURM_NNODES" --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" --rdzv_endpoint'
@@ -319,29 +315,6 @@ def rendezvous_missing(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "rank-missing",
-    "error",
-    "every node acts as the first, so the launchers wait for each other until they time out.",
-    _BOTH,
-)
-def rank_missing(facts: LintFacts) -> Hits:
-    for kind, meets, option in (
-        ("torchrun", "master_addr", "node_rank"),
-        ("accelerate", "main_process_ip", "machine_rank"),
-    ):
-        for launch, _, expected in _on_several_nodes(facts, kind):
-            backend = launch.option("rdzv_backend")
-            static = backend is None or (kind == "accelerate" and backend.text == "static")
-            told = launch.has(option, "rdzv_endpoint", "standalone", "deepspeed_hostfile")
-            if expected > 1 and launch.has(meets) and static and not told:
-                yield RuleHit(
-                    launch.at.start,
-                    f"{kind} with --{meets} and without --{option}",
-                    f'add: --{option} "$SLURM_NODEID", expanded in each task',
-                )
-
-
-@rule(
     "nnodes-mismatch",
     "error",
     "the rendezvous waits for the missing nodes until it times out, or rejects the surplus.",
@@ -442,8 +415,10 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
 def mpirun_in_srun(facts: LintFacts) -> Hits:
     for command, call in facts.call_of.items():
         tasks = facts.call_tasks(command, call)
-        if tasks != 1 and facts.started_by(command, call) in _MPI:
-            word = facts.argv(command).words[call.command]
+        words = facts.argv(command).words[call.command :]
+        inside = words if facts.started_by(command, call) in CONTAINERS else words[:1]
+        word = next((one for one in inside if one.program in _MPI), None)
+        if tasks != 1 and word is not None:
             what, fix = f"srun starts {word.text} in every task", f"write srun or {word.text}"
             yield RuleHit(word.start, what, f"{fix}, not both", "error" if tasks else "warning")
 
@@ -528,32 +503,6 @@ def _holds_nodes(facts: LintFacts) -> bool:
 
 
 @rule(
-    "random-in-task",
-    "error",
-    "every task draws another number, so the rendezvous fails.",
-    "bash(1) RANDOM",
-)
-def random_in_task(facts: LintFacts) -> Hits:
-    for name, word, command in _meeting_words(facts, facts.launches):
-        call = facts.call_around(command)
-        tasks = facts.call_tasks(command, call) if call is not None else None
-        parts = (part for part in word.expansions() if _is_random(part))
-        part = next((one for one in parts if facts.place_of(one, command) == "task"), None)
-        if part is not None and tasks != 1:
-            yield RuleHit(
-                part.start,
-                f"{name} is drawn at random in each task",
-                "compute it once, above srun, from $SLURM_JOB_ID",
-                "error" if tasks else "warning",
-            )
-
-
-def _is_random(part: WordPiece) -> bool:
-    program = any(command.name in ("shuf", "uuidgen") for command in part.commands)
-    return program or (part.kind == "var" and part.text == "RANDOM")
-
-
-@rule(
     "rendezvous-local",
     "error",
     "every node waits on itself for the others, and the launchers time out.",
@@ -564,14 +513,17 @@ def rendezvous_local(facts: LintFacts) -> Hits:
         via = facts.starter(launch.command)
         nodes = facts.call_nodes(via, launch.call) if launch.call and facts.is_batch else 0
         expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
-        for name in _ADDRESS_OPTIONS if (nodes or 0) > 1 and expected != 1 else ():
+        unknown = nodes is None and "nodes" in facts.options and launch.has("nnodes")
+        several = unknown or (nodes or 0) > 1
+        for name in _ADDRESS_OPTIONS if several and expected != 1 else ():
             word = launch.options.get(name)
             own = _own_name(facts, launch.command, word) if word is not None else None
             if own:
                 yield RuleHit(
                     launch.words[name].start,
-                    f"--{name} is {own} on each of {nodes} nodes",
+                    f"--{name} is {own} on each of {nodes or 'the'} nodes",
                     f"above srun: {_FIRST}",
+                    "warning" if unknown else None,
                 )
     for assignment, command in facts.assigned("MASTER_ADDR"):
         own = _own_name(facts, command, assignment.word)
@@ -653,31 +605,6 @@ def _cutter(command: SimpleCommand, part: WordPiece) -> str:
         return following.name if following.name in _CUTTERS else ""
     fed = any(redirect.operator == "<<<" for redirect in command.redirects)
     return command.name if fed and command.name in _CUTTERS else ""
-
-
-@rule(
-    "container-without-gpus",
-    "warning",
-    "without --nv, Singularity and Apptainer give the container no driver, so programs see no GPU,"
-    " unless the site's configuration adds it.",
-    "apptainer documentation, GPU support",
-)
-def container_without_gpus(facts: LintFacts) -> Hits:
-    elsewhere = re.search(
-        r"(?<![a-z])nv\b|nvccli|rocm|lumi|project_46\d", facts.text, re.IGNORECASE
-    )
-    for command in facts.commands if facts.asks_gpus and not elsewhere else ():
-        argv = facts.argv(command)
-        words = [word.program for word in argv.words]
-        at = next((at for at, word in enumerate(words) if word in _SINGULARITY), len(words))
-        starts = words[at + 1 : at + 2] in (["exec"], ["run"]) and at < 4
-        trains = _TRAINS.search(" ".join(word.text for word in argv.words[at + 2 :]))
-        if starts and trains and argv.complete:
-            yield RuleHit(
-                command.start,
-                f"{words[at]} {words[at + 1]} without --nv, and the job requests GPUs",
-                f"write: {words[at]} {words[at + 1]} --nv",
-            )
 
 
 @rule(
@@ -777,56 +704,6 @@ def _first_node_only(facts: LintFacts) -> Hits:
                 f"srun {facts.shown(command)[:60]}, or write: #SBATCH --nodes=1",
             )
             return
-
-
-#: Options of srun that limit a step to a part of the allocation.
-_SHARES = frozenset(
-    [
-        "overlap",
-        "exact",
-        "exclusive",
-        "ntasks",
-        "nodes",
-        "cpus-per-task",
-        "nodelist",
-        "gres",
-        "gpus",
-        "relative",
-        "jobid",
-        "het-group",
-        "mem",
-        "oversubscribe",
-    ]
-)
-
-
-@rule(
-    "step-waits",
-    "warning",
-    "a step in the background holds all cores and GPUs of its nodes, so the next srun waits for its"
-    " end: step creation temporarily disabled.",
-    "srun(1) --overlap, --exact",
-    since="20.11",
-    once=True,
-)
-def step_waits(facts: LintFacts) -> Hits:
-    held: SimpleCommand | None = None
-    steps = [*facts.call_of, *facts.named("wait", "kill")]
-    for command in sorted(steps, key=lambda one: one.start):
-        call = facts.call_of.get(command)
-        if facts.place(command) != "batch" or command.shell.depth:
-            continue
-        if call is None or (held is not None and in_another_branch(facts, held, command)):
-            held = None
-        elif held is not None and not call.has("overlap", "jobid", "het-group", "relative"):
-            line = facts.text.count("\n", 0, held.start) + 1
-            yield RuleHit(
-                command.start,
-                f"srun waits for the step of line {line}, which runs in the background",
-                "write --overlap after both srun",
-            )
-        elif command.is_background and not call.has(*_SHARES):
-            held = command
 
 
 @rule(

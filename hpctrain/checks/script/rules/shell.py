@@ -22,7 +22,6 @@ from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
 _MANAGERS = ("conda", "mamba", "micromamba")
-_MODULE_VERBS = ("load", "use", "purge", "swap", "restore", "add")
 _BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
 _CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
@@ -39,10 +38,6 @@ _TRAINING_PROGRAMS = frozenset(
 )
 _CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
 _SMALL = re.compile(r"-(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip install\b")
-#: `--resume $resume` at the end of a command, or before the next option.
-_OPTION_AND_VARIABLE = re.compile(
-    r"\s--(\w[\w-]+) \$(?!\w*(?i:arg|opt|flag))(\w+)(?=(?:\s|\\\n)+--|\s*\Z)"
-)
 _A_TRAINING = r"(?:srun|python[\d.]*|torchrun|accelerate|deepspeed)\s"
 
 
@@ -225,30 +220,6 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         )
 
 
-@rule(
-    "argument-empty",
-    "warning",
-    "an empty variable without quotes is no word at all, so the option has no value: expected one"
-    " argument.",
-    "bash(1) Word Splitting; argparse",
-)
-def argument_empty(facts: LintFacts) -> Hits:
-    for command in filter(works, facts.commands):
-        for match in _OPTION_AND_VARIABLE.finditer(facts.shown(command)):
-            option, name = match[1], match[2]
-            value = facts.variables_of(command).flatten([WordPiece("var", name, "", 0, 0)])
-            # Another name, as in `--fp16 $EXTRA_ARGS`, may hold further options.
-            if (
-                not any(piece.raw or piece.text for piece in value)
-                and option.replace("-", "_").lower() in name.lower()
-            ):
-                yield RuleHit(
-                    command.start + match.start(2) - 1,
-                    f"${name} is empty, so --{option} has no value",
-                    f"write: ${{{name}:+--{option} ${name}}}",
-                )
-
-
 _CONDA_VERBS = ("create", "install", "remove", "uninstall", "update")
 
 
@@ -267,15 +238,11 @@ def prompt_unanswered(facts: LintFacts) -> Hits:
             fix = f"write: {command.name} {verb} --yes"
         elif command.name in ("pip", "pip3") and verb == "uninstall":
             fix = "write: pip uninstall --yes"
-        elif command.name == "docker" and verb in ("run", "exec"):
-            terminal = any(re.fullmatch(r"-[a-z]*t[a-z]*|--tty", word) for word in words[2:5])
-            detached = any(re.fullmatch(r"-[a-z]*d[a-z]*|--detach", word) for word in words[2:])
-            fix = "remove -t and --tty" if terminal and not detached else ""
         told = any(re.match(r"-y\b|--yes|-qy|--dry-run|--help", word) for word in words[2:])
         fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
         if fix and not told and not fed and "ALWAYS_YES" not in facts.text and facts.is_batch:
             shown = " ".join(words[:2])
-            yield RuleHit(command.start, f"{shown} asks a question or needs a terminal", fix)
+            yield RuleHit(command.start, f"{shown} asks a question", fix)
 
 
 @rule(
@@ -366,7 +333,7 @@ def secret_in_script(facts: LintFacts) -> Hits:
 @rule(
     "nounset-before-activation",
     "warning",
-    "module and conda scripts may use unset variables, which ends the job there.",
+    "scripts that conda runs here may use unset variables, which ends the job there.",
     "bash(1) set -u",
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
@@ -386,12 +353,7 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 
 
 def _activates(command: SimpleCommand) -> bool:
-    second = command.words[1].text if len(command.words) > 1 else ""
-    if command.name in _MANAGERS:
-        return second in ("activate", "deactivate")
-    if command.name == "module":
-        return second in _MODULE_VERBS
-    return command.name == "ml" and bool(second)
+    return command.name in _MANAGERS and command.has("activate", "deactivate")
 
 
 @rule(

@@ -99,29 +99,23 @@ def kill_on_bad_exit_value(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "export-drops-environment",
-    "warning",
-    "only SLURM_* and what is named reaches the tasks; PATH, modules and the environment do not.",
-    "sbatch(1) --export",
+    "expanded-at-submission",
+    "error",
+    "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
+    " an empty text.",
+    "bash(1) Here Documents",
 )
-def export_drops_environment(facts: LintFacts) -> Hits:
-    calls = [call for call in facts.call_of.values() if call.options.get("export") is not None]
-    drops = [(call, call.text("export") or "ALL") for call in calls]
-    for call, value in drops:
-        if "ALL" not in value.split(","):
-            yield RuleHit(
-                call.words["export"].start,
-                f"srun --export={value} drops all other variables",
-                f"write: --export=ALL,{value}",
-            )
-    value = facts.value("export") or "ALL"
-    restored = "SLURM_EXPORT_ENV" in facts.text or any("ALL" in text for _, text in drops)
-    if "ALL" not in value.split(",") and "$" not in value and facts.call_of and not restored:
-        yield RuleHit(
-            facts.options["export"].start,
-            f"--export={value} drops all other variables, also for the tasks of srun",
-            "add to the script: unset SLURM_EXPORT_ENV",
-        )
+def expanded_at_submission(facts: LintFacts) -> Hits:
+    for command in facts.commands if not facts.is_batch else ():
+        for heredoc in command.heredocs:
+            parts = heredoc.parts if "#SBATCH" in heredoc.text else ()
+            for part in (each for outer in parts for each in outer.walk()):
+                own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
+                if part.kind == "var" and own and not part.operand:
+                    name = part.text
+                    yield RuleHit(
+                        part.start, f"${name} is expanded at submission", f"write: \\${name}"
+                    )
 
 
 @rule(

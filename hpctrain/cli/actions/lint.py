@@ -1,4 +1,4 @@
-"""`hpctrain lint`: find problems in any sbatch script, or explain it line by line."""
+"""The implementation of `hpctrain lint`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import difflib
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from hpctrain.cli.findings import counts, show_findings
-from hpctrain.cli.options import json_option
-from hpctrain.cli.output import print_json, say
+from hpctrain.checks.script.explain import ScriptLine, explain
+from hpctrain.checks.script.explanations import ASKED, LOGS
+from hpctrain.cli.output import COLOURS, columns, counts, has_colour, print_json, say, show_findings
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import LEVELS, Finding, Level
-from hpctrain.util import shell, stored
+from hpctrain.terminal import style, visible
+from hpctrain.util import secrets, shell, stored
 from hpctrain.util import text as words
 
 _SUFFIXES = (".sbatch", ".slurm")
@@ -33,73 +35,33 @@ class LintedScript:
     text: str
 
 
-@click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option(
-    "--fix", "do_fix", is_flag=True, help="Apply safe fixes, then show the remaining findings."
-)
-@click.option(
-    "--diff",
-    is_flag=True,
-    help="Show what --fix would change; write nothing. Exit code 1 if there are changes.",
-)
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Explain FILE line by line: directives, options of srun and the launchers, and what"
-    " hpctrain itself wrote; findings are shown below their lines.",
-)
-@click.option("--sources", is_flag=True, help="With --explain: name the manuals.")
-@click.option("--select", metavar="ID,...", help="Only these findings.")
-@click.option("--ignore", metavar="ID,...", help="Ignore these findings.")
-@click.option(
-    "--level",
-    type=click.Choice(LEVELS),
-    default="error",
-    show_default=True,
-    help="Exit with 1 for findings of this level and above.",
-)
-@click.option(
-    "--cluster", metavar="NAME", help="Also compare the directives with this cluster's profile."
-)
-@json_option
-def command(
-    *,
+def run(
     files: tuple[str, ...],
+    *,
     do_fix: bool,
     diff: bool,
     explain: bool,
     sources: bool,
-    select: str | None,
-    ignore: str | None,
+    chosen: tuple[str | None, str | None],
     level: Level,
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Lint or explain sbatch scripts.
-
-    The scripts are read, never run. FILE may be a directory: its *.sbatch and *.slurm files are
-    read, and its *.sh files with directives; - is stdin. A comment on a line, or on one of its own
-    above it, leaves findings out: # hpctrain: ignore=ID,ID
-
-    \b
-    hpctrain lint job.sbatch
-    hpctrain lint --explain job.sbatch
-    hpctrain lint --cluster jean_zay colleague.slurm
-    hpctrain lint --fix --select dos-line-ends,fixed-port scripts/
-    """  # noqa: D301 - \b keeps click from wrapping
+    """Lint, fix or explain the scripts, and return the exit code; `chosen` is --select and
+    --ignore.
+    """
     if explain and (do_fix or diff or len(files) > 1):
         raise UsageError(
             "--explain takes one file, and neither --fix nor --diff",
             fix=f"hpctrain lint --explain {shell.quote(files[0])}",
         )
-    chosen = _chosen(select, ignore, with_cluster=cluster is not None)
+    ids = _chosen(*chosen, with_cluster=cluster is not None)
     scripts = _read_all(files)
     if diff:
-        return _show_diff(scripts, chosen)
+        return _show_diff(scripts, ids)
     if do_fix:
-        scripts = _fix_all(scripts, chosen)
-    findings = [one for script in scripts for one in _findings(script, chosen, cluster)]
+        scripts = _fix_all(scripts, ids)
+    findings = [one for script in scripts for one in _findings(script, ids, cluster)]
     if explain:
         _explain(scripts, findings, sources=sources, as_json=as_json)
         return 0
@@ -162,8 +124,6 @@ def _explain(
     Raises:
         UsageError: a directory with several scripts, or a Python program without directives.
     """
-    from hpctrain.cli.actions import explained_script
-
     script, *others = scripts
     if others:
         fix = f"hpctrain lint --explain {shell.quote(script.name)}"
@@ -176,12 +136,12 @@ def _explain(
             hint="explain the job that runs it: hpctrain render --explain --script FILE",
         )
     if not as_json:
-        explained_script.show(script.text, findings, sources=sources)
+        show_explained(script.text, findings, sources=sources)
         return
     lines = [
         line.to_json()
         | {"findings": [one.to_json() for one in findings if (one.line or 1) == line.number]}
-        for line in explained_script.lines_of(script.text)
+        for line in explained_lines(script.text)
     ]
     print_json(file=script.name, lines=lines)
 
@@ -309,3 +269,89 @@ def _fix_all(scripts: list[LintedScript], chosen: frozenset[str]) -> list[Linted
             fix=f"hpctrain lint --diff {shell.join([script.name for script in scripts])}",
         ) from error
     return result
+
+
+# -- an explained script ----------------------------------------------------------------------------
+
+#: Columns before a script's text: four digits and two spaces.
+_GUTTER = 6
+
+
+def explained_lines(text: str) -> list[ScriptLine]:
+    """Return the explained lines of a script, with secrets redacted."""
+    lines = explain(secrets.redacted(text))
+    # There is no line after the last line break.
+    return lines[:-1] if lines and not lines[-1].text else lines
+
+
+def show_explained(text: str, findings: list[Finding], *, sources: bool = False) -> None:
+    """Print the explained lines of a script, and notes on stderr."""
+    lines = explained_lines(text)
+    for line, colour in _page(lines, findings, columns(), sources=sources):
+        bold = colour == "bold"
+        styled = style(line, fg=None if bold else colour, bold=bold)
+        click.echo(styled if has_colour() else line, color=True)
+    unknown = [
+        str(line.number)
+        for line in lines
+        if not line.known or any(not part.known for part in line.parts)
+    ]
+    if unknown:
+        more = ", …" if len(unknown) > 10 else ""
+        say(
+            "note: options that hpctrain does not know:"
+            f" {words.count(len(unknown), 'line')}: {', '.join(unknown[:10])}{more}"
+        )
+    if findings:
+        say(
+            f"note: {words.count(len(findings), 'finding')}; the page of one: hpctrain explain"
+            f" {findings[0].id}"
+        )
+
+
+def _page(
+    lines: list[ScriptLine], findings: list[Finding], columns: int, *, sources: bool
+) -> Iterator[tuple[str, str | None]]:
+    """Yield the lines of the page, each with its color, or `bold`."""
+
+    def wrapped(text: str, indent: str, hanging: str = "") -> list[str]:
+        text = visible(text).encode(errors="backslashreplace").decode()  # bytes that are not UTF-8
+        return words.wrap(text, columns, indent=indent, hanging=hanging or indent)
+
+    margin, section = " " * _GUTTER, None
+    for line in _in_reading_order(lines):
+        found = [one for one in findings if (one.line or 1) == line.number]
+        if line.kind == "blank" and not found:
+            continue
+        if line.section != section:
+            if section is not None:
+                yield "", None
+            section = line.section
+            yield section, "bold"
+            yield "-" * len(section), "bold"
+        number, text = f"{line.number:>{_GUTTER - 2}}  ", line.text.expandtabs(4)
+        hanging = margin + " " * (len(text) - len(text.lstrip()) + 4)
+        for shown in wrapped(text, number, hanging) or [number.rstrip()]:
+            yield shown, None if line.kind == "comment" else "cyan"
+        notes = [(line.why, line.source, line.known)] if line.why else []
+        notes += [(f"{part.what}: {part.why}", part.source, part.known) for part in line.parts]
+        for why, source, known in notes:
+            cited = f" [{source}]" if sources and source else ""
+            for shown in wrapped(why + cited, margin, margin + "  " * (why != line.why)):
+                yield shown, None if known else "yellow"
+        for finding in found:
+            for shown in wrapped(f"{finding.level}: {finding.what} [{finding.id}]", margin):
+                yield shown, COLOURS[finding.level]
+            for shown in wrapped(f"fix: {finding.fix}", margin):
+                yield shown, None
+
+
+def _in_reading_order(lines: list[ScriptLine]) -> list[ScriptLine]:
+    """Return the lines with the directives sorted by heading: sbatch ignores their order."""
+    directives = [at for at, line in enumerate(lines) if line.kind == "directive"]
+    if not directives:
+        return lines
+    first, last = directives[0], directives[-1] + 1
+    order = {ASKED: 0, LOGS: 1}
+    block = sorted(lines[first:last], key=lambda line: order.get(line.section, 0))
+    return [*lines[:first], *block, *lines[last:]]
