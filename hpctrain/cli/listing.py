@@ -394,14 +394,8 @@ def _checkpoint_row(one: Saved) -> dict[str, Any]:
 @click.command("verify")
 @filter_options
 @runs_dir_option
-@click.option(
-    "--digests/--no-digests",
-    default=True,
-    show_default=True,
-    help="Read the files and compare their SHA-256.",
-)
 @json_option
-def verify_checkpoints(chosen: RunFilter, runs_dir: Path, digests: bool, as_json: bool) -> int:
+def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
     """Compare checkpoints with what was saved.
 
     Exit code 1 if one is damaged. Unfinished saves are ignored.
@@ -413,14 +407,14 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, digests: bool, as_json
     rows = []
     damaged = []
     for one in found:
-        wrong = manifest.problems(one.path, digests=digests, progress=progress)
+        wrong = manifest.problems(one.path, digests=True, progress=progress)
         damaged += [one.path] if wrong else []
         row = {"run_id": one.run, "name": one.path.name, "ok": not wrong, "problems": list(wrong)}
-        rows.append(row | {"extra": _extra(one.path)})
+        rows.append(row)
         if not as_json:
             _say_verified(one, wrong)
     if as_json:
-        print_json(digests=digests, checkpoints=rows)
+        print_json(checkpoints=rows)
     if damaged:
         # A checkpoint that merely cannot be read here may be complete: do not suggest deleting it.
         known = [path for path in damaged if manifest.problems(path, digests=False)]
@@ -428,15 +422,8 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, digests: bool, as_json
         what = f"{len(damaged)} of {len(found)} are not as they were saved"
         raise HpctrainError(what, fix=fix)
     if not as_json:
-        say(f"{len(found)} as saved{'' if digests else ' (names and sizes)'}")
+        say(f"{len(found)} as saved")
     return 0
-
-
-def _extra(directory: Path) -> list[str]:
-    try:
-        return list(manifest.unknown_files(directory))
-    except OSError:  # it is being deleted, or a directory in it cannot be read
-        return []
 
 
 def _say_verified(one: Saved, wrong: tuple[str, ...]) -> None:
@@ -446,6 +433,3 @@ def _say_verified(one: Saved, wrong: tuple[str, ...]) -> None:
         click.echo(f"  {printable(problem)}")
     if len(wrong) > 10:
         click.echo(f"  and {len(wrong) - 10} more")
-    if extra := _extra(one.path):
-        more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-        say(f"note: {one.name}: not saved with it: {printable(', '.join(extra[:3]))}{more}")

@@ -185,20 +185,6 @@ def problems(
     return tuple(wrong)
 
 
-def unknown_files(directory: Path) -> tuple[str, ...]:
-    """Return the names of files that were added after the save; they are harmless.
-
-    Raises:
-        OSError: a directory cannot be read.
-    """
-    manifest = read_manifest(directory)
-    return (
-        ()
-        if manifest is None
-        else tuple(name for name, _ in walk(directory) if name not in (*_OWN, *manifest.files))
-    )
-
-
 def walk(directory: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
     """Yield everything below `directory` except directories, as (name with `/`, path), sorted by
     name; links are not followed.

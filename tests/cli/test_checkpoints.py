@@ -140,13 +140,8 @@ def test_verify_reads_the_files_and_ends_with_1_where_one_has_changed(desk: Any)
     value = json.loads(desk.run("checkpoints", "verify", "--json").out)
     assert [one["name"] for one in value["checkpoints"] if not one["ok"]] == ["checkpoint-20"]
     (home / "checkpoints/checkpoint-30/notes").touch()
-    said = desk.run(
-        "checkpoints", "verify", "sft-1/checkpoint-30"
-    )  # it harms nothing that was saved
-    assert (said.code, "notes" in said.err) == (0, True)
-    assert json.loads(desk.run("checkpoints", "verify", "sft-1/checkpoint-30", "--json").out)[
-        "checkpoints"
-    ][0]["extra"] == ["notes"]
+    said = desk.run("checkpoints", "verify", "sft-1/checkpoint-30")
+    assert said.code == 0, "a file that was added harms nothing that was saved"
     assert (
         desk.run("checkpoints", "verify", "sft-1", "--older-than", "900w").code == 1
     )  # nothing to verify
@@ -308,7 +303,10 @@ def test_nothing_of_a_run_that_may_run_is_removed(desk: Any, squeue: str) -> Non
 
 def test_a_name_with_orders_to_the_terminal_is_shown_and_not_sent(desk: Any) -> None:
     home = make_run(desk)
-    (home / "checkpoints/checkpoint-30/evil\x1b[2J").touch()
+    evil = home / "checkpoints/checkpoint-30/evil\x1b[2J"
+    evil.touch()
+    manifest.write_manifest(evil.parent, step=30, world_size=1, state=())
+    evil.unlink()
     said = desk.run("checkpoints", "verify")
     assert "\x1b" not in said.out + said.err
-    assert "evil\\x1b[2J" in said.err
+    assert "evil\\x1b[2J is missing" in said.out

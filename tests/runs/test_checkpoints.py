@@ -82,7 +82,6 @@ def test_damage_never_raises(tmp_path: Path) -> None:
     folder = save(tmp_path, 40)
     os.mkfifo(folder / "pipe")
     assert manifest.problems(folder, digests=True) == ()
-    assert manifest.unknown_files(folder) == ("pipe",)
     (folder / "optimizer.pt").unlink()
     os.mkfifo(folder / "optimizer.pt")
     assert "optimizer.pt is not a regular file" in manifest.problems(folder, digests=True)
