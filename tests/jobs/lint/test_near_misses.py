@@ -115,6 +115,10 @@ CASES = [
     ),
     ("rank-expanded-early", TWO + "srun -N1 -n1 python t.py --rank $SLURM_PROCID\n"),
     (
+        "rank-not-expanded",
+        TWO + "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'\n",
+    ),
+    (
         "launcher-without-srun",
         TWO + "f() { torchrun --nnodes 2 t.py; }\nexport -f f\nsrun bash -c f\n",
     ),
@@ -159,6 +163,13 @@ CASES = [
         HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4\ntorchrun --standalone"
         " --nproc_per_node 4 t.py\n",
     ),
+    ("rank-missing", TWO + f"srun torchrun --nnodes 2 {MEET} t.py\n"),
+    (
+        "rank-missing",
+        TWO + "srun accelerate launch --config_file c.yaml --num_machines 2 --main_process_ip $A"
+        " t.py\n",
+    ),
+    ("rank-missing", TWO + "srun torchrun --nnodes 2 --master_addr $A $EXTRA t.py\n"),
     (
         "rendezvous-missing",
         TWO
@@ -216,6 +227,10 @@ CASES = [
     ),
     ("nodelist-cut", TWO + 'echo "nodes: $SLURM_JOB_NODELIST" | sed "s/^/  /"\n'),
     ("nodelist-cut", HEAD + '#SBATCH --nodes=1\nh=$(echo "$SLURM_NODELIST" | cut -d, -f1)\n'),
+    (
+        "scontrol-in-container",
+        TWO + "apptainer exec i.sif python t.py\nscontrol show hostnames a\n",
+    ),
     ("hostname-address", TWO + "hostname -i\nH=$(hostname -s)\n"),
     ("pipefail-missing", TWO + "set -o pipefail\nsrun python t.py | tee log\n"),
     (
@@ -275,6 +290,17 @@ CASES = [
         " report.py &\nwait $!\n",
     ),
     ("trap-in-foreground", TWO + "#SBATCH --signal=B:USR1@60\nsrun python t.py\n"),
+    (
+        "usr1-kills-launcher",
+        TWO + "#SBATCH --signal=B:USR1@60\ntrap 'touch stop' USR1\nsrun torchrun --nnodes 2 t.py"
+        " &\nwait $!\n",
+    ),
+    (
+        "usr1-kills-launcher",
+        TWO
+        + "trap 'kill -TERM $pid' USR1\nsrun accelerate launch --config_file c t.py &\npid=$!\nwait"
+        " $pid\n",
+    ),
     ("srun-cpus-per-task", TWO + "#SBATCH -c 8\nexport SRUN_CPUS_PER_TASK=8\nsrun python t.py\n"),
     ("srun-cpus-per-task", TWO + "srun python t.py\n"),
     (
@@ -351,6 +377,8 @@ LAUNCH = "srun torchrun --standalone t.py &\nwait $!\n"
         ("unreadable-shell", HEAD + "python - <<EOF\nimport t\n", "warning"),
         ("unreadable-shell", HEAD + "x=$(python - <<EOF\nimport t\n", "error"),
         # The process may be one that wants the signal.
+        ("usr1-kills-launcher", HEAD + f"./monitor &\nkill -USR1 $!\n{LAUNCH}", "warning"),
+        ("usr1-kills-launcher", HEAD + f"scancel -s USR1 7\n{LAUNCH}", "error"),
     ],
 )
 def test_an_error_is_certain(id_: str, text: str, level: str) -> None:

@@ -20,12 +20,14 @@ from hpctrain.checks.script.calls import (
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, works
+from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
 from hpctrain.finding import Level
 
+_CONTAINER_OPTIONS = ("container-image", "container-name", "container", "environment")
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _RUN = "torch/distributed/run.py"
 _BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
+_LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
 _MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
 _REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
 _C10D = (
@@ -187,6 +189,26 @@ def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
     return bool(command.words) or any(export.has(name) for export in facts.named("export"))
 
 
+@rule(
+    "rank-not-expanded",
+    "error",
+    "srun starts programs without a shell, so the launcher gets the name of the variable and not"
+    " its value.",
+    "srun(1)",
+)
+def rank_not_expanded(facts: LintFacts) -> Hits:
+    for launch in facts.launches:
+        for name in _RANK_OPTIONS if launch.call is not None else ():
+            text = launch.text(name)
+            word = launch.options.get(name)
+            if word is not None and text is not None and _LITERAL_RANK.match(text):
+                yield RuleHit(
+                    word.start,
+                    f"--{name} gets the characters {text}, which no shell expands",
+                    f"start it in a shell: srun … bash -c '{launch.kind} … {text} …'",
+                )
+
+
 # ---- launchers -----------------------------------------------------------------------------------
 
 
@@ -312,6 +334,29 @@ def rendezvous_missing(facts: LintFacts) -> Hits:
         if expected > 1 and not launch.has("main_process_ip"):
             what = "accelerate launch for several nodes without --main_process_ip"
             yield RuleHit(launch.at.start, what, 'add: --main_process_ip "$MASTER_ADDR"')
+
+
+@rule(
+    "rank-missing",
+    "error",
+    "every node acts as the first, so the launchers wait for each other until they time out.",
+    _BOTH,
+)
+def rank_missing(facts: LintFacts) -> Hits:
+    for kind, meets, option in (
+        ("torchrun", "master_addr", "node_rank"),
+        ("accelerate", "main_process_ip", "machine_rank"),
+    ):
+        for launch, _, expected in _on_several_nodes(facts, kind):
+            backend = launch.option("rdzv_backend")
+            static = backend is None or (kind == "accelerate" and backend.text == "static")
+            told = launch.has(option, "rdzv_endpoint", "standalone", "deepspeed_hostfile")
+            if expected > 1 and launch.has(meets) and static and not told:
+                yield RuleHit(
+                    launch.at.start,
+                    f"{kind} with --{meets} and without --{option}",
+                    f'add: --{option} "$SLURM_NODEID", expanded in each task',
+                )
 
 
 @rule(
@@ -608,6 +653,35 @@ def _cutter(command: SimpleCommand, part: WordPiece) -> str:
 
 
 @rule(
+    "scontrol-in-container",
+    "warning",
+    "images rarely contain Slurm's commands, their configuration and munge.",
+    "site documentation",
+)
+def scontrol_in_container(facts: LintFacts) -> Hits:
+    given = {
+        *facts.options,
+        *(flaw.text for flaw in facts.block.flaws),
+    }  # options of a site's plugin
+    inside = next((one for one in _CONTAINER_OPTIONS if one in given), None)
+    steps = (one for one in facts.named("srun", "scontrol") if facts.place(one) == "batch")
+    for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
+        yield RuleHit(
+            command.start,
+            f"--{inside} runs the whole script in a container, and so {command.name} too",
+            f"give it to srun: srun --{inside}=… COMMAND",
+        )
+    for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
+        words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
+        if words & CONTAINERS and words & {"exec", "run", "shell"}:
+            yield RuleHit(
+                command.start,
+                f"{command.name} runs inside a container",
+                "compute it above srun, and export it",
+            )
+
+
+@rule(
     "hostname-address",
     "warning",
     "hostname may print 127.0.1.1, several addresses, or that of a network that the nodes do not"
@@ -704,6 +778,56 @@ def _first_node_only(facts: LintFacts) -> Hits:
                 f"srun {facts.shown(command)[:60]}, or write: #SBATCH --nodes=1",
             )
             return
+
+
+#: Options of srun that limit a step to a part of the allocation.
+_SHARES = frozenset(
+    [
+        "overlap",
+        "exact",
+        "exclusive",
+        "ntasks",
+        "nodes",
+        "cpus-per-task",
+        "nodelist",
+        "gres",
+        "gpus",
+        "relative",
+        "jobid",
+        "het-group",
+        "mem",
+        "oversubscribe",
+    ]
+)
+
+
+@rule(
+    "step-waits",
+    "warning",
+    "a step in the background holds all cores and GPUs of its nodes, so the next srun waits for its"
+    " end: step creation temporarily disabled.",
+    "srun(1) --overlap, --exact",
+    since="20.11",
+    once=True,
+)
+def step_waits(facts: LintFacts) -> Hits:
+    held: SimpleCommand | None = None
+    steps = [*facts.call_of, *facts.named("wait", "kill")]
+    for command in sorted(steps, key=lambda one: one.start):
+        call = facts.call_of.get(command)
+        if facts.place(command) != "batch" or command.shell.depth:
+            continue
+        if call is None or (held is not None and in_another_branch(facts, held, command)):
+            held = None
+        elif held is not None and not call.has("overlap", "jobid", "het-group", "relative"):
+            line = facts.text.count("\n", 0, held.start) + 1
+            yield RuleHit(
+                command.start,
+                f"srun waits for the step of line {line}, which runs in the background",
+                "write --overlap after both srun",
+            )
+        elif command.is_background and not call.has(*_SHARES):
+            held = command
 
 
 @rule(

@@ -12,8 +12,11 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
+    TALKERS,
+    TESTS,
     harmless,
     in_another_branch,
+    is_ours,
     option_on,
     works,
 )
@@ -23,6 +26,10 @@ from hpctrain.util import secrets
 
 _MANAGERS = ("conda", "mamba", "micromamba")
 _BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
+_SENDS = re.compile(
+    r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
+)
+_TO_BATCH = re.compile(r"scancel\b.*(?:--batch|-\w*b\w*\s)")
 _CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
 
@@ -218,6 +225,40 @@ def exit_code_lost(facts: LintFacts) -> Hits:
             "write above it: set -e",
             "note",
         )
+
+
+@rule(
+    "status-under-errexit",
+    "warning",
+    "set -e ends the script when the command fails, so the line that saves its "
+    "exit code, and everything after it, only runs on success.",
+    "bash(1) set -e",
+)
+def status_under_errexit(facts: LintFacts) -> Hits:
+    for before, command in pairwise(facts.commands):
+        tests = command.name in TESTS and before.scope is command.scope.parent
+        keeps = (tests or not command.words) and _reads_status(command)
+        here = (tests or before.scope is command.scope) and before.shell is command.shell
+        plain = before.words and before.after in ("\n", ";") and not before.conditional
+        if not (keeps and here and plain) or before.name.startswith(("[", "set")):
+            continue
+        outside = command.scope.inside("$(") is None and not before.is_background
+        if not outside or not option_on(facts, "errexit", command.shell, command.start):
+            continue
+        if tests and before.name not in TALKERS:
+            yield RuleHit(
+                command.start,
+                f"$? is tested only when {before.name or 'the command'} succeeded",
+                f"if ! {before.name or 'COMMAND'} …; then",
+                "note",
+            )
+        elif not tests:
+            name = command.assignments[0].name
+            yield RuleHit(
+                command.start,
+                f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
+                f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
+            )
 
 
 _CONDA_VERBS = ("create", "install", "remove", "uninstall", "update")
@@ -584,6 +625,26 @@ def signal_unheard(facts: LintFacts) -> Hits:
 
 
 @rule(
+    "trap-without-signal",
+    "warning",
+    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
+    "sbatch(1) --signal",
+    once=True,
+)
+def trap_without_signal(facts: LintFacts) -> Hits:
+    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
+    told = sends or is_ours(facts) or not facts.is_batch
+    for signal in () if told else ("USR1", "USR2"):
+        for trap in _batch_traps(facts, signal):
+            if "signal" not in facts.options:
+                yield RuleHit(
+                    trap.start,
+                    f"nothing sends {signal}: there is no --signal",
+                    f"add: #SBATCH --signal=B:{signal}@120",
+                )
+
+
+@rule(
     "trap-in-foreground",
     "error",
     "bash runs a trap only when the command in the foreground has ended, that is, "
@@ -609,3 +670,39 @@ def trap_in_foreground(facts: LintFacts) -> Hits:
             f"{name} runs in the foreground, so the trap for {asked.name} waits for its end",
             f'{name} … & then: wait "$!"',
         )
+
+
+@rule(
+    "usr1-kills-launcher",
+    "error",
+    "torchrun and accelerate pass on TERM, INT, HUP and QUIT; USR1 ends the agent "
+    "and orphans its workers.",
+    "torch/distributed/elastic; tried with torch 2.13, accelerate 1.15",
+)
+def usr1_kills_launcher(facts: LintFacts) -> Hits:
+    traps = {one.shell for one in facts.named("trap") if "USR" in facts.shown(one)}
+    told = "SIGNALS_TO_HANDLE" in facts.text
+    kinds = [
+        one.kind
+        for one in facts.launches
+        if one.call and not (one.command.shell.via and one.command.shell in traps)
+        if one.kind != "torchrun" or not (told or one.has("signals_to_handle") or not one.complete)
+    ]
+    if not kinds:
+        return
+    fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
+    if kinds[0] == "accelerate":
+        fix = "send TERM, or let the training poll $SLURM_JOB_END_TIME"
+    asked = facts.signal
+    if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
+        what = f"--signal={facts.value('signal')} goes to {kinds[0]} in each task"
+        yield RuleHit(facts.options["signal"].start, what, fix)
+        return
+    senders = (one for one in facts.named("kill", "scancel", "trap") if not one.shell.depth)
+    sending = (one for one in senders if _SENDS.search(facts.shown(one)))
+    to_tasks = [one for one in sending if not _TO_BATCH.search(facts.shown(one))]
+    if to_tasks:
+        first = min(to_tasks, key=lambda one: one.start)
+        # The process that `kill` names may be another than srun's.
+        level: Level = "error" if "scancel" in facts.shown(first) else "warning"
+        yield RuleHit(first.start, f"this sends USR1 to {kinds[0]} in each task", fix, level)
