@@ -317,22 +317,31 @@ hpctrain_node() {
 }
 
 # hpctrain_cache: keep compiled kernels on the node: on a shared file system the nodes would overwrite
-# each other's.
+# each other's. A run that is restarted gets them back at the same path, which Triton writes into them.
 hpctrain_cache() {
     local key
     key=$(cksum <<<"$HPCTRAIN_RUN_DIR")
-    key=${key%% *} copied=''
+    key=${key%% *} kernels="$HPCTRAIN_RUN_DIR/compile-cache/$SLURM_PROCID.tar" copied=''
     copies=hpctrain-data-$key-$SLURM_NODEID shared="$HPCTRAIN_RUN_DIR/attempts/$HPCTRAIN_ATTEMPT/data-$SLURM_NODEID"
     cache=/tmp/hpctrain-$key-$SLURM_PROCID
     [ ! -d "${TMPDIR-}" ] || cache=$TMPDIR/${cache##*/} # one of the login node may not exist here
     rm -rf "$cache" 2>/dev/null || true                 # left by a start that was killed
     mkdir -m 700 "$cache" 2>/dev/null || cache=$(mktemp -d "/tmp/hpctrain-$SLURM_JOB_ID-XXXXXX")
+    [ ! -e "$kernels" ] || tar -xf "$kernels" -C "$cache" || true
     export TRITON_CACHE_DIR="$cache/triton" TORCHINDUCTOR_CACHE_DIR="$cache/inductor" TORCH_EXTENSIONS_DIR="$cache/extensions"
     trap hpctrain_clean EXIT
 }
 
-# What a task leaves on its node goes.
+# What a task leaves on its node goes; its compiled kernels are saved if the run is not over.
 hpctrain_clean() {
+    local status=$?
+    # Launchers hide the exit codes of their processes; the training writes its own.
+    { read -r status _ <"$HPCTRAIN_RUN_DIR/attempts/$HPCTRAIN_ATTEMPT/exit"; } 2>/dev/null || true
+    if [ "$status" -eq 0 ]; then
+        rm -f "$kernels"
+    elif [ -n "$(find "$cache" -type f | head -n 1)" ]; then
+        { mkdir -p "${kernels%/*}" && tar -cf "$kernels.new" -C "$cache" . && mv "$kernels.new" "$kernels"; } || rm -f "$kernels.new"
+    fi
     rm -rf "$cache"
     if [ -d "$shared.left" ]; then # several tasks read the copy: the last one of the node removes it
         : >"$shared.left/$SLURM_LOCALID"

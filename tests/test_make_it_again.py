@@ -164,23 +164,45 @@ def test_what_is_typed_now_counts_and_not_what_was_rendered_yesterday(
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
 
-    def submit(*words: str) -> None:
+    def notes(*words: str) -> list[str]:
         done = run("submit", "--local", "--wait", *words)
         assert done.returncode == 0, done.stderr
+        return [line for line in done.stderr.splitlines() if line.startswith("note: sft.sbatch")]
 
     (tmp_path / "train.py").write_text("")
     (tmp_path / "config.yaml").write_text("script: train.py\nlauncher: srun\n")
     script = tmp_path / "sft.sbatch"
     assert run("render", "--nodes", "2", "--time", "0:30:00", "--", "--x", "1").returncode == 0
-    submit("--account", "X")
+    [note] = notes("--account", "X")
+    assert note.endswith("without its earlier options: --nodes 2 --time 0:30:00 -- --x 1")
     assert "--account=X " in script.read_text()
     assert "--nodes=1 " in script.read_text()
+    # The same again, and with more: nothing is dropped.
+    assert notes("--account", "X") == []
+    assert notes("--account", "X", "--time", "0:20:00") == []
+    (tmp_path / "own.yaml").write_text(
+        "script: train.py\nlauncher: srun\nresources: {time: 0:20:00, account: X}\n"
+    )
+    [note] = notes("--config", "own.yaml")
+    assert note.endswith("--account X --time 0:20:00")
+    # Without a config of its own, the request is complete where there is a config.yaml, and else it
+    # is not.
+    [note] = notes("--account", "Y")
+    assert note.endswith("--config own.yaml")
+    assert run("render", "--config", "own.yaml").returncode == 0
+    (tmp_path / "config.yaml").unlink()
     before = script.read_bytes()
+    done = run("submit", "--local", "--account", "Z")
+    assert (done.returncode, script.read_bytes()) == (2, before)
+    fix = done.stderr.splitlines()[-1]
+    assert fix.startswith("fix: hpctrain submit --local --account Z --config own.yaml")
     # What somebody has edited is not replaced.
     script.write_bytes(before + b"# mine\n")
-    done = run("submit", "--local", "--account", "Z")
+    done = run("submit", "--local", "--config", "own.yaml", "--account", "Z")
     assert (done.returncode, script.read_bytes()) == (2, before + b"# mine\n")
-    assert done.stderr.splitlines()[-2] == ("fix: hpctrain submit --local --force --account Z")
+    assert done.stderr.splitlines()[-2] == (
+        "fix: hpctrain submit --local --force --account Z --config own.yaml"
+    )
 
 
 def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ _OTHER_WORDS = {
     "explain-script": "lint --explain",
     "list": "ps",
     "merge": "checkpoints merge",
+    "notify": "doctor --notify",
     "queue": "ps",
     "rm": "runs delete",
     "run": "submit",

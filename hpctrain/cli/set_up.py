@@ -108,6 +108,9 @@ def init(yes: bool, no_slurm: bool, force: bool, as_json: bool, **parameters: An
     metavar="JOB",
     help="Report on a preflight job that was submitted with --no-wait.",
 )
+@click.option(
+    "--notify", "try_notify", is_flag=True, help="Only send a test message, as in `notify:`."
+)
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, /, **parameters: Any) -> int:

@@ -24,6 +24,7 @@ from hpctrain.jobs.request import (
 from hpctrain.jobs.scripts import JobScript, JobScripts, scripts_of, what_runs
 from hpctrain.slurm import batch_script
 from hpctrain.util import shell, stored
+from hpctrain.util.text import printable
 
 
 @contextmanager
@@ -65,6 +66,8 @@ def chosen(
         return
     if asked.is_bare:
         _refuse_others(written, asked.again)
+    elif not force:
+        _say_what_is_left_out(written, asked, say)
     made = scripts_of(asked)
     for line in what_runs(made):
         say(line)
@@ -166,6 +169,43 @@ def _refuse_others(written: Path, again: str) -> None:
             fix=f"{again} {shell.quote(others[0])}",
             hint=f"or render a new {written}: hpctrain render",
         )
+
+
+def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], None]) -> None:
+    """Print a note on the options that the script was rendered with and this command omits: `render
+    --nodes 4`, `submit -t 5`.
+
+    Raises:
+        UsageError: the script was rendered with --config, this command names no config, and there
+            is no config.yaml.
+    """
+    made = header.read_header(_read(written)) if written.is_file() else None
+    if made is None or not made.untouched or made.directory != str(Path.cwd()):
+        return
+    before = parse_request(made.arguments)
+    # --array selects points of a sweep, not trials: the study determines how many trials there are.
+    left_out = {
+        path: value
+        for path, value in before.options.items()
+        if path not in asked.options and not (path == ("array",) and asked.tasks is not None)
+    }
+    config = before.config if asked.config is None else None
+    if config is not None and not Path("config.yaml").exists():
+        both = replace(asked, options=left_out | asked.options, config=config)
+        raise UsageError(
+            f"{written} was rendered with --config {config}, there is no config.yaml here, and"
+            " this command names none",
+            fix=shell.join((*asked.again.split(), *words_of(both))),
+        )
+    rest = Request(
+        options=left_out,
+        sbatch=tuple(word for word in before.sbatch if word not in asked.sbatch),
+        config=config,
+        arguments=() if asked.arguments else before.arguments,
+    )
+    words = printable(shell.join(words_of(rest, variables=False)))
+    if words:
+        say(f"note: {written} is rendered again, without its earlier options: {words}")
 
 
 def _refuse_to_lose(path: Path, asked: Request, *, force: bool) -> None:

@@ -21,6 +21,7 @@ runs/RUN_ID/                  one run: a training over all restarts and resubmis
     evaluation.json           metrics of an evaluation-only run (rank 0)
     launch -> ../.launches/TAG
                               what `hpctrain submit` recorded
+    compile-cache/            compiled kernels for its next start (templates/job.sh)
     over                      the run of a chain has ended; jobs still pending do nothing
     stop                      request to save and stop: `touch runs/RUN_ID/stop`
     trial.json                the run's trial in a study

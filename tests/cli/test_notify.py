@@ -1,4 +1,4 @@
-"""`notify:` of config.yaml: a real job on the local scheduler, a real program, a real server."""
+"""`notify:` of config.yaml and `hpctrain doctor --notify`: a real job on the local scheduler, a real program, a real server."""
 
 import json
 import os
@@ -90,6 +90,27 @@ def test_who_cannot_be_told_changes_nothing(tmp_path: Path, server: Server) -> N
         json.loads(next((where / "runs/R/attempts").glob("*/end.json")).read_text())["outcome"]
         == "completed"
     )
+
+
+@pytest.mark.slow
+def test_trying_it(tmp_path: Path, server: Server) -> None:  # noqa: F811
+    where = project(tmp_path, server, "", '{command: "./tell it.sh", webhook: hook}')
+    done = hpctrain(where, "doctor", "--notify")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "ran ./tell it.sh\nnotified the webhook\n",
+    ), done.stderr
+    assert "test message" in (where / "told it.txt").read_text()
+    assert "test message" in server.bodies[0]["text"]
+    (where / "tell it.sh").write_text("#!/bin/bash\nexit 7\n")
+    assert hpctrain(where, "doctor", "--notify").returncode == 1
+    assert len(server.bodies) == 2, "the webhook is called although the command failed"
+
+
+def test_nobody_is_named(desk: Desk) -> None:
+    desk.write("config.yaml", "notify: {mail: me@example.org}\n")
+    said = desk.refused("doctor", "--notify")
+    assert said.lines[-1] == "hint: add to config.yaml: notify: {webhook: ~/.hpctrain_webhook}"
 
 
 @pytest.mark.parametrize(

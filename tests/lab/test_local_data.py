@@ -1,4 +1,4 @@
-"""The dataset on each node's own storage, on Slurm."""
+"""The dataset on each node's own storage, and compiled kernels that outlive a restart, on Slurm."""
 
 import json
 import re
@@ -22,6 +22,7 @@ from pathlib import Path
 data, kernels = Path(os.environ["HPCTRAIN_DATA"]), Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 found = {"node": os.environ["SLURMD_NODENAME"], "data": str(data), "kernels": str(kernels)}
 found["rows"] = (data / "rows.txt").read_text()
+found["compiled"] = [path.read_text() for path in kernels.glob("kernel-*")]
 rank = os.environ["RANK"]
 kernels.mkdir(parents=True, exist_ok=True)
 (kernels / f"kernel-{rank}").write_text(rank)
@@ -89,22 +90,38 @@ def test_each_node_has_one_copy_until_the_job_ends(project: Project, launcher: s
     assert all(copy.startswith(project.environment["TMPDIR"]) for _, copy in copies)
     assert {one["rows"] for one in said} == {"1 2 3"}
     assert left(project) == [], "both ends have cleaned up"
+    assert not list(project.directory.glob("runs/*/compile-cache/*")), "of a run that is over"
 
 
-def test_a_failed_run_cleans_up(project: Project) -> None:
+def test_a_failed_run_cleans_up_and_its_kernels_come_back(project: Project) -> None:
     project.configure(how="7")
     assert project.submit("--wait", "--run-id", "again").returncode not in (0, 2)
+    first = project.said()
+    assert {tuple(one["compiled"]) for one in first} == {()}
+    assert left(project) == []
+    (project.directory / "how").write_text("0")
+    assert project.submit("--wait", "--run-id", "again").returncode == 0, project.log("error")
+    second = project.said()
+    kernels = {one["kernels"]: one["compiled"] for one in second}
+    assert [list(map(str, ranks)) for ranks in kernels.values() if ranks], "they came back"
+    # Ranks that were ended by the failure of another have said nothing.
+    assert {one["kernels"] for one in first} <= set(kernels), "to where they were"
     assert left(project) == []
 
 
-def test_a_requeued_job_copies_again(project: Project) -> None:
+def test_a_requeued_job_copies_again_and_has_its_kernels(project: Project) -> None:
     project.configure(how="requeue")
     config = project.directory / "config.yaml"
     config.write_text(config.read_text() + "restart: {mode: requeue}\n")
     assert project.submit("--wait", "--run-id", "requeued").returncode == 0, project.log("error")
-    said = project.said()
-    assert len(said) == 8
-    assert len({one["data"] for one in said}) == 4, "two copies of each attempt"
+    first, second = (
+        [one for one in said if bool(one["compiled"]) is restarted]
+        for said in [project.said()]
+        for restarted in (False, True)
+    )
+    assert len(first) == len(second) == 4
+    assert {one["kernels"] for one in first} == {one["kernels"] for one in second}
+    assert not {one["data"] for one in first} & {one["data"] for one in second}
     assert left(project) == []
     assert not list(project.directory.glob("runs/*/compile-cache/*"))
 

@@ -19,7 +19,7 @@ from hpctrain.doctor.node_evaluation import evaluate, used
 from hpctrain.doctor.report import NodeFacts, Report, read_report
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import Finding
-from hpctrain.jobs import schedulers, script_files
+from hpctrain.jobs import notify, schedulers, script_files
 from hpctrain.jobs.request import Request, job_of, keeping
 from hpctrain.jobs.scripts import scripts_of
 from hpctrain.local.scheduler import LocalScheduler
@@ -42,6 +42,9 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     """
     as_json, job_id = parameters["as_json"], parameters["job_id"]
     local, quick = parameters["local"], parameters["quick"]
+    if parameters["try_notify"]:
+        notify.test(asked, click.echo)
+        return 0
     if not (parameters["as_job"] or job_id):
         if local or not parameters["wait"]:
             fix = "hpctrain doctor --job --local"
