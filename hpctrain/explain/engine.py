@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TypeVar
 
-from hpctrain.explain import facts, fixes, in_script, matching, text
+from hpctrain.explain import facts, fixes, matching, text
 from hpctrain.explain.matching import Recovery, RuleMatch
 from hpctrain.explain.model import (
     DEADLY,
@@ -710,7 +710,7 @@ class _DiagnosisRanker:
         """Return the remedy; it uses hpctrain commands only if hpctrain submitted the job."""
         if self.case.config is not None or self.case.attempts or self.case.extra.get("run"):
             return rule.remedy
-        return rule.script or in_script.remedy(rule.remedy)
+        return rule.script or text.script_remedy(rule.remedy)
 
     def _places(
         self, each: RuleMatch, groups: Mapping[str, str], node: str | None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from hpctrain.explain import in_script, text
+from hpctrain.explain import text
 from hpctrain.explain.rules import WORD_END, FailureRule, shipped
 
 _NAME = re.compile(r"(?<!\$)\{([a-z_][a-z0-9_]*)\}")
@@ -43,7 +43,7 @@ def body(rule: FailureRule) -> str:
         parts.append(f"**In the log** (any case): {', '.join(shown[:_MOST_LITERALS])}{more}.")
     sentences, code = _remedy(rule.remedy)
     parts.append(f"**What to do.** {sentences}{code}")
-    own_sentences, own_code = _remedy(rule.script or in_script.remedy(rule.remedy))
+    own_sentences, own_code = _remedy(rule.script or text.script_remedy(rule.remedy))
     if (own_sentences, own_code) != (sentences, code):
         words = "" if own_sentences == sentences else f" {own_sentences}"
         parts.append(f"**In your own script.**{words}{own_code}")
@@ -63,6 +63,6 @@ def _remedy(remedy: str) -> tuple[str, str]:
     if _SENTENCE_END.search(lines[-1]):
         return "\n".join(lines), ""
     *before, last = lines
-    if last.startswith(in_script.ARGUMENTS):
-        before, last = [*before, in_script.ARGUMENTS], last.removeprefix(in_script.ARGUMENTS)
+    if last.startswith(text.ARGUMENTS):
+        before, last = [*before, text.ARGUMENTS], last.removeprefix(text.ARGUMENTS)
     return "\n".join(before), f"\n\n```\n{last.strip()}\n```"

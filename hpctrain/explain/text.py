@@ -1,5 +1,5 @@
-"""Fill a rule's sentences with a job's names and numbers; format an explanation as lines and as
-JSON values. PURE.
+"""Fill a rule's sentences with a job's names and numbers; say its remedy for a script that hpctrain
+did not make; format an explanation as lines and as JSON values. PURE.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from hpctrain.explain.model import Consequence, Diagnosis, ErrorBlock, Explanation
@@ -88,6 +89,52 @@ def _filled(text: str, groups: Mapping[str, str], known: Collection[str]) -> str
         ),
         text,
     )
+
+
+#: Options of `submit` that are sbatch's own.
+_DIRECTIVES = frozenset(
+    {
+        "--account",
+        "--array",
+        "--chdir",
+        "--constraint",
+        "--mem",
+        "--nodes",
+        "--partition",
+        "--qos",
+        "--reservation",
+        "--time",
+    }
+)
+ARGUMENTS = "As arguments of your training (transformers, TRL):"
+#: Commands that read a file or inspect a node, and need no project.
+_ANYWHERE = ("hpctrain doctor", "hpctrain lint")
+
+
+def script_remedy(text: str) -> str:
+    """Return a remedy with each command that needs a project replaced by the equivalent change."""
+    return "\n".join(said for line in text.strip().splitlines() for said in _script_lines(line))
+
+
+def _script_lines(line: str) -> Iterator[str]:
+    if not line.startswith("hpctrain ") or line.startswith(_ANYWHERE):
+        yield line
+        return
+    head, _, arguments = line.partition(" -- ")
+    verb, *words = head.split()[1:]
+    if verb == "resubmit":
+        yield "sbatch SCRIPT"
+    for name, value in pairwise(words) if verb == "submit" else ():
+        if name == "--sbatch":
+            yield f"#SBATCH --{value}"
+        elif name == "--gpus":
+            yield f"#SBATCH --gpus-per-node={value}"
+        elif name == "--offline":
+            yield "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1"
+        elif name in _DIRECTIVES:
+            yield f"#SBATCH {name}={value}"
+    if arguments:
+        yield f"{ARGUMENTS} {arguments}"
 
 
 SCHEMA = 1

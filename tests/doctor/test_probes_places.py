@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.doctor import environment, node
+from hpctrain.doctor import environment
 from hpctrain.doctor.facts import DoctorContext
+from hpctrain.training.preflight import node_check
 from hpctrain.util.file_systems import FileSystem, file_system, quota_of
 
 # -- storage ---------------------------------------------------------------------------------------
@@ -88,8 +89,8 @@ def test_reading_and_writing_are_tried_and_leave_nothing(tmp_path: Path) -> None
     (tmp_path / "data/part.arrow").write_bytes(bytes(5))
     before = sorted(tmp_path.rglob("*"))
     for found in (
-        node.try_reading(str(tmp_path / "data")),
-        node.try_writing(str(tmp_path / "runs/sft-1/checkpoints")),
+        node_check.try_reading(str(tmp_path / "data")),
+        node_check.try_writing(str(tmp_path / "runs/sft-1/checkpoints")),
     ):
         assert found["error"] is None
     assert sorted(tmp_path.rglob("*")) == before
@@ -97,16 +98,16 @@ def test_reading_and_writing_are_tried_and_leave_nothing(tmp_path: Path) -> None
 
 def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert node.try_writing(str(tmp_path / "file/out"))["error"] == "Not a directory"
-    assert node.try_writing("/proc/sys")["error"]
-    assert node.try_reading(str(tmp_path / "nowhere"))["error"] == "it contains no file"
+    assert node_check.try_writing(str(tmp_path / "file/out"))["error"] == "Not a directory"
+    assert node_check.try_writing("/proc/sys")["error"]
+    assert node_check.try_reading(str(tmp_path / "nowhere"))["error"] == "it contains no file"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_the_cores_are_those_of_taskset() -> None:
     code = (
-        "import json\nfrom hpctrain.doctor import"
-        " node\nprint(json.dumps(node.process_facts({'SLURM_CPUS_PER_TASK': '4'})))"
+        "import json\nfrom hpctrain.training.preflight import node_check\n"
+        "print(json.dumps(node_check.process_facts({'SLURM_CPUS_PER_TASK': '4'})))"
     )
     core = str(min(os.sched_getaffinity(0)))
     done = subprocess.run(
@@ -119,7 +120,7 @@ def test_the_cores_are_those_of_taskset() -> None:
 
 
 def test_the_facts_of_a_node() -> None:
-    assert node.node_facts({"SLURM_GPUS_ON_NODE": "2"}) == {
+    assert node_check.node_facts({"SLURM_GPUS_ON_NODE": "2"}) == {
         "cores": os.cpu_count(),
         "gpus_given": 2,
     }

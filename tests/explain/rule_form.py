@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import yaml
 
-from hpctrain.explain import in_script
+from hpctrain.explain import text
 from hpctrain.explain.model import STAGES, Certainty
 from hpctrain.explain.rules import AREAS, KNOWN_NAMES, WORD_END, FailureRule, Kind
 
@@ -115,7 +115,7 @@ def _of_rule(
 
 
 def _of_script(rule: FailureRule) -> Iterator[str]:
-    own = rule.script or in_script.remedy(rule.remedy)
+    own = rule.script or text.script_remedy(rule.remedy)
     if rule.kind == "consequence":
         return
     if _PROJECT.search(own):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import figures, html, live, model
+from hpctrain.report import document, html, live, model
 from hpctrain.runs.history import History, Point, RankMemory
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -80,7 +80,7 @@ def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() ->
             Point(at=1.0 + n, step=n, event="log", values={"loss": y}) for n, y in enumerate(values)
         )
     )
-    (chart,), _ = figures.of_rows(past)
+    (chart,), _ = document.history_charts(past)
     shown = html.figure(chart)
     assert (
         shown["says"]
@@ -112,9 +112,9 @@ def test_repeated_steps_are_drawn_once_and_no_peak_is_lost() -> None:
         ),
         ranks=(RankMemory(rank=0, samples=samples),),
     )
-    (loss,), _ = figures.of_rows(past)
+    (loss,), _ = document.history_charts(past)
     assert (loss.series[0].x, loss.series[0].y) == ((1, 2, 3), (5.0, 3.5, 3.0))
-    (memory,) = figures.memory(past)
+    (memory,) = document.memory_charts(past)
     assert (memory.series[0].x, memory.series[0].y) == ((1, 2, 3), (5.0, 4.0, 9.0))
 
 

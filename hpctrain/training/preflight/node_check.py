@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,8 +35,11 @@ if __name__ == "__main__":
     ]
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from hpctrain.doctor import node, report
+from hpctrain.doctor import report
+from hpctrain.memory.sample import node_name
+from hpctrain.slurm.notations import array
 from hpctrain.training.process import cpu_requested, leave, own_rank, say
+from hpctrain.util.text import integer
 
 MIB = 1 << 20
 #: Time limit in seconds, including imports: a dead network is a finding, not a hang.
@@ -49,7 +52,7 @@ _REPEATS = 5
 
 def tell(kind: str, **values: object) -> None:
     """Write one line, with the rank and node."""
-    say(report.line(kind, rank=own_rank(), host=node.node_name(), **values))
+    say(report.line(kind, rank=own_rank(), host=node_name(), **values))
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -102,13 +105,13 @@ def _steps(asked: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]:
 
     def read() -> None:
         if first and asked.dataset:
-            tell("read", **node.try_reading(asked.dataset))
+            tell("read", **try_reading(asked.dataset))
 
     def write() -> None:
         run_dir = os.environ.get("HPCTRAIN_RUN_DIR")
         folder = asked.checkpoint or (f"{run_dir}/checkpoints" if run_dir else None)
         if first and folder:
-            tell("write", **node.try_writing(folder))
+            tell("write", **try_writing(folder))
 
     def done() -> None:
         _together()
@@ -139,16 +142,60 @@ def _together() -> None:
     distributed.barrier()
 
 
+def process_facts(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """Return the facts that differ per process: its usable cores, and the resources of its task."""
+    return {
+        "cpus": array.compress(os.sched_getaffinity(0)),
+        "cpus_per_task": integer(environ.get("SLURM_CPUS_PER_TASK", "")),
+        "task": integer(environ.get("SLURM_PROCID", "")),
+        "job_nodes": integer(environ.get("SLURM_JOB_NUM_NODES", "")),
+    }
+
+
+def node_facts(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """Return the facts that all processes of a node share."""
+    return {"cores": os.cpu_count(), "gpus_given": integer(environ.get("SLURM_GPUS_ON_NODE", ""))}
+
+
 def _tell_node(asked: argparse.Namespace, *, whole: bool) -> None:
     tell(
         "rank",
         local_rank=_local_rank(),
         world=_world(),
         gpus_asked=asked.gpus,
-        **node.process_facts(),
+        **process_facts(),
     )
     if whole:
-        tell("node", **node.node_facts())
+        tell("node", **node_facts())
+
+
+def try_reading(folder: str) -> dict[str, object]:
+    """Read the beginning of a file in `folder`; return the error, if any."""
+    try:
+        first = next((path for path in Path(folder).rglob("*") if path.is_file()), None)
+        if first is None:
+            return {"path": folder, "error": "it contains no file"}
+        with first.open("rb") as stream:
+            stream.read(MIB)
+    except OSError as error:
+        return {"path": folder, "error": error.strerror or str(error)}
+    return {"path": folder, "error": None}
+
+
+def try_writing(folder: str) -> dict[str, object]:
+    """Write to a new file in `folder`, or in its nearest existing parent; return the error, if any.
+
+    The file is unnamed, so nothing remains even if this process is killed.
+    """
+    path = Path(folder).absolute()
+    try:
+        place = next(each for each in (path, *path.parents) if each.exists())
+        with tempfile.TemporaryFile(prefix=".hpctrain-doctor-", dir=place, buffering=0) as stream:
+            stream.write(bytes(MIB))
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return {"path": folder, "error": error.strerror or str(error)}
+    return {"path": folder, "error": None}
 
 
 def _tell_torch() -> None:
@@ -181,7 +228,7 @@ def _connected() -> dict[str, list[int]]:
     else:
         dist.init_process_group("gloo", timeout=timedelta(seconds=_CONNECT_S))
     hosts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, node.node_name())
+    dist.all_gather_object(hosts, node_name())
     members: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         members.setdefault(host, []).append(rank)
@@ -272,7 +319,7 @@ def _measure(group: Any, name: str, ranks: list[int], *, device: str) -> None:
 def _tell_network(*, on_gpu: bool, log: Path) -> None:
     if on_gpu:
         text = log.read_text(errors="replace") if log.exists() else ""
-        found = report.nccl_network(text, node.node_name())
+        found = report.nccl_network(text, node_name())
         tell(
             "network",
             transport=found.transport,
