@@ -36,6 +36,12 @@ _SAID = re.compile(
     r"|(?:Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: |.*Check"
     r" failed: |\w*Exception in rule|\s*NF90_\w+ failed|\s*STOP |.*I REFUSE TO CONTINUE)"
 )
+#: Messages of that form after which the program continues.
+_HARMLESS = re.compile(
+    r"pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
+    r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
+    r"|importing function definition|(?i:error|fatal): (?:none\b|0 )"
+)
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
@@ -151,6 +157,7 @@ def is_last_word(each: ErrorExcerpt) -> bool:
     """Whether an error without a traceback is the last output in a log."""
     return (
         bool(_BARE.match(logged_exception(each.error) or each.error) or _SAID.match(each.error))
+        and not _HARMLESS.search(each.error)
         and each.bytes_after <= _LAST
         and not each.steps_after
     )

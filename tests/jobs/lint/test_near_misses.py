@@ -323,6 +323,26 @@ CASES = [
         " $SLURM_CPUS_PER_TASK\n",
     ),
     ("slurm-variable-unset", "#!/bin/bash\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n"),
+    ("prompt-unanswered", HEAD + "conda install -yq numpy\nmamba update --all -qyc conda-forge\n"),
+    (
+        "prompt-unanswered",
+        HEAD + "conda config --set always_yes true\nconda create -n x python=3.11\n",
+    ),
+    (
+        "gpus-hidden",
+        HEAD + "#SBATCH --gpus-per-node=4\nexport CUDA_VISIBLE_DEVICES=0,1\npython a.py &\n"
+        "export CUDA_VISIBLE_DEVICES=2,3\npython b.py &\nwait\n",
+    ),
+    (
+        "gpus-hidden",
+        HEAD + "#SBATCH --gpus-per-node=4\nexport CUDA_VISIBLE_DEVICES=0\npython prepare.py\n"
+        "unset CUDA_VISIBLE_DEVICES\ntorchrun --standalone --nproc_per_node 4 t.py\n",
+    ),
+    # Two tasks that failed, once more
+    (
+        "array-index",
+        HEAD + '#SBATCH --array=3,5\nx=(a b c d e f)\npython t.py "${x[$SLURM_ARRAY_TASK_ID]}"\n',
+    ),
     ("pythonbuffered", TWO + "export PYTHONUNBUFFERED=1\n# PYTHONBUFFERED=1 is no variable\n"),
     (
         "secret-in-script",

@@ -102,7 +102,7 @@ def array_index(facts: LintFacts) -> Hits:
             continue
         size, less = len(lists[part.text]), 1 if match["less"] else 0
         missing = [index for index in indices if not 0 <= index - less < size]
-        if missing or min(indices) - less > 0:
+        if missing or (min(indices) - less == 1 and max(indices) - less == size - 1):
             whole = f"--array={less}-{size - 1 + less}"
             if missing:
                 what = f"{part.text} has {size} elements, and none for the task {missing[0]}"

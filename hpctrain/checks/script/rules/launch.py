@@ -775,7 +775,7 @@ def _first_node_only(facts: LintFacts) -> Hits:
             yield RuleHit(
                 command.start,
                 f"{command.name} runs on the first of {facts.value('nodes')} nodes alone",
-                f"srun {facts.shown(command)[:60]}, or write: #SBATCH --nodes=1",
+                "start it with srun, or write: #SBATCH --nodes=1",
             )
             return
 
@@ -839,13 +839,16 @@ def step_waits(facts: LintFacts) -> Hits:
 )
 def gpus_hidden(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node
-    for assignment, command in facts.assigned("CUDA_VISIBLE_DEVICES"):
+    assigned = list(facts.assigned("CUDA_VISIBLE_DEVICES"))
+    # Then each part of the script has its own GPUs.
+    changes = len(assigned) > 1 or "unset CUDA_VISIBLE_DEVICES" in facts.text
+    for assignment, command in assigned:
         named = re.fullmatch(r"\d+(?:,\d+)*", assignment.word.text)
         if not named or not have or facts.place(command) == "unknown":
             continue
         count, highest = len(set(named[0].split(","))), max(map(int, named[0].split(",")))
         once = command.declares or not command.words  # else each process may get its own
-        whole = once and not command.scope.inside("loop", "if", "case")
+        whole = once and not changes and not command.scope.inside("loop", "if", "case")
         what = ""
         if highest >= have and "exclusive" not in facts.options:
             what = (

@@ -279,9 +279,10 @@ def prompt_unanswered(facts: LintFacts) -> Hits:
             fix = f"write: {command.name} {verb} --yes"
         elif command.name in ("pip", "pip3") and verb == "uninstall":
             fix = "write: pip uninstall --yes"
-        told = any(re.match(r"-y\b|--yes|-qy|--dry-run|--help", word) for word in words[2:])
+        told = any(re.match(r"-[a-z]*y|--yes|--dry-run|--help", word) for word in words[2:])
         fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
-        if fix and not told and not fed and "ALWAYS_YES" not in facts.text and facts.is_batch:
+        answered = told or fed or "always_yes" in facts.text.lower()
+        if fix and not answered and facts.is_batch:
             shown = " ".join(words[:2])
             yield RuleHit(command.start, f"{shown} asks a question", fix)
 
@@ -304,7 +305,7 @@ def blank_around_assignment(facts: LintFacts) -> Hits:
         if assigns or dollar:
             shown = facts.text[command.start : command.end].partition("\n")[0]
             good = re.sub(r"^\$?(\w+)\s*=\s*", r"\1=", shown)
-            yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good[:80]}")
+            yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good}")
 
 
 @rule(
