@@ -261,14 +261,16 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def _next_commands(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
-    if found.best is None:
-        return ()
-    report = f"hpctrain report {shlex.quote(found.best.id)}"
-    best = f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml" if found.study else ""
+    commands = []
+    if found.best is not None:
+        if found.study:
+            commands.append(f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml")
+        report = f"hpctrain report {shlex.quote(found.best.id)}"
+        commands.append(layout.in_runs_dir(report, runs_dir))
     failed = next((row.id for row in found.rows if row.state == "failed"), None)
-    explain = "" if failed is None else f"hpctrain explain {shlex.quote(failed)}"
-    commands = (best, layout.in_runs_dir(report, runs_dir), explain)
-    return tuple(command for command in commands if command)
+    if failed is not None:
+        commands.append(f"hpctrain explain {shlex.quote(failed)}")
+    return tuple(commands)
 
 
 def cell(value: Scalar) -> str:

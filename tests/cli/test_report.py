@@ -412,6 +412,17 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_of_a_sweep_that_failed_the_next_step_is_explain(tmp_path: Path) -> None:
+    for index in range(2):
+        run = made_runs.gpu_run(
+            tmp_path / "runs", f"lr_{index}", ranks=1, tag="lr", index=index, outcome="failed"
+        )
+        for metrics in run.rglob("metrics*.jsonl"):
+            metrics.unlink()
+    said = json.loads(call(tmp_path, "lr", "--json").stdout)
+    assert (said["best"], said["next"]) == (None, ["hpctrain explain lr_0"])
+
+
 def test_a_sweep_is_compared(sweep: Path) -> None:
     said = json.loads(call(sweep, "lr", "--json").stdout)
     assert (said["metric"], said["best"], said["varying"]) == (
