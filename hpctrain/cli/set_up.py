@@ -116,9 +116,9 @@ def init(yes: bool, no_slurm: bool, force: bool, as_json: bool, **parameters: An
 def doctor(ctx: click.Context, /, **parameters: Any) -> int:
     """Check this machine and environment and, with --job, the nodes.
 
-    Without --job: the job's environment, versions that must agree, modules, model and dataset,
-    caches, quotas, Slurm, and whether the training starts without a network. With --job, the job is
-    submitted with a short test instead of the training, and each node reports what it has.
+    Without --job: Slurm, the job's modules and environment, versions that must agree, quotas, and
+    whether the training starts without a network. With --job, the job is submitted with a short
+    test instead of the training, and each node reports what it has.
 
     \b
     hpctrain doctor
@@ -140,8 +140,8 @@ def sync(target: str | None, *, dry_run: bool, yes: bool) -> int:
     """Upload the project to a cluster with rsync.
 
     The current directory goes into the directory PATH on HOST, without what .hpctrainignore and
-    hpctrain leave out. It is first shown what would be sent. Nothing is deleted there. Without
-    HOST:PATH, the last destination of this directory is used.
+    hpctrain leave out. Shows what would be sent, asks, and sends it. Nothing is deleted there.
+    Without HOST:PATH, the last destination of this directory is used.
 
     \b
     hpctrain sync leonardo:/leonardo_work/proj_a/sft
@@ -161,7 +161,7 @@ def clusters(ctx: click.Context, as_json: bool) -> int:
     """List cluster profiles.
 
     Profiles come with hpctrain; those in the directories of $HPCTRAIN_CLUSTERS and in
-    ~/.config/hpctrain/clusters are added, and replace or extend the ones of the same name.
+    ~/.config/hpctrain/clusters are added, and replace the ones of the same name.
     """
     if ctx.invoked_subcommand is not None:
         if as_json:
@@ -177,7 +177,7 @@ def clusters(ctx: click.Context, as_json: bool) -> int:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Print a profile: its file, after those that it extends.
+    """Print the file of a profile.
 
     Each section and value has its evidence and source. Limits come from documents; Slurm's own
     override them on the site.

@@ -133,28 +133,28 @@ def test_the_secret_itself_in_the_config_is_refused_and_not_repeated(
     assert value not in done.stderr.replace("config.yaml:", "")
 
 
-def test_named_profiles_of_variables_are_laid_over_one_another(project: Project) -> None:
-    profiles = {
-        "mine": {
-            "extends": "large-scale",
-            "env": {"X_A": "profile", "X_B": "profile"},
-            "unset": ["NCCL_DEBUG"],
-        }
-    }
+def test_own_variables_are_laid_over_a_profile_of_your_own(project: Project) -> None:
+    profiles = {"mine": {"env": {"X_A": "profile", "X_B": "profile"}, "unset": ["NCCL_DEBUG"]}}
     project.config(
         profile="mine",
         profiles=profiles,
         env={"X_B": "own $HOME `id`", "CUDA_LAUNCH_BLOCKING": "1"},
         unset=["X_C"],
     )
-    shell = {"X_C": "shell", "X_D": "shell", "NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "INFO"}
-    found = project.found(**shell)
+    found = project.found(X_C="shell", X_D="shell", NCCL_DEBUG="INFO")
     assert found["X_A"] == "profile"
     assert found["X_B"] == "own $HOME `id`"
     assert found["X_D"] == "shell"
     assert found["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert not {"X_C", "NCCL_DEBUG"} & set(found)
+
+
+def test_own_variables_are_laid_over_a_built_in_profile(project: Project) -> None:
+    project.config(profile="large-scale", env={"CUDA_LAUNCH_BLOCKING": "1"}, unset=["NCCL_DEBUG"])
+    found = project.found(NCCL_P2P_DISABLE="1", NCCL_DEBUG="INFO")
+    assert found["CUDA_LAUNCH_BLOCKING"] == "1"
     assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
-    assert not {"X_C", "NCCL_P2P_DISABLE", "NCCL_DEBUG"} & set(found)
+    assert not {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} & set(found)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_named_profiles_of_variables_are_laid_over_one_another(project: Project)
     [
         ({"profile": "huge"}, "there is no environment profile 'huge'"),
         (
-            {"profile": "a", "profiles": {"a": {"extends": "b"}, "b": {"extends": "a"}}},
-            "extends itself",
+            {"profile": "a", "profiles": {"a": {"extends": "debug"}}},
+            "unknown key 'extends' in environment.profiles.a",
         ),
         ({"env": {"WORLD_SIZE": "2"}}, "is set by Slurm, the launcher or the script itself"),
         ({"env": {"A B": "2"}}, "is not a name of an environment variable"),
