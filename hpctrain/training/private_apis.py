@@ -40,6 +40,7 @@ SIGNATURES = {
         "(self, dataset, description, batch_size, sampler_fn=None, is_training=False,"
         " dataloader_key=None)"
     ),
+    "transformers.Trainer._get_train_sampler": "(self, train_dataset=None)",
     # these of saving,
     "transformers.Trainer._save_checkpoint": "(self, model, trial)",
     "transformers.Trainer._get_output_dir": "(self, trial)",

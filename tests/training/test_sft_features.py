@@ -281,6 +281,29 @@ def test_checkpointing_follows_the_gpus_memory(
         assert sft._defaults(asked, cpu=True, data=data)["activation_checkpointing"] is False
 
 
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_the_order_of_the_rows_does_not_depend_on_the_random_state(
+    build: Build, strategy: str
+) -> None:
+    """That of the ranks differs after dropout on the CPU: they would train on some rows twice, and
+    never on others.
+    """
+    import torch
+
+    loader = build(train_sampling_strategy=strategy).get_train_dataloader()
+
+    def rows(epoch: int, state: int) -> list[list[int]]:
+        torch.manual_seed(state)
+        loader.set_epoch(epoch)
+        return [row for batch in loader for row in batch["input_ids"].tolist()]
+
+    first = rows(0, 1)
+    assert len({tuple(row) for row in first}) == 23
+    assert rows(0, 2) == first
+    assert rows(1, 1) != first
+    assert rows(0, 1) == first
+
+
 def test_qlora_trains_on_the_cpu(build: Build) -> None:
     built = build(
         use_peft="true",

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
@@ -85,6 +86,22 @@ class _Norm:
             self.copied.record()
         else:
             self.value = value.detach().clone() if hasattr(value, "detach") else value
+
+
+class _SeededLengths(LengthGroupedSampler):  # type: ignore[misc]  # transformers is not there on the login node
+    """An order that depends only on the seed and the epoch. transformers draws it from the random
+    state of each rank; where those differ (dropout on the CPU), the ranks train on some rows twice
+    and never on others.
+    """
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
+        super().__init__(sampler.batch_size, lengths=list(sampler.lengths))
+        self._seed = seed
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which determines the next order."""
+        self.generator = torch.Generator().manual_seed(self._seed + epoch)
 
 
 #: Methods that Trainer calls during a save; none may be skipped, see saving.py.
@@ -600,6 +617,13 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             name: [] if names.count(name) > 1 else callback.state()
             for name, callback in zip(names, mine, strict=True)
         }
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(train_dataset)
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return _SeededLengths(sampler, seed)
 
     def _get_dataloader(self, *args: Any, **named: Any) -> Any:
         loader = super()._get_dataloader(*args, **named)
