@@ -3,6 +3,7 @@ and that no secret is said.
 """
 
 import importlib.util
+import os
 import sys
 import threading
 from pathlib import Path
@@ -130,3 +131,23 @@ def test_the_end_is_bounded() -> None:
         bounded(never.wait, 0.05)
     never.set()
     bounded(never.wait, 5)
+
+
+@pytest.mark.torch
+def test_parameters_are_not_sent_again_to_a_given_mlflow_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow refuses them where a value has changed, as after a requeue."""
+    pytest.importorskip("mlflow")
+    from hpctrain.training.trackers import callback
+
+    for name, value in callback._MLFLOW_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0123456789abcdef0123456789abcdef")
+    monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "100")
+    identity = trackers.Identity(
+        name="sft-1", project="sft", group=None, directory=tmp_path, runs=tmp_path, continues=True
+    )
+    callback._open_mlflow(identity)
+    assert os.environ["MLFLOW_MAX_LOG_PARAMS"] == "0"

@@ -139,18 +139,19 @@ def _open_mlflow(identity: Identity) -> Any:
     import mlflow
 
     mlflow.set_tracking_uri(uri)
+    new = False
     if "MLFLOW_RUN_ID" not in os.environ:
         client, experiment = mlflow.MlflowClient(), mlflow_experiment(identity, uri)
         query, tags = f"tags.`{_RUN_TAG}` = '{identity.name}'", {_RUN_TAG: identity.name}
         found = client.search_runs([experiment], query, max_results=1) if identity.continues else ()
-        if found:
-            # MLflow refuses a parameter whose value has changed, such as resume_from_checkpoint,
-            # and all parameters sent with it.
-            os.environ["MLFLOW_MAX_LOG_PARAMS"] = "0"
-        else:
+        if new := not found:
             tags |= {"hpctrain.tag": identity.group} if identity.group else {}
             found = [client.create_run(experiment, run_name=identity.name, tags=tags)]
         os.environ["MLFLOW_RUN_ID"] = str(found[0].info.run_id)
+    if not new:
+        # MLflow refuses a parameter whose value has changed, such as resume_from_checkpoint, and all
+        # parameters sent with it.
+        os.environ["MLFLOW_MAX_LOG_PARAMS"] = "0"
     # The run id is enough, and MLflow refuses it if another experiment is set, too.
     os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
     return MLflowCallback()
