@@ -340,7 +340,6 @@ MODELLED = {
     # Older names that sbatch still accepts.
     "tasks": "--nodes and --gpus",
     "tasks-per-node": "--nodes and --gpus",
-    "workdir": "--chdir",
 }
 #: Options with which sbatch does not submit the script, and the command to use instead.
 NOT_A_JOB = {

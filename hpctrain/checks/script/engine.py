@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpctrain.checks.script import rules as _rules  # noqa: F401 - importing them registers them
 from hpctrain.checks.script.facts import LintFacts
@@ -90,6 +90,14 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
             continue
         if not ignored or rule.id not in ignored.get(_line_of(text, hit), ()):
             yield rule, hit
+    for command in facts.named("sbatch"):
+        for heredoc in command.heredocs if len(command.words) == 1 else ():
+            # With expansions, the script is not the text that is here.
+            if "#SBATCH" in heredoc.text and not heredoc.parts:
+                for rule, hit in _hits(heredoc.text, file, slurm):
+                    by = heredoc.start
+                    edits = [Edit(one.start + by, one.end + by, one.text) for one in hit.edits]
+                    yield rule, replace(hit, start=hit.start + by, edits=edits)
 
 
 def _of_rule(rule: LintRule, facts: LintFacts) -> Iterator[RuleHit]:

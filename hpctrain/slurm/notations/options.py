@@ -101,7 +101,6 @@ SBATCH_WITH_VALUE = frozenset(
         "uid",
         "wait-all-nodes",
         "wckey",
-        "workdir",
         "wrap",
     }
 )
@@ -140,7 +139,6 @@ SBATCH = SBATCH_WITH_VALUE | SBATCH_OPTIONAL | SBATCH_FLAGS
 ALIASES = {
     "tasks": "ntasks",
     "tasks-per-node": "ntasks-per-node",
-    "workdir": "chdir",
     "cluster": "clusters",
     "share": "oversubscribe",
 }
@@ -172,6 +170,7 @@ OTHER_NAMES = {
     "project": "account",
     "depend": "dependency",
     "cwd": "chdir",
+    "workdir": "chdir",
     "gpu-per-node": "gpus-per-node",
     "tasks-per-gpu": "ntasks-per-gpu",
 }

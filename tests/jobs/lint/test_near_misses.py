@@ -255,7 +255,7 @@ CASES = [
     ("pipefail-missing", HEAD + "n=$(python t.py | tail -n 1)\npython -c 'print()' | tail\n"),
     ("pipefail-missing", HEAD + "if python t.py | grep -q x; then exit 1; fi\ncat a | sort\n"),
     ("wait-without-pid", TWO + 'tar xf a.tar &\nwait\npython t.py &\nwait "$!"\n'),
-    ("source-activate", TWO + "source venv/bin/activate\nsource /opt/conda/bin/activate base\n"),
+    ("nounset-before-activation", HEAD + "set -u\nsource venv/bin/activate\n"),
     ("conda-not-initialised", "#!/bin/bash -l\n#SBATCH --time=1\nconda activate a\n"),
     (
         "conda-not-initialised",

@@ -68,7 +68,8 @@ def dos_line_ends(facts: LintFacts) -> Hits:
     _OPT,
 )
 def no_shebang(facts: LintFacts) -> Hits:
-    helper = facts.file.endswith((".sh", ".bash", ".inc")) and not facts.is_batch
+    meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
+    helper = facts.file.endswith((".sh", ".bash", ".inc")) and not (facts.is_batch or meant)
     if facts.shebang is None and not helper:
         what = "the first line names no interpreter"
         if facts.text.startswith("\ufeff"):
@@ -98,6 +99,7 @@ def unreadable_shell(facts: LintFacts) -> Hits:
     "sbatch stops reading at the first line that is neither blank nor a comment, "
     "and silently ignores this one.",
     "sbatch(1); src/sbatch/opt.c",
+    once=True,
 )
 def directive_after_command(facts: LintFacts) -> Hits:
     if _PLACEHOLDER_LINE.match(facts.text, facts.block.ends):
@@ -111,7 +113,7 @@ def directive_after_command(facts: LintFacts) -> Hits:
             yield RuleHit(
                 start,
                 "a directive after the first command",
-                "move the line above the first command",
+                "move all #SBATCH lines above the first command",
             )
 
 
@@ -619,7 +621,10 @@ def unit_missing(facts: LintFacts) -> Hits:
     "sbatch(1) --time",
 )
 def missing_time(facts: LintFacts) -> Hits:
-    if facts.options and "time" not in facts.options:
+    unread = (directive_misspelt, directive_case, directive_indented, directive_after_command)
+    lines = (facts.text[hit.start :].partition("\n")[0] for one in unread for hit in one(facts))
+    meant = any(re.search(r"\s(?:-t|--time)\b", line) for line in lines)  # another finding
+    if facts.options and "time" not in facts.options and not meant:
         yield RuleHit(facts.block.options[0].start, "no --time", "add: #SBATCH --time=HH:MM:SS")
 
 
@@ -639,6 +644,16 @@ def _logs(facts: LintFacts) -> Iterator[tuple[Directive, str]]:
     "sbatch(1) FILENAME PATTERN",
 )
 def array_output(facts: LintFacts) -> Hits:
+    meant = "array" in facts.options or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
+    for option, value in () if meant else list(_logs(facts))[:1]:
+        if re.search(r"%\d*a", value):
+            yield RuleHit(
+                option.start,
+                f"%a in {value}, and there is no --array",
+                f"write: --{option.name}=NAME_%j.log",
+                "note",
+                "without --array, here or on the command line, %a is 4294967294.",
+            )
     for option, value in _logs(facts) if "array" in facts.options else ():
         if value not in ("", "/dev/null") and "$" not in value and not _OWN_FILE.search(value):
             yield RuleHit(
@@ -657,13 +672,16 @@ def array_output(facts: LintFacts) -> Hits:
     once=True,
 )
 def log_overwritten(facts: LintFacts) -> Hits:
-    if "array" in facts.options or facts.value("open-mode") in ("append", "a"):
+    if facts.value("open-mode") in ("append", "a"):
         return
     for option, value in _logs(facts):
-        own = re.search(r"%\d*[ajJAr]|[$\\]", value)
-        if value and not value.startswith("/dev/") and not own:
+        own = re.search(r"%\d*[jJAr]|[$\\<{]|XXX", value)  # also a template's placeholder
+        index = re.search(r"%\d*a", value)
+        alike = (index is not None) == ("array" in facts.options)  # else for array-output
+        if value and alike and not value.startswith("/dev/") and not own:
             base, dot, ending = value.rpartition(".")
             good = f"{base}_%j.{ending}" if dot and "/" not in ending else f"{value}_%j"
+            good = value.replace(index[0], f"%A_{index[0]}") if index else good
             what = f"every run of this script writes into {value}"
             yield RuleHit(option.start, what, f"write: --{option.name}={good}")
 

@@ -728,7 +728,8 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     started = facts.call_of or facts.launches or any(facts.named(*_REMOTE, "source"))
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
-    if facts.is_batch and facts.many_nodes and not started and not _KNOWS_NODES.search(facts.text):
+    lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
+    if facts.is_batch and facts.many_nodes and not started and not _KNOWS_NODES.search(lines):
         yield from _first_node_only(facts)
         return
     if not facts.is_batch or several == 1 or started:
@@ -760,7 +761,9 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
 
 #: Programs that find the other nodes of the job themselves.
 _KNOWS_NODES = re.compile(
-    r"\b(?:ray|dask|submitit|parsl|julia|hostfile|charmrun)\b|NODELIST|mpi", re.I
+    r"\b(?:ray|dask|submitit|parsl|julia|hostfile|charmrun)\b|NODELIST|mpi"
+    r"|\blauncher=[\"']?slurm|run_command=[\"']?srun",
+    re.I,
 )
 
 
@@ -768,6 +771,13 @@ def _first_node_only(facts: LintFacts) -> Hits:
     for command in facts.commands:
         if not works(command) or facts.place(command) != "batch" or command.scope.inside("$("):
             continue
+        # A script of the user in the background may have started something on the other nodes.
+        if any(
+            one.background and one.words[0].text.startswith(("./", "bash", "sh"))
+            for one in facts.commands
+            if one.words and one.start < command.start
+        ):
+            return
         if not re.match(
             r"-(?:c|V|-version)\b|-m (?:pip|venv)",
             " ".join(word.text for word in command.words[1:3]),
@@ -843,7 +853,9 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     # Then each part of the script has its own GPUs.
     changes = len(assigned) > 1 or "unset CUDA_VISIBLE_DEVICES" in facts.text
     for assignment, command in assigned:
-        named = re.fullmatch(r"\d+(?:,\d+)*", assignment.word.text)
+        parts = facts.variables_of(command).flatten(assignment.word.parts)
+        value = "".join(part.raw or part.text for part in parts)
+        named = re.fullmatch(r"\d+(?:,\d+)*", value)
         if not named or not have or facts.place(command) == "unknown":
             continue
         count, highest = len(set(named[0].split(","))), max(map(int, named[0].split(",")))
@@ -871,4 +883,27 @@ def gpus_hidden(facts: LintFacts) -> Hits:
                 f"torchrun starts {started} processes, and the job has {have} GPUs on each node",
                 f"write: --nproc_per_node {have}",
                 "note",
+            )
+
+
+@rule(
+    "container-without-gpus",
+    "warning",
+    "without --nv (--rocm for AMD) the container sees no GPU, unless the site's settings add it.",
+    "Apptainer user guide, GPU support",
+    once=True,
+)
+def container_without_gpus(facts: LintFacts) -> Hits:
+    # Another step with the option: this one may be meant for the CPU.
+    if not facts.asks_gpus or re.search(r"--(?:nv|rocm)|_(?:NV|ROCM)\b", facts.text):
+        return
+    for command in facts.commands:
+        argv = facts.argv(command)
+        line = " ".join(word.program for word in argv.words)
+        runs = re.search(
+            r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) ", line
+        )
+        if runs and argv.complete and " -m pip " not in line:
+            yield RuleHit(
+                command.start, f"{runs[1]} exec has no --nv", f"write: {runs[1]} exec --nv"
             )

@@ -66,7 +66,15 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
         if part.kind == "var"
     )
     known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
-    small = _SMALL.match(" ".join(word.text for word in command.words[1:3]))
+    inner = command in facts.starts_shell and any(
+        one.shell.via is command and works(one) for one in facts.commands
+    )
+    known = known or inner or command in facts.call_of
+    small = not inner and bool(_SMALL.match(" ".join(word.text for word in command.words[1:3])))
+    small = small or any(
+        word.program in ("rocm-smi", "nvidia-smi") or (word.text, following.text) == ("-m", "pip")
+        for word, following in pairwise(command.words)
+    )
     looks = command in facts.call_of and harmless(facts, command)
     built = re.match(r"\./(?!.*\.sh$)", command.words[0].text if command.words else "")
     return (known or built or evaluates) and not (small or looks)
@@ -173,6 +181,21 @@ def _keeps_status(facts: LintFacts, trap: SimpleCommand) -> bool:
     return re.search(r"\bexit\b|\$\?|status|\brc\b", f"{handler} {inside}") is not None
 
 
+def _is_handled(facts: LintFacts, following: SimpleCommand | None) -> bool:
+    """Whether the next command reads the exit code, other than to test it without an exit."""
+    return (
+        following is not None
+        and _reads_status(following)
+        and (
+            following.name not in TESTS
+            or re.search(
+                r"\b(?:exit|return|false|exec|kill|scancel)\b", facts.text[following.start :]
+            )
+            is not None
+        )
+    )
+
+
 @rule(
     "exit-code-lost",
     "warning",
@@ -202,14 +225,16 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     trained = [
         one
         for one, following in zip_longest(own, own[1:])
-        if one.words and _works_long(facts, one) and not (following and _reads_status(following))
+        if one.words and _works_long(facts, one) and not _is_handled(facts, following)
         if not (one.name == "exec" or one.is_background or one.pipe_next)
+        if not any(scope.pipe_next for scope in one.scope.chain())  # for pipefail-missing
         if not _is_condition(facts, one)
         if not option_on(facts, "errexit", facts.batch, one.start)
     ]
     last = steps[-1]
     code = last.words[1].text if len(last.words) > 1 else "0"
-    ends_well = _AFTERWARDS.match(last.name) or (last.name == "exit" and code == "0")
+    zero = (last.name == "exit" and code == "0") or (last.name == "wait" and not last.words[1:])
+    ends_well = zero or _AFTERWARDS.match(last.name)
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
         one, shown = trained[-1], " ".join(word.text for word in last.words[:2])
         yield RuleHit(
@@ -395,25 +420,9 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 
 
 def _activates(command: SimpleCommand) -> bool:
+    if command.name in ("source", "."):
+        return any(word.text == "activate" for word in command.words[1:2])
     return command.name in _MANAGERS and command.has("activate", "deactivate")
-
-
-@rule(
-    "source-activate",
-    "note",
-    "conda 4.4 replaced it with `conda activate`; it only works if conda's own bin "
-    "directory is on PATH.",
-    "conda documentation",
-)
-def source_activate(facts: LintFacts) -> Hits:
-    for command in facts.named("source", "."):
-        if len(command.words) > 1 and command.words[1].text == "activate":
-            name = " ".join(word.text for word in command.words[2:3])
-            yield RuleHit(
-                command.start,
-                "`source activate` is no longer conda's way",
-                f"{_CONDA_SH}; conda activate {name}",
-            )
 
 
 @rule(
@@ -453,9 +462,9 @@ def _may_know_conda(facts: LintFacts, command: SimpleCommand) -> bool:
 
 @rule(
     "sh-shebang",
-    "warning",
-    "on systems whose sh is dash it is a syntax error, and elsewhere bash's start-up files are not"
-    " read.",
+    "note",
+    "where sh is dash (Debian, Ubuntu), it is not found or is a syntax error; where sh is bash, the"
+    " script runs.",
     "dash(1)",
     once=True,
 )
@@ -476,7 +485,7 @@ def _bash_only(command: SimpleCommand) -> str:
     if command.name in _BASH_COMMANDS:
         return command.name
     if command.name in ("module", "ml"):
-        return f"{command.name}, which bash's start-up files define,"
+        return f"{command.name}, which is a function of bash,"
     if command.name != "for" and any(one.array is not None for one in command.assignments):
         return "an array"
     if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):

@@ -30,6 +30,7 @@ _NEEDS = {
     "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
     "SLURM_MEM_PER_NODE": ("mem",),
     "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
+    "SLURM_ARRAY_TASK_ID": ("array",),
 }
 _GUARDED = re.compile(
     r"(?:-[zn]|-v)\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])", re.ASCII
@@ -133,14 +134,22 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
         if name in facts.text and not any(option in facts.options for option in needs)
         if not re.search(rf"sbatch\b.*\s--(?:{'|'.join(needs)})\b", facts.text)  # in a usage
     }
+    if re.search(r"%\d*a|%A", facts.value("output") or ""):
+        lacking -= {"SLURM_ARRAY_TASK_ID"}  # --array is on the command line
     lacking -= {assignment.name for assignment, _ in facts.assigned(*lacking)}
     lacking -= {name for pair in _GUARDED.findall(facts.text) for name in pair}
     for part, command in facts.variables(*lacking) if lacking else ():
         strict = option_on(facts, "nounset", command.shell, command.start)
         shown_only = command.name in TALKERS and not strict
         here = facts.place_of(part, command) == "batch"
-        if here and not shown_only and not part.operand.startswith(_GUARDS):
+        if (
+            here
+            and not shown_only
+            and not part.operand.startswith(_GUARDS)
+            and part.text in lacking
+        ):
             yield _unset_hit(facts, part)
+            lacking -= {part.text} & {"SLURM_ARRAY_TASK_ID"}  # once
 
 
 def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
@@ -153,5 +162,8 @@ def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
             "error",
         )
     return RuleHit(
-        part.start, f"${part.text} is empty: there is no --{option}", f"add: #SBATCH --{option}=N"
+        part.start,
+        f"${part.text} is empty: there is no --{option}",
+        f"add: #SBATCH --{option}=N",
+        "note" if option == "array" else None,
     )
