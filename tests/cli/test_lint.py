@@ -23,7 +23,7 @@ BAD = (
 )
 
 #: The findings of BAD, in the order of its lines.
-FOUND = ["directive-case", "kill-on-bad-exit-value", "pythonbuffered", "missing-time"]
+FOUND = ["directive-case", "kill-on-bad-exit-value", "pythonbuffered"]
 
 
 def test_a_correct_script_says_nothing_on_stdout(desk: Desk) -> None:
@@ -47,13 +47,12 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
         "job.sbatch:3:1: error directive-case",
         "job.sbatch:5:6: error kill-on-bad-exit-value",
         "job.sbatch:4:8: warning pythonbuffered",
-        "job.sbatch:2:9: note missing-time",
     ]
     assert all(len(line) <= 80 for line in said.out.split("\n"))
     assert "  seen: srun -K 1 python train.py\n" in said.out
     assert "  fix:  write: --kill-on-bad-exit=1\n" in said.out
     assert "\x1b" not in said.out
-    assert said.err == "2 files: 2 errors, 1 warning, 1 note; more on each: hpctrain explain ID\n"
+    assert said.err == "2 files: 2 errors, 1 warning; more on each: hpctrain explain ID\n"
 
 
 @pytest.mark.parametrize(
