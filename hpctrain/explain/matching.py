@@ -45,13 +45,23 @@ _HARMLESS = re.compile(
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
+#: The last lines of the long messages of such a kind, and the lines that such a message has.
+_MESSAGE, _CLOSING = (
+    40,
+    re.compile(
+        r"modulefiles written in TCL|Module fullname +Module Filename|close and restart your shell"
+    ),
+)
 #: An error that was logged this often did not end the program, unless as many processes failed.
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
 _BUILD = re.compile(r"make(?:\[\d+\])?: \*\*\* |CMake Error")
 #: A warning: the program continues.
 #: NCCL also writes WARN of a call that failed, which ends the communicator.
-_WARNING = re.compile(r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed)")
+#: bitsandbytes logs a library that it cannot load; only a call of it ends the program.
+_WARNING = re.compile(
+    r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed)|^\W*CUDA Setup failed despite"
+)
 #: Lines from the head of a traceback within which a rule's match belongs to it.
 _WITHIN = 60
 #: The first frame of an uncaught error: it ended the process, even if buffered output follows it.
@@ -128,7 +138,9 @@ def of_hits(
         (hit, [each for each in by_file.get(hit.evidence.file, ()) if stands_in(hit, each)])
         for hit in hits
     ]
-    if rule.id != "interrupted" and all(any(map(_is_interrupted, shown)) for _, shown in own):
+    if rule.area not in ("time", "end") and all(
+        any(map(_is_interrupted, shown)) for _, shown in own
+    ):
         return Recovery.SURELY
     # A NaN persists until steps without it follow; an error raised for it is like any other.
     numbers = rule.area == "numbers" and _ERROR.search(first) is None
@@ -240,6 +252,8 @@ class RuleMatch:
             return False
         first, last = self.hits[0], self.hits[-1]
         between = last.order[1] - first.order[1] if last.order[0] == first.order[0] else 0
+        if between <= _MESSAGE and _CLOSING.search(last.evidence.text):
+            between = 0  # one message of many lines
         return last.lines_after + between > _REST
 
     @property

@@ -132,7 +132,7 @@ def shipped() -> tuple[FailureRule, ...]:
     return load(builtin.failure_rules())
 
 
-Role = Literal["line", "unless", "error", "end", "lost", "start", "first", "done", "zero"]
+Role = Literal["line", "unless", "error", "end", "over", "lost", "start", "first", "done", "zero"]
 
 #: Signatures besides the rules' own: lower-case literals, one of which is in each line that the
 #: regex matches, and the regex.
@@ -239,6 +239,12 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         (" due to job requeue", " due to node failure", " due to preemption"),
         r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:PREEMPTION|NODE FAILURE|JOB REQUEUE)",
     ),
+    # The last line of LSF's report of a job.
+    (
+        "over",
+        ("(if any) is above this job summary",),
+        r"^The output \(if any\) is above this job summary",
+    ),
     ("lost", (": node failure on",), r"^(?:srun|salloc): (?:error: )?Node failure on \S"),
     # A run of Weights & Biases ended; another that starts behind it was appended to the file.
     ("lost", ("find logs at: ",), r"^wandb: .*Find logs at: "),
@@ -290,11 +296,13 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         (
             "gromacs reminds you:",
             "job done.",
+            "launcher: done. job exited without errors",
             "reached required accuracy - stopping",
             "total wall time: ",
         ),
         (
-            r"^GROMACS reminds you:|^Total wall time: \d+:\d\d:\d\d$|^\s*JOB DONE\.$|reached"
+            r"^GROMACS reminds you:|^Launcher: Done\. Job exited without errors|"
+            r"^Total wall time: \d+:\d\d:\d\d$|^\s*JOB DONE\.$|reached"
             r" required accuracy - stopping"
         ),
     ),

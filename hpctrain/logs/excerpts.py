@@ -245,6 +245,7 @@ _CHAINED = re.compile(
 #: Python prints this for an ignored error at exit, or in a logger, and continues.
 _IGNORED = re.compile(
     rb"Exception ignored (?:in|while|on|due)|--- Logging error ---|Error in atexit\._run_exitfuncs:"
+    rb"|Could not load bitsandbytes native library"
 )
 
 

@@ -341,6 +341,9 @@ class FileScan:
         match signature.role:
             case "end" | "lost" | "start":
                 self._boundary(signature.role, here.line)
+            case "over":
+                # What follows is of another job that appended to the file.
+                self._appended_at = here.number
             case "first":
                 self._first_failed(here.piece, here.begin)
             case "done":
