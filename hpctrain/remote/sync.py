@@ -31,6 +31,8 @@ _DESTINATION = re.compile(
 )
 #: rsync(1), EXIT VALUES: an error of the socket, a timeout; ssh's own exit code.
 _LOST = (10, 30, 35, 255)
+#: "error in rsync protocol data stream": also of an ssh that has just ended without a connection.
+_CUT_OFF = 12
 _VANISHED = 24
 #: Modes: the executable bit is kept, the rest follows the umask there. Owner and group are not
 #: sent, so that a project directory's setgid bit takes effect.
@@ -113,6 +115,7 @@ class Transfer:
 
     def __init__(self, project: Path, target: Destination, rsh: str, rules_file: Path) -> None:
         self.project, self.target, self.rsh, self.rules_file = project, target, rsh, rules_file
+        self.login = target.login.replace("[", "").replace("]", "")  # as ssh takes it
 
     def preview(self) -> list[tuple[str, int]]:
         """Return the files that would be sent, with their sizes in bytes.
@@ -150,7 +153,11 @@ class Transfer:
             check=False,
         )
         if done.returncode not in (0, _VANISHED):
-            kind = SchedulerError if done.returncode in _LOST else HpctrainError
+            is_lost = done.returncode in _LOST or (
+                done.returncode == _CUT_OFF
+                and not _ssh(*self.rsh.split()[1:], "-O", "check", self.login)
+            )
+            kind = SchedulerError if is_lost else HpctrainError
             raise kind(
                 f"rsync to {self.target} ended with exit code {done.returncode}",
                 fix=f"hpctrain sync {self.target}",
@@ -173,20 +180,21 @@ def connected(project: Path, target: Destination) -> Iterator[Transfer]:
                 f"{name} is not on PATH of this machine",
                 hint=f"install it: sudo apt-get install {name}, or: brew install {name}",
             )
-    login = target.login.replace("[", "").replace("]", "")
     # /tmp: TMPDIR may be longer than a socket's path can be.
     with tempfile.TemporaryDirectory(prefix="hpctrain-", dir="/tmp") as directory:
         path = Path(directory) / "rules"
         path.write_bytes(_rules(project).encode("utf-8", "surrogateescape"))
-        if _ssh("-O", "check", login):  # a connection of the user's own is open
-            yield Transfer(project, target, "ssh", path)
+        transfer = Transfer(project, target, "ssh", path)
+        if _ssh("-O", "check", transfer.login):  # a connection of the user's own is open
+            yield transfer
             return
         shared = ("-o", f"ControlPath={directory}/%C")
         try:
-            words = ("ssh", "-o", "ControlMaster=auto", "-o", "ControlPersist=yes", *shared)
-            yield Transfer(project, target, " ".join(words), path)
+            words = ("ssh", "-o", "ControlMaster=auto", "-o", "ControlPersist=600", *shared)
+            transfer.rsh = " ".join(words)
+            yield transfer
         finally:
-            _ssh(*shared, "-O", "exit", login)
+            _ssh(*shared, "-O", "exit", transfer.login)
 
 
 def _ssh(*words: str) -> bool:
