@@ -29,10 +29,9 @@ _DESTINATION = re.compile(
     r"(?P<login>(?:[\w.+-]+@)?(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])):(?P<path>(?!//)(?:~/)?[\w./+@=][\w./+@=-]*)",
     re.ASCII,
 )
+_SSH_FAILED = 255
 #: rsync(1), EXIT VALUES: an error of the socket, a timeout; ssh's own exit code.
-_LOST = (10, 30, 35, 255)
-#: "error in rsync protocol data stream": also of an ssh that has just ended without a connection.
-_CUT_OFF = 12
+_LOST = (10, 30, 35, _SSH_FAILED)
 _VANISHED = 24
 #: Modes: the executable bit is kept, the rest follows the umask there. Owner and group are not
 #: sent, so that a project directory's setgid bit takes effect.
@@ -115,7 +114,6 @@ class Transfer:
 
     def __init__(self, project: Path, target: Destination, rsh: str, rules_file: Path) -> None:
         self.project, self.target, self.rsh, self.rules_file = project, target, rsh, rules_file
-        self.login = target.login.replace("[", "").replace("]", "")  # as ssh takes it
 
     def preview(self) -> list[tuple[str, int]]:
         """Return the files that would be sent, with their sizes in bytes.
@@ -153,11 +151,7 @@ class Transfer:
             check=False,
         )
         if done.returncode not in (0, _VANISHED):
-            is_lost = done.returncode in _LOST or (
-                done.returncode == _CUT_OFF
-                and not _ssh(*self.rsh.split()[1:], "-O", "check", self.login)
-            )
-            kind = SchedulerError if is_lost else HpctrainError
+            kind = SchedulerError if done.returncode in _LOST else HpctrainError
             raise kind(
                 f"rsync to {self.target} ended with exit code {done.returncode}",
                 fix=f"hpctrain sync {self.target}",
@@ -173,6 +167,7 @@ def connected(project: Path, target: Destination) -> Iterator[Transfer]:
 
     Raises:
         HpctrainError: rsync or ssh is not installed.
+        SchedulerError: ssh cannot connect.
     """
     for name in ("ssh", "rsync"):
         if shutil.which(name) is None:
@@ -180,21 +175,31 @@ def connected(project: Path, target: Destination) -> Iterator[Transfer]:
                 f"{name} is not on PATH of this machine",
                 hint=f"install it: sudo apt-get install {name}, or: brew install {name}",
             )
+    login = target.login.replace("[", "").replace("]", "")
     # /tmp: TMPDIR may be longer than a socket's path can be.
     with tempfile.TemporaryDirectory(prefix="hpctrain-", dir="/tmp") as directory:
         path = Path(directory) / "rules"
         path.write_bytes(_rules(project).encode("utf-8", "surrogateescape"))
-        transfer = Transfer(project, target, "ssh", path)
-        if _ssh("-O", "check", transfer.login):  # a connection of the user's own is open
-            yield transfer
+        if _ssh("-O", "check", login):  # a connection of the user's own is open
+            yield Transfer(project, target, "ssh", path)
             return
         shared = ("-o", f"ControlPath={directory}/%C")
+        words = ("ssh", "-o", "ControlMaster=auto", "-o", "ControlPersist=600", *shared)
+        # Connected before rsync starts: of a refused connection, rsync's exit code may be 12, too.
+        made = subprocess.run(
+            [*words, login, "true"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        if made.returncode == _SSH_FAILED:
+            raise SchedulerError(
+                f"no ssh connection to {target.login}", fix=shell.join(("ssh", login))
+            )
         try:
-            words = ("ssh", "-o", "ControlMaster=auto", "-o", "ControlPersist=600", *shared)
-            transfer.rsh = " ".join(words)
-            yield transfer
+            yield Transfer(project, target, " ".join(words), path)
         finally:
-            _ssh(*shared, "-O", "exit", transfer.login)
+            _ssh(*shared, "-O", "exit", login)
 
 
 def _ssh(*words: str) -> bool:
