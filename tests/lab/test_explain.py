@@ -432,7 +432,8 @@ def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken
     if trouble.rank is not None:
         assert first["rank"] == trouble.rank, said
     assert first["id"] in shown
-    assert max(map(len, shown.splitlines())) <= 80, shown
+    typed = tuple(one["fix"].splitlines()[-1] for one in found if one["fix"])
+    assert all(len(line) <= 80 or line.endswith(typed) for line in shown.splitlines()), shown
 
 
 def test_a_job_that_was_requeued_and_is_done_is_left_alone(jobs: dict[str, Job], lab: Lab) -> None:

@@ -636,7 +636,7 @@ def test_the_page_and_the_example_run(
         env=variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert "[train] finished: " in done.stdout
