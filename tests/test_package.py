@@ -91,7 +91,6 @@ def test_the_wheel_holds_the_data_once(built: Path) -> None:
     for name in (
         "page.html.j2",
         "page.css",
-        "page.js",
     ):
         assert f"hpctrain/report/{name}" in names
     assert "hpctrain/py.typed" in names

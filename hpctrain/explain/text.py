@@ -237,11 +237,15 @@ class _Page:
             yield from self._filled(where, "  ")
         for evidence in diagnosis.evidence:
             yield from self._evidence(evidence)
-        *sentences, last = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
-        for number, sentence in enumerate(sentences):
-            yield from self._filled(sentence, "  ", before="  " if number else "fix: ")
+        lines = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
         # What to type is not wrapped: it has to stay one line to be copied.
-        yield f"  {last}" if sentences else f"fix: {last}"
+        typed = 0 if diagnosis.fix.changes else len(lines) - 1
+        for number, line in enumerate(lines):
+            before = "  " if number else "fix: "
+            if number == typed:
+                yield f"{before}{line}"
+            else:
+                yield from self._filled(line, "  ", before=before)
 
     def _evidence(self, evidence: Any) -> Iterator[str]:
         where = evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"

@@ -432,7 +432,9 @@ def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken
     if trouble.rank is not None:
         assert first["rank"] == trouble.rank, said
     assert first["id"] in shown
-    typed = tuple(one["fix"].splitlines()[-1] for one in found if one["fix"])
+    typed = tuple(
+        one["fix"].splitlines()[0 if one["changes"] else -1] for one in found if one["fix"]
+    )
     assert all(len(line) <= 80 or line.endswith(typed) for line in shown.splitlines()), shown
 
 
