@@ -37,7 +37,8 @@ $(VENV)/light: constraints.txt pyproject.toml
 demo: $(VENV)/full ## Train a small model here, two simulated nodes, with the script that a cluster would run
 	@examples/demo.sh $(BIN)/hpctrain demo
 
-PYTEST = tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder
+# A test that fails is run once more, for a busy machine fails one of thousands; the closing line counts it ("rerun"), -ra lists it.
+PYTEST = tests/with_lab.sh $(BIN)/python -m pytest -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 -raR
 
 test: $(VENV)/full ## The main job and every command, on a real two-node Slurm where it can be started
 	@$(PYTEST) -m 'not extended'

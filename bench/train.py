@@ -248,8 +248,11 @@ def run_variant(
     place: Path,
     *,
     fork: bool,
+    profile: bool = False,
 ) -> dict[str, Any] | None:
-    """Return what one training of a variant measured, None where it could not run."""
+    """Return what one training of a variant measured, None where it could not run; with `profile`
+    where the time of its steps goes.
+    """
     words = [f"--option={name}={json.dumps(value)}" for name, value in variant.options.items()]
     command = [
         sys.executable,
@@ -265,6 +268,7 @@ def run_variant(
         str(arguments.tokens),
         "--warmup",
         str(arguments.warmup),
+        *(["--profile"] if profile else []),
         *words,
     ]
     return last_json(command, place if fork else None, may_fail=True)

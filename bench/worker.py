@@ -17,7 +17,12 @@ import resource
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu"))
+
+import varlen
 
 _CHECK_EVERY = 5
 
@@ -90,6 +95,63 @@ class Meter:
         _leave()
 
 
+class Profile:
+    """Ends the process after some profiled steps, and prints where their time went."""
+
+    def __init__(self, first: int, steps: int = 3) -> None:
+        self.first, self.steps, self.number = first, steps, 0
+
+    def attach(self, trainer: Any) -> Any:
+        """Watch the steps of a Trainer, and return it."""
+        import torch
+        from transformers import TrainerCallback
+
+        profile = self
+        kinds = torch.profiler.ProfilerActivity
+        gpu = [kinds.CUDA] if torch.cuda.is_available() else []
+        profiler = torch.profiler.profile(activities=[kinds.CPU, *gpu])
+
+        class Watches(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                if profile.number == profile.first:
+                    _wait()
+                    profiler.start()
+                    profile.began = time.perf_counter()
+
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                profile.number += 1
+                if profile.number == profile.first + profile.steps:
+                    _wait()
+                    seconds = time.perf_counter() - profile.began
+                    profiler.stop()
+                    profile.end(seconds, profiler.key_averages())
+
+        trainer.add_callback(Watches())
+        return trainer
+
+    def end(self, seconds: float, averages: Any) -> NoReturn:
+        """Print seconds per step: in all, busy on the device, and of what takes the most there and
+        on the CPU.
+        """
+
+        def most(key: str) -> list[list[Any]]:
+            rows = sorted(averages, key=lambda each: -getattr(each, key))[:20]
+            return [
+                [each.key[:120], each.count, getattr(each, key) / 1e6 / self.steps] for each in rows
+            ]
+
+        busy = sum(each.self_device_time_total for each in averages) / 1e6
+        result = {
+            "step_s": seconds / self.steps,
+            "device_s": busy / self.steps,
+            "on_the_device": most("self_device_time_total"),
+            "on_the_cpu": most("self_cpu_time_total"),
+        }
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
+        _leave()
+
+
 def _leave() -> NoReturn:
     """End within a training that would go on, with what is done at every end: os._exit alone leaves
     semaphores and temporary folders.
@@ -118,7 +180,7 @@ def _memory() -> dict[str, int]:
     }
 
 
-def trl(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) -> None:
+def trl(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter | Profile) -> None:
     """Train as the first example of TRL's documentation does."""
     import torch
     from datasets import load_dataset
@@ -149,7 +211,9 @@ def trl(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) ->
     ).train()
 
 
-def hpctrain(arguments: argparse.Namespace, options: dict[str, Any], meter: Meter) -> None:
+def hpctrain(
+    arguments: argparse.Namespace, options: dict[str, Any], meter: Meter | Profile
+) -> None:
     """Train as a job script does."""
     import torch
 
@@ -167,6 +231,7 @@ def hpctrain(arguments: argparse.Namespace, options: dict[str, Any], meter: Mete
         **options,
     }
     words = [word for name, value in given.items() for word in (f"--{name}", *words_of(value))]
+    varlen.register()
     task = replace(sft.TASK, trainer=lambda *given: meter.attach(sft.TASK.trainer(*given)))
     loop.train(read_options(words, task))
 
@@ -215,6 +280,7 @@ def main(words: list[str] | None = None) -> None:
         parser.add_argument(name)
     parser.add_argument("--tokens", type=int, default=0)
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="where the time of a step goes")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=JSON")
     arguments = parser.parse_args(words)
     options = {
@@ -224,9 +290,12 @@ def main(words: list[str] | None = None) -> None:
     if arguments.variant == "matmul":
         matmul()
         return
-    {"trl": trl, "hpctrain": hpctrain}[arguments.variant](
-        arguments, options, Meter(arguments.tokens, arguments.warmup)
+    meter = (
+        Profile(arguments.warmup)
+        if arguments.profile
+        else Meter(arguments.tokens, arguments.warmup)
     )
+    {"trl": trl, "hpctrain": hpctrain}[arguments.variant](arguments, options, meter)
     sys.exit("the data ended before the budget was spent")
 
 

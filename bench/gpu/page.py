@@ -1,7 +1,7 @@
 """Write the GPU figures of docs/performance.md from the files that `run.py` left.
 
-    python bench/gpu/page.py bench/gpu/results/*.json
-    python bench/gpu/page.py                          # nothing measured yet
+    python bench/gpu/page.py                  # from bench/gpu/results
+    python bench/gpu/page.py results/*.json
 
 Each figure has its command, card, driver, versions and date. What was not measured is listed too.
 Results of `--tiny` are refused: they are no figures.
@@ -22,6 +22,7 @@ import run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- GPU figures, written by bench/gpu/page.py -->\n", "<!-- end of GPU figures -->\n"
+RESULTS = Path(__file__).resolve().parent / "results"
 GIB = 1 << 30
 
 
@@ -34,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(words)
     parts: dict[str, dict[str, Any]] = {}
-    for file in arguments.files:
+    for file in arguments.files or sorted(RESULTS.glob("*.json")):
         part = json.loads(file.read_text(encoding="utf-8"))
         if part["tiny"] or part["machine"]["gpu"] is None:
             sys.stderr.write(f"error: {file} was not measured on a GPU\n")
@@ -83,7 +84,7 @@ def figures(row: Mapping[str, Any]) -> str:
             return f"{'failed' if state == 'error' else state}: {text}"
     result = row["result"]
     if not isinstance(result, Mapping):
-        return f"`{result}`"
+        return "`" + str(result).replace("|", "\\|") + "`"
     found = [
         f"{title} {form(value)}"
         for title, key, form in FIGURES
@@ -115,6 +116,13 @@ FIGURES = (
     ("padding", "padding_share", "{:.0%}".format),
     ("peak", "peak_bytes", gib),
     ("predicted", "predicted_allocated", gib),
+    ("predicted", "predicted.allocated", gib),
+    ("measured", "measured.allocated", gib),
+    ("predicted tokens/s", "predicted.tokens_per_s", lambda value: f"{value:,.0f}"),
+    ("step s", "step_s", "{:.4f}".format),
+    ("busy on the device s", "device_s", "{:.4f}".format),
+    ("error", "error", "{:.2e}".format),
+    ("error of bfloat16", "error_of_bfloat16", "{:.2e}".format),
     ("torch's peak", "peaks.torch_peak_mib", lambda value: gib(value * run.MIB)),
     ("reserved", "peaks.torch_reserved_mib", lambda value: gib(value * run.MIB)),
     ("NVML's", "peaks.gpu_used_mib", lambda value: gib(value * run.MIB)),

@@ -33,6 +33,7 @@ sys.path.insert(0, str(BENCH))
 
 import material  # noqa: E402
 import train  # noqa: E402
+import varlen  # noqa: E402
 
 HPCTRAIN = (sys.executable, "-m", "hpctrain")
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "bitsandbytes")
@@ -144,8 +145,17 @@ def part_machine(part: Part) -> None:
     """Versions, ceilings of the card, and what hpctrain's own probes say."""
     part.measure("matrix product", matrix_product, seconds=40)
     part.measure("copy", copy_rate, seconds=30)
-    part.measure("doctor", lambda: verb("doctor", "--json", codes=(0, 1)), seconds=90)
+    part.measure("doctor", probes, seconds=90)
     part.measure("mig", lambda: output(["nvidia-smi", "-L"]) or None, seconds=10)
+
+
+def probes() -> dict[str, Any]:
+    """Return what doctor says of each thing it looks at, with what it found amiss."""
+    found = verb("doctor", "--json", codes=(0, 1))["probes"]
+    return {
+        each["probe"]: [each["result"], *(finding["id"] for finding in each["findings"])]
+        for each in found
+    }
 
 
 def matrix_product() -> Any:
@@ -326,8 +336,8 @@ def part_smoke(part: Part) -> None:
     training = {"dataset_name": "packed", "max_steps": 20, "logging_steps": 5, "memory_every": 5}
     part.measure("train", lambda: job(here, "smoke", training), seconds=150)
     part.measure("memory line", lambda: memory_line(here, "smoke"), seconds=5)
-    for words in (("watch", "smoke", "--json"), ("report", "smoke", "--json")):
-        part.measure(words[0], lambda words=words: shown(here, words), seconds=30)
+    part.measure("watch", lambda: watched(here, "smoke"), seconds=30)
+    part.measure("report", lambda: reported(here, "smoke"), seconds=30)
     part.measure("out of memory", lambda: out_of_memory(here), seconds=300)
 
 
@@ -344,12 +354,24 @@ def memory_line(place: Path, name: str) -> str:
     return lines[-1]
 
 
-def shown(place: Path, words: Sequence[str]) -> Any:
-    """Return what a command shows in JSON, without what is long."""
-    found = verb(*words, cwd=place, codes=(0, 1))
-    if isinstance(found, str):  # a line an event
-        return [json.loads(line) for line in found.splitlines()][-2:]
-    return {key: value for key, value in found.items() if key not in ("points", "samples")}
+def watched(place: Path, name: str) -> list[str]:
+    """Return what `watch` says changed at the end."""
+    lines = verb("watch", name, "--json", cwd=place, codes=(0, 1)).splitlines()
+    return [json.loads(line)["change"] for line in lines][-2:]
+
+
+def reported(place: Path, name: str) -> dict[str, Any]:
+    """Return what `report` says of the end, of memory and of the time."""
+    found = verb("report", name, "--json", cwd=place, codes=(0, 1))
+    fit, efficiency = found["fit"], found["efficiency"]
+    return {
+        "state": found["state"],
+        "predicted": {key: value for key, value in fit["predicted"].items() if key != "host"},
+        "measured": fit["measured"],
+        "seconds": {each["id"]: round(each["seconds"], 1) for each in efficiency["parts"]},
+        "next": [each["directive"] for each in efficiency["next"]],
+        "notes": efficiency["notes"],
+    }
 
 
 def out_of_memory(place: Path) -> dict[str, Any]:
@@ -456,17 +478,28 @@ def part_speed(part: Part) -> None:
 
 
 def part_kernels(part: Part) -> None:
-    """What each setting gains alone: attention, compilation, checkpointing, Liger's layers."""
+    """Where a step's time goes, and what each setting gains alone."""
+    if has_gpu():
+        part.measure("torch_varlen against float32", varlen.errors, seconds=40)
     variants = [
+        train.Variant(
+            "attention torch_varlen",
+            "hpctrain",
+            "packed",
+            {"model_init_kwargs": {"attn_implementation": varlen.NAME}},
+        )
+    ] * has_gpu()
+    variants += [
         train.Variant(f"attention {each}", "hpctrain", "packed", {"attn_implementation": each})
-        for each in ("sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+        for each in ("flex_attention", "sdpa", "flash_attention_2", "flash_attention_3")
         if has_gpu() or each == "sdpa"
     ]
     variants += [each for each in train.OWN_KNOBS if "memory" not in each.name]
     if importlib.util.find_spec("liger_kernel") is not None:
         own = {"use_liger_kernel": True}
         variants.append(train.Variant("Liger's layers", "hpctrain", "packed", own))
-    compared(part, "0.6b", 1000 if part.tiny else 200_000, length=2048, batch=4, variants=variants)
+    tokens = 1000 if part.tiny else 200_000
+    compared(part, "0.6b", tokens, length=2048, batch=4, variants=variants, profile=True)
 
 
 def compared(
@@ -478,8 +511,11 @@ def compared(
     batch: int,
     lora: bool = False,
     variants: Sequence[train.Variant] = (),
+    profile: bool = False,
 ) -> None:
-    """Measure variants of one training; without `variants` TRL's defaults and hpctrain's."""
+    """Measure variants of one training; without `variants` TRL's defaults and hpctrain's. With
+    `profile`, profile the first two of all before.
+    """
     words = [
         "--shape",
         shape,
@@ -506,12 +542,32 @@ def compared(
         return
     train.FORKS.set_forkserver_preload(train.LIBRARIES)
     chosen = variants or train.variants_of(arguments)[:2]
+    for variant in chosen[:2] if profile else ():
+        part.measure(
+            f"{title}: profile of {variant.name}",
+            lambda variant=variant: profiled(variant, made, arguments, place),
+            seconds=120,
+        )
     for variant in chosen:
         part.measure(
             f"{title}: {variant.name}",
             lambda variant=variant: speed(variant, made, arguments, place, ceiling["flops"]),
             seconds=150 if shape == "8b" else 90,
         )
+
+
+def profiled(
+    variant: train.Variant, made: Mapping[str, str], arguments: argparse.Namespace, place: Path
+) -> dict[str, Any]:
+    """Return where the time of a variant's steps goes.
+
+    Raises:
+        RuntimeError: the variant could not run.
+    """
+    found = train.run_variant(variant, made, arguments, place, fork=not has_gpu(), profile=True)
+    if found is None:
+        raise RuntimeError("it could not run; see stderr")
+    return found
 
 
 def speed(

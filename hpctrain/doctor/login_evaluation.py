@@ -183,7 +183,8 @@ def _package_problems(
     needed = of_launcher[context.spec.launcher]
     asked = list(inside.requires)
     if context.spec.script is None:
-        needed = [*map(_named, facts.demands), "hpctrain"]
+        # Only `hpctrain tune` imports optuna.
+        needed = [*(set(map(_named, facts.demands)) - {"optuna"}), "hpctrain"]
         asked += [("hpctrain[train]", line) for line in facts.demands]
     missing = [name for name in needed if name not in installed]
     if missing:

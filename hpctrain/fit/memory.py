@@ -31,6 +31,9 @@ MIB = 1 << 20
 #: The CUDA context with torch's kernels, outside max_memory_reserved. An allowance: 0.4 to 0.7 GiB,
 #: depending on GPU and driver.
 CONTEXT = 600 * MIB
+#: What the compiled kernels of flex attention add to it: one measurement, on an H100
+#: (docs/performance.md).
+FLEX_CONTEXT = 3270 * MIB
 #: NCCL's channel buffers with several processes: for the ring within a node, and for the network
 #: between nodes. An allowance.
 NCCL_NODE, NCCL_NETWORK = 400 * MIB, 300 * MIB
@@ -306,6 +309,8 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
     allocated = sum(part.bytes for part in parts)
     loose = int(FRAGMENTATION * sum(part.bytes for part in parts if part.name in _WORK))
     context = CONTEXT + nccl_bytes(layout)
+    if layout.attention == "flex":
+        context += FLEX_CONTEXT
     parts += [MemoryPart("fragmentation", loose), MemoryPart("context", context)]
     return GpuMemory(
         parts=tuple(parts),

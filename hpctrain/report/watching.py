@@ -149,8 +149,9 @@ _WARNING = re.compile(
 )
 _NO_WARNING = re.compile(
     r"\b(?:0|no) (?:errors?|warnings?)\b|\bTraceback\b|^\s*(?:File |warnings\.warn|raise )"
-    # C++ frames, and what torchrun's second agent writes at the end of every healthy job
-    r"|^\s*frame #\d+: |has failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous",
+    # C++ frames, and what torch and torchrun write in every healthy job
+    r"|^\s*frame #\d+: |barrier\(\): using the device under current context"
+    r"|has failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous",
     re.IGNORECASE,
 )
 _NUMBERS = re.compile(r"[0-9]+")

@@ -527,7 +527,7 @@ def test_warnings_of_an_earlier_attempt_are_dropped_and_repeated_ones_shown_once
     assert watching.view(watched, 0.0).warnings == (later[-1], "UserWarning: old")
 
 
-def test_what_torchrun_writes_at_every_end_is_no_warning(tmp_path: Path) -> None:
+def test_what_torch_and_torchrun_write_in_healthy_jobs_is_no_warning(tmp_path: Path) -> None:
     poller = StatusPoller(time.monotonic)
     watched = WatchedRun(tmp_path, "r", poller, lambda *_: (None, ""), jobs=("7",))
     watched._take_lines(
@@ -536,6 +536,9 @@ def test_what_torchrun_writes_at_every_end_is_no_warning(tmp_path: Path) -> None
             b"W1123 14:13:29.562000 1049 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:"
             b"1298] The node 'node2_1049_0' has failed to shutdown the rendezvous 'none' due to an"
             b" error of type RendezvousConnectionError.",
+            b"/venv/lib/python3.12/site-packages/torch/distributed/c10d_logger.py:83: UserWarning:"
+            b" barrier(): using the device under current context. You can specify `device_id` in"
+            b" `init_process_group` to mute this warning.",
         ]
     )
     assert watching.view(watched, 0.0).warnings == ()

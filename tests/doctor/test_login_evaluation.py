@@ -81,6 +81,11 @@ def test_a_good_environment_is_good(context: Callable[..., DoctorContext]) -> No
     assert verdicts[1].sentence.endswith("they agree")
 
 
+def test_only_tune_needs_optuna(context: Callable[..., DoctorContext]) -> None:
+    without = replace(WELL, demands=("torch>=2.6", "optuna>=5.0"))
+    assert evaluate.packages(without, context(cluster=cluster())).findings == ()
+
+
 ENVIRONMENTS: list[tuple[str, str, EnvironmentFacts, dict[str, Any], str]] = [
     (
         "doctor-environment-missing",

@@ -1,6 +1,8 @@
 """The memory formula: within 5 % of torch's MemTracker, and sane where no tracker has run."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -171,6 +173,36 @@ def test_the_parts_add_up_and_none_is_negative(layout):
     assert all(part.bytes >= 0 for part in found.parts)
     assert sum(part.bytes for part in found.parts) == found.total == found.reserved + found.context
     assert found.allocated <= found.reserved
+
+
+def test_the_memory_of_the_run_that_was_measured_on_a_gpu():
+    """Qwen3 0.6B, 8 packed rows of 1024 with flex attention on an H100."""
+    results = Path(__file__).parents[2] / "bench" / "gpu" / "results" / "smoke.json"
+    found = json.loads(results.read_text())["measurements"]["report"]["result"]["measured"]
+    shape = read_shape(
+        {
+            "model_type": "qwen3",
+            "vocab_size": 151936,
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 8192,
+        }
+    )
+    layout = Layout(
+        length=1024,
+        micro_batch=8,
+        attention="flex",
+        padding_free=True,
+    )
+    predicted = gpu_memory(shape, layout)
+    assert predicted.allocated == pytest.approx(found["allocated"], rel=0.01)
+    assert predicted.reserved == pytest.approx(found["reserved"], rel=0.02)
+    assert predicted.total == pytest.approx(found["used"], rel=0.02)
 
 
 @pytest.mark.slow
