@@ -22,7 +22,7 @@ from hpctrain.checks.job.context import (
 from hpctrain.checks.service import DISCOVERY_TIMEOUT_S, profile_of
 from hpctrain.clusters import discover
 from hpctrain.clusters.merge import merge
-from hpctrain.config import known_arguments
+from hpctrain.config import arguments as training_arguments
 from hpctrain.config.arguments import Arguments
 from hpctrain.data import manifest
 from hpctrain.errors import UsageError
@@ -159,7 +159,7 @@ def _refuse_wrong(options: Mapping[str, Any]) -> None:
     problems = [
         f"{name} must be {expected}, got {value!r}"
         for name, value in options.items()
-        if isinstance(value, str) and (expected := known_arguments.expected(name, value))
+        if isinstance(value, str) and (expected := training_arguments.expected(name, value))
     ]
     if problems:
         raise UsageError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctrain.config import known_arguments
+from hpctrain.config import arguments as training_arguments
 from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS, Field
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
@@ -237,7 +237,7 @@ def lines(found: Iterable[tuple[Layer, KeyPath, str]]) -> list[str]:
 def _unknown_key(path: KeyPath) -> str:
     from hpctrain.config.schema import Config
 
-    training = [name for task in ("sft", "classify") for name in known_arguments.known(task)]
+    training = [name for task in ("sft", "classify") for name in training_arguments.known(task)]
     # A word that is both a key and an argument belongs to the key's section.
     sections = {("training",): training} | known_keys(Config)
     return unknown_key(path, sections, ALIASES | SYNONYMS)

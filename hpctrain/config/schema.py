@@ -34,10 +34,10 @@ from hpctrain.config.fields import (
 )
 from hpctrain.config.spec import EnvironmentKeys, LaunchSection, ResourceKeys, TrainingKeys
 from hpctrain.config.stages import StagesField
+from hpctrain.config.study import Tune
+from hpctrain.config.study import problems as tune_problems
 from hpctrain.config.sweep import SweepField
-from hpctrain.config.tune import Tune
-from hpctrain.config.tune import problems as tune_problems
-from hpctrain.util import builtin
+from hpctrain.util import installed
 from hpctrain.util.schema import (
     NO_KEYS,
     KeyPath,
@@ -224,7 +224,7 @@ def _finding_ids(value: Any) -> tuple[str, ...]:
         if isinstance(value, list)
         else [word.strip() for word in as_text(value).split(",")]
     )
-    known = builtin.findings()
+    known = installed.findings()
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, n=1)

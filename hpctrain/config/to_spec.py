@@ -22,9 +22,8 @@ from hpctrain.config.spec import (
     TrainingKeys,
 )
 from hpctrain.config.stages import Stage, earlier
-from hpctrain.config.study import STUDIES, Definition
+from hpctrain.config.study import STUDIES, Definition, definition
 from hpctrain.config.sweep import ArrayPart, swept_arguments
-from hpctrain.config.tune import definition
 from hpctrain.errors import UsageError
 from hpctrain.runs import layout
 from hpctrain.util.schema import Section

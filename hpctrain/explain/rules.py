@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from hpctrain.explain.model import Certainty, Stage
-from hpctrain.util import builtin
+from hpctrain.util import installed
 
 Kind = Literal["cause", "symptom", "consequence"]
 AREAS = (
@@ -129,7 +129,7 @@ def _values(given: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def shipped() -> tuple[FailureRule, ...]:
     """Return the built-in rules."""
-    return load(builtin.failure_rules())
+    return load(installed.failure_rules())
 
 
 Role = Literal["line", "unless", "error", "end", "over", "lost", "start", "first", "done", "zero"]

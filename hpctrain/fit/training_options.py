@@ -199,7 +199,7 @@ def uncounted(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 class _Options:
     """Options with values as text or typed; they are validated elsewhere
-    (hpctrain.config.known_arguments, the training's own parser).
+    (hpctrain.config.arguments, the training's own parser).
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

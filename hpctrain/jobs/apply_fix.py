@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpctrain import __version__
 from hpctrain.config import layers, to_spec
 from hpctrain.config.arguments import argument_words, word
 from hpctrain.config.spec import SIZES, JobSpec
@@ -20,8 +19,7 @@ from hpctrain.config.sweep import ArrayPart, Sweep
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.model import Change, Diagnosis
 from hpctrain.explain.values import path_of
-from hpctrain.jobs import explanation, header, render, resubmit, sweep_plan
-from hpctrain.jobs import templates as template_files
+from hpctrain.jobs import explanation, header, resubmit, scripts, sweep_plan
 from hpctrain.jobs.request import Request, parse_request
 from hpctrain.jobs.resubmit import ResubmitPlan
 from hpctrain.jobs.submit import StoredScript
@@ -160,15 +158,7 @@ def _rendered(
     # The header contains the command that renders the script from the config in the record.
     place = f"{layout.RUNS}/{layout.LAUNCHES}/{whole.tag}/scripts/{_file(name, spec)}"
     words = ("--config", place, *(("--", *arguments) if arguments else ()))
-    templates, template, own = template_files.find(
-        spec, f"hpctrain resubmit {whole.tag} --apply-fix"
-    )
-    made: dict[str, Any] = {
-        "version": __version__,
-        "directory": str(Path.cwd()),
-        "arguments": words,
-    }
-    return name, render.render(spec, templates, template=template, files=own, **made)
+    return name, scripts.rendered(spec, words, f"hpctrain resubmit {whole.tag} --apply-fix")
 
 
 def _file(name: str, spec: JobSpec) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from hpctrain.config.stages import Stage, remaining
 from hpctrain.config.sweep import selected
 from hpctrain.errors import UsageError
-from hpctrain.jobs import header, library, schedulers, suggest, targets
+from hpctrain.jobs import header, schedulers, script_files, suggest, targets
 from hpctrain.jobs import requested as request
 from hpctrain.jobs.submit import Say, StoredScript, SubmittedJobs, Submitter, reopen, snapshot
 from hpctrain.runs import launch, layout, store
@@ -337,7 +337,7 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
         kept = [launch.launch_dir(runs, plan.tag)]
         kept += [runs / run for run in plan.runs]
         for each in plan.parts:
-            library.ensure(batch_script.read(each.path)[0], copies=kept)
+            script_files.ensure_library(batch_script.read(each.path)[0], copies=kept)
         for job in plan.blocked:
             schedulers.owner(job).cancel([job])
             say(f"cancelled {job}, which waited for a job that has failed")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hpctrain.config.spec import JobSpec
+from hpctrain.config.spec import JobSpec, short_digest
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.jobs import header, library
+from hpctrain.jobs import header
 from hpctrain.jobs.scripts import Scripts
-from hpctrain.util import builtin, files, shell, stored
+from hpctrain.util import files, installed, shell, stored
 
 #: Directories that rendering creates in a project.
 _DIRECTORIES = ("logs", header.LIBRARY_DIRECTORY)
@@ -43,7 +44,7 @@ def write(made: Scripts, *, force: bool) -> list[str]:
         libraries = {
             path: text
             for script in made.scripts
-            for path, text in library.missing(script.text).items()
+            for path, text in missing_library(script.text).items()
         }
         write_whole(wanted | configs | libraries)
     except OSError as error:
@@ -79,7 +80,7 @@ def _accelerate_config(spec: JobSpec) -> dict[Path, str]:
         or path.exists()
     ):
         return {}
-    return {path: builtin.path("multi_gpu.yaml").read_text(encoding="utf-8")}
+    return {path: installed.path("multi_gpu.yaml").read_text(encoding="utf-8")}
 
 
 def write_whole(wanted: Mapping[Path, str]) -> None:
@@ -154,3 +155,83 @@ def _log_directory(spec: JobSpec) -> list[str]:
         )
     logs.mkdir(exist_ok=True)
     return []
+
+
+# -- the shell library -----------------------------------------------------------------------------
+
+# Job scripts source `.hpctrain/job-VERSION-DIGEST.sh` in the job's working directory. The name
+# contains the digest of the content, and an existing file is never rewritten: queued jobs source it
+# when they start.
+
+#: The line of a script that sources its library.
+_SOURCED = re.compile(
+    r"^source (?P<path>.*/\.hpctrain/job-[\w.+-]+-[0-9a-f]{12}\.sh'?) \|\| ", re.MULTILINE
+)
+
+
+def library_path(script: str) -> Path | None:
+    """Return the path of the library that a script sources; None if it sources none."""
+    found = _SOURCED.search(script)
+    if found is None:
+        return None
+    try:
+        words = shell.split(found["path"])
+    except ValueError:
+        return None
+    return Path(words[0]) if len(words) == 1 else None
+
+
+def ensure_library(script: str, copies: Iterable[Path] = ()) -> None:
+    """Write the library that a script sources, as `missing_library` returns it.
+
+    Raises:
+        UsageError: as `missing_library`.
+        OSError: the library cannot be written, or the project's own functions cannot be read.
+    """
+    for path, text in missing_library(script, copies).items():
+        files.write_text(path, text)
+
+
+def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]:
+    """Return the path and text of the library that a script sources, if it is missing and the
+    project exists here; create its directory.
+
+    Args:
+        script: the text of the script.
+        copies: directories that may contain the library of an older hpctrain.
+
+    Raises:
+        UsageError: the library was edited, or it is missing and belongs to another hpctrain
+            version.
+        OSError: its directory cannot be created, or the project's own functions cannot be read.
+    """
+    path = library_path(script)
+    if path is None or not path.parent.parent.is_dir():
+        return {}
+    if path.exists():
+        if not _is_whole(path):
+            raise UsageError(
+                f"{path} was edited, and queued jobs rely on what hpctrain wrote",
+                fix=f"mv {shell.quote(path)} {shell.quote(path)}.edited",
+            )
+        return {}
+    own = Path("templates") / header.LIBRARY
+    text = stored.read_text(own) if own.is_file() else installed.templates()[header.LIBRARY]
+    if not path.stem.endswith(short_digest(text)):
+        kept = next((each / path.name for each in copies if _is_whole(each / path.name)), None)
+        if kept is None:
+            raise UsageError(
+                f"the script needs {path}, which is missing and of another version of hpctrain",
+                fix="hpctrain render",
+            )
+        text = stored.read_text(kept)
+    path.parent.mkdir(exist_ok=True)
+    return {path: text}
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the content of the file matches the digest in its name."""
+    try:
+        return path.stem.endswith(short_digest(stored.read_text(path)))
+    except (OSError, UnicodeDecodeError):
+        return False

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpctrain import __version__
 from hpctrain.config import schema, stages, to_spec
 from hpctrain.config.spec import JobSpec
-from hpctrain.config.study import STUDIES
-from hpctrain.config.tune import Tune, definition
+from hpctrain.config.study import STUDIES, Tune, definition
 from hpctrain.errors import UsageError
 from hpctrain.jobs import header, sweep_plan
 from hpctrain.jobs.request import Job, Request, job_from, layers_of, suggested, words_of
@@ -23,7 +22,7 @@ from hpctrain.runs import layout
 from hpctrain.runs.launch import Part
 from hpctrain.slurm import batch_script
 from hpctrain.slurm.notations import directives
-from hpctrain.util import shell, stored, text, yaml12
+from hpctrain.util import installed, shell, stored, text, yaml12
 
 if TYPE_CHECKING:
     from hpctrain.config.layers import Layer
@@ -314,23 +313,66 @@ def _script(
             hint="name a file that exists with --script, or leave it out for the training that task names",
         )
     _check_accelerate_config(spec, asked.again)
-    from hpctrain.jobs import render
-    from hpctrain.jobs import templates as files_
-
-    templates, template, files_of_the_user = files_.find(spec, asked.again)
+    arguments = (*([header.STANDALONE] if asked.standalone else []), *words_of(asked))
     # If the directory does not exist locally, the library cannot be written into it.
     standalone = asked.standalone or not directory.is_dir()
-    text = render.render(
+    text = rendered(spec, arguments, asked.again, standalone=standalone)
+    return Script(spec, text, path, job, part, stage)
+
+
+def rendered(
+    spec: JobSpec, arguments: tuple[str, ...], again: str, *, standalone: bool = False
+) -> str:
+    """Return the text of a job's script, from the built-in templates and those in ./templates, which
+    replace built-in ones of the same name.
+
+    Args:
+        spec: the job.
+        arguments: argv of `hpctrain render`, for the script's header.
+        again: the command that errors suggest.
+        standalone: whether the script contains the functions that it would otherwise source.
+
+    Raises:
+        UsageError: the template does not exist, or cannot be read.
+    """
+    from hpctrain.jobs import render  # Jinja takes 30 ms
+
+    own = {
+        file.name: str(file)
+        for file in sorted(Path("templates").glob("*"))
+        if file.suffix == ".j2" or file.name == header.LIBRARY
+    }
+    templates = installed.templates()
+    templates |= {name: _read_template(Path(file)) for name, file in own.items()}
+    template = spec.template or render.template_name(spec)
+    if template not in templates:
+        if not Path(template).is_file():
+            known = ", ".join(name for name in sorted(templates) if name.endswith(".sbatch.j2"))
+            raise UsageError(
+                f"there is no template {template!r}",
+                details=(f"known are {known}",),
+                fix=f"{again} --template {render.template_name(spec)}",
+            )
+        templates[template] = _read_template(Path(template))
+    return render.render(
         spec,
         templates,
         template=template,
         version=__version__,
         directory=str(Path.cwd()),
-        arguments=(*([header.STANDALONE] if asked.standalone else []), *words_of(asked)),
-        files=files_of_the_user,
+        arguments=arguments,
+        files=own,
         standalone=standalone,
     )
-    return Script(spec, text, path, job, part, stage)
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return stored.read_text(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the template {file}: {error}", fix=f"ls -l {file}"
+        ) from error
 
 
 def _check_accelerate_config(spec: JobSpec, again: str) -> None:

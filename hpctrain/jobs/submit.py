@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpctrain import __version__
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.jobs import library, project_code, schedulers
+from hpctrain.jobs import project_code, schedulers, script_files
 from hpctrain.jobs.scripts import JobScript, JobScripts
 from hpctrain.runs import launch, layout, store
 from hpctrain.runs.launch import Part
@@ -285,8 +285,8 @@ def _record(wanted: JobScripts, runs: Path, tag: str, options: SubmitOptions) ->
 
 
 def _record_script(one: JobScript, runs: Path, tag: str, ignored: tuple[str, ...]) -> StoredScript:
-    library.ensure(one.text)
-    functions = library.path_in(one.text)
+    script_files.ensure_library(one.text)
+    functions = script_files.library_path(one.text)
     if functions is not None and functions.is_file():
         launch.add_library(runs, tag, functions.name, stored.read_text(functions))
     script = launch.add_script(runs, tag, one.path.name, one.text)

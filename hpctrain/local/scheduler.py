@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.local import dependency, gpus, jobs, supervisor
+from hpctrain.local import gpus, jobs, supervisor
 from hpctrain.local.jobs import JobSelection, LocalJob
 from hpctrain.local.plan import FIRST_JOB_ID, KILL_WAIT_S, Plan, make
 from hpctrain.slurm import batch_script
@@ -278,9 +278,11 @@ def _refuse_unknown_jobs(text: str | None) -> None:
     if text is None:
         return
     try:
-        unknown = [job_id for _, job_id in dependency.parse(text) if jobs.find(job_id) is None]
+        unknown = [
+            job_id for _, job_id in supervisor.parse_dependency(text) if jobs.find(job_id) is None
+        ]
         if unknown:
-            what = f"{dependency.PROBLEM}: {', '.join(unknown)}"
+            what = f"{supervisor.DEPENDENCY_PROBLEM}: {', '.join(unknown)}"
             raise ValueError(f"{what}: no such job on this machine")
     except ValueError as error:
         raise UsageError(str(error), fix="hpctrain ps --all") from error

@@ -11,21 +11,22 @@ pending ones are lost, and reported as lost.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
-from hpctrain.local import dependency, gpus, processes
+from hpctrain.local import gpus, jobs, processes
 from hpctrain.local.jobs import GONE, LocalJob, timestamp
 from hpctrain.local.plan import KILL_WAIT_S, Plan, environment
-from hpctrain.slurm.notations import array
+from hpctrain.slurm.notations import array, states
 
 _POLL_S = 0.1
 #: Seconds between checks for GPUs that other jobs have released.
@@ -81,7 +82,7 @@ class Supervisor:
         while True:
             self._write("PENDING")
             if not self.restarts:  # dependencies that were met stay met
-                dependency.wait(self.plan, self._write_waiting, lambda: self.cancelled)
+                wait_for_dependency(self.plan, self._write_waiting, lambda: self.cancelled)
             self._wait_for_gpus()
             if self.cancelled:
                 self._write("CANCELLED", end=time.time(), **_TERMINATED)
@@ -248,7 +249,7 @@ class ArraySupervisor:
         signal.signal(signal.SIGTERM, self._stop)
         processes.adopt_orphans()
         self._write("PENDING")
-        dependency.wait(self.plan, self._write_waiting, self._is_stopped)
+        wait_for_dependency(self.plan, self._write_waiting, self._is_stopped)
         while True:
             self._obey()
             self._collect()
@@ -331,6 +332,70 @@ class ArraySupervisor:
         if now != self._written:
             self._written = dict(now)
             self.job.write_state(supervisor=os.getpid(), **now)
+
+
+# -- dependencies -----------------------------------------------------------------------------------
+
+Fulfilment = Literal["met", "unfulfilled", "failed"]
+#: Slurm's message for a dependency on an unknown job, or of an unknown type.
+DEPENDENCY_PROBLEM = "Job dependency problem"
+_KINDS = ("afterany", "afterok", "afternotok")
+#: Seconds between checks of the jobs depended on.
+_CHECK_S = 0.5
+_JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?\Z")
+
+
+def parse_dependency(text: str) -> list[tuple[str, str]]:
+    """Return the dependencies in `text` as (type, job id).
+
+    Raises:
+        ValueError: Slurm's message, with the part that is wrong.
+    """
+    found: list[tuple[str, str]] = []
+    for word in text.split(","):
+        kind, *job_ids = word.split(":")
+        if kind not in _KINDS or not job_ids:
+            raise ValueError(
+                f"{DEPENDENCY_PROBLEM}: the local scheduler knows {', '.join(_KINDS)} with job ids, separated"
+                f" by commas, not {word!r}"
+            )
+        wrong = next((job_id for job_id in job_ids if not _JOB.match(job_id)), None)
+        if wrong is not None:
+            raise ValueError(f"{DEPENDENCY_PROBLEM}: {wrong!r} is not a job id")
+        found += [(kind, job_id) for job_id in job_ids]
+    return found
+
+
+def wait_for_dependency(plan: Plan, say: Callable[..., None], stopped: Callable[[], bool]) -> None:
+    """Wait until the plan's dependency is met, or `stopped`; call `say(reason=…, dependency=…)` on
+    each change.
+
+    A dependency that was met stays met, even if that job is requeued later.
+    """
+    left = parse_dependency(plan.dependency) if plan.dependency is not None else []
+    said = ""
+    while left and not stopped():
+        now = {condition: _fulfilment(*condition) for condition in left}
+        left = [condition for condition in left if now[condition] != "met"]
+        shown = ",".join(f"{kind}:{job_id}({now[kind, job_id]})" for kind, job_id in left)
+        if shown and shown != said:
+            never = "failed" in now.values()
+            say(reason="DependencyNeverSatisfied" if never else "Dependency", dependency=shown)
+            said = shown
+        if left:
+            time.sleep(_CHECK_S)
+
+
+def _fulfilment(kind: str, job_id: str) -> Fulfilment:
+    selection = jobs.find(job_id)
+    if selection is None:  # existed at submission and was deleted since: its end is unknown
+        return "met" if kind == "afterany" else "failed"
+    record = selection.records()[0]
+    if not record.is_final:
+        return "unfulfilled"
+    good = record.state in states.COMPLETED
+    wanted = kind == "afterany" or good == (kind == "afterok")
+    return "met" if wanted else "failed"
 
 
 def main() -> None:

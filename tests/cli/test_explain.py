@@ -18,7 +18,7 @@ from hpctrain.explain import pages
 from hpctrain.explain.model import JobContext
 from hpctrain.jobs import explanation
 from hpctrain.slurm.notations.accounting import JobUsage
-from hpctrain.util import builtin
+from hpctrain.util import installed
 from tests.cli.conftest import Desk
 
 EVIDENCE = {
@@ -562,7 +562,7 @@ def test_the_reason_of_a_job_that_was_submitted_a_moment_ago(desk: Desk) -> None
 # -- `hpctrain explain ID`: the list, a page, and a mistyped id
 
 
-FINDINGS, DIAGNOSES = builtin.findings(), pages.pages()
+FINDINGS, DIAGNOSES = installed.findings(), pages.pages()
 #: What is both has its two pages, one behind the other.
 PAGES = {
     name: (

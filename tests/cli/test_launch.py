@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpctrain.jobs import header, library
+from hpctrain.jobs import header, script_files
 from hpctrain.runs import launch
 from hpctrain.slurm import client as slurm
 from hpctrain.slurm import ledger
@@ -552,12 +552,12 @@ def functions(desk: Desk) -> list[Path]:
 
 def test_a_script_for_stdout_has_its_functions_in_the_project(library_project: Desk) -> None:
     text = library_project.run("render", "--to", "-", *WORDS).out
-    assert functions(library_project) == [library.path_in(text)]
+    assert functions(library_project) == [script_files.library_path(text)]
 
 
 def test_a_script_for_a_directory_that_is_elsewhere_holds_them(library_project: Desk) -> None:
     text = library_project.run("render", "--to", "-", *WORDS, "--chdir", "/nowhere/project").out
-    assert (library.path_in(text), "\nhpctrain_finish() {" in text) == (None, True)
+    assert (script_files.library_path(text), "\nhpctrain_finish() {" in text) == (None, True)
     assert not functions(library_project)
 
 

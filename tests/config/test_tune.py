@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpctrain.config import layers, to_spec
 from hpctrain.config import study as tune
-from hpctrain.config.tune import definition, with_values
+from hpctrain.config.study import definition, with_values
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
 

@@ -8,9 +8,9 @@ import pytest
 from hpctrain.checks.script import IDS as LINT_IDS
 from hpctrain.checks.script import RULES, lint
 from hpctrain.cli.actions.explain import first_line
-from hpctrain.util import builtin
+from hpctrain.util import installed
 
-PAGES = builtin.findings()
+PAGES = installed.findings()
 #: Where findings come from; each has the ids of its own in IDS.
 ROOMS = ("hpctrain.checks.script", "hpctrain.checks.job", "hpctrain.doctor")
 _SCRIPT = re.compile(r"```bash\n(.*?)```", re.DOTALL)

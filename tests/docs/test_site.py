@@ -81,11 +81,11 @@ def test_pages_are_whole_and_fetch_nothing_from_elsewhere(site: Path) -> None:
 @pytest.mark.slow
 def test_every_rule_has_its_place_in_the_reference(site: Path) -> None:
     from hpctrain.explain.rules import shipped
-    from hpctrain.util import builtin
+    from hpctrain.util import installed
 
     diagnoses = "".join(path.read_text() for path in (site / "reference").glob("diagnoses-*.html"))
     for rule in shipped():
         assert rule.kind == "consequence" or f'id="{rule.id}"' in diagnoses
     findings = (site / "findings.html").read_text()
-    for id_ in builtin.findings():
+    for id_ in installed.findings():
         assert f'id="{id_}"' in findings

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hpctrain.explain import facts, fixes
-from hpctrain.util import builtin
+from hpctrain.util import installed
 from tests.explain import corpus, rule_form
 
 CASES = corpus.cases()
@@ -39,7 +39,7 @@ def test_the_cases_of_a_file_are_explained_as_they_are_expected(file: str) -> No
 
 @pytest.mark.slow
 def test_the_rules_are_right_in_themselves() -> None:
-    assert rule_form.form(builtin.failure_rules()) == []
+    assert rule_form.form(installed.failure_rules()) == []
     assert rule_form.problems(corpus.rules(), facts=facts.FACTS, fixes=fixes.FIXES) == []
 
 

@@ -11,7 +11,7 @@ from hpctrain.config import layers
 from hpctrain.config.spec import JobSpec
 from hpctrain.config.to_spec import to_spec
 from hpctrain.jobs import render
-from hpctrain.util import builtin, yaml12
+from hpctrain.util import installed, yaml12
 
 CANARIES = [
     "$(touch CANARY)",
@@ -245,7 +245,7 @@ def script_of(spec: JobSpec, words: list[str], directory: str, *, standalone: bo
     arguments = ("--nodes", "2", "--", *words)
     return render.render(
         spec,
-        builtin.templates(),
+        installed.templates(),
         template=render.template_name(spec),
         version="1.2",
         directory=directory,

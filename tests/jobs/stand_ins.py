@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpctrain.config.spec import JobSpec
-from hpctrain.jobs import header, library
+from hpctrain.jobs import header, script_files
 
 #: Writes $0, a few variables and all arguments, each ended by a NUL, to a file of its own.
 RECORD = """\
@@ -108,7 +108,7 @@ class Machine:
         self._prepare(spec)
         file = self.root / "job.sbatch"
         file.write_text(script, encoding="utf-8", errors="surrogateescape")
-        library.ensure(script)
+        script_files.ensure_library(script)
         environment = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "RECORDS": str(self.records),

@@ -19,7 +19,7 @@ from hpctrain.config.to_spec import to_spec
 from hpctrain.errors import UsageError
 from hpctrain.jobs import render
 from hpctrain.slurm.notations import directives
-from hpctrain.util import builtin, yaml12
+from hpctrain.util import installed, yaml12
 from tests.jobs import any_job
 
 NAMES = sorted(load.available({}))
@@ -46,7 +46,7 @@ def script_of(spec: JobSpec) -> str:
     name = render.template_name(spec)
     return render.render(
         spec,
-        builtin.templates(),
+        installed.templates(),
         template=name,
         version="1",
         directory="/srv/project",

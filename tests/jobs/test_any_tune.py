@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hpctrain.config import layers
 from hpctrain.config import study as tune
 from hpctrain.config.spec import JobSpec
+from hpctrain.config.study import definition
 from hpctrain.config.to_spec import to_spec
-from hpctrain.config.tune import definition
 from hpctrain.util import yaml12
 from tests.jobs import any_job
 from tests.jobs.stand_ins import RECORD, Machine

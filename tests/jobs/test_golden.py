@@ -15,7 +15,7 @@ from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.schema import Config
 from hpctrain.config.spec import JobSpec
 from hpctrain.jobs import header, render
-from hpctrain.util import builtin, yaml12
+from hpctrain.util import installed, yaml12
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
 DIRECTORY = "/home/user/project"
@@ -33,7 +33,7 @@ def files_of(case: Path) -> dict[str, str]:
     for name, spec in specs_of(config, found):
         template = spec.template or render.template_name(spec)
         # The name of the library has the digest of its text: of this text, whatever the library is.
-        templates = builtin.templates() | {header.LIBRARY: ""}
+        templates = installed.templates() | {header.LIBRARY: ""}
         texts[name] = render.render(spec, templates, template=template, **made)
     if config.sweep is not None:
         texts["points.tsv"] = sweep.table(
@@ -121,5 +121,5 @@ def test_python_outside_the_training_runs_in_the_container(text: str, in_contain
     config = layers.resolve([layers.from_document(document, "config.yaml")]).config
     made: dict[str, Any] = {"version": "VERSION", "directory": DIRECTORY, "arguments": ()}
     spec = to_spec.to_spec(config, directory=DIRECTORY)
-    script = render.render(spec, builtin.templates(), template=render.template_name(spec), **made)
+    script = render.render(spec, installed.templates(), template=render.template_name(spec), **made)
     assert ("\nfirst_node=(" in script) == in_container

@@ -12,13 +12,13 @@ import pytest
 from hpctrain.checks.script import lint
 from hpctrain.config.spec import short_digest
 from hpctrain.errors import UsageError
-from hpctrain.jobs import header, library, render
-from hpctrain.util import builtin
+from hpctrain.jobs import header, render, script_files
+from hpctrain.util import installed
 from tests.jobs import any_job
 from tests.jobs.stand_ins import Machine
 from tests.waiting import wait_until
 
-LIBRARY = builtin.path("templates") / header.LIBRARY
+LIBRARY = installed.path("templates") / header.LIBRARY
 
 
 def bash(directory: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -167,10 +167,10 @@ def test_a_standalone_script_needs_no_other_file(
     machine = Machine(tmp_path, "project")
     config = {"launcher": launcher, **({"script": script} if script else {})}
     spec = any_job.spec_of(config, [], str(machine.directory))
-    templates, where = builtin.templates(), str(machine.directory)
+    templates, where = installed.templates(), str(machine.directory)
     made = {"version": "1.2", "directory": where, "template": render.template_name(spec)}
     text = render.render(spec, templates, arguments=(header.STANDALONE,), standalone=True, **made)
-    assert library.path_in(text) is None
+    assert script_files.library_path(text) is None
     assert [finding.rule for finding in lint(text, "x.sbatch")] == []
     said = header.read_header(text)
     assert (said and said.standalone, said and said.arguments) == (True, ())
@@ -186,27 +186,27 @@ def scripts_library(tmp_path: Path, text: str, version: str = "0.0.9") -> tuple[
 
 def test_a_missing_library_is_put_back(tmp_path: Path) -> None:
     script, path = scripts_library(tmp_path, LIBRARY.read_text())
-    library.ensure(script)
+    script_files.ensure_library(script)
     assert path.read_text() == LIBRARY.read_text()
     before = path.stat()
-    library.ensure(script)
+    script_files.ensure_library(script)
     assert path.stat() == before, "it is never written again"
     path.write_text("exit 0\n")
     with pytest.raises(UsageError, match="was edited"):
-        library.ensure(script)
+        script_files.ensure_library(script)
 
 
 def test_the_library_of_an_older_hpctrain_comes_from_a_copy(tmp_path: Path) -> None:
     script, path = scripts_library(tmp_path, "older\n")
     with pytest.raises(UsageError, match="of another version"):
-        library.ensure(script)
+        script_files.ensure_library(script)
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / path.name).write_text("damaged\n")
     with pytest.raises(UsageError, match="of another version"):
-        library.ensure(script, [kept])
+        script_files.ensure_library(script, [kept])
     (kept / path.name).write_text("older\n")
-    library.ensure(script, [kept])
+    script_files.ensure_library(script, [kept])
     assert short_digest(path.read_text()) in path.name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpctrain.jobs import library
+from hpctrain.jobs import script_files
 from tests.jobs import any_job
 
 ENVIRONMENT = "my envs/$(touch CANARY) [train]"
@@ -39,7 +39,7 @@ def test_a_launcher_that_is_not_there(
     spec = any_job.spec_of({"launcher": "accelerate", "environment": environment}, [], str(project))
     script = tmp_path / "job.sbatch"
     script.write_text(any_job.script_of(spec, [], str(project)))
-    library.ensure(script.read_text())
+    script_files.ensure_library(script.read_text())
     variables = {
         "PATH": f"{programs}:/usr/bin:/bin",
         "SLURM_JOB_ID": "62",

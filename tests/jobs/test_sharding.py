@@ -12,7 +12,7 @@ from hpctrain.config import schema
 from hpctrain.config.fields import Sharding
 from hpctrain.config.spec import JobSpec
 from hpctrain.jobs import render
-from hpctrain.util import builtin, yaml12
+from hpctrain.util import installed, yaml12
 
 SHARDED: list[Sharding] = ["fsdp", "zero2", "zero3"]
 WORDS = ("--gradient_accumulation_steps", "8", "--max_grad_norm=0.5")
@@ -33,7 +33,7 @@ def spec_of(kind: Sharding, nodes: int = 2, **more: Any) -> JobSpec:
 def script_of(spec: JobSpec) -> str:
     return render.render(
         spec,
-        builtin.templates(),
+        installed.templates(),
         template="multi_node.sbatch.j2",
         version="1",
         directory="/srv",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpctrain.config.spec import JobSpec
 from hpctrain.jobs import render
 from hpctrain.slurm.notations import directives, hostlist, log_pattern, records, units
-from hpctrain.util import builtin
+from hpctrain.util import installed
 from tests.lab.conftest import Lab
 
 pytestmark = [pytest.mark.slurm, pytest.mark.extended]
@@ -339,7 +339,7 @@ def test_a_rendered_script_is_taken_and_shown_as_meant(held: Held, number: int) 
     spec = JobSpec(**(values | SPECS[number]))  # type: ignore[arg-type]
     text = render.render(
         spec,
-        builtin.templates(),
+        installed.templates(),
         template=render.template_name(spec),
         version="1",
         directory=str(directory),

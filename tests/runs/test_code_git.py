@@ -9,7 +9,6 @@ import pytest
 from hpctrain.jobs import project_code
 from hpctrain.jobs import project_code as code
 from hpctrain.remote import rules
-from hpctrain.runs import git
 from hpctrain.runs.code import Patterns, Snapshot
 
 TOKEN = "hf_" + "aB3" * 12
@@ -210,7 +209,7 @@ def test_a_huge_diff_is_cut_after_a_line(repository: Repository) -> None:
     )
     diff = repository.snapshot().version.diff
     assert diff is not None
-    assert len(diff) < git.DIFF_LIMIT + 100
+    assert len(diff) < project_code.DIFF_LIMIT + 100
     assert diff.splitlines()[-1].startswith("[cut here: ")
     assert diff.splitlines()[-2].startswith("+line ")
     assert len(diff.splitlines()[-2]) == 13

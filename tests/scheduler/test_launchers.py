@@ -13,7 +13,7 @@ import pytest
 
 from hpctrain.local import jobs
 from hpctrain.local.scheduler import LocalScheduler
-from hpctrain.util import builtin
+from hpctrain.util import installed
 
 PROGRAM = """import os, sys, torch, torch.distributed as d
 d.init_process_group("gloo")
@@ -56,7 +56,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus: int) -> None:
-    shipped = builtin.path("multi_gpu.yaml").read_text()
+    shipped = installed.path("multi_gpu.yaml").read_text()
     Path("multi_gpu.yaml").write_text(
         shipped.replace("num_processes: -1", "num_processes: 7").replace(
             "num_machines: 1", "num_machines: 3"

@@ -7,7 +7,7 @@ import pytest
 
 from hpctrain.checks.job import check
 from hpctrain.checks.job.context import Case, PathFacts, PythonFacts, Surroundings
-from hpctrain.config import known_arguments
+from hpctrain.config import arguments as training_arguments
 from hpctrain.config.spec import JobSpec
 from hpctrain.errors import UsageError
 from hpctrain.training import options
@@ -32,7 +32,7 @@ def test_what_check_knows_is_what_the_training_takes(task: str) -> None:
         for word in parser._option_string_actions
         if word.startswith("--")
     }
-    assert known_arguments.known(task) == takes
+    assert training_arguments.known(task) == takes
 
 
 WORDS = [
@@ -129,8 +129,8 @@ def test_the_optimizers_that_need_a_package_are_known() -> None:
     for name in (
         each.value for which in lists for each in getattr(trainer_optimizer, f"_{which}_OPTIMIZERS")
     ):
-        known = known_arguments.expected("optim", name) is None
-        assert not known or known_arguments.needs("optim", name) is not None, name
+        known = training_arguments.expected("optim", name) is None
+        assert not known or training_arguments.needs("optim", name) is not None, name
 
 
 @pytest.mark.parametrize("task", ["sft", "classify"])

@@ -23,7 +23,7 @@ from hpctrain.memory import Sample, from_json, parse_line
 from hpctrain.training import sft
 from hpctrain.training.demo import DEMO_TRAINING
 from hpctrain.training.options import _check_world, _defaults, _parser
-from hpctrain.util import builtin
+from hpctrain.util import installed
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -198,7 +198,7 @@ def test_sharding_that_the_cpu_does_not_have_is_said_aloud(
     )
     script = render.render(
         spec,
-        builtin.templates(),
+        installed.templates(),
         template="single_node.sbatch.j2",
         version="1",
         directory="/srv",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hpctrain.checks.job import hardware
 from hpctrain.checks.job.context import Case, Fact, PythonFacts, confirm, rule
 from hpctrain.checks.job.files import is_hub_name, stored_on
-from hpctrain.config import known_arguments
+from hpctrain.config import arguments as training_arguments
 from hpctrain.config.arguments import Arguments
 from hpctrain.finding import Finding, Level
 from hpctrain.util import shell
@@ -129,7 +129,7 @@ def _asked(case: Case) -> dict[str, tuple[str, str]]:
     if not arguments.ours or case.spec.template is not None:
         return {}
     found = {
-        name: next(filter(None, (known_arguments.needs(name, word) for word in words)), None)
+        name: next(filter(None, (training_arguments.needs(name, word) for word in words)), None)
         for name in arguments.names
         if (words := (arguments.get(name) or "").split())
     }

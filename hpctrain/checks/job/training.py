@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator
 
 from hpctrain.checks.job.context import Case, rule
-from hpctrain.config import known_arguments
+from hpctrain.config import arguments as training_arguments
 from hpctrain.config.arguments import Arguments
 from hpctrain.finding import Finding
 from hpctrain.slurm.notations import signals, units
@@ -91,7 +91,7 @@ def _unknown(case: Case) -> Iterator[Finding]:
     """Arguments that the parser refuses: an error only if the environment has the library versions
     of the table, as others may have more options.
     """
-    known, sure = known_arguments.known(case.spec.task), _sure(case)
+    known, sure = training_arguments.known(case.spec.task), _sure(case)
     if case.spec.template is not None:  # a template may pass arguments to another program
         return
     for name, evidence in _written(case):
@@ -119,12 +119,12 @@ def _sure(case: Case) -> bool:
     """
     python = case.around.python
     alone = not case.spec.modules and case.spec.container is None
-    return alone and python is not None and known_arguments.exact(python.distributions)
+    return alone and python is not None and training_arguments.exact(python.distributions)
 
 
 def _made_with() -> str:
     return " with " + " and ".join(
-        f"{name} {version}" for name, version in known_arguments.MADE_WITH.items()
+        f"{name} {version}" for name, version in training_arguments.MADE_WITH.items()
     )
 
 
@@ -136,12 +136,12 @@ def _values(case: Case) -> Iterator[Finding]:
     arguments = Arguments(case.spec)
     for name in arguments.names if arguments.ours and case.spec.template is None else ():
         value = arguments.get(name) or ""
-        expected = known_arguments.expected(name, value)
-        if expected is None or name not in known_arguments.known(case.spec.task):
+        expected = training_arguments.expected(name, value)
+        if expected is None or name not in training_arguments.known(case.spec.task):
             continue
         sure, close = (
             _sure(case),
-            difflib.get_close_matches(value, known_arguments.choices(name), n=1),
+            difflib.get_close_matches(value, training_arguments.choices(name), n=1),
         )
         yield case.finding(
             "argument-value",

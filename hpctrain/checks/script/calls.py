@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hpctrain.checks.script.model import Argv, ShellWord, SimpleCommand
-from hpctrain.slurm.notations import options as slurm
+from hpctrain.slurm.notations import directives as slurm
 
 Launcher = Literal["torchrun", "accelerate", "deepspeed"]
 

@@ -17,7 +17,7 @@ from hpctrain.explain import text
 from hpctrain.jobs import explanation
 from hpctrain.jobs.explanation import JobExplanation
 from hpctrain.runs.layout import RUNS
-from hpctrain.util import builtin
+from hpctrain.util import installed
 from hpctrain.util.text import count, size, wrap
 
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
@@ -73,7 +73,7 @@ def _say_what_was_read(answer: JobExplanation) -> None:
 
 def _pages() -> dict[str, str]:
     """Return the help page of every id; one that is both finding and diagnosis has both pages."""
-    pages = builtin.findings()
+    pages = installed.findings()
     for name, page in diagnosis_pages.pages().items():
         pages[name] = f"{pages[name].rstrip()}\n\n{page}" if name in pages else page
     return dict(sorted(pages.items()))
@@ -91,9 +91,9 @@ def _list(pages: dict[str, str], *, as_json: bool) -> None:
             pages=[{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
         )
         return
-    width, found = columns(80), builtin.findings()
+    width, found = columns(80), installed.findings()
     only_diagnoses = [name for name in pages if name not in found]
-    for command_, ids in {**builtin.findings_by_command(), "explain": only_diagnoses}.items():
+    for command_, ids in {**installed.findings_by_command(), "explain": only_diagnoses}.items():
         click.echo(f"{command_}:")
         for name in ids:
             line = f"  {name}: {first_line(pages[name])}"

@@ -21,14 +21,14 @@ def run(asked: Request, *, explain: bool, force: bool) -> None:
     if explain:
         _explain(asked)
         return
-    from hpctrain.jobs import library, script_files, scripts
+    from hpctrain.jobs import script_files, scripts
     from hpctrain.jobs.request import suggested
 
     made = scripts.scripts_of(asked)
     first = made.scripts[0]
     if asked.to == "-":
         script_files.write_tables(made.tables)
-        library.ensure(first.text)
+        script_files.ensure_library(first.text)
         click.echo(first.text, nl=False, file=for_files(sys.stdout))
         return
     notes = script_files.write(made, force=force)

@@ -16,8 +16,7 @@ from hpctrain.cli.actions import submit
 from hpctrain.cli.output import print_json, say
 from hpctrain.config import layers
 from hpctrain.config import study as tune
-from hpctrain.config.study import Definition
-from hpctrain.config.tune import definition, with_values
+from hpctrain.config.study import Definition, definition, with_values
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import schedulers, script_files, suggest, targets
 from hpctrain.jobs.request import Request, job_of

@@ -13,8 +13,6 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from hpctrain.slurm.notations import options
-
 MAGIC = "#SBATCH"
 #: C's isspace, in every locale that Slurm runs in; Python's also includes U+00A0 and others, which
 #: sbatch treats as letters.
@@ -245,7 +243,7 @@ class _LineReader:
             self._flaw("unknown-option", word.start, written)
             self._option(written, value, f"--{written}", word.start, known=False)
             return
-        if value is None and name in options.SBATCH_WITH_VALUE:
+        if value is None and name in SBATCH_WITH_VALUE:
             if not self.rest:
                 self._flaw("option-without-value", word.start, f"--{written}")
                 return
@@ -254,7 +252,7 @@ class _LineReader:
             hint = self.rest.pop(0).text if self.rest else ""
             self._flaw("blank-around-equals", word.start, f"--{written}", hint)
             return
-        if value is not None and name in options.SBATCH_FLAGS:
+        if value is not None and name in SBATCH_FLAGS:
             self._flaw("flag-with-value", word.start, f"--{written}={value}", f"--{written}")
         self._option(name, value, f"--{written}", word.start)
 
@@ -263,16 +261,16 @@ class _LineReader:
         word.
         """
         for at, letter in enumerate(word.text[1:], start=2):
-            name = options.SHORT_WITH_VALUE.get(letter)
+            name = SHORT_WITH_VALUE.get(letter)
             if name is not None:
                 self._short_value(name, letter, word.text[at:], word.start)
                 return
-            if letter not in options.SHORT_FLAGS:
+            if letter not in SHORT_FLAGS:
                 self._flaw("unknown-letter", word.start, word.text[1:])
                 if self.rest and not self.rest[0].text.startswith("-"):
                     self.rest.pop(0)
                 return
-            self._option(options.SHORT_FLAGS[letter], None, f"-{letter}", word.start)
+            self._option(SHORT_FLAGS[letter], None, f"-{letter}", word.start)
 
     def _short_value(self, name: str, letter: str, value: str, start: int) -> None:
         if not value and not self.rest:
@@ -288,11 +286,296 @@ def long_name(written: str) -> str | None:
     """Return sbatch's name for `written`, which may be a unique prefix of it, as in getopt_long;
     None if sbatch has no such option.
     """
-    if written in options.SBATCH:
-        return options.ALIASES.get(written, written)
+    if written in SBATCH:
+        return ALIASES.get(written, written)
     matches = {
-        options.ALIASES.get(name, name)
-        for name in options.SBATCH
-        if len(written) > 1 and name.startswith(written)
+        ALIASES.get(name, name) for name in SBATCH if len(written) > 1 and name.startswith(written)
     }
     return matches.pop() if len(matches) == 1 else None
+
+
+#: sbatch's long options that need a value.
+SBATCH_WITH_VALUE = frozenset(
+    {
+        "account",
+        "acctg-freq",
+        "array",
+        "batch",
+        "bb",
+        "bbf",
+        "begin",
+        "chdir",
+        "cluster-constraint",
+        "clusters",
+        "cluster",
+        "comment",
+        "constraint",
+        "consolidate-segments",
+        "container",
+        "container-id",
+        "core-spec",
+        "cores-per-socket",
+        "cpu-freq",
+        "cpus-per-gpu",
+        "cpus-per-task",
+        "deadline",
+        "delay-boot",
+        "dependency",
+        "distribution",
+        "error",
+        "exclude",
+        "export",
+        "export-file",
+        "extra",
+        "extra-node-info",
+        "gid",
+        "gpu-bind",
+        "gpu-freq",
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-socket",
+        "gpus-per-task",
+        "gres",
+        "gres-flags",
+        "hint",
+        "input",
+        "job-name",
+        "jobid",
+        "kill-on-invalid-dep",
+        "licenses",
+        "mail-type",
+        "mail-user",
+        "mcs-label",
+        "mem",
+        "mem-bind",
+        "mem-per-cpu",
+        "mem-per-gpu",
+        "mincores",
+        "mincpus",
+        "minsockets",
+        "minthreads",
+        "network",
+        "nodefile",
+        "nodelist",
+        "nodes",
+        "ntasks",
+        "ntasks-per-core",
+        "ntasks-per-gpu",
+        "ntasks-per-node",
+        "ntasks-per-socket",
+        "ntasks-per-tres",
+        "open-mode",
+        "output",
+        "partition",
+        "power",
+        "prefer",
+        "priority",
+        "profile",
+        "qos",
+        "reservation",
+        "segment",
+        "signal",
+        "sockets-per-node",
+        "switches",
+        "tasks",
+        "tasks-per-node",
+        "thread-spec",
+        "threads-per-core",
+        "time",
+        "time-min",
+        "tmp",
+        "tres-bind",
+        "tres-per-job",
+        "tres-per-task",
+        "uid",
+        "wait-all-nodes",
+        "wckey",
+        "wrap",
+    }
+)
+#: Options whose optional value must follow `=`.
+SBATCH_OPTIONAL = frozenset(
+    {"exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "propagate", "resv-ports"}
+)
+SBATCH_FLAGS = frozenset(
+    {
+        "contiguous",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "immediate",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "quiet",
+        "reboot",
+        "requeue",
+        "share",
+        "spread-job",
+        "spread-segments",
+        "stepmgr",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    }
+)
+SBATCH = SBATCH_WITH_VALUE | SBATCH_OPTIONAL | SBATCH_FLAGS
+#: Older names that sbatch still accepts.
+ALIASES = {
+    "tasks": "ntasks",
+    "tasks-per-node": "ntasks-per-node",
+    "cluster": "clusters",
+    "share": "oversubscribe",
+}
+#: Names in other schedulers and common mistakes → sbatch's name.
+OTHER_NAMES = {
+    "walltime": "time",
+    "wall-time": "time",
+    "timelimit": "time",
+    "time-limit": "time",
+    "queue": "partition",
+    "name": "job-name",
+    "jobname": "job-name",
+    "memory": "mem",
+    "email": "mail-user",
+    "mail": "mail-user",
+    "gpu": "gpus-per-node",
+    "ngpus": "gpus-per-node",
+    "num-gpus": "gpus",
+    "num-nodes": "nodes",
+    "nnodes": "nodes",
+    "num-tasks": "ntasks",
+    "cores": "cpus-per-task",
+    "cpus": "cpus-per-task",
+    "ncpus": "cpus-per-task",
+    "out": "output",
+    "err": "error",
+    "stdout": "output",
+    "stderr": "error",
+    "project": "account",
+    "depend": "dependency",
+    "cwd": "chdir",
+    "workdir": "chdir",
+    "gpu-per-node": "gpus-per-node",
+    "tasks-per-gpu": "ntasks-per-gpu",
+}
+
+#: sbatch's short options that take a value, and their long names (src/sbatch/opt.c, sbatch(1)).
+SHORT_WITH_VALUE = {
+    "A": "account",
+    "a": "array",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "i": "input",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "S": "core-spec",
+    "t": "time",
+    "w": "nodelist",
+    "x": "exclude",
+}
+#: Short options without a value.
+SHORT_FLAGS = {
+    "H": "hold",
+    "h": "help",
+    "I": "immediate",
+    "k": "no-kill",
+    "O": "overcommit",
+    "Q": "quiet",
+    "s": "oversubscribe",
+    "V": "version",
+    "v": "verbose",
+    "W": "wait",
+}
+#: srun's short options that need a value in the same or the next word.
+SRUN_SHORT_WITH_VALUE = {
+    **{letter: name for letter, name in SHORT_WITH_VALUE.items() if letter not in "abF"},
+    "r": "relative",
+    "T": "threads",
+    "W": "wait",
+}
+SRUN_SHORT_FLAGS = {
+    **{letter: name for letter, name in SHORT_FLAGS.items() if letter not in "IW"},
+    "E": "preserve-env",
+    "l": "label",
+    "u": "unbuffered",
+    "X": "disable-status",
+    "Z": "no-allocate",
+}
+#: srun's short options with an optional value, which must be in the same word.
+SRUN_SHORT_OPTIONAL = {"I": "immediate", "K": "kill-on-bad-exit"}
+#: srun's long options that need a value, in addition to sbatch's; includes those of pyxis.
+SRUN_WITH_VALUE = (SBATCH_WITH_VALUE - {"array", "wrap", "wait-all-nodes", "parsable"}) | {
+    "accel-bind",
+    "bcast-exclude",
+    "container-image",
+    "container-mounts",
+    "container-name",
+    "container-save",
+    "container-workdir",
+    "container-env",
+    "cpu-bind",
+    "epilog",
+    "het-group",
+    "max-threads",
+    "mpi",
+    "multi-prog-file",
+    "ntasks-per-tres",
+    "pack-group",
+    "prolog",
+    "relative",
+    "slurmd-debug",
+    "task-epilog",
+    "task-prolog",
+    "threads",
+    "treewidth",
+    "wait",
+}
+#: Options of common plugins (pyxis, EAR, NVIDIA MPS), which are not mistakes.
+PLUGINS = frozenset(
+    {
+        "container-entrypoint",
+        "container-env",
+        "container-image",
+        "container-mount-home",
+        "container-mounts",
+        "container-name",
+        "container-readonly",
+        "container-remap-root",
+        "container-save",
+        "container-workdir",
+        "container-writable",
+        "ear",
+        "ear-policy",
+        "image",
+        "module",
+        "ear-verbose",
+        "edf",
+        "environment",
+        "no-container-entrypoint",
+        "no-container-mount-home",
+        "no-container-remap-root",
+        "nvmps",
+        "uenv",
+        "view",
+        "x11",
+    }
+)

@@ -15,7 +15,7 @@ from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import DASHES, is_ours, works
 from hpctrain.finding import Level
-from hpctrain.slurm.notations import directives, options
+from hpctrain.slurm.notations import directives
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
 from hpctrain.util import shell
 
@@ -233,14 +233,14 @@ def directive_hash(facts: LintFacts) -> Hits:
 
 def _near_option(flaw: DirectiveFlaw) -> str | None:
     name = flaw.text.lower().replace("_", "-")
-    if name in options.OTHER_NAMES:
-        return options.OTHER_NAMES[name]
-    return next(iter(difflib.get_close_matches(name, options.SBATCH, n=1, cutoff=0.8)), None)
+    if name in directives.OTHER_NAMES:
+        return directives.OTHER_NAMES[name]
+    return next(iter(difflib.get_close_matches(name, directives.SBATCH, n=1, cutoff=0.8)), None)
 
 
 def _unknown_options(facts: LintFacts) -> Iterator[DirectiveFlaw]:
     for flaw in _flaws(facts, "unknown-option"):
-        if flaw.text.lower().replace("_", "-") not in options.PLUGINS:
+        if flaw.text.lower().replace("_", "-") not in directives.PLUGINS:
             yield flaw
 
 
