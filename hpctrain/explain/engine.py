@@ -40,18 +40,6 @@ _SLACK_S = 30.0
 OccurrenceT = TypeVar("OccurrenceT", bound=Occurrence)
 
 
-def in_one_clock(seen: Iterable[OccurrenceT], clocks: Mapping[str, float]) -> list[OccurrenceT]:
-    """Convert all times to one clock; `clocks` maps a node to the seconds that its clock is
-    ahead.
-    """
-    return [
-        replace(each, at=each.at - clocks.get(each.node or "", 0.0))
-        if each.at is not None
-        else each
-        for each in seen
-    ]
-
-
 def split(
     seen: Iterable[OccurrenceT], case: JobContext, ends: Mapping[int, int]
 ) -> tuple[list[OccurrenceT], list[OccurrenceT]]:
@@ -307,14 +295,12 @@ def explain(
     ended = matching.described(case.account) if case.account is not None else None
     if ended_well(case, status):
         return Explanation(ended=ended, history=_history(case, ()))
-    clocks = case.extra.get("clocks") or {}
-    hits = in_one_clock(hits, clocks)
+    hits, troubles = list(hits), list(troubles)
     case = with_requeues(case, hits)
-    troubles = list(troubles)
     ends = other_jobs(hits, troubles, {each.id for each in rules if each.kind == "consequence"})
     now, before = split(hits, case, ends)
-    shown, _ = split(in_one_clock(troubles, clocks), case, ends)
-    seen_first, _ = split(in_one_clock(first_failed, clocks), case, ends)
+    shown, _ = split(troubles, case, ends)
+    seen_first, _ = split(first_failed, case, ends)
     lost = has_lost_a_rank(case, now, shown, seen_first)
     judge = _DiagnosisRanker(
         case,

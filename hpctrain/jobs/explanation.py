@@ -363,11 +363,6 @@ def _case_of_run(run_dir: Path, run: Run) -> JobContext:
         )
         for attempt in run.attempts
     ]
-    clocks = {
-        rank.samples[-1].host: rank.clock_off_s
-        for rank in told.ranks
-        if rank.samples and rank.clock_off_s
-    }
     return _with_samples(
         JobContext(
             attempts=tuple(attempts),
@@ -376,7 +371,7 @@ def _case_of_run(run_dir: Path, run: Run) -> JobContext:
             max_steps=now.max_steps,
             step_s=now.step_s,
             fit=predicted.read(run_dir),
-            extra={"run": run.id, "clocks": clocks},
+            extra={"run": run.id},
         ),
         [sample for rank in told.ranks for sample in rank.samples],
     )

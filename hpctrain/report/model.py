@@ -309,7 +309,6 @@ def _rank(each: RankMemory) -> dict[str, Any]:
         "rank": each.rank,
         "samples": each.count,
         "mean_utilisation_percent": each.mean_utilisation,
-        "clock_off_s": each.clock_off_s,
         "peak": peaks,
         "last": samples[-1] if samples else None,
     }

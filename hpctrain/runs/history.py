@@ -3,17 +3,15 @@
 Entire files are read in bounded memory: rows and samples are thinned as they are read.
 
 The start after a killed one repeats some steps: rows after the step that a later start resumed from
-are lost work. They are counted (`lost_steps`, `Start.lost_s`) and are not points. Because the
-clocks of nodes differ, the samples of a rank are shifted to the clock of rank 0, by the steps at
-which both were sampled.
+are lost work. They are counted (`lost_steps`, `Start.lost_s`) and are not points.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +81,6 @@ class RankMemory:
     Attributes:
         count: samples read.
         mean_utilisation: of the GPU, in percent, over all samples since the first step.
-        clock_off_s: seconds by which its node's clock was ahead of rank 0's, if known.
         recent: its last samples, not thinned.
     """
 
@@ -91,7 +88,6 @@ class RankMemory:
     samples: tuple[Sample, ...]
     count: int = 0
     mean_utilisation: float | None = None
-    clock_off_s: float = 0.0
     recent: tuple[Sample, ...] = ()
 
 
@@ -125,10 +121,6 @@ _MOST_RANKS = 4096
 _ALL_RANKS = 8000
 _FEWEST = 24
 _RECENT = 30
-#: Samples per node used to compare clocks.
-_ANCHORS = 64
-#: Smaller differences are not clock offsets: ranks do not end a step at exactly the same time.
-_SAME_CLOCK_S = 2.0
 
 
 def read(run_dir: Path, *, most: int = 700) -> History:
@@ -234,15 +226,12 @@ def _weights(event: str) -> list[Weight[Point]]:
 
 
 def _read_memory(folder: Path, most: int) -> Iterable[RankMemory]:
-    """Yield the samples of all ranks, by rank, on the clock of the first rank."""
+    """Yield the samples of all ranks, by rank."""
     files = progress.rank_files(folder)[:_MOST_RANKS]
     most = min(most, max(_FEWEST, _ALL_RANKS // max(1, len(files))))
-    reference: dict[tuple[int, str], list[int]] | None = None
     for rank, path in files:
         kept: Thinned[dict[str, Any]] = Thinned(most, _SAMPLE_WEIGHTS)
         recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
-        anchors: list[tuple[str, tuple[int, str], int]] = []
-        seen: Counter[str] = Counter()
         used: list[int] = [0, 0]
         for line in metrics.lines(path):
             value = _sample_value(line)
@@ -250,31 +239,17 @@ def _read_memory(folder: Path, most: int) -> Iterable[RankMemory]:
                 continue
             kept.add(value)
             recent.append(value)
-            if value["event"] == "train_begin":
-                continue
-            host = value["host"]
-            seen[host] += 1
-            if seen[host] <= _ANCHORS:
-                anchors.append((host, (value["step"], value["event"]), value["time_ms"]))
-            if (percent := value.get("gpu_utilisation_percent")) is not None:
+            percent = value.get("gpu_utilisation_percent")
+            if value["event"] != "train_begin" and percent is not None:
                 used = [used[0] + percent, used[1] + 1]
         if not kept.count:
             continue
-        if reference is None:
-            reference, offsets = {}, dict[str, float]()
-            for _, key, time_ms in anchors:
-                reference.setdefault(key, []).append(time_ms)
-            own = set(seen)
-        else:
-            offsets = _clock_offsets(reference, [each for each in anchors if each[0] not in own])
-        samples = _samples(kept.items(), offsets)
         yield RankMemory(
             rank=rank,
-            samples=samples,
+            samples=_samples(kept.items()),
             count=kept.count,
             mean_utilisation=used[0] / used[1] if used[1] else None,
-            clock_off_s=offsets.get(samples[-1].host, 0.0) if samples else 0.0,
-            recent=_samples(recent, offsets),
+            recent=_samples(recent),
         )
 
 
@@ -301,30 +276,9 @@ _SAMPLE_WEIGHTS: tuple[Weight[dict[str, Any]], ...] = (
 )
 
 
-def _samples(values: Iterable[dict[str, Any]], offsets: Mapping[str, float]) -> tuple[Sample, ...]:
+def _samples(values: Iterable[dict[str, Any]]) -> tuple[Sample, ...]:
     found = []
     for value in values:
-        try:
-            one = sample.from_value(value)
-        except ValueError:
-            continue
-        off = round(1000 * offsets.get(one.host, 0.0))
-        found.append(replace(one, time_ms=max(0, one.time_ms - off)) if off else one)
+        with suppress(ValueError):
+            found.append(sample.from_value(value))
     return tuple(found)
-
-
-def _clock_offsets(
-    reference: Mapping[tuple[int, str], Sequence[int]],
-    anchors: Iterable[tuple[str, tuple[int, str], int]],
-) -> dict[str, float]:
-    """Return the seconds by which each host's clock is ahead of the first rank's, without hosts
-    whose clock agrees.
-    """
-    found: dict[str, list[float]] = {}
-    for host, key, time_ms in anchors:
-        # A repeated step has two times; the nearer one counts.
-        apart = [(time_ms - other) / 1000 for other in reference.get(key, ())]
-        if apart:
-            found.setdefault(host, []).append(min(apart, key=abs))
-    medians = {host: statistics.median(values) for host, values in found.items()}
-    return {host: off for host, off in medians.items() if abs(off) >= _SAME_CLOCK_S}

@@ -347,12 +347,6 @@ def test_earlier_starts_are_history() -> None:
     assert (ids(found), found.history) == (["link"], ("start 1: oom",))
 
 
-def test_clocks_that_differ_are_set_right() -> None:
-    hits = (hit("link", 1, 100.0, file="a.log", node="n0"), hit("oom", 1, 380.0, node="n1"))
-    assert ids(said(*hits)) == ["link"]
-    assert ids(said(*hits, case=JobContext(extra={"clocks": {"n1": 300.0}}))) == ["oom"]
-
-
 def trouble(line: int, **more: Any) -> ErrorExcerpt:
     given = {
         "file": "job.log",

@@ -24,7 +24,6 @@ def gpu_run(
     step_s: float = 1.2,
     seed: int = 1,
     outcome: str = "completed",
-    clock_off_s: float = 0.0,
     tag: str | None = None,
     index: int | None = None,
     rate: float = 3e-4,
@@ -81,7 +80,6 @@ def gpu_run(
             step_s=step_s,
             nodes=nodes,
             rate=rate,
-            clock_off_s=clock_off_s,
             memory_every=memory_every or every,
         )
         if last:
@@ -116,7 +114,6 @@ def _start(
     step_s: float,
     nodes: int,
     rate: float,
-    clock_off_s: float,
     memory_every: int,
 ) -> float:
     ranks = len(samples)
@@ -132,7 +129,6 @@ def _start(
                 event="train_begin",
                 done=0.0,
                 chance=chance,
-                off=clock_off_s,
             )
             + "\n"
         )
@@ -169,7 +165,6 @@ def _start(
                         event="step",
                         done=step / steps,
                         chance=chance,
-                        off=clock_off_s,
                     )
                     + "\n"
                 )
@@ -249,7 +244,6 @@ def sample(
     event: str,
     done: float,
     chance: random.Random,
-    off: float,
 ) -> str:
     """Return a line of memory/rank-N.jsonl.
 
@@ -270,7 +264,7 @@ def sample(
     )
     return json.dumps(
         {
-            "time_ms": int(1000 * (at + (off if node else 0.0))),
+            "time_ms": int(1000 * at),
             "step": step,
             "event": event,
             "host": f"n{node + 1:03}",

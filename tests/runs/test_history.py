@@ -95,25 +95,6 @@ def test_rows_of_no_step_and_no_time_are_none_of_the_run(tmp_path: Path) -> None
     assert progress.read(run).max_steps is None
 
 
-def test_clocks_of_nodes_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    saw(run, 0, [(AT + step, step) for step in range(0, 60, 2)])
-    saw(run, 1, [(AT + step + 3600.2, step) for step in range(0, 60, 2)], host="n2")
-    found = history.read(run)
-    assert found.ranks[0].clock_off_s == 0.0
-    assert found.ranks[1].clock_off_s == pytest.approx(3600.2)
-    assert [one.time_ms // 1000 for one in found.ranks[1].samples[1:]] == [
-        one.time_ms // 1000 for one in found.ranks[0].samples[1:]
-    ]
-
-
-def test_what_differs_by_less_than_a_step_is_no_clock(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    saw(run, 0, [(AT + step, step) for step in range(0, 60, 2)])
-    saw(run, 1, [(AT + step + 1.2, step) for step in range(0, 60, 2)], host="n2")
-    assert history.read(run).ranks[1].clock_off_s == 0.0
-
-
 @pytest.mark.slow
 def test_peaks_of_memory_survive_thinning(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
