@@ -7,13 +7,14 @@ import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.remote import rules
 from hpctrain.runs import code, layout
-from hpctrain.runs.code import Patterns, SkippedPath, Snapshot, Version
-from hpctrain.util import process, secrets, shell, stored
+from hpctrain.runs.code import SkippedPath, Snapshot, Version
+from hpctrain.util import process, secrets, shell
 
 #: hpctrain's own files, tracked or not: job output, and the file that identifies a directory.
 _NEVER = (code.MANIFEST, *rules.OWN)
@@ -59,34 +60,24 @@ def snapshot(
 
 def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPath]]:
     """Return the paths of the code, its git version, and the paths skipped for their names."""
-    try:
-        ignore = stored.read_text(
-            project / rules.IGNORE_FILE, errors="surrogateescape"
-        ).splitlines()
-    except OSError:
-        ignore = []
+    ignore = rules.read_ignored(project)
     never = [*_NEVER, f"/{layout.RUNS}/", "/logs/"]
     if runs.resolve() != project and runs.resolve().is_relative_to(project):
         never.append(f"/{runs.resolve().relative_to(project).as_posix()}/")
-    # As in remote.rules: a secret is included only if its exact name is listed.
-    named = [
-        line
-        for line in ignore
-        if line.startswith("!") and not set("*?[") & set(line) and rules.is_secret(line[1:])
-    ]
-    last = [*rules.SECRETS, *(f"!{name}" for name in rules.NO_SECRETS), *named, *never]
-    own = Patterns([*ignore, *last])
-    other = Patterns([*rules.REMADE, *rules.PRODUCTS, *_RENDERED, *ignore, *last])
+    own = rules.patterns(ignore, never)
+    other = rules.patterns(ignore, never, (*rules.REMADE, *rules.PRODUCTS, *_RENDERED))
     in_git, version = read_tree(project, rules.SECRETS)
     if not in_git and not version.untracked:
         skipped = [SkippedPath(".git", note) for note in version.notes]
-        return _walk(project, other), version, skipped
+        # One more than the limit is too many.
+        walked = islice(rules.walk(project, other), code.LIMIT_FILES + 1)
+        return list(walked), version, skipped
     tracked = [path for path in in_git if not own.leave_out(path)]
     untracked = [path for path in version.untracked if not other.leave_out(path)]
     environments = {
         path[: f"{path}/".index(f"/{name}/") + 1]
         for path in untracked
-        for name in code.ENVIRONMENTS
+        for name in rules.ENVIRONMENTS
         if f"/{name}/" in f"{path}/"
     }
     untracked = [path for path in untracked if not path.startswith(tuple(environments))]
@@ -97,27 +88,6 @@ def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPa
         if rules.is_secret(path) and path not in set(paths)
     ]
     return paths, replace(version, untracked=tuple(untracked)), skipped
-
-
-def _walk(project: Path, patterns: Patterns) -> list[str]:
-    """Return the paths of a project without git, at most one more than the limit."""
-    found: list[str] = []
-    for directory, folders, names in os.walk(project):
-        below = "" if directory == str(project) else f"{os.path.relpath(directory, project)}/"
-        if below and any(name in code.ENVIRONMENTS for name in (*folders, *names)):
-            folders.clear()
-            continue
-        links = [name for name in folders if Path(directory, name).is_symlink()]
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in links and not patterns.leave_out(f"{below}{name}/")
-        )
-        paths = [f"{below}{name}" for name in sorted((*names, *links))]
-        found += [path for path in paths if not patterns.leave_out(path)]
-        if len(found) > code.LIMIT_FILES:
-            break
-    return found
 
 
 # -- git: read only, and without git's locks --------------------------------------------------------

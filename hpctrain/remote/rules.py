@@ -1,23 +1,27 @@
-"""Which files to send: hpctrain's defaults, and .hpctrainignore in gitignore syntax, as rsync
-filter rules.
-
-The first matching rule decides in rsync, the last one in gitignore: a user's lines are written in
-reverse. Sources: rsync(1), FILTER RULES; gitignore(5), PATTERN FORMAT.
+"""Which files of a project are sent to another machine, or kept in a snapshot of its code:
+hpctrain's defaults, and .hpctrainignore in gitignore syntax.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
+import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hpctrain.util import stored
 
 IGNORE_FILE = ".hpctrainignore"
 PARTIAL_DIRECTORY = ".hpctrain-partial"
 
+#: A directory that contains one of these is a Python or conda environment.
+ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 #: hpctrain's own files, which are only valid on one machine.
 OWN = (f"{PARTIAL_DIRECTORY}/", "/.hpctrain/")
-#: Except for the functions that job scripts source: they are sent with the scripts.
-LIBRARIES = "/.hpctrain/job-*.sh"
+#: The same, except for the functions that job scripts source: they are sent with the scripts.
+NOT_SENT = (f"{PARTIAL_DIRECTORY}/", "/.hpctrain/*", "!/.hpctrain/job-*.sh")
 #: What jobs write on the cluster. Anchored if a package of the project may have the same name.
 PRODUCTS = (
     "/logs/",
@@ -98,7 +102,55 @@ SECRETS = (
 #: Exceptions: templates without real values.
 NO_SECRETS = (".env.example", ".env.sample", ".env.template")
 
-_WILD = re.compile(r"[*?\[]")
+_TOKEN = re.compile(r"\*\*/|/\*\*\Z|\*|\?|\[[!^]?\]?[^]]*\]|\\?.", re.DOTALL)
+_WILDCARDS = {"**/": "(?:.*/)?", "/**": "/.+", "*": "[^/]*", "?": "[^/]"}
+
+
+class Patterns:
+    """Patterns in gitignore syntax, the highest precedence last; a directory's path ends with `/`.
+
+    Source: gitignore(5), PATTERN FORMAT: the last matching pattern decides, and files below an
+    excluded directory cannot be included again.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        rules = [rule for line in lines if (rule := _rule(line)) is not None]
+        self._rules = rules[::-1]
+        self._known = {"": False}
+
+    def leave_out(self, path: str) -> bool:
+        """Return whether `path`, or a directory above it, is excluded."""
+        if path not in self._known:
+            parent = posixpath.dirname(path.rstrip("/"))
+            self._known[path] = self.leave_out(f"{parent}/" if parent else "") or next(
+                (out for out, expression in self._rules if expression.match(path)), False
+            )
+        return self._known[path]
+
+
+def _rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
+    """Return whether a line excludes, and its pattern; None for a comment."""
+    line = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
+    pattern = line.removeprefix("!")
+    body = pattern.removesuffix("/")
+    if not body or line.startswith("#"):
+        return None
+    expression = "" if "/" in body else "(?:.*/)?"
+    for token in _TOKEN.findall(body.removeprefix("/")):
+        if token in _WILDCARDS:
+            expression += _WILDCARDS[token]
+        elif token.startswith("[") and len(token) > 2:
+            inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+            expression += f"(?!/)[{re.sub('^[!^]', '^', inside)}]"
+        else:
+            expression += re.escape(token[-1])
+    try:
+        # A wildcard after a slash matches a name, not the directory itself.
+        end = r"(?<=[^/])/\Z" if pattern.endswith("/") else r"(?<=[^/])/?\Z"
+        found = re.compile(expression + end, re.DOTALL)
+    except re.error:  # a class such as [z-a] matches nothing
+        return None
+    return line == pattern, found
 
 
 def is_secret(path: str) -> bool:
@@ -107,61 +159,52 @@ def is_secret(path: str) -> bool:
     return name not in NO_SECRETS and any(fnmatch.fnmatchcase(name, pattern) for pattern in SECRETS)
 
 
-def filter_rules(ignore: str, environments: Iterable[str] = ()) -> str:
-    """Return the text of a filter file for rsync's `merge`.
+def read_ignored(project: Path) -> list[str]:
+    """Return the lines of .hpctrainignore, if the project has it."""
+    try:
+        return stored.read_text(project / IGNORE_FILE, errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def patterns(ignore: Sequence[str], last: Iterable[str], defaults: Iterable[str] = ()) -> Patterns:
+    """Return the patterns of what is left out.
 
     Args:
-        ignore: the text of .hpctrainignore.
-        environments: directories, relative to the project, with a Python or conda environment,
-            regardless of their names.
+        ignore: the lines of .hpctrainignore. A secret is included only if they contain its exact
+            name: `!*` does not include it.
+        last: patterns that they do not override.
+        defaults: patterns that they override.
     """
-    users = [translated for line in ignore.splitlines() if (translated := _translate(line))]
-    users.reverse()
     named = [
-        rule
-        for rules in users
-        for rule in rules
-        if rule.startswith("+ ") and not _WILD.search(rule) and is_secret(rule[2:])
+        line
+        for line in ignore
+        if line.startswith("!") and not set("*?[") & set(line) and is_secret(line[1:])
     ]
-    return "\n".join(
-        [
-            "+ /.hpctrain/",
-            f"+ {LIBRARIES}",
-            "- /.hpctrain/*",
-            *(f"- {pattern}" for pattern in OWN),
-            # A secret is only sent if its exact name is listed: `!*` does not include it.
-            *named,
-            *(f"+ {pattern}" for pattern in NO_SECRETS),
-            *(f"- {pattern}" for pattern in SECRETS),
-            *(rule for rules in users for rule in rules),
-            *(f"- /{_literal(path)}/" for path in environments),
-            *(f"- {pattern}" for pattern in (*PRODUCTS, *REMADE)),
-            "",
-        ]
-    )
+    secrets = [*SECRETS, *(f"!{name}" for name in NO_SECRETS), *named]
+    return Patterns([*defaults, *ignore, *secrets, *last])
 
 
-def _translate(line: str) -> list[str]:
-    text = re.sub(r"(?<!\\) +$", "", line.rstrip("\r\n"))
-    if not text.strip() or text.startswith("#"):
-        return []
-    sign, text = ("+", text[1:]) if text.startswith("!") else ("-", text)
-    text = re.sub(r"^\\(?=[#!])", "", text)
-    directory = text.endswith("/")
-    body = text.rstrip("/")
-    if not body.strip("/"):
-        return []
-    if body.startswith("**/"):  # at any depth, like rsync's patterns without a slash
-        body = re.sub(r"^(\*\*/)+", "", body)
-    elif "/" in body:  # gitignore: a slash at the start or in the middle anchors the pattern
-        body = "/" + body.lstrip("/")
-    # In rsync, a backslash is part of the name unless the pattern has a wildcard.
-    body = body if _WILD.search(body) else re.sub(r"\\(.)", r"\1", body)
-    # `a/**/b` also matches a/b in git, but not in rsync.
-    variants = [body, body.replace("/**/", "/")] if "/**/" in body else [body]
-    return [f"{sign} {variant}{'/' if directory else ''}" for variant in variants]
+def walk(
+    project: Path, left_out: Patterns, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[str]:
+    """Yield the files of a project, without those of environments.
 
-
-def _literal(path: str) -> str:
-    """Return a pattern that matches only this path."""
-    return re.sub(r"([*?\[\\])", r"\\\1", path) if _WILD.search(path) else path
+    Args:
+        project: its directory.
+        left_out: patterns of the files to leave out.
+        onerror: called with the error of a directory that cannot be read.
+    """
+    for directory, folders, names in os.walk(project, onerror=onerror):
+        below = "" if directory == str(project) else f"{os.path.relpath(directory, project)}/"
+        if below and any(name in ENVIRONMENTS for name in (*folders, *names)):
+            folders.clear()
+            continue
+        links = [name for name in folders if Path(directory, name).is_symlink()]
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in links and not left_out.leave_out(f"{below}{name}/")
+        )
+        paths = (f"{below}{name}" for name in sorted((*names, *links)))
+        yield from (path for path in paths if not left_out.leave_out(path))

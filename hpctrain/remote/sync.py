@@ -37,7 +37,7 @@ _VANISHED = 24
 #: sent, so that a project directory's setgid bit takes effect.
 _RSYNC = (
     "rsync",
-    "--recursive",
+    "--from0",
     "--links",
     "--times",
     "--omit-dir-times",
@@ -112,8 +112,8 @@ def destination(project: Path, text: str | None) -> Destination:
 class Transfer:
     """The upload of one project over one ssh connection."""
 
-    def __init__(self, project: Path, target: Destination, rsh: str, rules_file: Path) -> None:
-        self.project, self.target, self.rsh, self.rules_file = project, target, rsh, rules_file
+    def __init__(self, project: Path, target: Destination, rsh: str, listed: Path) -> None:
+        self.project, self.target, self.rsh, self.listed = project, target, rsh, listed
 
     def preview(self) -> list[tuple[str, int]]:
         """Return the files that would be sent, with their sizes in bytes.
@@ -141,7 +141,7 @@ class Transfer:
         # `cd` of a path with a slash ignores CDPATH, and prints nothing.
         path = self.target.path if self.target.path.startswith("/") else f"./{self.target.path}"
         far = f"--rsync-path=mkdir -p {path} && cd {path} && rsync"
-        words = (*_RSYNC, f"--filter=merge {self.rules_file}", f"--rsh={self.rsh}", far, *options)
+        words = (*_RSYNC, f"--files-from={self.listed}", f"--rsh={self.rsh}", far, *options)
         done = subprocess.run(
             [*words, "./", f"{self.target.login}:."],
             stdin=subprocess.DEVNULL,
@@ -178,8 +178,8 @@ def connected(project: Path, target: Destination) -> Iterator[Transfer]:
     login = target.login.replace("[", "").replace("]", "")
     # /tmp: TMPDIR may be longer than a socket's path can be.
     with tempfile.TemporaryDirectory(prefix="hpctrain-", dir="/tmp") as directory:
-        path = Path(directory) / "rules"
-        path.write_bytes(_rules(project).encode("utf-8", "surrogateescape"))
+        path = Path(directory) / "files"
+        path.write_bytes(_listed(project))
         if _ssh("-O", "check", login):  # a connection of the user's own is open
             yield Transfer(project, target, "ssh", path)
             return
@@ -208,18 +208,19 @@ def _ssh(*words: str) -> bool:
     return done.returncode == 0
 
 
-def _rules(project: Path) -> str:
-    """Return rsync's filter rules: .hpctrainignore, the defaults, and the local environments,
-    regardless of their names.
+def _listed(project: Path) -> bytes:
+    """Return the files to send, as rsync's --files-from reads them.
+
+    Raises:
+        OSError: a directory cannot be read.
     """
-    try:
-        ignore = stored.read_text(project / rules.IGNORE_FILE, errors="surrogateescape")
-    except FileNotFoundError:
-        ignore = ""
-    patterns = ("*/pyvenv.cfg", "*/conda-meta", "*/*/pyvenv.cfg", "*/*/conda-meta")
-    found = {each.parent for pattern in patterns for each in project.glob(pattern)}
-    environments = sorted(str(each.relative_to(project)) for each in found)
-    return rules.filter_rules(ignore, [each for each in environments if each.isprintable()])
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    ignored = rules.read_ignored(project)
+    left_out = rules.patterns(ignored, rules.NOT_SENT, (*rules.REMADE, *rules.PRODUCTS))
+    return b"".join(os.fsencode(f"./{path}\0") for path in rules.walk(project, left_out, refuse))
 
 
 def command(target: Destination, options: Sequence[str]) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import posixpath
-import re
 import shutil
 import stat
 import uuid
@@ -33,61 +31,11 @@ SCHEMA = 1
 LIMIT_BYTES, FILE_LIMIT_BYTES, LIMIT_FILES = 100 << 20, 20 << 20, 20_000
 #: Modes, as git writes them.
 PLAIN, EXECUTABLE, LINK = "100644", "100755", "120000"
-#: A directory that contains one of these is a Python or conda environment.
-ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 #: Seconds for which an unreferenced snapshot is kept: its submission may not be written yet.
 _SPARED_S = 86_400.0
 #: On a network file system, reading is limited by latency, not by the CPU.
 _THREADS = 8
 _SHOWN, _LISTED = 5, 200
-
-_TOKEN = re.compile(r"\*\*/|/\*\*\Z|\*|\?|\[[!^]?\]?[^]]*\]|\\?.", re.DOTALL)
-_WILDCARDS = {"**/": "(?:.*/)?", "/**": "/.+", "*": "[^/]*", "?": "[^/]"}
-
-
-class Patterns:
-    """Patterns in gitignore syntax, the highest precedence last; a directory's path ends with `/`.
-
-    Source: gitignore(5), PATTERN FORMAT: the last matching pattern decides, and files below an
-    excluded directory cannot be included again.
-    """
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        rules = [rule for line in lines if (rule := _rule(line)) is not None]
-        self._rules = rules[::-1]
-        self._known = {"": False}
-
-    def leave_out(self, path: str) -> bool:
-        """Return whether `path`, or a directory above it, is excluded."""
-        if path not in self._known:
-            parent = posixpath.dirname(path.rstrip("/"))
-            self._known[path] = self.leave_out(f"{parent}/" if parent else "") or next(
-                (out for out, expression in self._rules if expression.match(path)), False
-            )
-        return self._known[path]
-
-
-def _rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
-    """Return whether a line excludes, and its pattern; None for a comment."""
-    line = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
-    pattern = line.removeprefix("!")
-    body = pattern.removesuffix("/")
-    if not body or line.startswith("#"):
-        return None
-    expression = "" if "/" in body else "(?:.*/)?"
-    for token in _TOKEN.findall(body.removeprefix("/")):
-        if token in _WILDCARDS:
-            expression += _WILDCARDS[token]
-        elif token.startswith("[") and len(token) > 2:
-            inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-            expression += f"(?!/)[{re.sub('^[!^]', '^', inside)}]"
-        else:
-            expression += re.escape(token[-1])
-    try:
-        found = re.compile(expression + (r"/\Z" if pattern.endswith("/") else r"/?\Z"), re.DOTALL)
-    except re.error:  # a class such as [z-a] matches nothing
-        return None
-    return line == pattern, found
 
 
 class Entry(NamedTuple):

@@ -21,11 +21,6 @@ def _need(*names: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def _rsync() -> None:
-    _need("rsync")
-
-
-@pytest.fixture(scope="session")
 def _programs() -> None:
     _need(*far_side.SERVER)
 
