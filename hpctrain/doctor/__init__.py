@@ -1,8 +1,9 @@
 """Checks whether the login node, the job's environment and the compute nodes are fit for training.
 
-Probes (`login`, `environment`, `node`) gather frozen facts, each within a time limit. The
-evaluation (`login_evaluation`, `node_evaluation`) is pure and turns facts into findings. Nothing
-here imports torch: a process in the job's environment does (`training.preflight.offline_check`,
+The probes of the login node are in `login`, each with a time limit. The facts about the job's
+environment (`environment`) and about the nodes (`report`) are evaluated by pure functions
+(`environment_evaluation`, `node_evaluation`). Nothing here imports torch: a process in the job's
+environment does (`training.preflight.offline_check`,
 `training.preflight.node_check`).
 """
 

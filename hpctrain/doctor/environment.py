@@ -1,8 +1,4 @@
-"""Probes of the job's environment, in the job's shell: whether its modules load, it activates, its
-Python has the required packages, and the training starts without a network.
-
-Each returns facts within a time limit; none of them evaluates.
-"""
+"""The job's environment: how the job's shell activates it, and what its Python reports."""
 
 from __future__ import annotations
 
@@ -11,12 +7,10 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpctrain.config.arguments import Arguments
 from hpctrain.config.spec import JobSpec
 from hpctrain.doctor import inside
 from hpctrain.doctor.facts import (
@@ -24,38 +18,11 @@ from hpctrain.doctor.facts import (
     EnvironmentFacts,
     EnvironmentKind,
     InsideFacts,
-    ModuleFacts,
-    ModulesFacts,
-    OfflineFacts,
 )
 from hpctrain.errors import SchedulerError
 from hpctrain.util import process, shell, stored
 
-ENVIRONMENT_S, OFFLINE_S = 60.0, 180.0
-_MODULE_MARK = "HPCTRAIN-MODULE"
-#: Environment Modules 3 and 4 exit with 0 even if a module was not loaded; only stderr reports the
-#: failure.
-_FAILED = re.compile(
-    r"\berror\b|unable to locate|unknown module|cannot be loaded|not found|does not exist|cannot"
-    r" load",
-    re.IGNORECASE,
-)
-_OFFLINE_MARK = "HPCTRAIN-OFFLINE "  # printed by training.offline_check, which is not imported here
-_NOWHERE = "http://127.0.0.1:9"  # the discard port
-_INPUTS = {"model": "model_name_or_path", "dataset": "dataset_name"}
-_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-#: Offline mode for the libraries, and one thread: login nodes are shared.
-_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "WANDB_MODE": "offline",
-    "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    **dict.fromkeys(_PROXIES, _NOWHERE),
-    "no_proxy": "",
-    "NO_PROXY": "",
-}
+ENVIRONMENT_S = 60.0
 #: Exit status of timeout(1) after the time limit (124), and after SIGKILL (137).
 _LATE = (124, 137)
 
@@ -78,17 +45,17 @@ def environment(context: DoctorContext) -> EnvironmentFacts:
     launcher = "python" if spec.launcher == "srun" else spec.launcher
     script = "\n".join(
         [
-            _activation(spec),
+            activation(spec),
             f"command -v {launcher} || echo -",
             "command -v python || echo -",
             'exec python -c "$@"\n',
         ]
     )
     question = Path(inside.__file__).read_text(encoding="utf-8")
-    argv = [*_shell_of(spec), script, "doctor", question]
+    argv = [*shell_of(spec), script, "doctor", question]
     try:
         done = run_limited(
-            ["env", f"--chdir={_directory(spec.chdir)}", *argv], timeout=ENVIRONMENT_S
+            ["env", f"--chdir={directory(spec.chdir)}", *argv], timeout=ENVIRONMENT_S
         )
     except process.NoAnswerError:
         return replace(facts, late=True)
@@ -144,114 +111,26 @@ def _demands() -> list[str]:
     return [line.strip() for line, _, marker in of_extra if re.search("extra == .train.", marker)]
 
 
-# -- modules ---------------------------------------------------------------------------------------
-
-
-def modules(context: DoctorContext) -> ModulesFacts:
-    """Return which of the job's modules load in the job's shell."""
-    spec = context.spec
-    name = spec.shebang.removeprefix("#!")
-    if not spec.modules:
-        return ModulesFacts(program=name)
-    lines = [
-        "type module >/dev/null 2>&1 || exit 77",
-        *(f"{line} </dev/null >/dev/null 2>&1" for line in _module_lines(spec)),
-    ]
-    for number, module in enumerate(spec.modules):
-        load = f"module load {shell.quote(module)} </dev/null >/dev/null"
-        lines.append(f'said=$(mktemp); {load} 2>"$said"; status=$?')
-        lines.append(f'echo {_MODULE_MARK} {number} $status; cat "$said"; rm -f "$said"')
-    try:
-        done = run_limited([*_shell_of(spec), "\n".join(lines)], timeout=ENVIRONMENT_S)
-    except process.NoAnswerError:
-        return ModulesFacts(program=name, late=True)
-    except SchedulerError:
-        return ModulesFacts(program=name, command=False)
-    found = tuple(_read_modules(done.stdout, spec.modules))
-    return ModulesFacts(program=name, command=done.returncode != 77, modules=found)
-
-
-def _read_modules(text: str, names: tuple[str, ...]) -> list[ModuleFacts]:
-    parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", text, flags=re.MULTILINE)[1:]
-    found = []
-    for name, status, messages in zip(names, parts[::2], parts[1::2], strict=False):
-        failed = status != "0" or _FAILED.search(messages) is not None
-        # The lines with the problem, without Lmod's advice below them.
-        lines = [line.strip() for line in messages.splitlines() if line.strip()]
-        at = next((number for number, line in enumerate(lines) if _FAILED.search(line)), 0)
-        shown = " ".join(lines[at : at + 2])[:300] if failed else ""
-        found.append(ModuleFacts(name=name, loaded=not failed, messages=shown))
-    return found + [ModuleFacts(name=name, loaded=None) for name in names[len(found) :]]
-
-
-# -- offline ---------------------------------------------------------------------------------------
-
-
-def offline(context: DoctorContext) -> OfflineFacts:
-    """Start the training's first steps without a network and return how far they got: libraries in
-    offline mode, and all proxies set to an unreachable address.
-    """
-    spec = context.spec
-    if (reason := _nothing_to_try(context)) is not None:
-        return OfflineFacts(skipped=reason)
-    words = ["--task", spec.task, *spec.arguments]
-    if spec.script is not None:
-        words = ["--script", spec.script]
-    script = (
-        f'{_activation(spec)}\ncd "$1" && shift && exec python -m'
-        ' hpctrain.training.preflight.offline_check "$@"'
-    )
-    began = time.monotonic()
-    argv = [*_shell_of(spec), script, "doctor", _directory(spec.chdir), *words]
-    try:
-        done = run_limited(
-            argv, timeout=OFFLINE_S - 10, environment=process.clean(os.environ) | _OFFLINE
-        )
-    except process.NoAnswerError:
-        return OfflineFacts(late=True)
-    except SchedulerError as error:
-        return OfflineFacts(skipped=error.what)
-    mark = f"{_OFFLINE_MARK}failed "
-    failed = [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
-    if failed or done.returncode:
-        step = failed[0] if failed else "the start of Python"
-        return OfflineFacts(failed=step, messages=last_lines(done.stderr, 4))
-    return OfflineFacts(seconds=time.monotonic() - began)
-
-
-def _nothing_to_try(context: DoctorContext) -> str | None:
-    spec = context.spec
-    if context.quick:
-        return "--quick"
-    if spec.container is not None:
-        return "the training runs in a container"
-    if spec.script is not None and not spec.script.endswith(".py"):
-        return f"{spec.script} is not a Python file"
-    named = Arguments(spec)
-    missing = [what for what, option in _INPUTS.items() if named.get(option) is None]
-    if named.ours and missing and not named.incomplete:
-        return f"the job names {' and '.join(f'no {what}' for what in missing)} yet"
-    return None
-
-
-def _directory(chdir: str) -> str:
-    return chdir if Path(chdir).is_dir() else str(Path.cwd())
-
-
 # -- the job's shell -------------------------------------------------------------------------------
 
 
-def _shell_of(spec: JobSpec) -> list[str]:
+def directory(chdir: str) -> str:
+    """Return the job's directory if it is here, else the current one."""
+    return chdir if Path(chdir).is_dir() else str(Path.cwd())
+
+
+def shell_of(spec: JobSpec) -> list[str]:
+    """Return the command line of the job's shell, to which a text is added."""
     return [*(spec.shebang.removeprefix("#!").split() or ["/bin/bash"]), "-c"]
 
 
-def _module_lines(spec: JobSpec) -> list[str]:
+def module_lines(spec: JobSpec) -> list[str]:
     """Return the lines before the first `module load`."""
     lines = [f"module {spec.module_start}"] if spec.module_start else []
     return lines + [f"module use {shell.quote(folder)}" for folder in spec.module_use]
 
 
-def _activation(spec: JobSpec) -> str:
+def activation(spec: JobSpec) -> str:
     """Return the lines that load the modules and activate the environment, as in the job's script
     (templates/_macros.j2).
 
@@ -261,7 +140,7 @@ def _activation(spec: JobSpec) -> str:
     loads = [f"module load {shell.quote(name)}" for name in spec.modules]
     lines = [
         f"{{ {line}; }} >/dev/null 2>&1 </dev/null"
-        for line in [*_module_lines(spec), *loads]
+        for line in [*module_lines(spec), *loads]
         if spec.modules
     ]
     if spec.conda is not None:

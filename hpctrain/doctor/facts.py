@@ -1,21 +1,18 @@
-"""The facts that the probes of `hpctrain doctor` find on a login node, and the results of their
-evaluation. Pure.
-
-Unknown is None. Sizes are bytes, durations seconds.
+"""The job that `hpctrain doctor` checks, the facts about its environment, and the results of the
+probes. Pure. Unknown is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from hpctrain.clusters.profile import Cluster, NodeShape, Profile
+from hpctrain.config.spec import JobSpec
 from hpctrain.finding import Finding
-from hpctrain.util.file_systems import FileSystem, Quota
 
-if TYPE_CHECKING:
-    from hpctrain.clusters.profile import Cluster, NodeShape
-    from hpctrain.config.spec import JobSpec
+_NO_PROFILE = Profile(name="unknown", title="unknown")
 
 EnvironmentKind = Literal["venv", "conda", "uv", "pixi", "container", "caller"]
 
@@ -43,18 +40,20 @@ class DoctorContext:
     requirement: str = "hpctrain[train]"
 
     @property
+    def profile(self) -> Profile:
+        """The cluster profile, or an empty one."""
+        return self.cluster.profile if self.cluster is not None else _NO_PROFILE
+
+    @property
     def shape(self) -> NodeShape | None:
         """The kind of node that the job gets, if the profile has it."""
-        name = self.shape_name
-        return self.cluster.profile.nodes.get(name) if self.cluster is not None and name else None
+        return self.profile.nodes.get(self.shape_name or "")
 
     @property
     def shape_name(self) -> str | None:
         """Its key in the profile's `nodes`."""
-        if self.cluster is None:
-            return None
         spec = self.spec
-        return self.cluster.profile.shape_name(
+        return self.profile.shape_name(
             partition=spec.partition, constraint=spec.constraint, account=spec.account
         )
 
@@ -120,81 +119,6 @@ class EnvironmentFacts:
     inside: InsideFacts | None = None
     demands: tuple[str, ...] = ()
     here: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFacts:
-    """One environment module, loaded after the preceding ones.
-
-    Attributes:
-        loaded: None: unknown.
-        messages: stderr of `module load`, if it failed.
-    """
-
-    name: str
-    loaded: bool | None
-    messages: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModulesFacts:
-    """The modules of the job, in the job's shell.
-
-    Attributes:
-        program: that shell, from the #! line.
-        command: whether it has `module`.
-        late: the shell timed out.
-    """
-
-    program: str
-    command: bool | None = None
-    late: bool = False
-    modules: tuple[ModuleFacts, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceFacts:
-    """A directory that the job writes to; None: file system or quota unknown."""
-
-    name: str
-    path: str
-    system: FileSystem | None
-    quota: Quota | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineFacts:
-    """Whether the training starts without a network.
-
-    Attributes:
-        failed: the step that failed, with the error message in `messages`.
-        skipped: why it was not tried.
-    """
-
-    failed: str | None = None
-    messages: tuple[str, ...] = ()
-    late: bool = False
-    skipped: str | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmFacts:
-    """Answers of Slurm's programs.
-
-    Attributes:
-        installed: sinfo is on PATH.
-        silent: why slurmctld did not answer.
-        accounts: the user's accounts; None: accounting did not answer.
-        detected: profiles that match this machine.
-    """
-
-    installed: bool
-    version: str | None = None
-    silent: str | None = None
-    partitions: tuple[str, ...] = ()
-    accounts: tuple[str, ...] | None = None
-    detected: tuple[str, ...] = ()
 
 
 # -- results ---------------------------------------------------------------------------------------

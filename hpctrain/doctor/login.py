@@ -1,9 +1,12 @@
-"""The login node's probes, each in its own thread with a time limit, and their results."""
+"""The login node's probes, each in its own thread with a time limit: Slurm, disks, modules, the
+job's environment, and the training's start without a network.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 import threading
@@ -12,29 +15,31 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from hpctrain.clusters import discover, load
+from hpctrain.clusters.live import LiveCluster
+from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import environment
-from hpctrain.doctor import login_evaluation as evaluate
-from hpctrain.doctor.environment import run_limited
-from hpctrain.doctor.facts import DoctorContext, PlaceFacts, ProbeResult, SlurmFacts
-from hpctrain.errors import HpctrainError
-from hpctrain.util.file_systems import file_system, quota_of
+from hpctrain.doctor import environment_evaluation as evaluate
+from hpctrain.doctor.environment import last_lines, run_limited
+from hpctrain.doctor.environment_evaluation import problem, result
+from hpctrain.doctor.facts import DoctorContext, ProbeResult
+from hpctrain.errors import HpctrainError, SchedulerError
+from hpctrain.finding import Finding
+from hpctrain.util import process, shell
+from hpctrain.util.file_systems import FileSystem, file_system, quota_of
+from hpctrain.util.text import count, size
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One check of this machine: `gather` may take `limit_s` seconds; `evaluate` turns its facts
-    into results, in report order.
-    """
+    """One check of this machine, which may take `limit_s` seconds."""
 
     name: str
     limit_s: float
-    gather: Callable[[DoctorContext], Any]
-    evaluate: Callable[[Any, DoctorContext], list[ProbeResult]]
+    run: Callable[[DoctorContext], list[ProbeResult]]
 
 
 def run_probes(
@@ -54,26 +59,25 @@ def run_probes(
         for probe, answer in running:
             left = began + probe.limit_s - time.monotonic()
             try:
-                facts = answer.result(max(0.0, left))
+                results = answer.result(max(0.0, left))
             except TimeoutError:
-                sentence = f"did not end within {probe.limit_s:.0f} s"
-                yield ProbeResult(probe=probe.name, sentence=sentence, unknown=True)
+                yield result(probe.name, f"did not end within {probe.limit_s:.0f} s", unknown=True)
             except Exception as error:  # a failing probe must not hide the others
                 sentence = f"failed: {str(error) or type(error).__name__}"
-                yield ProbeResult(probe=probe.name, sentence=sentence, unknown=True)
+                yield result(probe.name, sentence, unknown=True)
             else:
-                yield from probe.evaluate(facts, context)
+                yield from results
     finally:
         if not all(answer.done() for _, answer in running):
             _kill_children()
 
 
-def _begin(probe: Probe, context: DoctorContext) -> Future[Any]:
-    answer: Future[Any] = Future()
+def _begin(probe: Probe, context: DoctorContext) -> Future[list[ProbeResult]]:
+    answer: Future[list[ProbeResult]] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(probe.gather(context))
+            answer.set_result(probe.run(context))
         except Exception as error:
             answer.set_exception(error)
 
@@ -83,102 +87,345 @@ def _begin(probe: Probe, context: DoctorContext) -> Future[Any]:
 
 def _kill_children() -> None:
     """Kill all descendants at once: while the parents live, none has been reparented."""
-    for process in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children(recursive=True):
         try:
-            process.kill()
+            child.kill()
         except psutil.Error:
             continue
 
 
-# -- probes ----------------------------------------------------------------------------------------
+# -- Slurm and disks -------------------------------------------------------------------------------
 
 
-def python(_context: DoctorContext) -> str:
-    """Return the interpreter that runs hpctrain."""
+def python(_context: DoctorContext) -> list[ProbeResult]:
+    """Report the interpreter that runs hpctrain."""
     source = sys.prefix
     if (Path(sys.prefix) / "conda-meta").is_dir():
         source = f"the conda environment {sys.prefix}"
     elif sys.prefix != sys.base_prefix:
         source = f"the virtual environment {sys.prefix}, made from {sys.base_prefix}"
-    return f"hpctrain runs on Python {platform.python_version()} of {source}"
+    words = f"hpctrain runs on Python {platform.python_version()} of {source}"
+    return [result("python", words)]
 
 
-def slurm(_context: DoctorContext) -> SlurmFacts:
-    """Return version, partitions and accounts from Slurm."""
+def slurm(context: DoctorContext) -> list[ProbeResult]:
+    """Report the cluster profile, and check whether Slurm answers and the user has an account."""
     if shutil.which("sinfo") is None:
-        return SlurmFacts(installed=False, detected=_detected(None))
+        words = "sinfo is not on PATH: jobs run locally"
+        return [_cluster(context, None), result("slurm", words, unknown=True)]
+    live, version = LiveCluster(), None
     try:
         version = run_limited(["sinfo", "--version"], timeout=10).stdout.strip() or None
         live = discover.discover(timeout=20.0)
+        silent = [*live.silent, "sinfo lists no partition"][0] if not live.partitions else None
     except HpctrainError as error:
-        said = error.details[-1].strip() if error.details else error.what
-        return SlurmFacts(installed=True, silent=said, detected=_detected(None))
-    return SlurmFacts(
-        installed=True,
-        version=version,
-        silent=(
-            None
-            if live.partitions
-            else (live.silent[0] if live.silent else "sinfo lists no partition")
-        ),
-        partitions=tuple(partition.name for partition in live.partitions or ()),
-        accounts=live.accounts,
-        detected=_detected(live.cluster_name),
+        silent = error.details[-1].strip() if error.details else error.what
+    profile = _cluster(context, live.cluster_name)
+    if silent is not None:
+        no_answer = problem(
+            "doctor-slurm-silent",
+            "Slurm does not answer",
+            evidence=f"its output: {silent}",
+            reason="no job can be submitted",
+            fix="sinfo",
+        )
+        return [profile, result("slurm", "Slurm does not answer", [no_answer])]
+    words = f"{version}, {count(len(live.partitions or ()), 'partition')}"
+    if live.accounts is None:
+        words += "; your accounts are unknown: accounting does not answer"
+    elif live.accounts:
+        plural = "account" if len(live.accounts) == 1 else "accounts"
+        words += f"; your {plural}: {', '.join(live.accounts)}"
+    if live.accounts != ():
+        return [profile, result("slurm", words)]
+    no_account = problem(
+        "doctor-no-account",
+        "you have no Slurm account",
+        level="warning",
+        evidence="sacctmgr show user withassoc",
+        reason="where accounts are enforced, sbatch refuses every job",
+        fix=context.profile.account.list_command or "sacctmgr show user $USER withassoc",
+    )
+    return [profile, result("slurm", f"{words}; no account", [no_account])]
+
+
+def _cluster(context: DoctorContext, cluster_name: str | None) -> ProbeResult:
+    """Report the cluster profile that is used, or those that match this machine."""
+    if context.cluster is None:
+        hosts = (os.uname().nodename,)
+        detected = list(load.detect(os.environ, cluster_name=cluster_name, hosts=hosts))
+        words = "no profile for this machine: nothing is compared with a cluster's nodes"
+        if detected:
+            words = (
+                f"no `cluster:` in the config; this machine looks like {' or '.join(detected)}:"
+                f" --cluster {detected[0]}"
+            )
+        return result("cluster", words, unknown=True)
+    shape, words = context.shape, f"{context.profile.name}: {context.profile.title}"
+    if shape is not None:
+        kind = f" {shape.gpu}" if shape.gpu else ""
+        words += f"; nodes with {count(shape.gpus, 'GPU')}{kind}"
+    return result("cluster", words)
+
+
+#: Free space below this does not fit the next checkpoint of a small model.
+_LITTLE_BYTES = 5 << 30
+_FEW_INODES = 10_000
+#: Fraction of a quota above which a job may exceed it.
+_NEAR = 0.9
+
+
+def quotas(context: DoctorContext) -> list[ProbeResult]:
+    """Check free space and quotas where the job writes."""
+    found, parts = list[Finding](), list[str]()
+    for name, path in (("the job's directory", context.spec.chdir), ("home", str(Path.home()))):
+        system = file_system(path)
+        if system is None:
+            parts.append(f"{name}: unknown")
+            continue
+        inodes = "" if system.free_files is None else f" and {count(system.free_files, 'file')}"
+        parts.append(f"{name} ({system.kind}): {size(system.free)}{inodes} free")
+        found += _room(f"in {name} ({path})", shell.quote(path), system)
+        quota = quota_of(system)
+        if quota is None:
+            continue
+        files = f"{quota.files:,} of {count(quota.files_limit, 'file')}"
+        for used, limit, words in (
+            (quota.used, quota.limit, f"{size(quota.used)} of {size(quota.limit)}"),
+            (quota.files, quota.files_limit, files),
+        ):
+            parts += [f"quota of {name}: {words}"] if limit else []
+            if limit and used >= _NEAR * limit:
+                near = problem(
+                    "doctor-quota",
+                    f"the quota of {system.mount} is at {words}",
+                    level="error" if used >= limit else "warning",
+                    evidence=quota.command,
+                    reason="at the limit every write of the job fails",
+                    fix="du -sh ~/.cache ~/.conda",
+                )
+                found.append(near)
+    return [result("quotas", "; ".join(parts), dict.fromkeys(found))]
+
+
+def _room(where: str, path: str, system: FileSystem) -> Iterator[Finding]:
+    if system.free < _LITTLE_BYTES and system.kind != "ramfs":
+        yield problem(
+            "doctor-disk-full",
+            f"only {size(system.free)} are free {where}",
+            level="warning",
+            evidence="statvfs",
+            reason="a checkpoint or a cache that does not fit ends the job",
+            fix=f"df -h {path}",
+        )
+    if system.free_files is not None and system.free_files < _FEW_INODES:
+        yield problem(
+            "doctor-inodes",
+            f"only {count(system.free_files, 'more file')} can be created {where}",
+            level="warning",
+            evidence="statvfs",
+            reason="an environment has tens of thousands of files: without inodes, writes fail",
+            fix=f"df -i {path}",
+        )
+
+
+# -- modules ---------------------------------------------------------------------------------------
+
+_MODULE_MARK = "HPCTRAIN-MODULE"
+#: Environment Modules 3 and 4 exit with 0 even if a module was not loaded; only stderr reports the
+#: failure.
+_FAILED = re.compile(
+    r"\berror\b|unable to locate|unknown module|cannot be loaded|not found|does not exist|cannot"
+    r" load",
+    re.IGNORECASE,
+)
+#: Messages of Environment Modules and Lmod about a nonexistent module.
+_UNKNOWN_WORDS = ("unable to locate", "unknown", "not found", "cannot be loaded as requested")
+
+
+def modules(context: DoctorContext) -> list[ProbeResult]:
+    """Load the job's modules in the job's shell, and report which one fails and why."""
+    spec, elsewhere = context.spec, context.profile.modules.on_login_nodes is False
+    if not spec.modules:
+        return [result("modules", "the job loads none")]
+    lines = [
+        "type module >/dev/null 2>&1 || exit 77",
+        *(f"{line} </dev/null >/dev/null 2>&1" for line in environment.module_lines(spec)),
+    ]
+    for number, module in enumerate(spec.modules):
+        load_it = f"module load {shell.quote(module)} </dev/null >/dev/null"
+        lines.append(f'said=$(mktemp); {load_it} 2>"$said"; status=$?')
+        lines.append(f'echo {_MODULE_MARK} {number} $status; cat "$said"; rm -f "$said"')
+    out, has_command = "", False
+    try:
+        argv = [*environment.shell_of(spec), "\n".join(lines)]
+        done = run_limited(argv, timeout=environment.ENVIRONMENT_S)
+        out, has_command = done.stdout, done.returncode != 77
+    except process.NoAnswerError:
+        words = "`module load` did not end within a minute"
+        return [result("modules", words, unknown=True)]
+    except SchedulerError:  # the job's shell is not on PATH
+        pass
+    if not has_command and elsewhere:
+        words = "this login node has no `module` command; compute nodes have it"
+        return [result("modules", words, unknown=True)]
+    if not has_command:
+        missing = problem(
+            "doctor-module-command",
+            f"the job's shell ({spec.shebang.removeprefix('#!')}) has no `module` command; the job"
+            f" loads {', '.join(spec.modules)}",
+            evidence="type module",
+            reason="the job would stop with `module: command not found`",
+            fix="set launch.shebang: '#!/bin/bash -l' in config.yaml",
+        )
+        return [result("modules", "the job's shell has no `module` command", [missing])]
+    parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", out, flags=re.MULTILINE)[1:]
+    told = list(zip(spec.modules, parts[::2], parts[1::2], strict=False))
+    failed = {
+        name: messages
+        for name, status, messages in told
+        if status != "0" or _FAILED.search(messages) is not None
+    }
+    if failed and elsewhere:
+        words = f"{', '.join(failed)}: on {context.profile.name} modules load on compute nodes only"
+        return [result("modules", words, unknown=True)]
+    if failed:
+        words = f"{len(failed)} of {len(spec.modules)} do not load"
+        return [result("modules", words, (_not_loaded(*each) for each in failed.items()))]
+    if len(told) < len(spec.modules):
+        words = f"{spec.modules[len(told)]} ended the shell that loaded it"
+        return [result("modules", words, unknown=True)]
+    return [result("modules", f"{', '.join(spec.modules)} load here")]
+
+
+def _not_loaded(module: str, messages: str) -> Finding:
+    # The lines with the problem, without Lmod's advice below them.
+    lines = [line.strip() for line in messages.splitlines() if line.strip()]
+    at = next((number for number, line in enumerate(lines) if _FAILED.search(line)), 0)
+    shown, name = " ".join(lines[at : at + 2])[:300], module.partition("/")[0]
+    low = shown.lower()
+    unknown = name.lower() in low and any(words in low for words in _UNKNOWN_WORDS)
+    return problem(
+        "doctor-module-unknown",
+        f"the module {module} does not {'exist' if unknown else 'load'} here",
+        evidence=f"module load printed: {shown or 'nothing'}",
+        reason="the job stops there, before the training",
+        fix=f"module {'avail' if unknown else 'show'} {shell.quote(name if unknown else module)}",
     )
 
 
-def _detected(cluster_name: str | None) -> tuple[str, ...]:
-    hosts = (os.uname().nodename,)
-    return tuple(load.detect(os.environ, cluster_name=cluster_name, hosts=hosts))
+# -- the environment -------------------------------------------------------------------------------
 
 
-def quotas(context: DoctorContext) -> list[PlaceFacts]:
-    """Return the space and quota available to the user where the job writes."""
-    found = []
-    for name, path in (("the job's directory", context.spec.chdir), ("home", str(Path.home()))):
-        system = file_system(path)
-        quota = quota_of(system) if system is not None else None
-        found.append(PlaceFacts(name=name, path=path, system=system, quota=quota))
-    return found
+def job_environment(context: DoctorContext) -> list[ProbeResult]:
+    """Start the Python of the job's environment, and check what it reports."""
+    facts = environment.environment(context)
+    checks = (evaluate.environment, evaluate.packages, evaluate.torch_build)
+    return [check(facts, context) for check in checks]
+
+
+_OFFLINE_S = 180.0
+_OFFLINE_MARK = "HPCTRAIN-OFFLINE "  # printed by training.offline_check, which is not imported here
+_OFFLINE_WAY = "with offline libraries and unreachable proxies"
+_NOWHERE = "http://127.0.0.1:9"  # the discard port
+_INPUTS = {"model": "model_name_or_path", "dataset": "dataset_name"}
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+#: Offline mode for the libraries, and one thread: login nodes are shared.
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    **dict.fromkeys(_PROXIES, _NOWHERE),
+    "no_proxy": "",
+    "NO_PROXY": "",
+}
+#: Messages of programs about a missing network.
+_NETWORK = re.compile(
+    r"network|offline|connect|unreachable|resol(?:ve|ution)|name or service|timed?"
+    r" ?out|proxy|https?:|huggingface\.co|LocalEntryNotFound",
+    re.IGNORECASE,
+)
+
+
+def offline(context: DoctorContext) -> list[ProbeResult]:
+    """Start the training's first steps without a network: libraries in offline mode, and all
+    proxies set to an unreachable address.
+    """
+    spec = context.spec
+    if (reason := _nothing_to_try(context)) is not None:
+        return [result("offline", f"not tried: {reason}", unknown=True)]
+    words = ["--task", spec.task, *spec.arguments]
+    if spec.script is not None:
+        words = ["--script", spec.script]
+    script = (
+        f'{environment.activation(spec)}\ncd "$1" && shift && exec python -m'
+        ' hpctrain.training.preflight.offline_check "$@"'
+    )
+    began = time.monotonic()
+    directory = environment.directory(spec.chdir)
+    argv = [*environment.shell_of(spec), script, "doctor", directory, *words]
+    try:
+        clean = process.clean(os.environ) | _OFFLINE
+        done = run_limited(argv, timeout=_OFFLINE_S - 10, environment=clean)
+    except process.NoAnswerError:
+        return [result("offline", "the start had not ended after three minutes", unknown=True)]
+    except SchedulerError as error:
+        return [result("offline", f"not tried: {error.what}", unknown=True)]
+    mark = f"{_OFFLINE_MARK}failed "
+    failed = [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
+    if not failed and not done.returncode:
+        what = "the training starts" if spec.script is None else f"{spec.script} imports"
+        seconds = time.monotonic() - began
+        return [result("offline", f"{what} {_OFFLINE_WAY}, in {seconds:.0f} s")]
+    step = failed[0] if failed else "the start of Python"
+    found = _not_started(step, last_lines(done.stderr, 4), context)
+    return [result("offline", f"the start fails at: {step}", [found])]
+
+
+def _not_started(step: str, said: tuple[str, ...], context: DoctorContext) -> Finding:
+    fixes = [line.removeprefix("fix: ") for line in said if line.startswith("fix: ")]
+    messages = [line for line in said if not line.startswith("fix: ")]
+    network = _NETWORK.search(" ".join(messages)) is not None
+    reaches = network and context.profile.internet.compute in ("yes", "proxy")
+    waits = "most compute nodes have no internet: there the job waits for timeouts, then fails"
+    elsewhere = "the message does not mention the network, so the job would stop there too"
+    return problem(
+        "doctor-offline" if network else "doctor-start",
+        f"{'without a network ' if network else ''}the start fails at: {step}",
+        level="warning" if reaches else "error",
+        evidence=f"tried {_OFFLINE_WAY}: {' / '.join(messages) or 'no output'}",
+        reason=("compute nodes reach the internet" if reaches else waits if network else elsewhere),
+        fix=(
+            "download what it needs on the login node, and name local directories in the job"
+            if network
+            else [*fixes, "hpctrain doctor"][0]
+        ),
+    )
+
+
+def _nothing_to_try(context: DoctorContext) -> str | None:
+    spec = context.spec
+    if context.quick:
+        return "--quick"
+    if spec.container is not None:
+        return "the training runs in a container"
+    if spec.script is not None and not spec.script.endswith(".py"):
+        return f"{spec.script} is not a Python file"
+    named = Arguments(spec)
+    missing = [what for what, option in _INPUTS.items() if named.get(option) is None]
+    if named.ours and missing and not named.incomplete:
+        return f"the job names {' and '.join(f'no {what}' for what in missing)} yet"
+    return None
 
 
 PROBES: tuple[Probe, ...] = (
-    Probe(
-        "python",
-        10.0,
-        python,
-        lambda sentence, _context: [ProbeResult(probe="python", sentence=sentence)],
-    ),
-    Probe(
-        "slurm",
-        75.0,
-        slurm,
-        lambda facts, context: [
-            evaluate.cluster(facts, context),
-            evaluate.slurm(facts, context),
-        ],
-    ),
-    Probe(
-        "modules",
-        environment.ENVIRONMENT_S + 15,
-        environment.modules,
-        lambda facts, context: [evaluate.modules(facts, context)],
-    ),
-    Probe(
-        "environment",
-        environment.ENVIRONMENT_S + 15,
-        environment.environment,
-        lambda facts, context: [
-            evaluate.environment(facts, context),
-            evaluate.packages(facts, context),
-            evaluate.torch_build(facts, context),
-        ],
-    ),
-    Probe("quotas", 30.0, quotas, lambda facts, _context: [evaluate.quotas(facts)]),
-    Probe(
-        "offline",
-        environment.OFFLINE_S + 15,
-        environment.offline,
-        lambda facts, context: [evaluate.offline(facts, context)],
-    ),
+    Probe("python", 10.0, python),
+    Probe("slurm", 75.0, slurm),
+    Probe("modules", environment.ENVIRONMENT_S + 15, modules),
+    Probe("environment", environment.ENVIRONMENT_S + 15, job_environment),
+    Probe("quotas", 30.0, quotas),
+    Probe("offline", _OFFLINE_S + 15, offline),
 )

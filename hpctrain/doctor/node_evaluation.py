@@ -218,7 +218,7 @@ def _network(report: Report, context: DoctorContext) -> list[Finding]:
 
 def expected(context: DoctorContext) -> tuple[str, ...]:
     """Return the interface prefixes in the profile, in the syntax of NCCL_SOCKET_IFNAME."""
-    words = context.cluster.profile.network.interface if context.cluster is not None else None
+    words = context.profile.network.interface
     return tuple(word.strip().lstrip("=^") for word in (words or "").split(",") if word.strip())
 
 

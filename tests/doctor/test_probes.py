@@ -19,6 +19,7 @@ from hpctrain.doctor import environment, inside, login
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
 from hpctrain.errors import SchedulerError
 from hpctrain.util import process
+from tests.doctor.clusters import cluster
 
 # -- starting programs -----------------------------------------------------------------------------
 
@@ -52,19 +53,20 @@ def test_a_missing_program_is_named() -> None:
 
 
 def test_a_probe_that_hangs_or_breaks_hides_no_other(context: Callable[..., DoctorContext]) -> None:
-    def breaks(_case: DoctorContext) -> None:
+    def breaks(_case: DoctorContext) -> list[ProbeResult]:
         raise ValueError("odd machine")
 
-    def hangs(_case: DoctorContext) -> None:
+    def hangs(_case: DoctorContext) -> list[ProbeResult]:
         environment.run_limited(["sleep", "300"], timeout=200)
+        return []
 
-    def well(_facts: Any, _case: DoctorContext) -> list[ProbeResult]:
+    def well(_case: DoctorContext) -> list[ProbeResult]:
         return [ProbeResult(probe="well", sentence="fine")]
 
     probes = (
-        login.Probe("hangs", 0.5, hangs, well),
-        login.Probe("breaks", 5, breaks, well),
-        login.Probe("well", 5, lambda _case: None, well),
+        login.Probe("hangs", 0.5, hangs),
+        login.Probe("breaks", 5, breaks),
+        login.Probe("well", 5, well),
     )
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = list(login.run_probes(context(), probes))
@@ -193,6 +195,8 @@ MODULE = """module() {
         "load old") echo "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '$2'" >&2 ;;
         "load bad") echo "Lmod has detected the following error: The following module(s) are unknown: \\"$2\\"" >&2; return 1 ;;
         "load hangs") sleep 300 ;;
+        "load broken") echo "ERROR: Load of requirement gcc failed" >&2; return 1 ;;
+        "load ends") exit 0 ;;
         "load needs") [[ $LOADEDMODULES == *good/1* ]] ;;
     esac
 }
@@ -205,15 +209,26 @@ def shell_with_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASH_ENV", str(tmp_path / "modules.sh"))
 
 
+def of_modules(context: Callable[..., DoctorContext], *names: str, **more: Any) -> ProbeResult:
+    (found,) = login.modules(context(spec={"modules": names}, **more))
+    return found
+
+
 @pytest.mark.usefixtures("shell_with_modules")
 def test_modules_load_one_after_the_other_in_the_jobs_shell(
     context: Callable[..., DoctorContext],
 ) -> None:
-    facts = environment.modules(context(spec={"modules": ("good/1", "needs", "old", "bad")}))
-    assert facts.command is True
-    assert [module.loaded for module in facts.modules] == [True, True, False, False]
-    assert "Unable to locate a modulefile for 'old'" in facts.modules[2].messages
-    assert "unknown" in facts.modules[3].messages
+    assert of_modules(context, "good/1", "needs").word == "ok"
+    found = of_modules(context, "good/1", "needs", "old", "bad", "broken").findings
+    assert {finding.id for finding in found} == {"doctor-module-unknown"}
+    assert [finding.what for finding in found] == [
+        "the module old does not exist here",
+        "the module bad does not exist here",
+        "the module broken does not load here",
+    ]
+    assert "Unable to locate a modulefile for 'old'" in found[0].evidence
+    ended = of_modules(context, "good/1", "ends", "old")
+    assert (ended.word, ended.sentence) == ("unknown", "ends ended the shell that loaded it")
 
 
 @pytest.mark.usefixtures("shell_with_modules")
@@ -221,7 +236,17 @@ def test_a_module_that_hangs(
     context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "ENVIRONMENT_S", 1.0)
-    assert environment.modules(context(spec={"modules": ("hangs",)})).late is True
+    assert of_modules(context, "hangs").word == "unknown"
+
+
+ELSEWHERE = cluster(modules={"on_login_nodes": False})
+
+
+@pytest.mark.usefixtures("shell_with_modules")
+def test_modules_of_compute_nodes_alone(context: Callable[..., DoctorContext]) -> None:
+    found = of_modules(context, "old", cluster=ELSEWHERE)
+    assert (found.word, found.findings) == ("unknown", ())
+    assert "compute nodes" in found.sentence
 
 
 def test_no_module_command_in_the_jobs_shell(
@@ -232,11 +257,9 @@ def test_no_module_command_in_the_jobs_shell(
     monkeypatch.delenv("BASH_ENV", raising=False)
     (tmp_path / ".bash_profile").write_text(MODULE)
     monkeypatch.setenv("HOME", str(tmp_path))
-    facts = environment.modules(context(spec={"modules": ("good/1",)}))
-    assert facts.command is False
-    assert (
-        environment.modules(context(spec={"modules": ("good/1",), "shebang": "#!/bin/bash -l"}))
-        .modules[0]
-        .loaded
-        is True
-    )
+    (finding,) = of_modules(context, "good/1").findings
+    assert finding.id == "doctor-module-command"
+    assert "'#!/bin/bash -l'" in finding.fix
+    assert of_modules(context, "good/1", cluster=ELSEWHERE).word == "unknown"
+    (found,) = login.modules(context(spec={"modules": ("good/1",), "shebang": "#!/bin/bash -l"}))
+    assert found.word == "ok"

@@ -1,17 +1,21 @@
-"""The probes of places, on this machine: file systems, the network switched off, a node."""
+"""The probes of places: file systems and quotas, the network switched off, Slurm, a node."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpctrain.doctor import environment
+from hpctrain.clusters.live import Association, LiveCluster, LivePartition
+from hpctrain.doctor import login
 from hpctrain.doctor.facts import DoctorContext
 from hpctrain.training.preflight import node_check
-from hpctrain.util.file_systems import FileSystem, file_system, quota_of
+from hpctrain.util.file_systems import FileSystem, Quota, file_system, quota_of
+from hpctrain.util.process import Finished
+from tests.doctor.clusters import cluster
 
 # -- storage ---------------------------------------------------------------------------------------
 
@@ -52,6 +56,39 @@ def test_the_quota_programs_are_asked(
         )
 
 
+G = 1 << 30
+DISK = FileSystem(mount="/home", kind="nfs4", free=90 * G, free_files=10**7)
+QUOTA = Quota(used=10 * G, limit=50 * G, files=10, files_limit=100, command="quota")
+
+
+@pytest.mark.parametrize(
+    ("disk", "quota", "id_"),
+    [
+        (DISK, QUOTA, "ok"),
+        (None, None, "ok"),
+        (DISK, replace(QUOTA, used=99 * G, limit=0, files_limit=0), "ok"),
+        (replace(DISK, free=G), QUOTA, "warning doctor-disk-full"),
+        (replace(DISK, free_files=7), QUOTA, "warning doctor-inodes"),
+        (DISK, replace(QUOTA, used=46 * G), "warning doctor-quota"),
+        (DISK, replace(QUOTA, used=50 * G), "error doctor-quota"),
+        (DISK, replace(QUOTA, files=95), "warning doctor-quota"),
+        (DISK, replace(QUOTA, files=100), "error doctor-quota"),
+    ],
+)
+def test_room_and_quotas(
+    context: Callable[..., DoctorContext],
+    monkeypatch: pytest.MonkeyPatch,
+    disk: FileSystem | None,
+    quota: Quota | None,
+    id_: str,
+) -> None:
+    monkeypatch.setattr(login, "file_system", lambda path: disk)
+    monkeypatch.setattr(login, "quota_of", lambda system: quota)
+    (found,) = login.quotas(context())
+    ids = sorted({finding.id for finding in found.findings})
+    assert " ".join([found.word, *ids]) == id_
+
+
 # -- the network switched off ----------------------------------------------------------------------
 
 
@@ -66,7 +103,8 @@ def test_the_quota_programs_are_asked(
 def test_what_is_not_named_is_said(
     context: Callable[..., DoctorContext], arguments: tuple[str, ...], said: str
 ) -> None:
-    assert environment.offline(context(spec={"arguments": arguments})).skipped == said
+    (found,) = login.offline(context(spec={"arguments": arguments}))
+    assert (found.word, found.sentence) == ("unknown", f"not tried: {said}")
 
 
 def test_the_libraries_and_proxies_are_offline(
@@ -76,9 +114,109 @@ def test_the_libraries_and_proxies_are_offline(
         "import os, sys\nsys.exit(os.environ['https_proxy'] + os.environ['HF_HUB_OFFLINE'])\n"
     )
     (tmp_path / "train.py").write_text("import says\n")
-    facts = environment.offline(context(spec={"venv": sys.prefix, "script": "train.py"}))
-    assert facts.failed == "import says"
-    assert facts.messages == ("SystemExit: http://127.0.0.1:91",)
+    (found,) = login.offline(context(spec={"venv": sys.prefix, "script": "train.py"}))
+    assert found.sentence == "the start fails at: import says"
+    assert "SystemExit: http://127.0.0.1:91" in found.findings[0].evidence
+
+
+class Answer:
+    """What a program answers instead of a real one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stdout = self.stderr = ""
+        monkeypatch.setattr(login, "run_limited", self.run)
+
+    def run(self, argv: list[str], **_: object) -> Finished:
+        return Finished(tuple(argv), 0, self.stdout, self.stderr)
+
+
+NAMED = ("--model_name_or_path=m", "--dataset_name=d")
+
+
+def test_what_starts_without_a_network(
+    context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Answer(monkeypatch)
+    (found,) = login.offline(context(spec={"arguments": NAMED}))
+    assert found.word == "ok"
+    assert login.offline(context(quick=True))[0].word == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("said", "id_"),
+    [
+        ("error: unknown option --learnig_rate; did you mean --learning_rate?", "doctor-start"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "doctor-start"),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+            "doctor-offline",
+        ),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "doctor-offline"),
+        ("OSError: [Errno 101] Network is unreachable", "doctor-offline"),
+        (
+            (
+                "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in"
+                " the disk cache"
+            ),
+            "doctor-offline",
+        ),
+    ],
+)
+def test_only_a_failure_of_the_network_is_called_one(
+    context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch, said: str, id_: str
+) -> None:
+    answer = Answer(monkeypatch)
+    answer.stdout, answer.stderr = "HPCTRAIN-OFFLINE failed imports\n", f"{said}\n"
+    ((finding,),) = [each.findings for each in login.offline(context(spec={"arguments": NAMED}))]
+    assert (finding.id, finding.level) == (id_, "error")
+    assert said in finding.evidence
+    online = context(spec={"arguments": NAMED}, cluster=cluster(internet={"compute": "yes"}))
+    assert login.offline(online)[0].word == ("warning" if id_ == "doctor-offline" else "error")
+
+
+# -- Slurm -----------------------------------------------------------------------------------------
+
+LIVE = LiveCluster(
+    partitions=(LivePartition(name="a"), LivePartition(name="b")),
+    associations=(Association(account="p1"), Association(account="p2")),
+)
+
+
+@pytest.mark.parametrize(
+    ("live", "word", "id_"),
+    [
+        (LIVE, "ok", None),
+        (replace(LIVE, associations=None), "ok", None),
+        (replace(LIVE, associations=()), "warning", "doctor-no-account"),
+        (LiveCluster(silent=("Connection refused",)), "error", "doctor-slurm-silent"),
+        (LiveCluster(), "error", "doctor-slurm-silent"),
+    ],
+)
+def test_slurm_and_the_accounts(
+    context: Callable[..., DoctorContext],
+    monkeypatch: pytest.MonkeyPatch,
+    live: LiveCluster,
+    word: str,
+    id_: str | None,
+) -> None:
+    Answer(monkeypatch).stdout = "slurm 22.05.8\n"
+    monkeypatch.setattr(login.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(login.discover, "discover", lambda timeout: live)
+    profile, found = login.slurm(context(cluster=cluster()))
+    assert (found.word, [finding.id for finding in found.findings]) == (word, [id_] if id_ else [])
+    assert profile.sentence == "x: X; nodes with 4 GPUs A100"
+    if live is LIVE:
+        assert found.sentence == "slurm 22.05.8, 2 partitions; your accounts: p1, p2"
+
+
+def test_without_slurm_the_clusters_that_match_are_named(
+    context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login.shutil, "which", lambda name: None)
+    monkeypatch.setattr(login.load, "detect", lambda *_, **__: ["leonardo"])
+    found = login.slurm(context())
+    assert [each.word for each in found] == ["unknown", "unknown"]
+    assert "--cluster leonardo" in found[0].sentence
 
 
 # -- a node ----------------------------------------------------------------------------------------

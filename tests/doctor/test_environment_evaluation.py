@@ -1,4 +1,4 @@
-"""The judges of the login node: silent where all is well, and each finding for its own cause."""
+"""The checks of an environment: silent where all is well, and each finding for its own cause."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,23 +6,16 @@ from typing import Any
 
 import pytest
 
-from hpctrain.clusters.profile import Cluster, Profile
-from hpctrain.doctor import login_evaluation as evaluate
+from hpctrain.doctor import environment_evaluation as evaluate
 from hpctrain.doctor.facts import (
     DoctorContext,
     EnvironmentFacts,
     InsideFacts,
-    ModuleFacts,
-    ModulesFacts,
-    OfflineFacts,
-    PlaceFacts,
     ProbeResult,
-    SlurmFacts,
     TorchBuild,
 )
-from hpctrain.util.file_systems import FileSystem, Quota
+from tests.doctor.clusters import cluster
 
-G = 1 << 30
 PACKAGES = {
     "torch": "2.9.0+cu126",
     "transformers": "5.1",
@@ -48,15 +41,6 @@ WELL = EnvironmentFacts(
     demands=("torch>=2.6", "transformers>=5.0", "trl>=1.10", "accelerate>=1.10.1"),
     here="0.1.0",
 )
-DISK = FileSystem(mount="/home", kind="nfs4", free=90 * G, free_files=10**7)
-QUOTA = Quota(used=10 * G, limit=50 * G, files=10, files_limit=100, command="quota")
-HOME = PlaceFacts(name="home", path="/home/ada", system=DISK, quota=QUOTA)
-OFFLINE = OfflineFacts(seconds=9.0)
-
-
-def cluster(**more: Any) -> Cluster:
-    nodes = {"n": {"gpus": 4, "gpu": "A100", "vendor": "cuda", "arch": "x86_64"}}
-    return Cluster(Profile.read({"name": "x", "title": "X", "nodes": nodes, **more}))
 
 
 def inside(**more: Any) -> EnvironmentFacts:
@@ -226,130 +210,3 @@ def test_what_is_unknown_is_not_wrong(context: Callable[..., DoctorContext]) -> 
     assert {
         verdict.word for verdict in everything(replace(WELL, late=True, inside=None), context())
     } == {"unknown"}
-
-
-MODULES = {"modules": ("cuda/12",), "shebang": "#!/bin/bash"}
-LOADED = ModulesFacts(
-    program="/bin/bash", command=True, modules=(ModuleFacts(name="cuda/12", loaded=True),)
-)
-UNKNOWN = replace(
-    LOADED,
-    modules=(
-        ModuleFacts(
-            name="cuda/12", loaded=False, messages="Unable to locate a modulefile for 'cuda/12'"
-        ),
-    ),
-)
-BROKEN = replace(
-    LOADED,
-    modules=(
-        ModuleFacts(name="cuda/12", loaded=False, messages="ERROR: Load of requirement gcc failed"),
-    ),
-)
-
-
-def test_modules_are_told_apart(context: Callable[..., DoctorContext]) -> None:
-    job = context(spec=MODULES)
-    assert evaluate.modules(LOADED, job).word == "ok"
-    assert (
-        evaluate.modules(UNKNOWN, job).findings[0].what == "the module cuda/12 does not exist here"
-    )
-    assert evaluate.modules(BROKEN, job).findings[0].what == "the module cuda/12 does not load here"
-    none = evaluate.modules(ModulesFacts(program="/bin/bash", command=False), job)
-    assert none.findings[0].id == "doctor-module-command"
-    assert "'#!/bin/bash -l'" in none.findings[0].fix
-    elsewhere = context(spec=MODULES, cluster=cluster(modules={"on_login_nodes": False}))
-    for facts in (UNKNOWN, ModulesFacts(program="/bin/bash", command=False)):
-        verdict = evaluate.modules(facts, elsewhere)
-        assert (verdict.word, verdict.findings) == ("unknown", ())
-        assert "compute nodes" in verdict.sentence
-    assert evaluate.modules(replace(LOADED, late=True), job).word == "unknown"
-
-
-def test_room_and_quotas() -> None:
-    for place, word, id_ in (
-        (HOME, "ok", None),
-        (replace(HOME, system=None, quota=None), "ok", None),
-        (replace(HOME, quota=replace(QUOTA, used=99 * G, limit=0, files_limit=0)), "ok", None),
-        (replace(HOME, system=replace(DISK, free=G)), "warning", "doctor-disk-full"),
-        (replace(HOME, system=replace(DISK, free_files=7)), "warning", "doctor-inodes"),
-        (replace(HOME, quota=replace(QUOTA, used=46 * G)), "warning", "doctor-quota"),
-        (replace(HOME, quota=replace(QUOTA, used=50 * G)), "error", "doctor-quota"),
-        (replace(HOME, quota=replace(QUOTA, files=95)), "warning", "doctor-quota"),
-        (replace(HOME, quota=replace(QUOTA, files=100)), "error", "doctor-quota"),
-    ):
-        verdict = evaluate.quotas([place])
-        assert verdict.word == word
-        assert [finding.id for finding in verdict.findings] == ([id_] if id_ else [])
-
-
-def test_offline_readiness(context: Callable[..., DoctorContext]) -> None:
-    assert (
-        evaluate.offline(OFFLINE, context()).sentence
-        == "the training starts with offline libraries and unreachable proxies, in 9 s"
-    )
-    broken = replace(OFFLINE, failed="imports", messages=("OSError: no network",))
-    assert evaluate.offline(broken, context()).word == "error"
-    assert "OSError: no network" in evaluate.offline(broken, context()).findings[0].evidence
-    assert (
-        evaluate.offline(broken, context(cluster=cluster(internet={"compute": "yes"}))).word
-        == "warning"
-    )
-    assert evaluate.offline(OfflineFacts(skipped="--quick"), context()).word == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("said", "id_"),
-    [
-        ("error: unknown option --learnig_rate; did you mean --learning_rate?", "doctor-start"),
-        ("ModuleNotFoundError: No module named 'flash_attn'", "doctor-start"),
-        (
-            "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
-            "doctor-offline",
-        ),
-        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "doctor-offline"),
-        ("OSError: [Errno 101] Network is unreachable", "doctor-offline"),
-        (
-            (
-                "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in"
-                " the disk cache"
-            ),
-            "doctor-offline",
-        ),
-    ],
-)
-def test_only_a_failure_of_the_network_is_called_one(
-    context: Callable[..., DoctorContext], said: str, id_: str
-) -> None:
-    (finding,) = evaluate.offline(
-        replace(OFFLINE, failed="imports", messages=(said,)), context()
-    ).findings
-    assert (finding.id, finding.level) == (id_, "error")
-    assert said in finding.evidence
-
-
-def test_slurm_and_the_cluster(context: Callable[..., DoctorContext]) -> None:
-    well = SlurmFacts(
-        installed=True, version="slurm 22.05.8", partitions=("a", "b"), accounts=("p1", "p2")
-    )
-    assert (
-        evaluate.slurm(well, context()).sentence
-        == "slurm 22.05.8, 2 partitions; your accounts: p1, p2"
-    )
-    assert evaluate.slurm(replace(well, accounts=None), context()).word == "ok"
-    assert (
-        evaluate.slurm(replace(well, accounts=()), context()).findings[0].id == "doctor-no-account"
-    )
-    assert (
-        evaluate.slurm(replace(well, silent="Connection refused"), context()).findings[0].id
-        == "doctor-slurm-silent"
-    )
-    assert evaluate.slurm(SlurmFacts(installed=False), context()).word == "unknown"
-    assert (
-        "--cluster leonardo"
-        in evaluate.cluster(replace(well, detected=("leonardo",)), context()).sentence
-    )
-    assert (
-        evaluate.cluster(well, context(cluster=cluster())).sentence
-        == "x: X; nodes with 4 GPUs A100"
-    )
