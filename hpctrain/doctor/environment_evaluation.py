@@ -155,11 +155,10 @@ def _package_problems(
     # Everything for the built-in training; only the launcher for a custom script.
     of_launcher = {"accelerate": ["accelerate", "torch"], "torchrun": ["torch"], "srun": []}
     needed = of_launcher[context.spec.launcher]
-    asked = list(inside.requires)
+    demands = facts.demands if context.spec.script is None else ()
     if context.spec.script is None:
         # Only `hpctrain tune` imports optuna.
-        needed = [*(set(map(_named, facts.demands)) - {"optuna"}), "hpctrain"]
-        asked += [("hpctrain[train]", line) for line in facts.demands]
+        needed = [name for name in map(_named, demands) if name != "optuna"] + ["hpctrain"]
     missing = [name for name in needed if name not in installed]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -170,18 +169,18 @@ def _package_problems(
             reason="the job would stop at its first import",
             fix=_install(facts, inside, context),
         )
-    for who, line in asked:
+    there = installed.get("hpctrain", facts.here)
+    for line in demands:
         name = _named(line)
-        have, version = installed.get(name), installed.get(who.partition("[")[0], facts.here)
+        have = installed.get(name)
         if have is not None and not satisfies(have, line):
             yield problem(
                 "doctor-versions-disagree",
-                f"{name} is {have}, and {who} {version} needs {line}",
+                f"{name} is {have}, and hpctrain[train] {there} needs {line}",
                 evidence=evidence,
                 reason="an import or a call fails, some minutes into the job",
                 fix=f"{_pip(facts, inside)} {shell.quote(line)}",
             )
-    there = installed.get("hpctrain", facts.here)
     if there != facts.here:
         plain = context.requirement.replace("[train]", "", 1)
         same = f"{plain}=={facts.here}" if plain == "hpctrain" else plain

@@ -80,7 +80,6 @@ class InsideFacts:
 
     Attributes:
         packages: name → version of the relevant packages that are installed.
-        requires: pairs of a package and one of its requirements, without extras and markers.
     """
 
     version: str
@@ -88,7 +87,6 @@ class InsideFacts:
     machine: str
     prefix: str
     packages: Mapping[str, str] = field(default_factory=dict)
-    requires: tuple[tuple[str, str], ...] = ()
     torch: TorchBuild | None = None
 
 

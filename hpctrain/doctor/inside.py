@@ -34,33 +34,25 @@ def main() -> None:
         "machine": platform.machine(),
         "prefix": sys.prefix,
         "packages": {},
-        "requires": [],
         "torch": None,
     }
     if sys.version_info >= (3, 8):  # noqa: UP036 - the job's Python may be any version
-        found["packages"], found["requires"] = packages()
+        found["packages"] = packages()
     found["torch"] = torch_build()
     sys.stdout.write(MARK + json.dumps(found) + "\n")
 
 
-def packages() -> tuple:  # type: ignore[type-arg]  # Python 3.8 cannot read tuple[...] here
-    """Return the versions of the relevant packages, and their requirements on each other."""
+def packages() -> dict:  # type: ignore[type-arg]  # Python 3.8 cannot read dict[...] here
+    """Return the versions of the relevant packages."""
     from importlib import metadata
 
-    versions, requires = {}, []
+    versions = {}
     for name in PACKAGES:
         try:
-            found = metadata.distribution(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        versions[name] = found.version
-        wanted = [line.split(";")[0].strip() for line in found.requires or [] if ";" not in line]
-        requires += [
-            [name, line]
-            for line in wanted
-            if re.split(r"[^A-Za-z0-9_-]", line)[0].lower() in PACKAGES
-        ]
-    return versions, requires
+    return versions
 
 
 def torch_build() -> object:

@@ -420,7 +420,7 @@ def hang(case: JobContext) -> Proof | None:
         evidence=(
             quiet.evidence,
             evidence(SACCT if is_over(case) else METRICS, nothing),
-            *([evidence(SAMPLES if samples else LOGS, words)] if words else []),
+            *([evidence(SAMPLES, words)] if words else []),
         ),
         rank=rank,
         node=node,
@@ -428,7 +428,7 @@ def hang(case: JobContext) -> Proof | None:
         attempt=last.name if last is not None else None,
         # All other ranks got further and wait for this one. A long evaluation leaves no rank
         # behind.
-        certainty="certain" if rank is not None and samples else None,
+        certainty="certain" if rank is not None else None,
     )
 
 
@@ -442,7 +442,7 @@ def _is_done(case: JobContext) -> bool:
 
 
 def _first_to_stop(case: JobContext) -> tuple[int | None, str | None, str]:
-    """Return the one rank or node whose samples or log stopped before those of all others, and its
+    """Return the one rank or node whose samples stopped before those of all others, and its
     description.
 
     Ranks synchronize in every step and so take the same samples; the others wait for the one that
@@ -457,14 +457,6 @@ def _first_to_stop(case: JobContext) -> tuple[int | None, str | None, str]:
             words = f"{where(behind[0])}: its last sample; the others continued"
         node = behind[0].host if len({sample.host for sample in behind}) == 1 else None
         return behind[0].rank if len(behind) == 1 else None, node, words
-    files = sorted(
-        (file.grown, file.name, file.rank, file.node)
-        for file in case.files
-        if file.rank is not None and file.grown is not None and file.size and not last
-    )
-    if len({rank for _, _, rank, _ in files}) > 1 and files[1][0] - files[0][0] > _LEAST_S:
-        _, name, rank, node = files[0]
-        return rank, node, f"{name} of rank {rank} stopped growing first"
     return None, None, ""
 
 

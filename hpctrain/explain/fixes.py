@@ -13,7 +13,6 @@ Keys of `case.extra` that are used here: `run` (its id), `profile` (of the clust
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -181,24 +180,6 @@ def fragmentation(case: JobContext, groups: Groups) -> Fix | None:
     )
     more = "much of what torch holds is in pieces too small to use; with this, pieces can grow"
     return fix(f"export {name}={switch.new}", *kept(case, switch), more=more)
-
-
-#: What vLLM's fraction leaves of the free memory: other processes' use varies.
-_SPARE_SHARE = 0.02
-#: With less than this fraction free, vLLM does not get along beside the other process.
-_LEAST_SHARE = 0.3
-
-
-def vllm_share(case: JobContext, groups: Groups) -> Fix | None:
-    """Give a vLLM that has its GPU with others the fraction that is free."""
-    free, total = number(groups.get("free")), number(groups.get("total", "").partition(" ")[0])
-    if is_ours(case) or not free or not total or free / total < _LEAST_SHARE:
-        return None
-    share = math.floor((free / total - _SPARE_SHARE) * 100) / 100
-    return fix(
-        f"--gpu-memory-utilization {share} (TRL: vllm_gpu_memory_utilization), as {free:g} of"
-        f" {total:g} GiB were free; or end what else uses the GPU (nvidia-smi)"
-    )
 
 
 # -- host memory -----------------------------------------------------------------------------------
@@ -467,7 +448,6 @@ FIXES: Mapping[str, Remedy] = MappingProxyType(
     {
         "gpu_batch": gpu_batch,
         "fragmentation": fragmentation,
-        "vllm_share": vllm_share,
         "host_memory": host_memory,
         "killed": killed,
         "time_limit": time_limit,

@@ -255,14 +255,12 @@ class FileFact:
     """One log file that was read.
 
     Attributes:
-        name: as in hpctrain.logs.files.LogFile, like the other attributes.
+        name: as in hpctrain.logs.files.LogFile.
         size: bytes.
         grown: time of its last change, seconds since the epoch.
     """
 
     name: str
-    rank: int | None = None
-    node: str | None = None
     size: int = 0
     grown: float | None = None
 

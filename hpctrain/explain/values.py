@@ -238,9 +238,6 @@ def told(each: Change) -> str:
     2`.
     """
     option, old, new = _OPTIONS.get(each.key), shown(each.key, each.old), shown(each.key, each.new)
-    if each.key.startswith("sbatch."):
-        name = each.key.removeprefix("sbatch.")
-        return f"--{name} {old} -> {new}" if each.old is not None else f"--{name}={new}"
     if option is not None:
         return f"{option} {old} -> {new}" if each.old is not None else f"{option} {new}"
     name = each.key.removeprefix("training.")

@@ -554,8 +554,6 @@ def _file_fact(file: LogFile) -> FileFact:
         known = None
     return FileFact(
         name=file.name,
-        rank=file.rank,
-        node=file.node,
         size=known.st_size if known else 0,
         grown=known.st_mtime if known else None,
     )

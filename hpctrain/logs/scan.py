@@ -81,11 +81,8 @@ Finder = Callable[[bytes], Found]
 @lru_cache(maxsize=2)
 def finder(table: SearchTable) -> Finder:
     """Return a function that finds a table's literals in lower-case bytes."""
-    words = table.texts
-    if not words:
-        return lambda _: []
     # Including overlapping ones: one rule's literal may be a part of another's.
-    return partial(BytesAhoCorasick(words).find_matches_as_indexes, overlapping=True)
+    return partial(BytesAhoCorasick(table.texts).find_matches_as_indexes, overlapping=True)
 
 
 #: Bytes of a long line that are cleaned and matched around a literal.

@@ -63,38 +63,28 @@ class Chart:
 
 # -- axes ------------------------------------------------------------------------------------------
 
-#: Above this ratio of the highest to the lowest value, a linear axis hides the low values.
-_LOG_SPAN = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The range of an axis, from `low` to `high`; `log` uses powers of ten."""
+    """The range of an axis, from `low` to `high`."""
 
     low: float
     high: float
-    log: bool = False
 
     def part(self, value: float) -> float:
         """Return the position of a value: 0 at the lower end, 1 at the upper, clipped."""
-        low, high = self.low, self.high
-        if self.log:
-            if value <= 0:
-                return 0.0
-            low, high, value = math.log10(low), math.log10(high), math.log10(value)
-        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
+        span = self.high - self.low
+        return min(1.0, max(0.0, (value - self.low) / span)) if span > 0 else 0.5
 
 
 def _fitted(
     values: Iterable[float | None], *, zero: bool = False, top: float | None = None
 ) -> Scale:
-    """Return a scale for the finite values, logarithmic if their span requires it."""
+    """Return a scale for the finite values."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return Scale(0.0, top or 1.0)
     low, high = min(finite), max(*finite, top if top is not None else -math.inf)
-    if not zero and low > 0 and high / low >= _LOG_SPAN:
-        return Scale(low * 0.95, high * 1.05, log=True)
     low = min(0.0, low) if zero else low
     room = 0.04 * (high - low)
     if room == 0 or not math.isfinite(room):
@@ -112,15 +102,6 @@ def _scale_of_x(chart: Chart) -> Scale:
 
 def _ticks(axis: Scale, most: int) -> list[float]:
     """Return at most `most` ticks: 1, 2 or 5 times a power of ten."""
-    if axis.log:
-        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
-        for factors in ((1, 2, 5), (1, 3), (1,)):
-            each = [factor * 10.0**power for power in powers for factor in factors]
-            found = [value for value in each if axis.low <= value <= axis.high]
-            if 1 < len(found) <= most:
-                return found
-        if len(found) > 1:
-            return found[:: math.ceil(len(found) / most)]
     raw = (axis.high - axis.low) / max(1, most - 1)
     if not (raw > 0 and math.isfinite(raw)):
         return [axis.low]
@@ -181,7 +162,6 @@ def _y_axis(axis: Scale, unit: str) -> str:
         y = TOP + PLOT_H * (1 - axis.part(value))
         drawn += f'<line class="grid" x1="{LEFT}" x2="{LEFT + PLOT_W}" y1="{y:.1f}" y2="{y:.1f}"/>'
         drawn += _text(words, LEFT - 6, y + 4)
-    unit = f"{unit}, log scale".removeprefix(", ") if axis.log else unit
     return drawn + _text(unit, LEFT, 11, "unit", "start")
 
 

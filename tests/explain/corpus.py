@@ -138,10 +138,7 @@ def case_of(kept: Kept, files: Sequence[LogFile]) -> JobContext:
         if key in said
     }
     return JobContext(
-        files=tuple(
-            FileFact(name=file.name, rank=file.rank, node=file.node, size=file.path.stat().st_size)
-            for file in files
-        ),
+        files=tuple(FileFact(name=file.name, size=file.path.stat().st_size) for file in files),
         account=_account(record) if record else None,
         attempts=tuple(AttemptFact(**attempt) for attempt in said.get("attempts") or ()),
         samples=tuple(_sample(line) for line in said.get("samples") or ()),
