@@ -89,9 +89,6 @@ format: $(VENV)/light ## Format the code
 bench: $(VENV)/full ## Measure start-up, checks, samples, explaining 1 GB, reports, and training beside TRL's defaults
 	$(BIN)/python tests/bench/bench_cli.py
 	$(BIN)/python tests/bench/bench_memory.py
-	$(BIN)/python tests/bench/bench_lint.py
-	$(BIN)/python tests/bench/bench_check.py
-	$(BIN)/python tests/bench/bench_sweep.py
 	$(BIN)/python tests/bench/bench_runs.py
 	$(BIN)/python tests/bench/bench_explain.py
 	$(BIN)/python tests/bench/bench_report.py

@@ -3,22 +3,12 @@ memory.
 
 The files are made here: progress, [speed] and [memory] lines, warnings, and in a few of them a
 failure and what follows from it. Wall time of the whole command, its start included, the best of
-the runs, and the memory of all its processes together, looked at every 20 ms. Beside it, on the
-same files: `grep -aiF -f` with the words of all rules, which finds candidates and explains nothing;
-and Python's re, each regex of each rule on each line of 2 MB, from which the time for all of it is
-worked out.
-
-Then 128 MB of each kind of content of tests/logs/contents.py, with one failure in the end: MB in a
-second of CPU time of `explain` and of
-`logs`, without the start of the command; memory of `explain`; and MB in a second of CPU time of the
-same `grep`. The target is 10 MB in a second of each. All in one run, on one machine.
+the runs, and the memory of all its processes together, looked at every 20 ms.
 """
 
 import os
 import random
-import re
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,20 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from hpctrain.explain import rules
-from hpctrain.explain.rules import SearchTable
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.logs import contents
-
 FILES = 64
 SIZE = 1_000_000_000
-PART = 2_000_000
 TIMES = 3
-TARGET_S, TARGET_MB, TARGET_MB_S = 20.0, 300.0, 10.0
-#: Of each kind: in so many files, as many bytes each, of which the first part is made and the rest
-#: repeats it.
-KIND_FILES, KIND_EACH, KIND_MADE = 16, 8_000_000, 1_000_000
+TARGET_S, TARGET_MB = 20.0, 300.0
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 WARNING = (
     "/opt/env/lib/python3.11/site-packages/torch/utils/checkpoint.py:85: UserWarning: None of the"
@@ -106,14 +86,14 @@ def make(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
-def measure(argv: list[str], *, keep: bool = True) -> tuple[float, float, float, str]:
+def measure(argv: list[str]) -> tuple[float, float, float, str]:
     """Return wall and CPU seconds, the most memory of all its processes in MB (proportional set
     size), and what it printed.
     """
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         argv,
-        stdout=subprocess.PIPE if keep else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
@@ -131,62 +111,7 @@ def measure(argv: list[str], *, keep: bool = True) -> tuple[float, float, float,
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return wall, cpu, most / 1e6, process.stdout.read() if process.stdout else ""
-
-
-def by_re(file: Path) -> float:
-    """Return the seconds that Python's re takes for PART bytes, line by line, regex by regex."""
-    compiled = [re.compile(pattern) for each in rules.shipped() for pattern in each.lines]
-    lines = file.read_bytes()[:PART].decode("utf-8", "replace").splitlines()
-    start = time.perf_counter()
-    for line in lines:
-        for pattern in compiled:
-            pattern.search(line)
-    return time.perf_counter() - start
-
-
-def make_kind(folder: Path, kind: str) -> int:
-    """Write logs of one kind of content, of which one ends with a failure; return their bytes."""
-    folder.mkdir()
-    bodies = [contents.content(kind, KIND_MADE, rank) for rank in range(4)]
-    for rank in range(KIND_FILES):
-        body = bodies[rank % 4]
-        with (folder / f"rank-{rank}.log").open("wb") as file:
-            while file.tell() < KIND_EACH:
-                file.write(body[: KIND_EACH - file.tell()])
-            file.write(b"\n" + (contents.FAILURE.encode() if rank == KIND_FILES - 2 else b""))
-    return sum(file.stat().st_size for file in folder.iterdir())
-
-
-def kinds(top: Path, words: Path) -> None:
-    """Print the figures of each kind of content."""
-    empty = top / "empty"
-    empty.mkdir()
-    (empty / "rank-0.log").write_text(contents.FAILURE)
-    start = min(measure([HPCTRAIN, "explain", str(empty)])[1] for _ in range(TIMES))
-    print(
-        f"\n{'content':<24} {'explain MB/s':>13} {'logs MB/s':>10} {'grep MB/s':>10}"
-        f" {'memory MB':>10}"
-    )
-    for kind in contents.KINDS:
-        folder = top / f"of-{kind}"
-        size = make_kind(folder, kind) / 1e6
-        _, cpu, most, said = measure([HPCTRAIN, "explain", str(folder)])
-        if "of memory" not in said and "nan" not in said and "store" not in said:
-            sys.exit(f"the explanation of {kind} is wrong:\n{said}")
-        shown = measure([HPCTRAIN, "logs", str(folder)], keep=False)[1]
-        grep = (
-            measure(["grep", "-aciF", "-f", str(words), *map(str, folder.iterdir())])[1]
-            if shutil.which("grep")
-            else float("nan")
-        )
-        speeds = [size / max(0.001, each - start) for each in (cpu, shown)]
-        print(
-            f"{kind:<24} {speeds[0]:13.0f} {speeds[1]:10.0f} {size / grep:10.0f} {most:10.0f}"
-            f"   {'met' if min(speeds) > TARGET_MB_S else 'MISSED'}",
-            flush=True,
-        )
-        shutil.rmtree(folder)
+    return wall, cpu, most / 1e6, process.stdout.read()
 
 
 def main() -> None:
@@ -207,23 +132,6 @@ def main() -> None:
             f"explain: {what}: {wall:5.2f} s, CPU {cpu:5.2f} s, {memory:4.0f} MB   < {TARGET_S:.0f}"
             f" s, < {TARGET_MB:.0f} MB: {verdict}"
         )
-        words = Path(name, "words")
-        words.write_bytes(b"\n".join(SearchTable(rules.shipped()).texts) + b"\n")
-        if shutil.which("grep"):
-            took, *_ = measure(
-                ["grep", "-aciF", "-f", str(words), *(str(file) for file in folder.iterdir())]
-            )
-            print(
-                f"explain: grep -aciF -f with the words of the rules, one core: {took:5.2f} s, and"
-                " it explains nothing"
-            )
-        took = by_re(folder / "rank-0.log")
-        print(
-            f"explain: Python's re on {PART / 1e6:.0f} MB, each regex on each line: {took:.1f} s; "
-            f"for all of it {took * size / PART / 60:.0f} min (worked out)"
-        )
-        shutil.rmtree(folder)
-        kinds(Path(name), words)
 
 
 if __name__ == "__main__":

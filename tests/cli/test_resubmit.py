@@ -668,7 +668,7 @@ def test_a_training_goes_on_with_half_the_micro_batch_and_the_same_global_batch(
     )
     desk.write(
         "config.yaml",
-        f"launcher: torchrun\nresources: {{gpus_per_node: 2}}\nenvironment: {{venv: {sys.prefix},"
+        f"launcher: torchrun\nresources: {{gpus_per_node: 1}}\nenvironment: {{venv: {sys.prefix},"
         f" env: {env}}}\ntraining: {{model_name_or_path: {model}, dataset_name: {dataset},"
         f" max_steps: 14, {training}}}\n",
     )

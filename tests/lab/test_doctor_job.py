@@ -67,9 +67,8 @@ def user(tmp_path: Path, lab_env: dict[str, str]) -> User:
     return User(tmp_path, lab_env)
 
 
-@pytest.mark.parametrize("launcher", ["accelerate", "srun"])
-def test_two_nodes_report(user: User, launcher: str) -> None:
-    found = user.doctor(*NODES, "--launcher", launcher, "--", "--dataset_name", "data")
+def test_two_nodes_report(user: User) -> None:
+    found = user.doctor(*NODES, "--launcher", "accelerate", "--", "--dataset_name", "data")
     assert found["state"] == "COMPLETED"
     assert [node["host"] for node in found["nodes"]] == ["node1", "node2"]
     for node in found["nodes"]:

@@ -278,12 +278,6 @@ def test_a_job_that_outgrows_its_memory_is_killed_and_read_back_right(user: User
     assert f"job {job_id}: out of memory" in done.stderr
 
 
-def test_the_exit_code_of_the_training_comes_back(user: User) -> None:
-    (user.directory / "train.py").write_text("import sys\nsys.exit(9)\n")
-    user.type("hpctrain", "render", "--launcher", "srun", "--script", "train.py", "--mem", "200M")
-    assert user.type("hpctrain", "submit", "--wait", code=None).returncode == 9
-
-
 def test_fewer_gpus_than_the_script_was_rendered_for_stop_the_job(user: User) -> None:
     (user.directory / "train.py").write_text("print('trained')\n")
     user.type(
@@ -312,8 +306,7 @@ def test_fewer_gpus_than_the_script_was_rendered_for_stop_the_job(user: User) ->
     assert "trained" not in user.log()
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_a_hook_runs_once_on_each_node(user: User, launcher: str) -> None:
+def test_a_hook_runs_once_on_each_node(user: User) -> None:
     """Before any process of the node, also with one task per GPU; where it fails, the job does, and
     names file and node.
     """
@@ -325,7 +318,7 @@ def test_a_hook_runs_once_on_each_node(user: User, launcher: str) -> None:
         'sleep 1; echo "$SLURM_NODEID" >>"ran.$SLURMD_NODENAME"; [ ! -e "fail.$SLURM_NODEID" ]\n'
     )
     (user.directory / "config.yaml").write_text(
-        f"launcher: {launcher}\nscript: train.py\nresources: {{nodes: 2, gpus: 2, cpus_per_task: 2,"
+        "launcher: srun\nscript: train.py\nresources: {nodes: 2, gpus: 2, cpus_per_task: 2,"
         " mem: 1G, time: 5}\nenvironment: {before_each_node: [node.sh], env:"
         " {NCCL_SOCKET_IFNAME: ib0}}\n"
     )
@@ -381,58 +374,6 @@ def test_jobs_that_share_nodes_do_not_meet(user: User) -> None:
         )
         jobs.append(user.sbatch(f"{name}.sbatch"))
     assert [user.wait(job_id) for job_id in jobs] == ["COMPLETED"] * 3
-
-
-def test_slurms_own_words_on_a_wrong_account(user: User) -> None:
-    (user.directory / "train.py").write_text("")
-    user.type("hpctrain", "render", "--script", "train.py", "--account", "nobody")
-    # Our own check says it first, and knows whose accounts there are.
-    first = user.type("hpctrain", "submit", code=1).stderr
-    assert "error account-unknown: " in first
-    assert "--ignore account-unknown" in first
-    for option in (("--no-check",), ("--ignore", "account-unknown")):
-        done = user.type("hpctrain", "submit", *option, code=1)
-        assert "sbatch said: " in done.stderr
-        assert "Invalid account or account/partition combination specified" in done.stderr
-        assert done.stderr.strip().splitlines()[-1].startswith("fix: sacctmgr")
-    assert user.type("hpctrain", "ps", "--json").stdout.count('"UNKNOWN"') == 0
-
-
-def test_an_estimate_from_slurm_and_nothing_submitted(user: User) -> None:
-    (user.directory / "train.py").write_text("")
-    # A name of its own: other files have jobs in this lab at the same time.
-    user.type("hpctrain", "render", "--script", "train.py", "--mem", "1G", "--job-name", "estimate")
-    assert "to start at" in user.type("sbatch", "--test-only", "estimate.sbatch").stderr
-    assert user.type("squeue", "-h", "-t", "all", "-n", "estimate", "-o", "%i").stdout == ""
-
-
-def test_an_sbatch_that_never_answers_is_not_asked_twice(user: User) -> None:
-    """The real sbatch takes the job, and its answer is lost: the job is found by its comment."""
-    shims = user.directory / "shims"
-    shims.mkdir()
-    real = user.type("which", "sbatch").stdout.strip()
-    (shims / "sbatch").write_text(f'#!/bin/sh\n{real} "$@" >/dev/null\nsleep 60\n')
-    (shims / "sbatch").chmod(0o755)
-    (user.directory / "train.py").write_text("")
-    user.type(
-        "hpctrain",
-        "render",
-        "--launcher",
-        "srun",
-        "--script",
-        "train.py",
-        "--mem",
-        "200M",
-        "--job-name",
-        "lost",
-    )
-    slow = {"PATH": f"{shims}:{user.environment['PATH']}", "HPCTRAIN_SLURM_TIMEOUT": "3"}
-    done = user.type("hpctrain", "submit", "lost.sbatch", "--parsable", **slow)
-    assert "found by its comment" in done.stderr
-    job_id = done.stdout.strip()
-    assert user.wait(job_id) == "COMPLETED"
-    count = len(user.type("squeue", "-h", "-t", "all", "-n", "lost", "-o", "%i").stdout.split())
-    assert count == 1
 
 
 def test_the_verbs_of_the_everyday_path(user: User) -> None:

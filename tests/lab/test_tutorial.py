@@ -121,7 +121,8 @@ def newcomer(demo: Path, tmp_path: Path, lab_env: dict[str, str]) -> Iterator[Ne
 TUTORIAL = sections(ROOT / "docs" / "tutorial.md")
 
 
-@pytest.mark.parametrize("number", [4, 6, 7, 10, 11])
+# Not 7: the README has two nodes too, and the sweep submits what was rendered.
+@pytest.mark.parametrize("number", [4, 6, 10, 11])
 def test_a_section_of_the_tutorial(newcomer: Newcomer, number: int) -> None:
     (title,) = [title for title in TUTORIAL if title.startswith(f"{number}. ")]
     (newcomer.directory / "train.py").write_text("print('trained')\n")

@@ -14,7 +14,7 @@ from tests.explain import corpus
 from tests.logs import contents
 
 #: Of several pieces, of which each holds the same words thousands of times.
-SIZE, CHUNK = 2_500_000, 64 << 10
+SIZE, CHUNK = 1_500_000, 64 << 10
 #: So full of errors of their own that there is no room for the last one: a diagnosis names it all
 #: the same.
 ERRORS = (

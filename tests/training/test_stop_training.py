@@ -74,9 +74,7 @@ def saved_step(run: Path) -> int:
     return found.step
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(
-    number: signal.Signals,
     tiny: tuple[str, str],
     environment: dict[str, str],
     tmp_path: Path,
@@ -90,10 +88,10 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(
     wait_for_step(process)
     ranks = ranks_of(process)
     assert len(ranks) == 2
-    ranks[1].send_signal(number)
+    ranks[1].send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert survival.exit_word(run, "1.0") == "85 signal\n", err
-    said = re.search(rf"{number.name} came: saving and stopping at step (\d+) of 1000000", out)
+    said = re.search(r"SIGTERM came: saving and stopping at step (\d+) of 1000000", out)
     assert said is not None, out
     assert int(said[1]) == saved_step(run)
     assert survival.listed(run / "checkpoints") == ["README.md", f"checkpoint-{said[1]}"]
@@ -218,7 +216,7 @@ def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
     process = survival.start(survival.argv(*words(tiny, output_dir="out")), environment, tmp_path)
     started.append(process)
     wait_for_step(process)
-    psutil.Process(process.pid).send_signal(signal.SIGTERM)
+    psutil.Process(process.pid).send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 85, err
     found, _ = checkpoints.newest_complete(tmp_path / "out", digests=True)
@@ -232,9 +230,8 @@ def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
     assert f"[train] resumes at step {found.step} from out/checkpoint-{found.step}" in done.stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_nan_ends_it_and_no_checkpoint_has_lost_weights(
-    ranks: int, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     import safetensors.torch
     import torch
@@ -248,7 +245,7 @@ def test_nan_ends_it_and_no_checkpoint_has_lost_weights(
         "save_steps": 1,
     }
     done = subprocess.run(
-        survival.argv(*words(tiny, **more), ranks=ranks),
+        survival.argv(*words(tiny, **more), ranks=2),
         env=survival.run_environment(environment, run),
         cwd=tmp_path,
         capture_output=True,
