@@ -12,6 +12,14 @@ import hpctrain
 HEAVY = {"torch", "transformers", "trl", "accelerate", "datasets", "numpy", "pandas"}
 
 
+SCRIPT = Path(__file__).parent / "golden" / "2x4" / "script.sbatch"
+
+
+def command(*words: str) -> str:
+    """Return the program that runs a command."""
+    return f"from hpctrain.cli import main; main({list(words)!r})"
+
+
 def imported_by(code: str, cwd: Path) -> set[str]:
     """Return the top-level modules in sys.modules after `code` ran in a fresh interpreter."""
     program = (
@@ -23,24 +31,26 @@ def imported_by(code: str, cwd: Path) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.rsplit("MODULES", 1)[1].split()}
 
 
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
         ("import hpctrain", HEAVY | {"click", "jinja2", "yaml", "rich", "psutil"}),
-        (
-            "from hpctrain.cli import main; main(['--help'])",
-            HEAVY | {"jinja2", "yaml", "rich", "psutil"},
-        ),
-        ("from hpctrain.cli import main; main(['render'])", HEAVY | {"rich", "psutil"}),
-        (
-            "from hpctrain.cli import main; main(['submit', '--dry-run', '--local'])",
-            HEAVY | {"rich"},
-        ),
-        (
-            "from hpctrain.cli import main; main(['ps', '--json'])",
-            HEAVY | {"rich", "jinja2"},
-        ),
+        (command("--help"), HEAVY | {"jinja2", "yaml", "rich", "psutil"}),
+        (command("render"), HEAVY | {"rich", "psutil"}),
+        (command("submit", "--dry-run", "--local"), HEAVY | {"rich"}),
+        (command("ps", "--json"), HEAVY | {"rich", "jinja2"}),
+        (command("check", "--no-slurm", "--cluster", "leonardo"), HEAVY | {"rich"}),
+        (command("lint", str(SCRIPT)), HEAVY | {"jinja2", "yaml", "rich", "psutil"}),
+        (command("fit"), HEAVY),
+        (command("doctor", "--quick", "--script", "train.py"), {"torch", "transformers"}),
         ("import hpctrain.memory", {"torch", "transformers", "pynvml"}),
+        (
+            "from hpctrain.memory.reader import MemoryReader as M;"
+            " M(rank=0, world_size=1, local_rank=0, note=print).read(0, 'step')",
+            {"torch", "transformers", "datasets"},
+        ),
+        ("import hpctrain.data.timelines", {"torch", "datasets", "pyarrow"}),
     ],
 )
 def test_modules_that_are_not_imported(code: str, absent: set[str], tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ Slurm.
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -193,21 +191,6 @@ def test_one_program_that_does_not_answer_is_named_without_its_format(project: D
     ]
 
 
-def test_submit_stops_on_errors_and_shows_them_whole(project: Desk) -> None:
-    calls = project.directory.parent / "called"
-    slurm(project, f"touch {calls}; echo 7")
-    assert project.run("render").code == 0
-    project.write("train.py", "(\n")
-    said = project.run("submit")
-    assert said.code == 1
-    assert not calls.exists()
-    assert "error: not submitted: 1 error in the job\n" in said.err
-    assert "error script-syntax: " in said.err
-    assert said.lines[-1].endswith(": hpctrain submit --ignore script-syntax")
-    assert project.run("submit", "--no-check").code == 0
-    assert calls.exists()
-
-
 def test_submit_shows_warnings_in_a_line_each_and_goes_on(project: Desk) -> None:
     slurm(project, "echo 7")
     assert project.run("render").code == 0
@@ -236,16 +219,6 @@ def test_here_nothing_about_a_cluster_is_checked(project: Desk) -> None:
     said = project.run("submit", "--cluster", "leonardo")
     assert "time-limit" not in said.err
     assert "path-not-shared" not in said.err
-
-
-def test_heavy_packages_stay_out(project: Desk, hpctrain: str) -> None:
-    code = (
-        "import sys\nfrom hpctrain.cli import main\ntry: main(['check', '--no-slurm', '--cluster',"
-        " 'leonardo'])\nexcept SystemExit: pass\nprint(sorted({'torch', 'transformers', 'rich',"
-        " 'datasets', 'accelerate', 'trl', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.usefixtures("no_slurm")
@@ -392,13 +365,6 @@ def test_its_directives_are_held_against_the_cluster_of_the_config(silent_slurm:
     assert "account-nodes" in silent_slurm.refused("submit", "own.sbatch", code=1).err
     silent_slurm.write("own.sbatch", GOOD)
     assert silent_slurm.run("submit", "own.sbatch").code == 0
-
-
-def test_our_own_script_by_its_name_is_checked_as_a_job(silent_slurm: Desk) -> None:
-    silent_slurm.run("render")
-    said = silent_slurm.refused("submit", "sft.sbatch", code=1)
-    assert "error model-folder: " in said.err
-    assert not submitted(silent_slurm)
 
 
 def test_the_strongest_word_on_the_cluster_wins(desk: Desk) -> None:

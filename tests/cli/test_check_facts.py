@@ -433,9 +433,6 @@ def test_secrets_of_the_caller_are_facts_without_values(project: Desk) -> None:
 # -- `hpctrain check` in folders that hold FIFOs, devices and garbage: it says what it can, a
 
 
-OURS = "model_name_or_path: m\n  dataset_name: d\n"
-
-
 def weights(header: str) -> bytes:
     return struct.pack("<Q", len(header)) + header.encode()
 

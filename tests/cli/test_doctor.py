@@ -135,20 +135,6 @@ def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
     assert alive == []
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_slurm")
-def test_neither_torch_nor_the_training_is_imported_here(project: Desk) -> None:
-    code = (
-        "import sys\nfrom hpctrain.cli import cli\ncli.main(['doctor', '--quick', *sys.argv[1:]],"
-        " standalone_mode=False)\nheavy = [name for name in sys.modules if name.split('.')[0] in"
-        " ('torch', 'transformers') or 'hpctrain.training' in name]\nprint('heavy:', heavy)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *OWN], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "heavy: []"
-
-
 # -- the preflight job -----------------------------------------------------------------------------
 
 

@@ -324,21 +324,6 @@ def test_a_record_of_another_time_is_left_out(desk: Desk, monkeypatch: pytest.Mo
     assert explanation._account(meant, explanation.JobContext(), [now + 95_000], notes) == young
 
 
-@pytest.mark.usefixtures("no_slurm")
-def test_a_pipe_that_closes_is_no_error(hpctrain: str, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text(OOM)
-    piped = f"set -o pipefail; {hpctrain} explain a.log | head -n 1"
-    done = subprocess.run(
-        ["bash", "-c", piped],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ},
-    )
-    assert done.stdout == "certain: cuda-oom\n"
-    assert "rror" not in done.stderr
-
-
 # -- What explain knows of the config of a run that failed twice, of what was typed behind `-
 
 

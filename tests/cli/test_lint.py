@@ -270,19 +270,6 @@ def test_colour_only_on_a_terminal(desk: Desk) -> None:
         assert ("\x1b[" in done.stdout) == coloured
 
 
-def test_lint_imports_nothing_heavy(desk: Desk) -> None:
-    desk.write("job.sbatch", BAD)
-    program = (
-        "import sys\nfrom hpctrain.cli import main\n"
-        "try:\n    main(['lint', 'job.sbatch'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=desk.directory, capture_output=True, text=True
-    )
-    loaded = {name.split(".")[0] for name in done.stderr.split()}
-    assert not loaded & {"pydantic", "jinja2", "yaml", "rich", "torch", "numpy", "psutil"}
-
-
 def test_the_pre_commit_hook() -> None:
     (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
     assert (hook["id"], hook["entry"]) == ("hpctrain-lint", "hpctrain lint")

@@ -179,14 +179,6 @@ def test_a_file_that_grows_shrinks_or_is_gone_is_no_error(tmp_path: Path) -> Non
     assert scan.scan([file], RULES) == ScanResult()
 
 
-def test_packed_rotations_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "job.log.1.gz"
-    path.write_bytes(gzip.compress(OOM))
-    assert lines_of(scan.scan([LogFile(path=path, name="job.log.1.gz")], RULES).hits) == [
-        ("oom", 1)
-    ]
-
-
 def test_what_the_training_did_behind_an_error_is_counted(tmp_path: Path) -> None:
     steps = b"{'loss': 1.0, 'grad_norm': 0.1}\n"
     assert look(tmp_path, OOM + steps * 25).hits[0].steps_after == 25

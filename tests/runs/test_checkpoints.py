@@ -270,14 +270,6 @@ def test_a_checkpoint_that_is_a_link_loses_its_name_and_not_its_files(tmp_path: 
     assert manifest.problems(tmp_path / "scratch/checkpoint-10", digests=True) == ()
 
 
-def test_cleaning_removes_what_was_not_finished(tmp_path: Path) -> None:
-    save(tmp_path, 10)
-    for name in (".saving-20.1.0", ".removing-checkpoint-5.77"):
-        fill(tmp_path / name, FILES)
-    assert checkpoints.clean(tmp_path) == (".saving-20.1.0",)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
-
-
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "256k") as disk:
         save(disk, 10, {"model": os.urandom(100_000)})
@@ -412,18 +404,3 @@ def test_only_what_is_over_is_cleaned(tmp_path: Path) -> None:
     assert told == dict(zip(names, ("11.0", "11.0", "11.1", "host.a-77", "12.0"), strict=True))
     assert sorted(removed) == sorted(names[:3])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[3:])
-
-
-@pytest.mark.parametrize(
-    ("attempt", "job"),
-    [
-        ("12.0", "12"),
-        ("12.3.1795347497", "12"),
-        ("local.0", "local"),
-        ("12", None),
-        (".0", None),
-        (None, None),
-    ],
-)
-def test_the_job_of_an_attempt(attempt: str | None, job: str | None) -> None:
-    assert checkpoints.job_of(attempt) == job

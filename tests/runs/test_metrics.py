@@ -1,8 +1,6 @@
 """What a run logged, read over all of its attempts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +29,6 @@ def write(
 
 def losses(run: Path) -> list[tuple[int, float]]:
     return [(each["step"], each["loss"]) for each in history.read_rows(run) if "loss" in each]
-
-
-def test_a_step_that_was_done_again_counts_once(tmp_path: Path) -> None:
-    first = [row("begin", 0, 1), *(row("log", step, 1 + step, loss=step) for step in range(1, 8))]
-    second = [
-        row("begin", 4, 20),
-        *(row("log", step, 20 + step, loss=100 + step) for step in range(5, 7)),
-    ]
-    write(tmp_path, "1.1", second, started=19, tail='{"event": "log", "step": 7, "epo')
-    write(tmp_path, "1.0", first, started=0)
-    # Step 7 of the first start is lost work, though nobody has done it again yet.
-    assert losses(tmp_path) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 105), (6, 106)]
-    assert [each["event"] for each in history.read_rows(tmp_path)].count("begin") == 2
 
 
 def test_a_start_from_nothing_replaces_everything_and_order_is_by_time(tmp_path: Path) -> None:
@@ -84,16 +69,3 @@ def test_nothing_there_and_nonsense(tmp_path: Path) -> None:
         + b'{"event": "log", "step": 1, "at": 2, "epoch": null}'
     )
     assert [each["event"] for each in history.read_rows(tmp_path)] == ["begin"]
-
-
-def test_it_is_torch_free() -> None:
-    code = (
-        "import sys; from hpctrain.runs import metrics, progress; print({'torch',"
-        " 'transformers', 'click'} & set(sys.modules))"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "set()\n"
-    )

@@ -62,11 +62,6 @@ def post(url: str) -> list[float]:
     return slept
 
 
-def test_the_message_arrives(server: Server) -> None:
-    assert post(server.url) == []
-    assert server.bodies == [{"text": "sft-1 failed"}]
-
-
 def test_a_server_that_is_busy_is_asked_again(server: Server) -> None:
     server.answers = [503, 429, 200]
     assert post(server.url) == [1.0, 3.0]

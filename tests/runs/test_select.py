@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.errors import UsageError
 from hpctrain.jobs import targets
 from hpctrain.jobs.targets import RunFilter
 from hpctrain.runs.store import Attempt, Listing, Run
@@ -30,33 +29,6 @@ LISTING = Listing(path=Path("runs"), runs=RUNS)
 
 def chosen(*words: str, **more: object) -> list[str]:
     return [run.id for run in RunFilter(words=words, **more).choose(LISTING, NOW)]  # type: ignore[arg-type]
-
-
-def test_words() -> None:
-    assert chosen() == [run.id for run in RUNS]
-    assert chosen("sft-a") == ["sft-a"]  # whole, though another begins with it
-    assert chosen("sft-ab", "grid_1") == ["sft-ab", "grid_1"]
-    assert chosen("grid") == ["grid_0", "grid_1", "grid_10"]
-    assert chosen("grid_?") == ["grid_0", "grid_1"]
-    assert chosen("[gx]rid_1*") == ["grid_1", "grid_10"]
-    assert chosen("grid_10", "nothing*") == ["grid_10"]
-    assert chosen("SFT*") == []
-
-
-def test_a_beginning_means_one_run() -> None:
-    assert chosen("grid_10"[:-1] + "0") == ["grid_10"]
-    assert targets.one_run("sft-ab", LISTING).id == "sft-ab"
-    with pytest.raises(UsageError) as error:
-        chosen("sft", "gird_1", "")
-    assert error.value.what == "'sft' is only a prefix of sft-a, sft-ab"
-    assert error.value.details == (
-        "there is no run 'gird_1'; did you mean 'grid_1'?",
-        "there is no run ''",
-    )
-    with pytest.raises(UsageError, match="3 runs"):
-        targets.one_run("grid", LISTING)
-    with pytest.raises(UsageError, match="there is no run 'zzz'"):
-        targets.one_run("zzz", LISTING)
 
 
 def test_age_counts_from_what_happened_last() -> None:

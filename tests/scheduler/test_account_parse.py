@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.slurm.notations import accounting, records
+from hpctrain.slurm.notations import accounting
 from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
 from hpctrain.util import stored
 from tests.scheduler.sacct_rows import AGAIN, JOB, REQUEUED, STEP, VERSIONS, text
@@ -260,36 +260,3 @@ SCONTROL = (
     " NodeList=node[1-2] NumNodes=2 NumCPUs=2 NumTasks=2 CPUs/Task=1 {tres} TresPerNode=gres:gpu:4"
     " Command=/p/j.sh WorkDir=/p StdErr=/p/e StdIn=/dev/null StdOut=/p/o Power= \n"
 )
-
-
-@pytest.mark.parametrize(
-    "tres",
-    [
-        "TRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8",
-        (
-            "ReqTRES=cpu=2,mem=900M,node=2,gres/gpu=8"
-            " AllocTRES=cpu=2,mem=1000M,node=2,billing=2,gres/gpu=8"
-        ),
-    ],
-    ids=["22.05", "23.02"],
-)
-def test_scontrol(tres: str) -> None:
-    [fields] = records.parse_scontrol_jobs(SCONTROL.format(state="RUNNING", tres=tres))
-    account = accounting.from_scontrol(fields)
-    assert (account.name, account.user, account.restarts, account.dependency) == (
-        "j N=1",
-        "ada",
-        2,
-        "afterok:32(unfulfilled)",
-    )
-    assert (account.started, account.ended, account.gpus, account.memory_bytes, account.source) == (
-        1695323307.0,
-        None,
-        8,
-        500 * MIB,
-        "scontrol",
-    )
-    [fields] = records.parse_scontrol_jobs(SCONTROL.format(state="PENDING", tres=tres))
-    assert accounting.from_scontrol(fields).started is None, (
-        "of a job that waits it is the expected one"
-    )

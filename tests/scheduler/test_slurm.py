@@ -71,23 +71,6 @@ def test_the_environment_of_an_outer_job_does_not_reach_sbatch(
     ), "our token, and the user's own comment"
 
 
-def test_a_refusal_is_slurms_own_words_and_leaves_nothing(programs: Programs) -> None:
-    programs(
-        sbatch=(
-            "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2;"
-            " exit 1"
-        )
-    )
-    with pytest.raises(HpctrainError) as refused:
-        scheduler().submit(Path("job.sbatch"))
-    assert (
-        "  sbatch said: Batch job submission failed: Invalid qos specification"
-        in refused.value.details
-    )
-    assert refused.value.hint == "edit job.sbatch, then run: hpctrain submit job.sbatch"
-    assert ledger.pointers() == []
-
-
 @pytest.mark.parametrize(
     "sbatch",
     [

@@ -192,15 +192,6 @@ def test_state_that_is_missing_another_world_and_other_data_are_refused_together
     assert "[train] finished: 6 of 6 steps" in accepted.stdout
 
 
-def test_data_in_another_place_is_the_same_data(
-    train: Train, tiny: tuple[str, str], tmp_path: Path
-) -> None:
-    train("r", "1.0")
-    shutil.rmtree(tmp_path / "runs/r/model")
-    shutil.copytree(tiny[1], tmp_path / "copy")
-    assert train("r", "2.0", data="copy").returncode == 0
-
-
 def test_an_explicit_checkpoint(train: Train, tmp_path: Path) -> None:
     train("a", "1.0")
     saved = tmp_path / "runs/a/checkpoints/checkpoint-2"

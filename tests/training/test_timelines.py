@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpctrain.data import manifest, timelines
+from hpctrain.data import manifest
 from hpctrain.data.timelines import PAD, UNKNOWN, TimelineRequest, prepare
 from hpctrain.errors import UsageError
 
@@ -254,17 +254,3 @@ def test_what_is_left_out_is_counted_and_the_command_says_it(tmp_path: Path) -> 
     )
     assert again.returncode == 2
     assert again.stderr.startswith("error: out exists\n")
-
-
-def test_importing_it_loads_no_library() -> None:
-    words = (
-        "import sys, hpctrain.data.timelines; print([name for name in ('torch', 'datasets',"
-        " 'pyarrow') if name in sys.modules])"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", words], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
-    )
-    assert timelines.main.__doc__

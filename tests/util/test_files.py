@@ -1,9 +1,6 @@
 """Files that are written whole, locks that end with their process, and small files of JSON."""
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,42 +8,6 @@ import pytest
 
 from hpctrain.util import files, stored
 from hpctrain.util.stored import fits
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from hpctrain.util import files
-with files.lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-def holder(path: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with holder(path) as process:
-        with pytest.raises(files.Locked), files.lock(path):
-            pass
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        with files.lock(path, timeout_s=10):
-            pass
-
-
-def test_a_lock_is_not_shared_with_another_opening_of_this_process(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with files.lock(path), pytest.raises(files.Locked), files.lock(path):
-        pass
-    with files.lock(path):
-        pass
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_draft(

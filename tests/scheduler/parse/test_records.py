@@ -84,54 +84,6 @@ def test_no_job_id(printed: str) -> None:
     assert records.parse_submission(printed) is None
 
 
-def test_squeue() -> None:
-    text = squeue_row(
-        "63",
-        "sft",
-        "RUNNING",
-        "None",
-        "0:07",
-        "30:00",
-        "2",
-        "gpu",
-        "2026-11-20T22:04:50",
-        "hpctrain:ab own words",
-    )
-    text += squeue_row(
-        "72_[1-5%2]",
-        "a b|c=d",
-        "PENDING",
-        "(Priority)",
-        "0:00",
-        "UNLIMITED",
-        "1",
-        "gpu",
-        "N/A",
-        "(null)",
-    )
-    running, waiting = records.parse_squeue(text)
-    assert (
-        running.job_id,
-        running.state,
-        running.reason,
-        running.elapsed_s,
-        running.time_limit_s,
-    ) == ("63", "RUNNING", None, 7, 1800)
-    assert (running.nodes, running.start, running.comment, running.is_final) == (
-        2,
-        "2026-11-20T22:04:50",
-        "hpctrain:ab own words",
-        False,
-    )
-    assert (waiting.job_id, waiting.name, waiting.time_limit_s, waiting.start, waiting.comment) == (
-        "72_[1-5%2]",
-        "a b|c=d",
-        None,
-        None,
-        None,
-    )
-
-
 def test_warnings_and_odd_names_between_the_rows() -> None:
     r"""A name with a line break is taken (`sbatch -J $'x\ny'`), and squeue prints it as it is."""
     odd = squeue_row(
@@ -220,27 +172,6 @@ def test_sacct_folds_the_steps_into_the_job() -> None:
         15,
     )
     assert healthy.state == "COMPLETED"  # a step that the script itself got over
-
-
-def test_scontrol() -> None:
-    (fields,) = records.parse_scontrol_jobs(scontrol_row("a b|c=d", "hpctrain:ab"))
-    job = records.from_scontrol(fields)
-    assert (job.job_id, job.name, job.state, job.reason, job.nodes, job.start) == (
-        "71",
-        "a b|c=d",
-        "PENDING",
-        "Priority",
-        2,
-        None,
-    )
-    assert (job.elapsed_s, job.time_limit_s, job.comment, job.exit_code) == (
-        67,
-        86400,
-        "hpctrain:ab",
-        0,
-    )
-    assert fields["StdOut"] == "/home/me/a b/o.log"
-    assert fields["WorkDir"] == "/home/me/a b"
 
 
 @pytest.mark.parametrize(
