@@ -56,7 +56,6 @@ class TimelineRequest:
         seed: of the split.
         least: events that are rarer in the training rows become `<unk>`.
         most: keep at most so many events of a row, the last ones; None: all.
-        padded: write rows of equal length, padded on the right, with attention_mask.
         vocabulary: the vocabulary.json of an earlier dataset to reuse; None: create a new one.
     """
 
@@ -69,7 +68,6 @@ class TimelineRequest:
     seed: int = 0
     least: int = 1
     most: int | None = None
-    padded: bool = False
     vocabulary: Path | None = None
 
 
@@ -104,11 +102,6 @@ class TimelineCounts:
     labels: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def longest(self) -> int:
-        """Events of the longest row."""
-        return max(max(lengths, default=0) for lengths in self.lengths.values())
-
 
 def prepare(request: TimelineRequest) -> DatasetManifest:
     """Create the dataset; it appears in place only when complete.
@@ -137,13 +130,7 @@ def prepare(request: TimelineRequest) -> DatasetManifest:
         splits, digest = {}, hashlib.sha256()
         for split in ("train", "test"):
             if counted.lengths[split]:
-                plan = {
-                    "request": request,
-                    "split": split,
-                    "numbers": numbers,
-                    "pad": pad,
-                    "longest": counted.longest,
-                }
+                plan = {"request": request, "split": split, "numbers": numbers}
                 splits[split] = datasets.Dataset.from_generator(
                     _rows_of, gen_kwargs=plan, cache_dir=str(draft / "cache"), split=split
                 )
@@ -228,7 +215,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _rows_of(
-    request: TimelineRequest, split: str, numbers: Mapping[str, int] | None, pad: int, longest: int
+    request: TimelineRequest, split: str, numbers: Mapping[str, int] | None
 ) -> Iterator[dict[str, Any]]:
     for row in _all_rows(request):
         if not row.events or row.label is None or row.split != split:
@@ -236,12 +223,7 @@ def _rows_of(
         ids = row.events
         if numbers is not None:
             ids = [numbers.get(event, numbers[UNKNOWN]) for event in ids]
-        made = {"input_ids": ids, "label": row.label}
-        if request.padded:
-            empty = longest - len(ids)
-            made["input_ids"] = ids + [pad] * empty
-            made["attention_mask"] = [1] * len(ids) + [0] * empty
-        yield made
+        yield {"input_ids": ids, "label": row.label}
 
 
 def _all_rows(request: TimelineRequest) -> Iterator[TimelineRow]:
@@ -294,16 +276,15 @@ def _events(value: Any, where: str) -> list[Any]:
     return found
 
 
-def _split(request: TimelineRequest, lengths: Counter[int], longest: int) -> Split:
+def _split(lengths: Counter[int]) -> Split:
     rows, tokens = lengths.total(), sum(size * count for size, count in lengths.items())
     return Split(
         rows=rows,
         examples=rows,
         tokens=tokens,
         trained=tokens,
-        longest=longest if request.padded else max(lengths),
+        longest=max(lengths),
         histogram=histogram(lengths),
-        padded=longest * rows / tokens if request.padded else 1.0,
     )
 
 
@@ -334,18 +315,13 @@ def _manifest(
         vocabulary=size,
         max_length=request.most,
         packed=False,
-        splits={
-            split: _split(request, lengths, counted.longest)
-            for split, lengths in counted.lengths.items()
-            if lengths
-        },
+        splits={split: _split(lengths) for split, lengths in counted.lengths.items() if lengths},
         dropped=dict(counted.dropped),
         seed=request.seed,
         digest=digest,
         labels=tuple(sorted(counted.labels)),
         settings={
             "pad_token_id": pad,
-            "padded": request.padded,
             "held_out": request.held_out,
             "min_count": request.least,
         },
@@ -380,7 +356,6 @@ def _manifest(
 @click.option(
     "--max-events", "most", type=int, metavar="N", help="Keep the last N events of a row."
 )
-@click.option("--padded", is_flag=True, help="Pad all rows on the right to one length.")
 @click.option(
     "--vocabulary",
     type=_PATH,

@@ -89,7 +89,6 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "dataset",
             "--group",
             "patient",
-            "--padded",
         ],
     ):
         subprocess.run(

@@ -107,7 +107,7 @@ def test_the_same_rows_and_seed_make_the_same_dataset_and_another_seed_another_s
     assert made[0].digest == made[1].digest != made[2].digest
 
 
-def test_padded_rows_are_of_one_length_with_their_mask_and_the_last_events_stay(
+def test_the_last_events_stay(
     tmp_path: Path,
 ) -> None:
     rows = [
@@ -118,19 +118,16 @@ def test_padded_rows_are_of_one_length_with_their_mask_and_the_last_events_stay(
             files=(write(tmp_path / "a.jsonl", rows),),
             to=tmp_path / "out",
             held_out=0,
-            padded=True,
             most=5,
         )
     )
     data = load(tmp_path / "out")
     assert list(data) == ["train"]
     assert data["train"][0] == {
-        "input_ids": [1, 2, 0, 0, 0],
-        "attention_mask": [1, 1, 0, 0, 0],
+        "input_ids": [1, 2],
         "label": 1,
     }
     assert data["train"][1]["input_ids"] == [4, 5, 6, 7, 8]
-    assert made.splits["train"].padded == pytest.approx(30 / 24)
     assert (made.vocabulary, made.settings["pad_token_id"]) == (9, 0)
     assert not (tmp_path / "out" / "vocabulary.json").exists(), "events are numbers already"
     zero = write(
