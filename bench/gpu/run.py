@@ -366,7 +366,9 @@ def reported(place: Path, name: str) -> dict[str, Any]:
     fit, efficiency = found["fit"], found["efficiency"]
     return {
         "state": found["state"],
-        "predicted": {key: value for key, value in fit["predicted"].items() if key != "host"},
+        "predicted": {
+            key: value for key, value in (fit["predicted"] or {}).items() if key != "host"
+        },
         "measured": fit["measured"],
         "seconds": {each["id"]: round(each["seconds"], 1) for each in efficiency["parts"]},
         "next": [each["directive"] for each in efficiency["next"]],
