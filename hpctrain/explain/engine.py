@@ -27,7 +27,7 @@ from hpctrain.explain.model import (
     Occurrence,
     RequeueFact,
 )
-from hpctrain.explain.rules import KNOWN_NAMES, FailureRule
+from hpctrain.explain.rules import KNOWN_NAMES, FailureRule, logged_exception
 from hpctrain.explain.values import clock, current, last_attempt
 from hpctrain.slurm.notations import states
 
@@ -262,6 +262,8 @@ def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None, found: boo
 #: A likely cause that is this much earlier may be unrelated to the certain one.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
+#: Characters of a line that are shown as evidence.
+_EVIDENCE = 300
 #: Lines between an error and a restatement of the same error.
 _NEARBY = 20
 #: Messages of srun and Slurm at the end of a step in which a task failed, for any reason.
@@ -314,7 +316,9 @@ def explain(
     diagnoses, consequences = judge.judged(known=known)
     block = None
     if not diagnoses and (lost or not _is_active(case)):
-        block = judge.earliest_trouble(known=known or judge.says_so())
+        trouble = judge.earliest_trouble(known=known or judge.says_so())
+        if trouble is not None:
+            block, diagnoses = judge.block(trouble), judge.hints(trouble)
     found = bool(diagnoses or block)
     return Explanation(
         diagnoses=diagnoses,
@@ -654,6 +658,7 @@ class _DiagnosisRanker:
     def _diagnosis(self, each: RuleMatch) -> Diagnosis:
         rank, node = self._where(each)
         groups = {
+            **self._raised(each),
             **matching.known(self.case),
             "count": str(sum(hit.count for hit in each.hits)),
         }
@@ -668,7 +673,6 @@ class _DiagnosisRanker:
             if value is not None and name not in groups
         }
         names = {*KNOWN_NAMES, *groups, *_groups_of(each.rule)}
-        last = self.case.attempts[-1].name if self.case.attempts else None
         remedy = text.filled_lines(self._remedy(each.rule), groups, names)
         fix = self._fix(each.rule, groups) or Fix(
             text=text.filled_in(remedy, self._places(each, groups, node))
@@ -683,9 +687,18 @@ class _DiagnosisRanker:
             evidence=_evidence(each),
             rank=rank,
             node=node,
-            since=None if each.at is None else clock(each.at, self.case.zone_s),
-            attempt=(each.hits[0].attempt if each.hits else None) or last,
+            since=self._clock(each.at),
+            attempt=(each.hits[0].attempt if each.hits else None) or self._attempt(),
         )
+
+    def _raised(self, each: RuleMatch) -> Mapping[str, str]:
+        """Return where the traceback that has a rule's first line was raised."""
+        own = (
+            one.raised
+            for one in self.troubles
+            if each.hits and one.traceback and matching.stands_in(each.hits[0], one)
+        )
+        return next(own, {})
 
     def _with_cancel(self, fix: Fix) -> Fix:
         """Append the commands that cancel the job: nothing else frees the nodes."""
@@ -796,7 +809,7 @@ class _DiagnosisRanker:
             for each in self.fired
         )
 
-    def earliest_trouble(self, *, known: bool) -> ErrorBlock | None:
+    def earliest_trouble(self, *, known: bool) -> ErrorExcerpt | None:
         """Return the earliest error of the rank that failed first.
 
         Args:
@@ -830,23 +843,65 @@ class _DiagnosisRanker:
             usable = of_first
         # Prefer a traceback: a line with an error word before it may be unrelated, and one that
         # other processes wrote into may lack its end. Errors that were recovered from come last.
-        best = min(
+        return min(
             usable,
             key=lambda each: (
+                each.launcher,
                 matching.of_trouble(each),
                 each.traceback and each.error[:1].isspace(),
                 not (each.traceback or DEADLY.search(each.error)),
                 place(each),
             ),
         )
+
+    def block(self, trouble: ErrorExcerpt) -> ErrorBlock:
+        """Return an error to show it."""
         return ErrorBlock(
-            file=best.file,
-            line=best.line,
-            rank=best.rank,
-            node=best.node,
-            since=None if best.at is None else clock(best.at, self.case.zone_s),
-            lines=best.lines,
+            file=trouble.file,
+            line=trouble.line,
+            rank=trouble.rank,
+            node=trouble.node,
+            since=self._clock(trouble.at),
+            lines=trouble.lines,
+            frame=trouble.raised.get("frame"),
         )
+
+    def hints(self, trouble: ErrorExcerpt) -> tuple[Diagnosis, ...]:
+        """Return what the first hint that fits says of an error that no rule explains."""
+        if matching.of_trouble(trouble) is not Recovery.NO:
+            return ()
+        said = logged_exception(trouble.error) or trouble.error
+        for rule in self.rules:
+            for pattern in rule.lines if rule.kind == "hint" else ():
+                match = re.search(pattern, said)
+                if match is None or any(re.search(other, said) for other in rule.but_not):
+                    continue
+                groups = {**trouble.raised, **matching.known(self.case)}
+                groups |= {name: value for name, value in match.groupdict().items() if value}
+                names = {*KNOWN_NAMES, *groups, *_groups_of(rule)}
+                evidence = Evidence(file=trouble.file, line=trouble.line, text=said[:_EVIDENCE])
+                fix = Fix(text=text.filled_lines(self._remedy(rule), groups, names))
+                return (
+                    Diagnosis(
+                        id=rule.id,
+                        stage=rule.stage,
+                        certainty="likely",
+                        cause=text.sentences(rule.cause, groups, names),
+                        fix=self._with_cancel(fix) if self.lost else fix,
+                        evidence=(evidence,),
+                        rank=trouble.rank,
+                        node=trouble.node,
+                        since=self._clock(trouble.at),
+                        attempt=self._attempt(),
+                    ),
+                )
+        return ()
+
+    def _clock(self, at: float | None) -> str | None:
+        return None if at is None else clock(at, self.case.zone_s)
+
+    def _attempt(self) -> str | None:
+        return self.case.attempts[-1].name if self.case.attempts else None
 
     def _was_passed(self, each: ErrorExcerpt) -> bool:
         """Whether an error without a traceback is a message after which the shell went on."""

@@ -113,7 +113,11 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBlock:
-    """The earliest error of the rank that failed first, cleaned: shown if no rule matches."""
+    """The earliest error of the rank that failed first, cleaned: shown if no cause is found.
+
+    Attributes:
+        frame: the deepest frame of a traceback outside of libraries, `train.py:12, in main`.
+    """
 
     file: str
     line: int
@@ -121,6 +125,7 @@ class ErrorBlock:
     node: str | None
     since: str | None
     lines: tuple[str, ...]
+    frame: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,8 @@ class Explanation:
 
     Attributes:
         diagnoses: the cause that ended the job first.
-        unexplained: the error to show if the job failed and no rule matches.
+        unexplained: the error to show if the job failed and no cause was found; a hint on it may
+            be in `diagnoses`.
         history: one line for each earlier attempt: how it ended, and at which step.
         failed: whether the job is known not to have ended well; it may be running.
         ended: how it ended, in the scheduler's words, or None.
@@ -217,6 +223,9 @@ class ErrorExcerpt(Occurrence):
         lines: cleaned, without labels.
         error: the line of `lines` with the error message.
         traceback: whether it is a Python traceback, including the exception.
+        raised: where, as names for the texts of rules: `frame` and `code`, the deepest frame that
+            is not in a library; `package`, the library that raised it.
+        launcher: whether it is a launcher's, which only reports that a program failed.
     """
 
     file: str
@@ -224,6 +233,8 @@ class ErrorExcerpt(Occurrence):
     lines: tuple[str, ...]
     error: str
     traceback: bool = False
+    raised: Mapping[str, str] = field(default_factory=dict)
+    launcher: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import yaml
 from hpctrain.explain.model import Certainty, Stage
 from hpctrain.util import installed
 
-Kind = Literal["cause", "symptom", "consequence"]
+Kind = Literal["cause", "symptom", "consequence", "hint"]
 AREAS = (
     "submission",
     "queue",
@@ -36,7 +36,8 @@ AREAS = (
 WORD_END = r"\b"
 #: Loads every scalar as the text that is written.
 _Loader: type = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-#: Names that a cause may use without a regex group: the engine and the record provide them.
+#: Names that a cause may use without a regex group: the engine, the record and the traceback
+#: provide them.
 KNOWN_NAMES = frozenset(
     [
         "rank",
@@ -53,6 +54,9 @@ KNOWN_NAMES = frozenset(
         "count",
         "memory",
         "nodes",
+        "frame",
+        "code",
+        "package",
     ]
 )
 
@@ -416,7 +420,7 @@ class SearchTable:
         for role, literals, pattern in OWN:
             self._add(Signature(role, None, pattern), literals)
         for rule in self.rules:
-            for pattern in rule.lines:
+            for pattern in rule.lines if rule.kind != "hint" else ():
                 self._add(Signature("line", rule, pattern), rule.literals)
         silenced: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for rule in self.rules:

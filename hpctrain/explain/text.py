@@ -217,7 +217,10 @@ class _Page:
                 yield ""
             yield from self._diagnosis(diagnosis)
         if explanation.unexplained is not None:
-            yield from self._unexplained(explanation.unexplained, runs=bool(explanation.notes))
+            yield from self._filled(self._head(explanation))
+            yield from self._unexplained(
+                explanation.unexplained, diagnosed=bool(explanation.diagnoses)
+            )
         elif not explanation.diagnoses and explanation.failed:
             yield from self._filled("the job failed, and neither its logs nor its record say why")
         elif not explanation.diagnoses:
@@ -240,6 +243,8 @@ class _Page:
         lines = joined(redacted(diagnosis.fix.text).splitlines()) or [""]
         # What to type is not wrapped: it has to stay one line to be copied.
         typed = 0 if diagnosis.fix.changes else len(lines) - 1
+        if lines[typed].endswith(".") and " " in lines[typed] and not diagnosis.fix.changes:
+            typed = len(lines)
         for number, line in enumerate(lines):
             before = "  " if number else "fix: "
             if number == typed:
@@ -256,9 +261,13 @@ class _Page:
         yield f"  {self._painted(where, _DIM)}:"
         yield from self._filled(text, "    ", before="    ")
 
-    def _unexplained(self, block: ErrorBlock, *, runs: bool) -> Iterator[str]:
-        who = "a process of the job" if runs else "the job"
-        yield from self._filled(f"{who} failed, and no rule says why; its first error:")
+    def _head(self, explanation: Explanation) -> str:
+        if explanation.diagnoses:
+            return "the whole error:"
+        who = "a process of the job" if explanation.notes else "the job"
+        return f"{who} failed, and no rule says why; its first error:"
+
+    def _unexplained(self, block: ErrorBlock, *, diagnosed: bool) -> Iterator[str]:
         where = place(block.rank, block.node, block.since)
         yield f"  {self._painted(f'{block.file}:{block.line}', _DIM)}" + (
             f" ({where})" if where else ""
@@ -274,6 +283,8 @@ class _Page:
                 yield from self._filled(
                     textwrap.shorten(shown, _MOST_SAID, placeholder=" …"), "    ", before="    "
                 )
+        if block.frame is not None and not diagnosed:
+            yield from self._filled(f"outside of libraries: {redacted(block.frame)}", "  ")
 
     def _consequences(self, consequences: Sequence[Consequence]) -> Iterator[str]:
         for each in consequences[:_MOST_CONSEQUENCES]:

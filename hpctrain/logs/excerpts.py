@@ -230,6 +230,18 @@ _OTHER = re.compile(
 HEAD = "Traceback (most recent call last)"
 _FRAME = re.compile(r"  +File \"")
 _DIGITS = re.compile(r"(\d+)")
+#: A frame, and the files of libraries, of Python itself and of installed commands.
+_PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python\d|^<|[\\/](?:bin|Scripts)[\\/]"
+    r"|(?i:[\\/](?:python|conda|envs[\\/])[^\\/]*[\\/]lib[\\/])"
+)
+_PACKAGE = re.compile(r"(?:site|dist)-packages[\\/](\w+)")
+#: The error of a launcher: what its own frames do says nothing about the program that failed.
+_OF_LAUNCHER = re.compile(r"(?:[\w.]+\.)?(?:CalledProcessError: Command |ChildFailedError:)")
+#: Functions that raise an error of the code that called them.
+_PASSES_ON = frozenset({"__getattr__", "__getattribute__", "__getitem__", "_call_impl", "reraise"})
+_CODE_LENGTH = 160
 #: A rank in the prefix that a log collector added.
 _RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,6})\b")
 #: Text before a number that identifies a process.
@@ -290,6 +302,8 @@ class Open:
         if found := _collected(mine):
             front, mine = found
             rank = int(said[1]) if rank is None and (said := _RANK.search(front)) else rank
+        raised: dict[str, str] = {}
+        launcher = False
         is_traceback = (
             bool(mine)
             and _TRACEBACK.match(mine[0]) is not None
@@ -298,20 +312,52 @@ class Open:
         if is_traceback:
             shown = _without_copies([line for line in _traceback(mine) if line.strip()])
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
+            raised = _raised(shown)
+            if _OF_LAUNCHER.match(error) and "frame" not in raised:
+                shown = [*self._lines_before(), *shown[shown.index(error) :]]
+                launcher = True
         else:
-            before = [
-                each.rest
-                for each in map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
-                if each.rank in (None, self.label.rank)
-            ]
             first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
             shown = [
-                *(line for line in before[-3:] if line.strip()),
+                *self._lines_before(),
                 *(line for line in mine[: _AROUND + 1] if line.strip()),
             ]
             error = next((line for line in mine[: _AROUND + 1] if DEADLY.search(line)), first)
         lines = tuple(_cut(shown))
-        return replace(self.excerpt, lines=lines, error=error, traceback=is_traceback, rank=rank)
+        return replace(
+            self.excerpt,
+            lines=lines,
+            error=error,
+            traceback=is_traceback,
+            rank=rank,
+            raised=raised,
+            launcher=launcher,
+        )
+
+    def _lines_before(self) -> list[str]:
+        """Return the last lines that the same process wrote before the error."""
+        before = map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
+        own = [each.rest for each in before if each.rank in (None, self.label.rank)]
+        return [line for line in own[-3:] if line.strip()]
+
+
+def _raised(lines: list[str]) -> dict[str, str]:
+    """Return ErrorExcerpt.raised of a complete traceback."""
+    frames = [(number, frame) for number, line in enumerate(lines) if (frame := _PLACE.match(line))]
+    own = [(number, frame) for number, frame in frames if not _LIBRARY.search(frame["file"])]
+    found: dict[str, str] = {}
+    if own:
+        number, frame = own[-1]
+        function = frame["function"]
+        inside = f", in {function}" if function and function != "<module>" else ""
+        found["frame"] = f"{frame['file']}:{frame['line']}{inside}"
+        code = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        if code and not _PLACE.match(code) and not _EXCEPTION.match(code):
+            found["code"] = code[:_CODE_LENGTH]
+    if frames and frames[-1] not in own and frames[-1][1]["function"] not in _PASSES_ON:
+        package = _PACKAGE.search(frames[-1][1]["file"])
+        found |= {"package": package[1]} if package else {}
+    return found
 
 
 def _own(labelled: list[text.Label], label: text.Label) -> list[str]:

@@ -218,7 +218,8 @@ def _diagnosis(facts: RunReport) -> Iterable[Block]:
             who += f" on {block.node}" if block.node else ""
             who += f", {block.since}" if block.since else ""
             where = f"{block.file}:{block.line}{who}"
-            found.append(Paragraph(f"No known cause matches. The earliest error, {where}:"))
+            known = "" if explanation.diagnoses else "No known cause matches. "
+            found.append(Paragraph(f"{known}The earliest error, {where}:"))
             found.append(Verbatim(tuple(map(hidden, block.lines))))
         for each in explanation.consequences:
             lines = text.count(each.count, "line")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.explain.model import ScanResult
+from hpctrain.explain.model import Explanation, JobContext, ScanResult
 from hpctrain.explain.rules import SearchTable
 from hpctrain.logs import read, scan
 from hpctrain.logs.files import LogFile
@@ -234,3 +234,62 @@ def test_a_path_from_a_log_is_one_word_of_a_command(tmp_path: Path, line: str, t
     found = scan.scan(corpus.log_files([log]), corpus.rules())
     (diagnosis,) = corpus.judge(corpus.JobContext(), found).diagnoses
     assert diagnosis.fix.text.splitlines()[-1].endswith(typed)
+
+
+def explained_log(tmp_path: Path, log: str) -> Explanation:
+    path = tmp_path / "job.log"
+    path.write_text(log)
+    found = corpus.log_files([path])
+    return corpus.judge(JobContext(), scan.scan(found, corpus.rules()))
+
+
+DEEP = """Traceback (most recent call last):
+  File "/home/u/train.py", line 20, in <module>
+    main()
+  File "/home/u/lib/model.py", line 7, in main
+    y = library.run(x)
+{library}{error}
+"""
+LIBRARY = '  File "/env/lib/python3.11/site-packages/library/core.py", line 5, in run\n    go()\n'
+
+
+def test_a_hint_names_the_deepest_frame_outside_of_libraries(tmp_path: Path) -> None:
+    error = "KeyError: 'emotion'"
+    said = explained_log(tmp_path, DEEP.format(library=LIBRARY * 40, error=error))
+    (hint,) = said.diagnoses
+    assert (hint.id, hint.certainty) == ("key-missing", "likely")
+    assert "/home/u/lib/model.py:7" in hint.cause
+    assert said.unexplained is not None
+    assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
+
+
+def test_an_error_without_a_hint_is_shown_with_its_frame(tmp_path: Path) -> None:
+    said = explained_log(tmp_path, DEEP.format(library="", error="ValueError: as it was"))
+    assert said.diagnoses == ()
+    assert said.unexplained is not None
+    assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
+
+
+LAUNCHER = """Traceback (most recent call last):
+  File "/env/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+  File "/env/lib/python3.11/site-packages/accelerate/commands/launch.py", line 637, in simple_launcher
+    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
+subprocess.CalledProcessError: Command '['/env/bin/python', 'train.py']' returned non-zero exit status 1.
+"""
+
+
+def test_the_error_of_the_program_comes_before_its_launchers(tmp_path: Path) -> None:
+    said = explained_log(tmp_path, f"ERROR: no section [train] in a.ini\nsee --help\n{LAUNCHER}")
+    assert said.unexplained is not None
+    assert "ERROR: no section [train] in a.ini" in said.unexplained.lines
+
+
+def test_without_an_error_of_the_program_the_lines_before_its_launchers_are_shown(
+    tmp_path: Path,
+) -> None:
+    said = explained_log(tmp_path, f"reading a.ini\n{LAUNCHER}")
+    assert [each.id for each in said.diagnoses] == ["command-failed"]
+    assert said.unexplained is not None
+    assert said.unexplained.lines[0] == "reading a.ini"
+    assert not any("File" in line for line in said.unexplained.lines)
