@@ -123,14 +123,18 @@ def test_the_classifier_s_own_options_are_recorded(tmp_path: Path) -> None:
     assert found == {"seed": 1, "bf16": True, "random_truncation": 0.5}
 
 
-def test_what_is_damaged_is_skipped_and_named(train: Train, tmp_path: Path) -> None:
+def test_what_is_damaged_is_skipped_and_named(
+    train: Train, tiny: tuple[str, str], tmp_path: Path
+) -> None:
+    """Also where the same data are in another place by then."""
+    shutil.copytree(tiny[1], tmp_path / "copy")
     run = tmp_path / "runs" / "r"
     train("r", "1.0")
     (run / "model/hpctrain.json").unlink()
     weights = run / "checkpoints/checkpoint-4/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     (run / "checkpoints/.saving-6.1.0").mkdir()
-    again = train("r", "2.0")
+    again = train("r", "2.0", data="copy")
     assert again.returncode == 0, again.stderr
     lines = said(again)
     assert lines[0] == "[train] skipped .saving-6.1.0: its save was not finished"
