@@ -30,14 +30,12 @@ class Sentence:
         source: the manual.
         section: its heading; None: that of the previous line.
         reading: the formatter of the value; None: verbatim.
-        flag: the option takes no value.
     """
 
     why: str
     source: str = "sbatch(1)"
     section: str | None = ASKED
     reading: str | None = None
-    flag: bool = False
 
 
 _srun = partial(Sentence, source="srun(1)", section=None)
@@ -511,25 +509,24 @@ SRUN: dict[str, Sentence] = {
     ),
     "kill-on-bad-exit": _srun("{it}.", reading="kill"),
     "wait": _srun("so many seconds after the first task has ended, the others are ended: {value}."),
-    "label": _srun("each line of output begins with its task's number.", flag=True),
+    "label": _srun("each line of output begins with its task's number."),
     "unbuffered": _srun(
-        "output is shown at once; this sets up a terminal, which can garble long lines.", flag=True
+        "output is shown at once; this sets up a terminal, which can garble long lines."
     ),
     "cpu-bind": _srun("how tasks are bound to cores: `{value}`."),
     "exact": _srun(
         "the step takes only the cores and GPUs that it requests, and leaves the rest to other steps.",
-        flag=True,
     ),
-    "overlap": _srun("may share cores and GPUs with other steps of this job.", flag=True),
-    "exclusive": _srun("shares no cores and GPUs with other steps of this job.", flag=True),
+    "overlap": _srun("may share cores and GPUs with other steps of this job."),
+    "exclusive": _srun("shares no cores and GPUs with other steps of this job."),
     "mpi": _srun("how MPI programs find each other: `{value}`. torch does not need it."),
-    "pty": _srun("gives the first task a terminal.", flag=True),
+    "pty": _srun("gives the first task a terminal."),
     "jobid": _srun("runs within the job {value}."),
     "het-group": _srun("which parts of a heterogeneous job take part: {value}."),
     "relative": _srun("counts nodes from number {value} of the job on."),
-    "immediate": _srun("starts at once, or not at all.", flag=True),
-    "preserve-env": _srun("keeps this shell's SLURM_NNODES and SLURM_NTASKS.", flag=True),
-    "multi-prog": _srun("different programs for different tasks, as a file says.", flag=True),
+    "immediate": _srun("starts at once, or not at all."),
+    "preserve-env": _srun("keeps this shell's SLURM_NNODES and SLURM_NTASKS."),
+    "multi-prog": _srun("different programs for different tasks, as a file says."),
     "accel-bind": _srun("binds tasks to the GPUs and cards that are close: `{value}`."),
     "task-prolog": _srun("runs this before each task: `{value}`."),
     "task-epilog": _srun("runs this after each task: `{value}`."),
@@ -544,10 +541,10 @@ SRUN: dict[str, Sentence] = {
     "slurmd-debug": _srun(
         "how much Slurm's daemons on the nodes say: {value}. For administrators."
     ),
-    "debugger-test": _srun("for debuggers alone.", flag=True),
-    "disable-status": _srun("Ctrl-C reaches the tasks at once.", flag=True),
-    "quit-on-interrupt": _srun("one Ctrl-C ends the step.", flag=True),
-    "no-allocate": _srun("runs without an allocation. Only for administrators.", flag=True),
+    "debugger-test": _srun("for debuggers alone."),
+    "disable-status": _srun("Ctrl-C reaches the tasks at once."),
+    "quit-on-interrupt": _srun("one Ctrl-C ends the step."),
+    "no-allocate": _srun("runs without an allocation. Only for administrators."),
     "export": _srun("{it}.", reading="export_step"),
     "output": _srun(
         "stdout of the tasks goes to this file; %t is the task's number, %N the node's name."
@@ -582,7 +579,7 @@ TORCHRUN: dict[str, Sentence] = {
         " torch guesses from host names."
     ),
     "standalone": _torchrun(
-        "all on this one node, on any free port: jobs that share the node never meet.", flag=True
+        "all on this one node, on any free port: jobs that share the node never meet."
     ),
     "max-restarts": _torchrun("how often torchrun starts failed processes again: {value}."),
     "monitor-interval": _torchrun("how often torchrun looks after its processes, in seconds."),
@@ -599,9 +596,9 @@ TORCHRUN: dict[str, Sentence] = {
     ),
     "role": _torchrun("a name for these processes in the log."),
     "start-method": _torchrun("how processes are started."),
-    "module": _torchrun("the training is a Python module, not a file.", flag=True),
-    "no-python": _torchrun("the training is a program of its own, not a Python file.", flag=True),
-    "run-path": _torchrun("runs the file within torchrun's own Python.", flag=True),
+    "module": _torchrun("the training is a Python module, not a file."),
+    "no-python": _torchrun("the training is a program of its own, not a Python file."),
+    "run-path": _torchrun("runs the file within torchrun's own Python."),
     "local-ranks-filter": _torchrun(
         "shows the output of these processes of a node alone: {value}."
     ),
@@ -643,16 +640,13 @@ ACCELERATE: dict[str, Sentence] = {
             "several processes, one to a GPU. Without it (and without a config file that says"
             " so) one process may start."
         ),
-        flag=True,
     ),
     "mixed-precision": _accelerate("the number format of the computation: {value}."),
     "dynamo-backend": _accelerate("torch.compile: {value}."),
-    "same-network": _accelerate("the nodes are in one network.", flag=True),
-    "use-fsdp": _accelerate(
-        "FSDP: parameters, gradients and optimizer are split over the GPUs.", flag=True
-    ),
+    "same-network": _accelerate("the nodes are in one network."),
+    "use-fsdp": _accelerate("FSDP: parameters, gradients and optimizer are split over the GPUs."),
     "use-deepspeed": _accelerate(
-        "DeepSpeed: its ZeRO stages split the training's state over the GPUs.", flag=True
+        "DeepSpeed: its ZeRO stages split the training's state over the GPUs."
     ),
     "zero-stage": _accelerate(
         "what DeepSpeed splits: 1 optimizer, 2 gradients too, 3 parameters too. Here: {value}."
@@ -669,12 +663,10 @@ ACCELERATE: dict[str, Sentence] = {
     "max-restarts": _accelerate("how often failed processes are started again: {value}."),
     "role": _accelerate("a name for these processes in the log."),
     "tee": _accelerate("which outputs go into files and to the screen: {value}."),
-    "module": _accelerate("the training is a Python module, not a file.", flag=True),
-    "no-python": _accelerate("the training is a program of its own, not a Python file.", flag=True),
-    "cpu": _accelerate("trains on the CPU.", flag=True),
-    "debug": _accelerate(
-        "checks that tensors have equal shapes on all processes. Slow.", flag=True
-    ),
+    "module": _accelerate("the training is a Python module, not a file."),
+    "no-python": _accelerate("the training is a program of its own, not a Python file."),
+    "cpu": _accelerate("trains on the CPU."),
+    "debug": _accelerate("checks that tensors have equal shapes on all processes. Slow."),
     "fsdp-version": _accelerate("1 or 2: FSDP2 is the newer one. Here: {value}."),
     "zero3-init-flag": _accelerate("ZeRO-3 splits the model already while it is loaded."),
     "zero3-save-16bit-model": _accelerate("ZeRO-3 gathers the complete model when it is saved."),
