@@ -73,8 +73,8 @@ def here(
 
 @pytest.fixture(scope="session")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example as a user makes it: timelines, their dataset (padded), and the folder of the
-    model's shape.
+    """The example as a user makes it: timelines, their dataset, and the folder of the model's
+    shape.
     """
     folder = tmp_path_factory.mktemp("visits")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -278,16 +278,24 @@ STOPS: dict[str, tuple[int, str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="session")
 def few(visits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty rows to train on, so that an epoch has five steps, and a classifier that is there
-    already.
+    """Forty rows to train on, stored padded, so that an epoch has five steps, and a classifier that
+    is there already.
     """
     import datasets
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     folder = tmp_path_factory.mktemp("few")
     data = datasets.load_from_disk(str(visits / "dataset"))
+    longest = max(len(ids) for rows in data.values() for ids in rows["input_ids"])
+
+    def padded(row: dict[str, Any]) -> dict[str, Any]:
+        ids = row["input_ids"]
+        empty = [0] * (longest - len(ids))
+        return {"input_ids": ids + empty, "attention_mask": [1] * len(ids) + empty}
+
     datasets.DatasetDict(
-        train=data["train"].select(range(37)), test=data["test"].select(range(9))
+        train=data["train"].select(range(37)).map(padded),
+        test=data["test"].select(range(9)).map(padded),
     ).save_to_disk(str(folder / "dataset"))
     shutil.copy(visits / "dataset" / "hpctrain.json", folder / "dataset")
     config = AutoConfig.from_pretrained(
