@@ -158,6 +158,8 @@ _FIRST = re.compile(
 _STATUS = re.compile(r"ended with exit code (\d{1,3})")
 #: If this many lines follow a repeated first line, it is not a closing banner.
 _ANOTHER_RUN = 50
+#: Nor if this many steps do.
+_STEPS_OF_A_RUN = 3
 _MOST_HEADS, _SHORTEST, _COMPARED = 100, 8, 80
 _NO_HEAD = re.compile(
     rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd|In file included from)|\A\W*\Z"
@@ -216,6 +218,7 @@ class FileScan:
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
         self._heads_seen, self._appended_at = 1, 0
+        self._appended_steps = self._steps.place
         self._ended_at: float | None = None
         self._last_at: float | None = None
         self.status: int | None = None
@@ -340,7 +343,7 @@ class FileScan:
                 self._boundary(signature.role, here.line)
             case "over":
                 # What follows is of another job that appended to the file.
-                self._appended_at = here.number
+                self._appended_at, self._appended_steps = here.number, self._steps.place
             case "first":
                 self._first_failed(here.piece, here.begin)
             case "done":
@@ -517,6 +520,8 @@ class FileScan:
                 self._heads_seen += 1
             elif self._heads_seen == 1 and not self._appended_at:
                 self._appended_at = self._line + piece.count(b"\n", 0, at)
+                self._steps.up_to(piece, at)
+                self._appended_steps = self._steps.place
 
     def _new_part(self, at: float | None) -> None:
         """Begin a new part if the job was restarted since its end was written."""
@@ -551,7 +556,10 @@ class FileScan:
 
     def finish(self) -> FileScan:
         """Complete the results at the end of the file."""
-        went_on = self._appended_at and self._line - self._appended_at > _ANOTHER_RUN
+        went_on = self._appended_at and (
+            self._line - self._appended_at > _ANOTHER_RUN
+            or self._steps.steps_since(self._appended_steps) >= _STEPS_OF_A_RUN
+        )
         if went_on or (self._ended and self._steps.count > self._ended_steps):
             self._part += 1
         for kept in self._kept.values():

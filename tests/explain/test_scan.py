@@ -288,6 +288,22 @@ def test_the_first_line_of_a_file_behind_an_error_begins_another_run(
 
 
 @pytest.mark.parametrize(
+    ("steps", "parts"),
+    [
+        pytest.param(5, 1, id="a run that goes well"),
+        pytest.param(0, 0, id="a closing banner"),
+    ],
+)
+def test_steps_behind_a_repeated_first_line_are_of_another_run(
+    steps: int, parts: int, tmp_path: Path
+) -> None:
+    head = b"Loaded module: python/3.11\n"
+    log = b"".join(b"{'loss': 1.5, 'step': %d}\n" % step for step in range(steps))
+    (hit,) = look(tmp_path, head + OOM + head + log).hits
+    assert (hit.part, hit.parts) == (0, parts)
+
+
+@pytest.mark.parametrize(
     ("begin", "parts"),
     [
         # https://github.com/Einstein-G/Denoising output_multitrain.err
