@@ -87,13 +87,14 @@ hpctrain_begin() {
     # Slurm reuses job IDs: the records of an older job with this ID stay as they are.
     [ ! -e "$HPCTRAIN_RUN_DIR/attempts/$HPCTRAIN_ATTEMPT" ] || HPCTRAIN_ATTEMPT+=".$(date +%s)"
     attempt="$HPCTRAIN_RUN_DIR/attempts/$HPCTRAIN_ATTEMPT"
-    mkdir -p "$attempt"
-    hpctrain_keep
+    mkdir -p "$HPCTRAIN_RUN_DIR"
     [ -z "$stage" ] || stage="\"$stage\""
     if [ ! -e "$HPCTRAIN_RUN_DIR/run.json" ]; then
         note "$HPCTRAIN_RUN_DIR/run.json" '{"schema": 1, "run_id": "%s", "tag": "%s", "name": "%s", "created": %s, "index": %s, "stage": %s}\n' \
             "$run" "$tag" "$name" "$(date +%s)" "$index" "${stage:-null}"
     fi
+    mkdir -p "$attempt" # after run.json: others read it meanwhile, and ask which launch it belongs to
+    hpctrain_keep
     note "$attempt/start.json" '{"schema": 1, "job_id": "%s", "slurm_job_id": "%s", "cluster": "%s", "restart": %s, "host": "%s", "at": %s}\n' \
         "$job" "$SLURM_JOB_ID" "${SLURM_CLUSTER_NAME-}" "$restart" "${SLURMD_NODENAME-}" "$(date +%s)"
     # A requeued job appends to the logs of the attempt before: this line is where it begins.

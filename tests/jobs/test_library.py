@@ -92,6 +92,17 @@ hpctrain_finish"""
     assert (end["status"], end["reason"]) == (86, "deadline")
 
 
+def test_a_run_says_its_launch_before_it_has_an_attempt(tmp_path: Path) -> None:
+    """Else who looks in between takes the point of a sweep for a run of its own."""
+    text = """mkdir() { command mkdir "$@" && ls -m runs/s_0; }
+hpctrain_begin sft s --array 0"""
+    done = bash(tmp_path, text, SLURM_ARRAY_JOB_ID="61", SLURM_ARRAY_TASK_ID="0")
+    looks = [line.split(", ") for line in done.stdout.splitlines() if "attempts" in line]
+    assert done.returncode == 0, done.stderr
+    assert [look for look in looks if "attempts" in look]
+    assert [look for look in looks if "attempts" in look and "run.json" not in look] == []
+
+
 def test_the_port_is_the_next_free_one(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
