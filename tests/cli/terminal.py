@@ -64,13 +64,13 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def shows(self, part: str, seconds: float = 60) -> None:
+    def shows(self, part: str, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while part not in self.text:
             assert time.monotonic() < end, f"{part!r} is not in\n{self.text}"
             self.read()
 
-    def until(self, words: str, seconds: float = 60) -> None:
+    def until(self, words: str, seconds: float = 300) -> None:
         """Read until `words` have been written since the last call."""
         end, wanted = time.monotonic() + seconds, words.encode()
         while wanted not in self.written[self._seen :]:
@@ -85,7 +85,7 @@ class Terminal:
         """Return what is written in that many seconds in which no line comes or goes: a busy
         machine's are said for a while.
         """
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             before = re.sub(r"\d+", "N", self.text)
             written = self.read(refreshes)
@@ -99,7 +99,7 @@ class Terminal:
         return self.end()
 
     def end(self) -> int:
-        ended, last = 0, time.monotonic() + 60
+        ended, last = 0, time.monotonic() + 300
         while not ended:
             assert time.monotonic() < last, f"it does not end\n{self.text}"
             self.read()
