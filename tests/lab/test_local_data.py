@@ -29,10 +29,14 @@ kernels.mkdir(parents=True, exist_ok=True)
 Path(f"said.{os.environ['HPCTRAIN_ATTEMPT']}.{rank}").write_text(json.dumps(found))
 how = Path("how").read_text()
 time.sleep(300 if how == "long" else 0)
-if how == "requeue":
+if how == "requeue":  # rank 0 says how it ended; the other ranks' own exit status says nothing of it
     place = Path(os.environ["HPCTRAIN_RUN_DIR"], "attempts", os.environ["HPCTRAIN_ATTEMPT"])
-    ended = "0 completed" if "SLURM_RESTART_COUNT" in os.environ else "85 deadline"
-    (place / "exit").write_text(ended)
+    if rank == "0":
+        ended = "0 completed" if "SLURM_RESTART_COUNT" in os.environ else "85 deadline"
+        (place / "exit.new").write_text(ended)
+        (place / "exit.new").rename(place / "exit")
+    while not (place / "exit").exists():
+        time.sleep(0.05)
     how = "0"
 sys.exit(int(how))
 """
