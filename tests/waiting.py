@@ -8,7 +8,7 @@ Found = TypeVar("Found")
 
 
 def wait_until(
-    condition: Callable[[], Found], what: str = "what is waited for", timeout_s: float = 240.0
+    condition: Callable[[], Found], what: str = "what is waited for", timeout_s: float = 600.0
 ) -> Found:
     """Return what `condition` returns once that is true. Long: a busy machine, and in everybody's
     lab a job waits for those of other files.

@@ -131,7 +131,7 @@ class RoughLab:
         """Signal a daemon, and wait until it is gone."""
         daemon = psutil.Process(self.daemon(name))
         daemon.send_signal(number)
-        daemon.wait(20)
+        daemon.wait(600)
 
     def wait_for_node(self, node: str, state: str) -> bool:
         """Say whether sinfo calls a node so now."""

@@ -238,7 +238,7 @@ class Run:
         files.
         """
         jobs = {*self.jobs, *(attempt.name.partition(".")[0] for attempt in self.attempts())}
-        until = time.monotonic() + 30
+        until = time.monotonic() + 240
         while (
             self.lab.processes_of(jobs) or self.lab.cgroups_of(jobs)
         ) and time.monotonic() < until:

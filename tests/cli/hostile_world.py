@@ -102,7 +102,7 @@ class World:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=120,
+            timeout=600,
         )
         assert code is None or done.returncode == code, (words, done.stdout, done.stderr)
         return done

@@ -32,9 +32,9 @@ class Terminal:
         self.pid, self._file = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.chdir(cwd)
             os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **variables})  # noqa: S606
-        self.resize(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
         self.screen.resize(rows, columns)

@@ -475,7 +475,7 @@ def check(hpctrain: str, *words: str) -> tuple[int, str]:
         *words,
     ]
     done = subprocess.run(
-        limited, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        limited, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -117,7 +117,7 @@ def test_the_log_of_an_ended_run_whose_job_nobody_knows_is_not_followed_for_ever
         cwd=desk.directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert "step 1" in done.stdout, done.stderr
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_none_is_refused(
         cwd=desk.directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode in (1, 2), done.stderr
@@ -166,7 +166,7 @@ def test_a_file_that_is_none_is_refused(
 def test_a_pipe_of_the_shell_is_a_file(desk: Desk, hpctrain: str) -> None:
     typed = f"{hpctrain} render --to out.sbatch --config <(printf 'job_name: piped\\n')"
     done = subprocess.run(
-        ["bash", "-c", typed], cwd=desk.directory, capture_output=True, text=True, timeout=60
+        ["bash", "-c", typed], cwd=desk.directory, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert "--job-name=piped" in (desk.directory / "out.sbatch").read_text()

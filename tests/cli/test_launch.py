@@ -257,7 +257,7 @@ def test_a_refused_submission_takes_nothing_of_another_along(project: Desk) -> N
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: str) -> None:
-    project.write("train.py", "import time; time.sleep(20)")
+    project.write("train.py", "import time; time.sleep(600)")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.run("render")
     started = [
@@ -396,7 +396,7 @@ def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_run_that_has_a_job_gets_no_second_one(project: Desk) -> None:
-    project.write("train.py", "import time; time.sleep(60)")
+    project.write("train.py", "import time; time.sleep(600)")
     project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     said = project.run("submit", "--local", "--parsable", "--run-id", "r")
     job = said.out.strip()

@@ -219,7 +219,7 @@ def test_slurm_is_silent_and_local_jobs_are_shown(cluster: Desk) -> None:
 
 
 def test_an_accounting_that_hangs_is_said_and_hides_nothing(cluster: Desk) -> None:
-    cluster.set(HPCTRAIN_SLURM_TIMEOUT="1")
+    cluster.set(HPCTRAIN_SLURM_TIMEOUT="3")
     cluster.program("sacct", "sleep 20")
     show(cluster, [queued("42")])
     said = cluster.run("ps")
@@ -423,14 +423,13 @@ def _typed(hpctrain: str, width: int, environment: dict[str, str]) -> str:
     """Return what `hpctrain ps` shows on a terminal of that width."""
     child, terminal = pty.fork()
     if child == 0:
-        time.sleep(0.1)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         kept = {
             name: value
             for name, value in os.environ.items()
             if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")
         }
         os.execve(hpctrain, [hpctrain, "ps"], {**kept, "TERM": "xterm", **environment})  # noqa: S606 - a terminal of its own
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     said = b""
     while True:
         try:

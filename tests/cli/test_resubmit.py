@@ -392,7 +392,7 @@ def test_an_interface_that_failed_is_not_prescribed_again(large: Desk, own: str)
 
 @slow
 def test_a_run_that_still_runs(large: Desk) -> None:
-    large.write("train.py", "import time\ntime.sleep(60)\n")
+    large.write("train.py", "import time\ntime.sleep(600)\n")
     assert large.run("submit", "--local", "--run-id", "r1").code == 0
     said = large.run("resubmit", "r1", "--apply-fix", "--local")
     assert said.code == 0, said.err

@@ -461,7 +461,7 @@ class TestDrop:
             stdin=theirs,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         os.close(ours)
         os.close(theirs)
@@ -576,7 +576,7 @@ class TestSomebodyElse:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
 

@@ -90,7 +90,7 @@ def pasted(desk: Desk, command: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

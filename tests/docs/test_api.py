@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("no_slurm", "project")
 def test_the_examples(capfd: pytest.CaptureFixture[str]) -> None:
     first = hpctrain.submit(hpctrain.Job.load(), local=True, run_id="first-1")
-    assert first.wait(timeout_s=120).word == "failed"
+    assert first.wait(timeout_s=1500).word == "failed"
     assert capfd.readouterr() == ("", "")  # nothing is printed
     for example in EXAMPLES:
         exec(compile(example, str(PAGE), "exec"), {})  # noqa: S102 - our own page
@@ -42,7 +42,7 @@ def test_a_run_is_cancelled_and_found_by_its_job(project: Path) -> None:
     with pytest.raises(TimeoutError):
         run.wait(timeout_s=0)
     run.cancel()
-    assert run.wait(timeout_s=120).word in ("stopped", "failed")
+    assert run.wait(timeout_s=1500).word in ("stopped", "failed")
 
 
 @pytest.mark.usefixtures("no_slurm", "project")

@@ -53,7 +53,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         said = f"{done.stdout}{done.stderr}"

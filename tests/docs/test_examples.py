@@ -32,7 +32,7 @@ def run(directory: Path, *words: str, **environ: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -131,12 +131,12 @@ def test_the_script_that_saves_and_resumes(tmp_path: Path) -> None:
     first = begin()
     assert first.stdout.readline() == "begins at step 0\n"
     first.send_signal(signal.SIGTERM)
-    saved = first.communicate(timeout=60)[0].split()
+    saved = first.communicate(timeout=600)[0].split()
     assert (saved[:2], first.returncode) == (["saved", "step"], 85)
     second = begin()
     assert second.stdout.readline() == f"begins at step {saved[2]}\n"
     (tmp_path / "stop").touch()
-    second.communicate(timeout=60)
+    second.communicate(timeout=600)
     assert second.returncode == 86
 
 

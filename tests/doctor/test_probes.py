@@ -28,7 +28,7 @@ def gone(pids: list[int]) -> bool:
     """Whether these processes end within seconds: a killed one is there until its parent has
     looked.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if not [
             pid
@@ -42,14 +42,14 @@ def gone(pids: list[int]) -> bool:
 
 def test_what_a_late_program_has_started_is_killed_with_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    with pytest.raises(process.NoAnswerError, match="had not ended after 1 s"):
-        environment.run_limited(["bash", "-c", f"sleep 300 & echo $! > {note}; wait"], timeout=1)
+    with pytest.raises(process.NoAnswerError, match="had not ended after 5 s"):
+        environment.run_limited(["bash", "-c", f"sleep 300 & echo $! > {note}; wait"], timeout=5)
     assert gone([int(note.read_text())])
 
 
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(SchedulerError, match="no-such-program is not on PATH"):
-        environment.run_limited(["no-such-program"], timeout=1)
+        environment.run_limited(["no-such-program"], timeout=60)
 
 
 def test_a_probe_that_hangs_or_breaks_hides_no_other(context: Callable[..., DoctorContext]) -> None:

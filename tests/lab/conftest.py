@@ -50,7 +50,7 @@ class Lab:
     env: dict[str, str]
 
     def run(
-        self, *argv: str, check: bool = True, timeout_s: float = 30.0
+        self, *argv: str, check: bool = True, timeout_s: float = 600.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a command against the lab; with check, fail with the command's own words if it does."""
         done = subprocess.run(
@@ -90,7 +90,7 @@ class Lab:
         return {row[0]: dict(zip(fields, row[1:], strict=True)) for row in rows}
 
     def finished(
-        self, job_id: str, *fields: str, timeout_s: float = 240.0
+        self, job_id: str, *fields: str, timeout_s: float = 600.0
     ) -> dict[str, dict[str, str]]:
         """Wait until sacct calls the job and all its steps ended, and return its rows (with State
         among the fields).

@@ -29,7 +29,7 @@ from lab_host import Refusal, say
 if TYPE_CHECKING:
     from types import FrameType
 
-NODES_TIMEOUT_S = 40.0
+NODES_TIMEOUT_S = 300.0
 UP_STATES = frozenset({"idle", "mixed", "allocated", "completing"})
 
 

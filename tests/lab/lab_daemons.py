@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # In the environment of every daemon, hence of every slurmstepd, and of nobody else; a user's shell
 # has SLURM_CONF too.
 MARK = "HPCTRAIN_LAB_DAEMON"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 TERM_TIMEOUT_S = 15.0
 TCP_LISTEN = "0A"
 
@@ -151,7 +151,7 @@ def scrubbed(layout: Layout) -> dict[str, str]:
     }
 
 
-def slurm(layout: Layout, *argv: str, timeout_s: float = 40.0) -> subprocess.CompletedProcess[str]:
+def slurm(layout: Layout, *argv: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands against the lab; a command that hangs counts as failed (124)."""
     try:
         return subprocess.run(

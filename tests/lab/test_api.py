@@ -19,6 +19,6 @@ def test_a_job_from_submission_to_its_log(
     (tmp_path / "config.yaml").write_text("script: train.py\nlauncher: srun\n")
     job = hpctrain.Job.load(gpus=1, cpus_per_task=1, mem="200M", time="0:05:00")
     run = hpctrain.submit(job)
-    assert run.wait(timeout_s=280).word == "completed"
+    assert run.wait(timeout_s=1500).word == "completed"
     assert "it trains" in run.logs()
     assert [each.id for each in hpctrain.list_runs(run.job_ids[-1])] == [run.id]

@@ -26,7 +26,7 @@ def cancel(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
 

@@ -35,7 +35,7 @@ def test_a_job_on_the_cpu_of_two_nodes(tmp_path: Path, lab_env: dict[str, str]) 
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ class User:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -51,7 +51,7 @@ class User:
             env={**self.environment, **more},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert code is None or done.returncode == code, (
@@ -70,7 +70,7 @@ class User:
         jobs = json.loads(self.type("hpctrain", "ps", "--json").stdout)["jobs"]
         return next((str(job["state"]) for job in jobs if job["job_id"] == job_id), "absent")
 
-    def wait(self, job_id: str, timeout_s: float = 360) -> str:
+    def wait(self, job_id: str, timeout_s: float = 600) -> str:
         going_on = ("PENDING", "RUNNING", "COMPLETING", "absent")
         wait_until(lambda: self.state(job_id) not in going_on, f"{job_id} ends", timeout_s)
         return self.state(job_id)

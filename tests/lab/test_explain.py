@@ -91,7 +91,7 @@ TROUBLES: dict[str, Trouble] = {
         ("hang",),
         {
             "launcher": "torchrun",
-            "resources": {"gpus": 2, "time": "1", "cpus_per_task": 2, "mem": "1500M"},
+            "resources": {"gpus": 2, "time": "3", "cpus_per_task": 2, "mem": "1500M"},
         },
     ),
     "killed-rank": Trouble(
@@ -221,7 +221,7 @@ class Job:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     def explained(self) -> tuple[dict[str, Any], str]:
@@ -236,7 +236,7 @@ class Job:
             )
             for more in (["--json"], [])
         ]
-        said, shown = (each.communicate(timeout=120)[0] for each in asked)
+        said, shown = (each.communicate(timeout=600)[0] for each in asked)
         assert [each.returncode for each in asked] == [0, 0], said + shown
         return json.loads(said), shown
 
@@ -254,7 +254,7 @@ def submitted(
     asked = {
         "cpus_per_task": 1,
         "mem": "500M",
-        "time": "3",
+        "time": "10",
         "partition": "boost_usr_prod",
         "account": "proj_b",
         "gpus": 1,
@@ -300,7 +300,7 @@ def submitted(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return Job(done.stdout.strip(), folder, environment)
@@ -373,7 +373,7 @@ def jobs(
         env=lab.env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert made.returncode == 0, made.stderr
     values = {
@@ -396,7 +396,7 @@ def mended(jobs: dict[str, Job], lab: Lab) -> dict[str, tuple[dict[str, Any], Jo
     found = {}
     for name, trouble in MENDED.items():
         job = jobs[name]
-        lab.finished(job.id, timeout_s=240)
+        lab.finished(job.id)
         first = job.explained()[0]["diagnoses"][0]
         assert first["id"] in trouble.expect, job.logs()
         (run,) = (
@@ -418,7 +418,7 @@ def test_a_fix_is_applied(name: str, mended: dict[str, tuple[dict[str, Any], Job
 @pytest.mark.parametrize("name", TROUBLES)
 def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken_port: int) -> None:
     job, trouble = jobs[name], TROUBLES[name]
-    lab.finished(job.id, timeout_s=240)
+    lab.finished(job.id)
     answer, shown = job.explained()
     found = answer["diagnoses"]
     said = json.dumps(found, indent=1) + job.logs()
@@ -440,7 +440,7 @@ def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken
 
 def test_a_job_that_was_requeued_and_is_done_is_left_alone(jobs: dict[str, Job], lab: Lab) -> None:
     job = jobs["requeued"]
-    rows = lab.finished(job.id, timeout_s=240)
+    rows = lab.finished(job.id)
     assert rows[job.id]["State"] == "COMPLETED", job.logs()
     said, _ = job.explained()
     assert said["diagnoses"] == [], said
@@ -471,7 +471,7 @@ def test_an_account_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
-    job = lab.submit("echo begins; sleep 100", tmp_path, "--mem=50", "--time=2")
+    job = lab.submit("echo begins; sleep 500", tmp_path, "--mem=50", "--time=10")
     wait_until((tmp_path / f"{job}.out").exists)
     lab.run("scancel", job)
     lab.finished(job)
@@ -481,13 +481,13 @@ def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
 
 def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
     """Why they wait is in the record alone: they have written nothing."""
-    failed = lab.submit("exit 3", tmp_path, "--mem=50", "--time=2")
+    failed = lab.submit("exit 3", tmp_path, "--mem=50", "--time=10")
     lab.finished(failed)
     waiting = {
         "dependency-never": lab.submit(
-            "true", tmp_path, "--mem=50", "--time=2", f"--dependency=afterok:{failed}"
+            "true", tmp_path, "--mem=50", "--time=10", f"--dependency=afterok:{failed}"
         ),
-        "held-by-user": lab.submit("true", tmp_path, "--mem=50", "--time=2", "--hold"),
+        "held-by-user": lab.submit("true", tmp_path, "--mem=50", "--time=10", "--hold"),
     }
     try:
         for expected, job in waiting.items():
@@ -506,7 +506,7 @@ def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
 def test_of_an_array_the_task_that_failed_is_explained(lab: Lab, tmp_path: Path) -> None:
     body = "[ $SLURM_ARRAY_TASK_ID != 1 ] || python3 -c \"open('part-00017.jsonl')\""
     job = lab.submit(
-        body, tmp_path, "--mem=50", "--time=2", "--array=0-2", f"--output={tmp_path}/%A_%a.out"
+        body, tmp_path, "--mem=50", "--time=10", "--array=0-2", f"--output={tmp_path}/%A_%a.out"
     )
     states = ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
     ended = ["COMPLETED", "COMPLETED", "FAILED"]
@@ -520,7 +520,7 @@ def test_of_an_array_the_task_that_failed_is_explained(lab: Lab, tmp_path: Path)
 
 def test_an_srun_to_type_asks_for_what_the_job_asked_for(lab: Lab, tmp_path: Path) -> None:
     """Sites refuse one without a project, or a time limit; this one runs as it is printed."""
-    asked = ("--mem=50", "--time=2", "--account=euhpc_a06_067", "--partition=boost_usr_prod")
+    asked = ("--mem=50", "--time=10", "--account=euhpc_a06_067", "--partition=boost_usr_prod")
     job = lab.submit("cd 'a directory'; cat data.txt", tmp_path, *asked)
     lab.finished(job)
     said = explained(lab, tmp_path, job)
@@ -530,7 +530,7 @@ def test_an_srun_to_type_asks_for_what_the_job_asked_for(lab: Lab, tmp_path: Pat
     assert {"euhpc_a06_067", "boost_usr_prod", "--qos", "--time"} < set(line.split())
     (tmp_path / "a directory").mkdir()
     typed = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=120
+        ["bash", "-c", line], cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=600
     )
     assert (typed.returncode, "a directory" in typed.stdout) == (0, True), typed.stderr
 
@@ -540,7 +540,7 @@ def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:
         "echo 'UserWarning: this DataLoader will create 8 worker processes'; echo 'Killed the old"
         " server'; exit 0"
     )
-    job = lab.submit(body, tmp_path, "--mem=50", "--time=2")
+    job = lab.submit(body, tmp_path, "--mem=50", "--time=10")
     lab.finished(job)
     said = explained(lab, tmp_path, job)
     assert said["diagnoses"] == []
@@ -551,5 +551,5 @@ def test_with_its_fix_the_job_completes(
     name: str, mended: dict[str, tuple[dict[str, Any], Job]], lab: Lab
 ) -> None:
     again = mended[name][1]
-    assert lab.finished(again.id, timeout_s=240)[again.id]["State"] == "COMPLETED", again.logs()
+    assert lab.finished(again.id)[again.id]["State"] == "COMPLETED", again.logs()
     assert again.explained()[0]["diagnoses"] == []

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.extended]
 
 BODY = """\
 #!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --mem=100 --time=5 --no-requeue
-srun --kill-on-bad-exit=1 bash -c 'for step in $(seq 300); do echo "step $step of 300 on $SLURMD_NODENAME"; sleep 1; done'
+#SBATCH --nodes=2 --ntasks-per-node=1 --mem=100 --time=30 --no-requeue
+srun --kill-on-bad-exit=1 bash -c 'for step in $(seq 1500); do echo "step $step of 1500 on $SLURMD_NODENAME"; sleep 1; done'
 """
 
 
@@ -44,7 +44,7 @@ def test_a_node_that_dies(rough: RoughLab, tmp_path: Path) -> None:
     )
     log, node = tmp_path / f"{job}.out", rough.nodes[1]
     wait_until(
-        lambda: log.exists() and f"step 3 of 300 on {node}" in log.read_text(),
+        lambda: log.exists() and f"step 3 of 1500 on {node}" in log.read_text(),
         "the job runs on both nodes",
     )
     pids = rough.pids_on(node, {job})
@@ -73,10 +73,10 @@ def test_a_node_that_dies(rough: RoughLab, tmp_path: Path) -> None:
 
 LOSES = """\
 #!/bin/bash
-#SBATCH --exclusive --ntasks-per-node=1 --mem=100 --time=5 --open-mode=append
+#SBATCH --exclusive --ntasks-per-node=1 --mem=100 --time=30 --open-mode=append
 trap '' %(deaf)s
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then echo "step 300 of 300"; exit 0; fi
-srun bash -c 'trap "" %(deaf)s; for step in $(seq 300); do echo "step $step of 300"; sleep 1; done'
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then echo "step 1500 of 1500"; exit 0; fi
+srun bash -c 'trap "" %(deaf)s; for step in $(seq 1500); do echo "step $step of 1500"; sleep 1; done'
 """
 
 
@@ -90,7 +90,7 @@ def preempted(
     where = (f"--partition={partition}", f"--nodelist={node}", f"--output={folder}/%j.out")
     job = rough.run("sbatch", "--parsable", *where, "loses.sbatch", cwd=folder).strip()
     log = folder / f"{job}.out"
-    wait_until(lambda: log.exists() and "step 2 of 300" in log.read_text(), "the job runs")
+    wait_until(lambda: log.exists() and "step 2 of 1500" in log.read_text(), "the job runs")
     rough.run(
         "sbatch",
         "--partition=high",

@@ -22,7 +22,7 @@ LOST = 'REAL "$@" >/dev/null\necho asked >>ASKED\nsleep 60\n'
 #: The request itself is on its way until the test lets it go; whoever asked has given up by then.
 LATE = """\
 echo asked >>ASKED
-setsid sh -c 'for each in $(seq 1200); do [ -e ASKED.go ] && exec REAL "$@"; sleep 0.2; done' sh "$@" >/dev/null 2>&1 </dev/null &
+setsid sh -c 'for each in $(seq 6000); do [ -e ASKED.go ] && exec REAL "$@"; sleep 0.2; done' sh "$@" >/dev/null 2>&1 </dev/null &
 sleep 60
 """
 
@@ -48,7 +48,7 @@ class Project:
             **lab_env,
             "PATH": path,
             "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"],
-            "HPCTRAIN_SLURM_TIMEOUT": "3",
+            "HPCTRAIN_SLURM_TIMEOUT": "10",
         }
 
     def type(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ class Project:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
 
@@ -71,7 +71,7 @@ class Project:
             "--cpus-per-task",
             "1",
             "--time",
-            "2",
+            "20",
             "--no-check",
         )
         return self.type(
@@ -140,7 +140,7 @@ def test_an_array_whose_sbatch_never_answers_is_submitted_once(
 def test_a_job_that_arrives_late_is_waited_for_and_then_found(
     tmp_path: Path, lab_env: dict[str, str]
 ) -> None:
-    project = Project(tmp_path, lab_env, LATE, seconds=60)
+    project = Project(tmp_path, lab_env, LATE, seconds=600)
     unknown = project.submit()
     assert unknown.returncode == 3
     assert "whether the job exists is unknown" in unknown.stderr

@@ -54,7 +54,9 @@ def run_job(
         **variables,
     }
     words = [HPCTRAIN, "submit", "--no-check", "--parsable"]
-    done = subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        words, cwd=directory, env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     log = directory / "logs" / f"output_sft_{done.stdout.strip()}.log"
     errors = log.with_name(log.name.replace("output", "error"))

@@ -275,7 +275,7 @@ def test_log_names_are_what_slurm_makes_of_them(lab: Lab, tmp_path: Path) -> Non
         )
         options = (
             "--parsable",
-            "--time=1",
+            "--time=5",
             "--job-name=na.me",
             f"--chdir={tmp_path}",
             f"--output={full}",
@@ -300,7 +300,7 @@ def test_a_directory_with_a_backslash_loses_the_log(lab: Lab, tmp_path: Path) ->
         f"#!/bin/bash\n#SBATCH --chdir={directives.quote(str(folder))}"
         f" --output={directives.quote(str(folder))}/%j.log\n:\n"
     )
-    job_id = lab.run("sbatch", "--parsable", "--time=1", str(script)).stdout.strip()
+    job_id = lab.run("sbatch", "--parsable", "--time=5", str(script)).stdout.strip()
     assert lab.finished(job_id, "ExitCode")[job_id] == {"State": "FAILED", "ExitCode": "0:53"}
     assert list(folder.iterdir()) == []
 

@@ -58,7 +58,7 @@ def ps(lab_env: dict[str, str], hpctrain: str, tmp_path: Path) -> Ps:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         return done
@@ -81,7 +81,7 @@ def planned(lab: Lab, job_id: str) -> None:
     """Wait until the backfill scheduler has an expected start for a job, and the main one has seen
     that it is the first in line.
     """
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 600
     while (said := lab.run("squeue", "-h", "-j", job_id, "-o", "%S %r").stdout.split())[:1] in (
         [],
         ["N/A"],
@@ -92,12 +92,12 @@ def planned(lab: Lab, job_id: str) -> None:
 
 def test_a_job_that_waits_for_nodes(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     holds = lab.submit(
-        "sleep 300",
+        "sleep 1200",
         tmp_path,
         "--nodes=1",
         "--nodelist=node7",
         "--gres=gpu:4",
-        "--time=5",
+        "--time=20",
         "--mem=100",
         "--priority=4294967290",
     )
@@ -121,7 +121,8 @@ def test_a_job_that_waits_for_nodes(lab: Lab, ps: Ps, tmp_path: Path) -> None:
             r"waiting: next in the queue, waiting for nodes in use; Slurm expects (tomorrow )?\d\d:\d\d$",
             table[waits],
         )
-        assert "waiting: 1 of your own jobs ahead by priority" in table[behind]
+        # those of other test files count, too
+        assert re.search(r"waiting: \d+ of your own jobs ahead by priority", table[behind])
         assert table[held].endswith("waiting: held by you")
         assert table[after].endswith("waiting: a job it depends on has not ended yet")
 
@@ -130,7 +131,7 @@ def test_a_job_that_waits_for_nodes(lab: Lab, ps: Ps, tmp_path: Path) -> None:
             lab.run("squeue", "-h", "-j", waits, "-o", "%S", check=False).stdout.strip() != ""
         )
         assert expected
-        assert 0 < job["expected"] - time.time() < 400, (
+        assert 0 < job["expected"] - time.time() < 1300, (
             "when the job that holds the first node has to end"
         )
         assert job["pending"]["expected"] == job["expected"]
@@ -157,7 +158,7 @@ def test_a_step_that_the_kernel_killed(lab: Lab, tmp_path: Path) -> None:
         "srun -n1 python3 -c \"held = bytearray(400 << 20); held[::4096] = b'x' *"
         ' len(held[::4096])"'
     )
-    job = lab.submit(hungry, tmp_path, "--mem=100", "--time=1", "--gres=gpu:2")
+    job = lab.submit(hungry, tmp_path, "--mem=100", "--time=5", "--gres=gpu:2")
     lab.finished(job)
     found = account(job)
     assert (found.state, found.exit_code, found.memory_bytes, found.gpus, found.nodes) == (
@@ -171,7 +172,7 @@ def test_a_step_that_the_kernel_killed(lab: Lab, tmp_path: Path) -> None:
     assert (killed.state, killed.signal) == ("OUT_OF_MEMORY", 125)
     assert (found.source, found.time_limit_s, found.account, found.qos, found.user) == (
         "sacct",
-        60,
+        300,
         "proj_b",
         "normal",
         "root",
@@ -185,7 +186,7 @@ def test_a_job_of_two_nodes_with_its_steps(lab: Lab, tmp_path: Path) -> None:
         "--nodes=2",
         "--ntasks-per-node=1",
         "--mem=100",
-        "--time=1",
+        "--time=5",
         "--gres=gpu:2",
         "--job-name=a|b\nc",
     )
@@ -200,8 +201,8 @@ def test_a_job_of_two_nodes_with_its_steps(lab: Lab, tmp_path: Path) -> None:
     )
     assert found.started is not None
     assert found.ended is not None
-    assert abs(found.ended - time.time()) < 60
-    assert 2 <= found.ended - found.started <= 15
+    assert abs(found.ended - time.time()) < 1800
+    assert found.ended - found.started >= 2
     step = next(step for step in found.steps if step.name == "0")
     assert (step.state, step.n_tasks, step.exit_code) == ("COMPLETED", 2, 0)
     assert {step.name for step in found.steps} >= {"batch", "0"}
@@ -213,10 +214,10 @@ def test_a_job_of_two_nodes_with_its_steps(lab: Lab, tmp_path: Path) -> None:
 
 def test_a_requeued_job_counts_its_starts(lab: Lab, tmp_path: Path) -> None:
     job = lab.submit(
-        '[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue $SLURM_JOB_ID; sleep 60; }',
+        '[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue $SLURM_JOB_ID; sleep 600; }',
         tmp_path,
         "--mem=100",
-        "--time=1",
+        "--time=5",
     )
     wait_until(lambda: account(job).state == "COMPLETED")
     found = account(job)
@@ -226,7 +227,7 @@ def test_a_requeued_job_counts_its_starts(lab: Lab, tmp_path: Path) -> None:
 
 def test_tasks_of_an_array(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     job = lab.submit(
-        "exit $((SLURM_ARRAY_TASK_ID % 2))", tmp_path, "--array=0-3", "--mem=50", "--time=1"
+        "exit $((SLURM_ARRAY_TASK_ID % 2))", tmp_path, "--array=0-3", "--mem=50", "--time=5"
     )
     for task in range(4):
         lab.finished(f"{job}_{task}")
@@ -250,7 +251,7 @@ def test_the_fields_that_this_sacct_knows(lab: Lab) -> None:
 def test_without_sacct_the_controller_says_the_same(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = lab.submit("exit 3", tmp_path, "--mem=100", "--time=1", "--gres=gpu:1", "--nodes=2")
+    job = lab.submit("exit 3", tmp_path, "--mem=100", "--time=5", "--gres=gpu:1", "--nodes=2")
     lab.finished(job)
     full = account(job)
     programs = tmp_path / "programs"

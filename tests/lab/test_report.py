@@ -14,7 +14,7 @@ import pytest
 from tests.lab.conftest import Lab
 from tests.lab.typist import HPCTRAIN
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 #: Steps 1 to 8, then a requeue; the second start resumes at 5, keeps a core busy, and holds 300
 #: MiB.
 TRAIN = """\
@@ -54,7 +54,7 @@ def project(tmp_path: Path, lab_env: dict[str, str], monkeypatch: pytest.MonkeyP
 
 def hpctrain(*words: str) -> str:
     done = subprocess.run(
-        [HPCTRAIN, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
+        [HPCTRAIN, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -81,7 +81,7 @@ def seconds(text: str) -> int:
 def test_what_a_requeued_job_had_used_and_should_ask_for(lab: Lab) -> None:
     job = submit("--", "requeue")
     hpctrain("watch", "r", "--json")
-    lab.finished(job, timeout_s=90)
+    lab.finished(job)
     said: dict[str, Any] = json.loads(hpctrain("report", "r", "--json"))
     assert said["state"] == "completed"
     assert [

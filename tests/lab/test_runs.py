@@ -25,7 +25,7 @@ attempt="runs/grid_$index/attempts/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$attempt"
 echo '{"schema": 1, "run_id": "grid_'$index'", "tag": "grid", "index": '$index'}' > "runs/grid_$index/run.json"
 echo '{"job_id": "'${SLURM_ARRAY_JOB_ID}_$index'", "slurm_job_id": "'$SLURM_JOB_ID'", "at": '$(date +%s)'}' > "$attempt/start.json"
-sleep 300
+sleep 1200
 """
 
 
@@ -37,7 +37,7 @@ def type_(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[s
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
 
@@ -53,7 +53,7 @@ def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_pa
     make.attempt(make.run(runs, "done"), "1", outcome="completed")
     for index in (2, 3):  # `hpctrain submit` may have made them before they start
         make.run(runs, f"grid_{index}", tag="grid", index=index)
-    job = lab.submit(BODY, tmp_path, "--array=0-3%2", "--ntasks=1", "--mem=50", "--time=5")
+    job = lab.submit(BODY, tmp_path, "--array=0-3%2", "--ntasks=1", "--mem=50", "--time=30")
     try:
         make.submission(runs, "grid", job, array="0-3%2", offset=0)
         wait_until(lambda: len(list(runs.glob("grid_[01]/attempts/*/start.json"))) == 2)
@@ -113,14 +113,14 @@ def test_a_task_that_failed_before_its_run_began_is_a_run_like_any_other(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
 
     (tmp_path / "train.py").write_text("print('never')\n")
     (tmp_path / "config.yaml").write_text(
         "script: train.py\nlauncher: srun\nresources: {gpus_per_node: 0, mem: 100M}\n"
-        "sbatch: {begin: now+2}\nsweep: [{a: 0}, {a: 1}]\n"
+        "sbatch: {begin: now+1hour}\nsweep: [{a: 0}, {a: 1}]\n"
     )
     submitted = hpctrain("submit", "--no-check", "--parsable")
     assert submitted.returncode == 0, submitted.stderr
@@ -128,6 +128,7 @@ def test_a_task_that_failed_before_its_run_began_is_a_run_like_any_other(
     # Slurm cannot open the log: the script does not even begin.
     (tmp_path / "logs").rename(tmp_path / "moved")
     (tmp_path / "logs").touch()
+    lab.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_until(lambda: not lab.run("squeue", "-h", "-j", job, check=False).stdout.strip())
     [tag] = [path.name for path in (tmp_path / "runs/.launches").iterdir() if path.is_dir()]
     assert not (tmp_path / f"runs/{tag}_0").exists()

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.slurm]
 
 HEAD = (
-    "#!/bin/bash\n#SBATCH --job-name=same --time=3 --account=proj_b --partition=debug"
+    "#!/bin/bash\n#SBATCH --job-name=same --time=10 --account=proj_b --partition=debug"
     " --open-mode=append\n"
 )
 ARRAY = """#SBATCH --array=2,3-7:2%1 --output=%A_%a.out
@@ -28,7 +28,7 @@ LISTEN = """name=${1:-task}; for each in TERM USR1 USR2; do trap "echo $name got
 touch "$name.ready"; while [ ! -e stop ]; do sleep 0.1; done
 """
 SIGNALS = """#SBATCH --output=%j.out
-until_said() { for _ in $(seq 600); do grep -q "$1" "$SLURM_JOB_ID.out" && return; sleep 0.1; done; echo "never: $1"; }
+until_said() { for _ in $(seq 6000); do grep -q "$1" "$SLURM_JOB_ID.out" && return; sleep 0.1; done; echo "never: $1"; }
 trap 'echo batch got TERM' TERM; trap 'echo batch got USR1' USR1
 srun bash -c 'bash listen.sh child & . ./listen.sh; wait' &
 step=$!
@@ -64,7 +64,7 @@ def said(folder: Path, name: str, ids: tuple[str, ...]) -> list[str]:
 
 def both(lab: Lab, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """Submit one script in folder/slurm and folder/local, and return the ids."""
-    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")
+    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "60")
     for name in ("slurm", "local"):
         (folder / name).mkdir()
         (folder / name / "same.sbatch").write_text(HEAD + text)
@@ -88,7 +88,7 @@ def ended(job_id: str) -> None:
 def test_the_tasks_of_an_array(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, local = both(lab, tmp_path, ARRAY, monkeypatch)
     for index in (2, 3, 5, 7):
-        lab.finished(f"{slurm}_{index}", timeout_s=240)
+        lab.finished(f"{slurm}_{index}")
     ended(local)
     for index in (2, 3, 5, 7):
         real = said(tmp_path / "slurm", f"{slurm}_{index}.out", (slurm,))
@@ -98,7 +98,7 @@ def test_the_tasks_of_an_array(lab: Lab, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_signals(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, local = both(lab, tmp_path, SIGNALS, monkeypatch)
-    lab.finished(slurm, timeout_s=240)
+    lab.finished(slurm)
     ended(local)
     real = said(tmp_path / "slurm", f"{slurm}.out", ())
     assert real == [

@@ -178,7 +178,7 @@ def sbatch(
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 
@@ -223,7 +223,7 @@ def test_the_site_refuses_it(case: Case, played: dict[str, dict[str, str]], proj
 
 def asked(env: dict[str, str], *argv: str) -> str:
     """Return what one of Slurm's commands prints."""
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

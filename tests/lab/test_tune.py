@@ -17,7 +17,7 @@ import yaml
 
 from tests.lab.typist import HPCTRAIN
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
 SLOW_STEPS = Path(__file__).parents[1] / "chaos" / "slow_steps"
 CONFIG: dict[str, Any] = {
@@ -83,7 +83,7 @@ class Study:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, (
@@ -108,7 +108,7 @@ class Study:
             for line in self.type("squeue", "-h", "-r", "-j", array, "-o", "%K %T").splitlines()
         )
 
-    def until(self, look: Callable[[], Any], timeout_s: float = 180) -> Any:
+    def until(self, look: Callable[[], Any], timeout_s: float = 600) -> Any:
         end = time.monotonic() + timeout_s
         while not (found := look()):
             assert time.monotonic() < end, self.logs()

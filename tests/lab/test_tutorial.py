@@ -58,7 +58,7 @@ class Newcomer:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"

@@ -46,7 +46,7 @@ class Site:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)

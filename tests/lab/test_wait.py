@@ -13,7 +13,7 @@ import pytest
 
 from tests.lab.typist import HPCTRAIN
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.extended]
 TRAIN = """\
 import os, sys, time
 run, attempt = os.environ["HPCTRAIN_RUN_DIR"], os.environ["HPCTRAIN_ATTEMPT"]
@@ -61,7 +61,7 @@ def wait(project: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], 
         capture_output=True,
         text=True,
         env=environment,
-        timeout=400,
+        timeout=600,
     )
     now = time.time()
     ends = [

@@ -152,7 +152,7 @@ def test_killed_again_and_again_it_goes_on_and_makes_the_same(
         )
         process.kill()
         process.communicate()
-        psutil.wait_procs(children, timeout=20)
+        psutil.wait_procs(children, timeout=600)
         assert not [
             child
             for child in children

@@ -43,8 +43,8 @@ def record(job_id: str) -> JobRecord:
     return found
 
 
-def wait(job_id: str, timeout: float = 60.0) -> JobRecord:
-    wait_until(lambda: record(job_id).is_final, timeout)
+def wait(job_id: str) -> JobRecord:
+    wait_until(lambda: record(job_id).is_final, f"job {job_id} ends")
     return record(job_id)
 
 

@@ -211,7 +211,7 @@ def test_no_slurm_at_all(no_slurm: None) -> None:
 def test_a_sacct_that_hangs_is_not_even_asked_for_its_fields_for_a_while(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HPCTRAIN_SLURM_TIMEOUT", "0.5")
+    monkeypatch.setenv("HPCTRAIN_SLURM_TIMEOUT", "3")
     programs(sacct="exec sleep 30", scontrol=f"echo '{SHOWN}'")
     SlurmScheduler().accounts(["27"])
     [account] = SlurmScheduler().accounts(["27"])

@@ -54,7 +54,7 @@ class Project:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     def found(self, **variables: str) -> dict[str, str]:

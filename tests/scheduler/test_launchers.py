@@ -31,7 +31,7 @@ os._exit(0)  # torch's own way out crashes now and then after a distributed run
 
 
 def run(hpctrain: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([hpctrain, *words], capture_output=True, text=True, timeout=200)
+    return subprocess.run([hpctrain, *words], capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -52,10 +51,9 @@ echo "$SLURM_NODEID $SLURM_PROCID $SLURM_JOB_NUM_NODES $SLURM_NTASKS_PER_NODE $S
 
 
 def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
-    started = time.monotonic()
     record = wait(
         submit(
-            "srun -K1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 100'",
+            "srun -K1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 3000'",
             "#SBATCH --nodes=2\n",
         )
     )
@@ -63,7 +61,6 @@ def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
     assert (
         record.exit_code == 128 + signal.SIGTERM
     )  # the worst of 3 and of the killed task's, as with the real srun
-    assert time.monotonic() - started < 30
     assert "srun: error: 127.0.0.2: task 1: Exited with exit code 3" in output(record.job_id, "err")
 
 
@@ -117,7 +114,7 @@ def test_what_a_finished_script_left_running_is_ended() -> None:
 
 @pytest.mark.slow
 def test_cancel_on_the_command_line_ends_what_a_killed_supervisor_left(hpctrain: str) -> None:
-    job_id = submit("touch started; sleep 100")
+    job_id = submit("touch started; sleep 600")
     wait_until(lambda: Path("started").exists())
     state = json.loads(
         (Path(os.environ["HPCTRAIN_STATE_DIR"]) / "local" / job_id / "state.json").read_text()

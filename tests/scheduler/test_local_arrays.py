@@ -81,11 +81,12 @@ def test_every_task_has_slurms_variables_its_own_id_and_its_own_log() -> None:
 def test_so_many_at_a_time_and_the_others_wait_in_one_row() -> None:
     job_id = submit(HELD, f"{LOGS}#SBATCH --array=0-4%2\n")
     wait_until(lambda: on() == [0, 1])
-    assert by_id() == {
+    states = {
         f"{job_id}_0": ("RUNNING", None),
         f"{job_id}_1": ("RUNNING", None),
         f"{job_id}_[2-4%2]": ("PENDING", "JobArrayTaskLimit"),
     }
+    wait_until(lambda: by_id() == states, f"{states}")
     assert not (directory(job_id) / "tasks" / "2").exists(), "what waits costs nothing"
     assert (record(f"{job_id}_3").state, record(job_id).state) == ("PENDING", "RUNNING")
     Path("go.1").touch()
@@ -98,7 +99,7 @@ def test_so_many_at_a_time_and_the_others_wait_in_one_row() -> None:
 def test_one_at_a_time_on_the_cpu_and_as_many_as_is_said() -> None:
     job_id = submit(HELD, f"{LOGS}#SBATCH --array=0-4\n")
     wait_until(lambda: on() == [0])
-    assert by_id()[f"{job_id}_[1-4%1]"] == ("PENDING", "JobArrayTaskLimit")
+    wait_until(lambda: by_id()[f"{job_id}_[1-4%1]"] == ("PENDING", "JobArrayTaskLimit"))
     LocalScheduler().cancel([job_id])
     Path("on.0").unlink()
     job_id = submit(HELD, f"{LOGS}#SBATCH --array=0-4%1\n", scheduler=LocalScheduler(parallel=3))
@@ -112,7 +113,7 @@ def test_gpus_decide_how_many_and_no_two_tasks_share_one(monkeypatch: pytest.Mon
     body = f"srun bash -c 'echo $CUDA_VISIBLE_DEVICES > gpus.$SLURM_ARRAY_TASK_ID'; {HELD}"
     job_id = submit(body, f"{LOGS}#SBATCH --array=0-5\n#SBATCH --gres=gpu:2\n")
     wait_until(lambda: on() == [0, 1])
-    assert by_id()[f"{job_id}_[2-5]"] == ("PENDING", "Resources")
+    wait_until(lambda: by_id()[f"{job_id}_[2-5]"] == ("PENDING", "Resources"))
     other = submit(
         "srun bash -c 'echo $CUDA_VISIBLE_DEVICES'; while [ ! -e go ]; do sleep 0.05; done",
         "#SBATCH --gres=gpu:1\n",

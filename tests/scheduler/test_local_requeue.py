@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("local_jobs")
 
 @pytest.fixture(autouse=True)
 def _kill_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")
+    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "60")
 
 
 def test_a_job_requeues_itself_under_the_same_id_until_it_is_done() -> None:
@@ -75,7 +75,8 @@ exec scontrol requeue $SLURM_JOB_ID"""
     assert json.loads((directory(job_id) / "state.json").read_text())["restarts"] == 1
 
 
-def test_requeue_from_outside_ends_every_process_first() -> None:
+def test_requeue_from_outside_ends_every_process_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")  # all of it: the script sleeps on
     body = """[ -z "${SLURM_RESTART_COUNT-}" ] || { echo again; exit 0; }
 trap 'echo batch got TERM' TERM
 srun bash -c 'trap "echo saved; exit 0" TERM; setsid sleep 300 & touch started; while true; do sleep 0.1; done' &
@@ -130,7 +131,8 @@ def test_no_requeue_is_refused_in_slurms_words() -> None:
     assert "already completing or completed" in request_requeue(job_id)[0]
 
 
-def test_cancel_during_a_requeue_wins() -> None:
+def test_cancel_during_a_requeue_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")  # all of it: nothing ends by itself
     body = "trap '' TERM; touch started.${SLURM_RESTART_COUNT:-0}; while true; do sleep 0.1; done"
     job_id = submit(body)
     wait_until(lambda: Path("started.0").exists())
@@ -189,7 +191,7 @@ def test_a_job_that_cancels_itself_and_a_signal_that_is_none() -> None:
 
 def test_the_time_limit_leaves_the_tasks_kill_wait_to_save() -> None:
     body = "srun bash -c 'trap \"echo saved; exit 0\" TERM; while true; do sleep 0.1; done' & wait"
-    job_id = submit(body, "#SBATCH --time=0:02\n")
+    job_id = submit(body, "#SBATCH --time=0:10\n")
     assert wait(job_id).state == "TIMEOUT"
     assert output(job_id) == "saved\n"
 

@@ -32,8 +32,8 @@ def _script(tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(SCRIPT)
 
 
-def scheduler() -> SlurmScheduler:
-    return SlurmScheduler(timeout=1.0, sleep=lambda _: None)
+def scheduler(timeout: float = 60.0) -> SlurmScheduler:
+    return SlurmScheduler(timeout=timeout, sleep=lambda _: None)
 
 
 def squeue_line(job_id: str, comment: str, state: str = "PENDING") -> str:
@@ -115,7 +115,7 @@ def test_slurm_that_cannot_be_reached(programs: Programs) -> None:
     assert ledger.pointers() == []
     programs(squeue="sleep 30")
     with pytest.raises(SchedulerError, match="squeue did not answer within 1 s"):
-        scheduler().status()
+        scheduler(timeout=1.0).status()
 
 
 def test_one_query_for_all_jobs_and_final_states_from_accounting(programs: Programs) -> None:
@@ -169,7 +169,7 @@ def test_accounting_that_hangs_hides_no_job_and_is_left_alone_for_a_while(
         sacct="sleep 30",
     )
     for _ in range(2):
-        assert [(record.job_id, record.state) for record in scheduler().status()] == [
+        assert [(record.job_id, record.state) for record in scheduler(timeout=3.0).status()] == [
             ("5", "RUNNING"),
             ("6", "FAILED"),
         ]
@@ -284,7 +284,7 @@ def test_a_controller_that_restarts_does_not_end_the_waiting(
 def test_cancel_passes_over_a_submission_without_an_id(programs: Programs, hpctrain: str) -> None:
     programs(sbatch="sleep 30")
     with pytest.raises(SchedulerError):
-        scheduler().submit(Path("job.sbatch"))
+        scheduler(timeout=3.0).submit(Path("job.sbatch"))
     programs(squeue=f"echo '{squeue_line('783', '', 'RUNNING')}'")
     done = subprocess.run([hpctrain, "cancel", "sft", "--yes"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shlex
 import shutil
 import socket
@@ -88,6 +89,15 @@ def missing_programs(*names: str) -> str | None:
     return f"no {', '.join(missing)}: apt-get install {' '.join(packages)}" if missing else None
 
 
+def free_port() -> int:
+    """Return a port that no outgoing connection takes before sshd does: they get lower ones."""
+    for port in random.sample(range(61000, 65536), 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise AssertionError("no port is free")
+
+
 class Server:
     """sshd, from `with` to its end."""
 
@@ -96,9 +106,7 @@ class Server:
         self.config = directory / "ssh config"
         self._count = 0
         self._daemon: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     def __enter__(self) -> Server:
         self.key("host_key")
@@ -122,7 +130,7 @@ class Server:
         argv = [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "sshd.log").open("ab") as log:
             self._daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 240
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -134,7 +142,7 @@ class Server:
     def stop(self) -> None:
         if self._daemon is not None:
             self._daemon.terminate()
-            self._daemon.wait(timeout=10)
+            self._daemon.wait(timeout=600)
             self._daemon = None
 
     def key(self, name: str, passphrase: str = "") -> Path:
@@ -247,7 +255,7 @@ class Desk:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            timeout=120,
+            timeout=600,
         )
         said = Said(
             done.returncode,

@@ -42,7 +42,7 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return start
@@ -322,7 +322,7 @@ def test_stopped_and_resumed_is_never_stopped(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-6000:]
     assert json.loads((tmp_path / "compared.json").read_text()) == {

@@ -47,7 +47,7 @@ def start(
         survival.run_environment(environment, run, attempt),
     )
     return subprocess.run(
-        argv, env=variables, cwd=run.parent.parent, capture_output=True, text=True, timeout=280
+        argv, env=variables, cwd=run.parent.parent, capture_output=True, text=True, timeout=600
     )
 
 
@@ -148,7 +148,7 @@ def test_a_model_as_it_lies_there_and_a_dataset_without_a_training_split(
     }
     words = survival.argv(*survival.words({**options, "output_dir": "out"}))
     done = subprocess.run(
-        words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
@@ -224,7 +224,7 @@ sft.main(sys.argv[1:])
         cwd=runs.parent,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     assert (run / "attempts" / "1.0" / "exit").read_text() == "85 signal\n", (
         done.stdout + done.stderr
@@ -258,7 +258,7 @@ def test_as_a_stage_after_a_training(
         env=variables,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (before,), (run,) = ([*(tmp_path / "runs").glob(f"*_{name}")] for name in ("train", "evaluate"))
@@ -273,7 +273,7 @@ def test_as_a_stage_after_a_training(
         env=variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     states = {
         row["stage"]: (row["state"], row["reason"]) for row in json.loads(listed.stdout)["runs"]
@@ -285,6 +285,6 @@ def test_as_a_stage_after_a_training(
         env=variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert re.search(r"^eval_perplexity +\d", shown.stdout, re.MULTILINE)

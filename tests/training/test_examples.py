@@ -33,7 +33,7 @@ def test_the_job_of_the_example_script(demo: Any, tmp_path: Path, hpctrain: str)
             env=environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
         )
 
     rendered = run("render", "--config", "sft_train.yaml", "--", demo.model, demo.dataset)
@@ -87,7 +87,7 @@ def test_the_evaluation_of_the_example(
         },
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     written = json.loads((runs["evaluate"] / "evaluation.json").read_text())

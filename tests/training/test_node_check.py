@@ -31,7 +31,7 @@ def launch(
         *words,
     ]
     return subprocess.run(
-        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -106,7 +106,7 @@ def test_a_rank_that_never_comes_is_no_hang(environment: dict[str, str], tmp_pat
         env={**environment, **alone},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     found = report.read_report(done.stdout)
     assert done.returncode == 1
@@ -124,7 +124,7 @@ def test_one_process_without_any_launcher(environment: dict[str, str], tmp_path:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     found = report.read_report(done.stdout)
     assert (done.returncode, len(found.ranks), found.speeds) == (0, 1, ())
@@ -137,7 +137,7 @@ def offline(
 ) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "hpctrain.training.preflight.offline_check", *words]
     return subprocess.run(
-        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
 
 

@@ -57,7 +57,7 @@ def test_the_table_comes_before_everything_of_every_rank(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

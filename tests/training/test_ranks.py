@@ -74,7 +74,7 @@ def rank(
         capture_output=True,
         text=True,
         env={**os.environ, **own, **more},
-        timeout=60,
+        timeout=600,
     )
 
 

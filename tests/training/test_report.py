@@ -72,7 +72,7 @@ def test_a_killed_and_resubmitted_training(
             env=surroundings,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr
         return done.stdout

@@ -44,7 +44,7 @@ def train(tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path) ->
         surroundings = survival.run_environment(environment, tmp_path / "runs" / run, attempt)
         command = survival.argv(*words, *more, ranks=ranks)
         return subprocess.run(
-            command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200
+            command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
 
     return start

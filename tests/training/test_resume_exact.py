@@ -80,7 +80,7 @@ def test_stopped_and_resumed_is_never_stopped(
     )
     command = [*survival.PYTHON, *launch, str(PROGRAM), str(tmp_path), steps, *words]
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-6000:]
     compared = json.loads((tmp_path / "compared.json").read_text())
@@ -122,7 +122,7 @@ json.dump(trainer.state.log_history, open("plain.json", "w"))
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "ours"
@@ -135,7 +135,7 @@ json.dump(trainer.state.log_history, open("plain.json", "w"))
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert ours.returncode == 0, ours.stderr
     assert survival.digests(tmp_path / "plain") == survival.digests(run / "model")

@@ -61,7 +61,7 @@ def test_a_full_disk(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     message = [line for line in done.stderr.splitlines() if line.startswith(("error: ", "fix: "))]
@@ -85,7 +85,7 @@ def test_a_full_disk(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert f"[train] resumes run r at step {found.step} from" in again.stdout
 
@@ -101,7 +101,7 @@ def test_a_full_disk_at_the_final_weights(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "error: model could not be saved: the disk is full" in done.stderr, done.stderr
@@ -116,7 +116,7 @@ def test_a_full_disk_at_the_final_weights(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "[train] finished: 14 of 14 steps" in done.stdout
@@ -138,7 +138,7 @@ def test_a_directory_that_cannot_be_written(
         pass
     subprocess.run(["mount", "-o", "remount,ro", str(run / "checkpoints")], check=True)
     (run / STOP_FILE).touch()
-    _, err = process.communicate(timeout=90)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert err.count("could not be saved: the directory cannot be written") == 1, err
     assert f"fix: ls -ld {run}/checkpoints && findmnt -T {run}/checkpoints" in err

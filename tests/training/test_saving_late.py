@@ -19,7 +19,7 @@ def save(tmp_path: Path, environment: dict[str, str], seconds: float, wait_s: fl
     launch = survival.argv(ranks=2)[:-2]
     command = [*launch, str(PROGRAM), str(tmp_path), str(seconds), str(wait_s)]
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
@@ -73,7 +73,7 @@ def test_unfinished_saves_of_what_is_over_are_removed_at_the_start(
     }
     command = survival.argv(*survival.words(options))
     done = subprocess.run(
-        command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert [path for path in kept if not path.is_dir()] == [], "their job may be alive"

@@ -48,7 +48,7 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
     def start(*argv: object, **variables: str) -> "subprocess.CompletedProcess[str]":
         command, env = [*survival.PYTHON, *map(str, argv)], environment | variables
         return subprocess.run(
-            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
 
     return start

@@ -53,7 +53,7 @@ def _fsdp(run: Path, model: str, dataset: str, environment: dict[str, str], atte
         cwd=run,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "sharding         fsdp over 1 node x 2 GPUs" in done.stdout

@@ -51,7 +51,7 @@ def trained(
         cwd=run.parent,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
 
 
@@ -187,7 +187,7 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     )
     first = until(process, "[train] time: step 21 of")
     (run / "stop").touch()
-    first += process.communicate(timeout=200)[0]
+    first += process.communicate(timeout=600)[0]
     assert process.returncode == 86, first
     told = re.search(r"\[train\] time: step 6 of 300000, \S+ s a step: (.*)", first)
     assert told, first
@@ -255,7 +255,7 @@ def test_a_training_that_fails_leaves_what_was_measured(
     argv = [*survival.PYTHON, "-c", FAILS.replace("{error}", error), *words]
     variables = survival.run_environment(environment, run)
     done = subprocess.run(
-        argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1, done.stdout
     record = predicted.read(run)
@@ -303,7 +303,7 @@ def test_a_training_that_waits_for_its_data_is_told_once(
     """In any Trainer; each step waits for its two rows, and computes for some milliseconds."""
     argv = [*survival.PYTHON, "-c", PROGRAM, str(wait_s), tiny[0]]
     done = subprocess.run(
-        argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("[train] warning: the training waits for its data ") == bool(wait_s)

@@ -44,7 +44,7 @@ def test_a_signal_that_was_ignored_at_the_start_is_heard_and_a_fork_hears_nothin
         "-c",
         LISTENER.format(name=name),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines() == [
         name,
         "child None",

@@ -45,7 +45,7 @@ def starter(project: Path, environment: dict[str, str]) -> Run:
             cwd=project,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return start
@@ -85,7 +85,7 @@ def wandb_rows(run_dir: Path) -> list[dict[str, Any]]:
             env=os.environ | {"WANDB_MODE": "offline"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         rows += [json.loads(line) for line in done.stdout.splitlines()]
     return rows
@@ -274,7 +274,7 @@ client.create_run(mlflow_experiment(identity, sys.argv[3]))
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        assert (process.communicate(timeout=300)[1], process.returncode)[1] == 0
+        assert (process.communicate(timeout=600)[1], process.returncode)[1] == 0
     client = mlflow_client(uri, monkeypatch)
     assert {experiment.name for experiment in client.search_experiments()} >= {"a sweep"}
     assert len(mlflow_runs(client)) == 3
@@ -304,7 +304,7 @@ def test_several_trackers_on_the_command_line(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert len(list((run / "tensorboard").glob("events.*"))) == 1

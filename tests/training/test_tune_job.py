@@ -79,7 +79,7 @@ class Project:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=600,
         )
         assert done.returncode == code, done.stdout + done.stderr + self.logs()
         return done

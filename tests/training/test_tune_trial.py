@@ -200,7 +200,7 @@ def test_six_processes_of_10_trials_lose_and_double_none(runs: Path) -> None:
     definition = replace(BASE, trials=60, sampler="random")
     numbers: list[int] = []
     for process in workers(runs, 6, 10, definition):
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         numbers += [int(line.split()[0]) for line in out.splitlines()]
     assert sorted(numbers) == list(range(60))

@@ -53,7 +53,7 @@ def judged(text: str, lab: dict[str, str], directory: Path) -> subprocess.Comple
     script = directory / "job.sbatch"
     script.write_bytes(text.encode())
     return subprocess.run(
-        ["sbatch", "--test-only", str(script)], env=lab, capture_output=True, text=True, timeout=60
+        ["sbatch", "--test-only", str(script)], env=lab, capture_output=True, text=True, timeout=600
     )
 
 
