@@ -58,7 +58,7 @@ def said(folder: Path, name: str, ids: tuple[str, ...]) -> list[str]:
         if not re.match(r"(srun|slurmstepd)[^ ]*:|\[[\dT:.-]+\] error: |^$", line)
     ]
     for number in ids:
-        own = [re.sub(rf"\b{number}(?=\b|_)", "ID", line) for line in own]
+        own = [line.replace(f"JOB_ID={number}", "JOB_ID=ID") for line in own]
     return own
 
 

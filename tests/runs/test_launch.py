@@ -289,7 +289,7 @@ def test_one_command_at_a_time_changes_a_launch(tmp_path: Path) -> None:
     assert list((tmp_path / ".launches").iterdir()) == []
     program = (
         "import sys, time; from pathlib import Path; from hpctrain.runs import launch\n"
-        "with launch.claim(Path(sys.argv[1]), 't'): print(flush=True); time.sleep(60)"
+        "with launch.claim(Path(sys.argv[1]), 't'): print(flush=True); time.sleep(600)"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -17,6 +17,11 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("no_slurm")]
 HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 STEPS, SAVES = 60, 20
+#: So that the kill comes before the second checkpoint.
+SLOW_STEPS = {
+    "PYTHONPATH": str(Path(__file__).parents[1] / "chaos" / "slow_steps"),
+    "CHAOS_STEP_SECONDS": "0.3",
+}
 
 
 def rows(run: Path) -> list[list[dict[str, object]]]:
@@ -65,11 +70,11 @@ def test_a_killed_and_resubmitted_training(
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     surroundings = {**environment, "HPCTRAIN_STATE_DIR": str(tmp_path / "state")}
 
-    def hpctrain(*words: str, code: int | None = 0) -> str:
+    def hpctrain(*words: str, code: int | None = 0, **variables: str) -> str:
         done = subprocess.run(
             [HPCTRAIN, *words],
             cwd=tmp_path,
-            env=surroundings,
+            env=surroundings | variables,
             capture_output=True,
             text=True,
             timeout=600,
@@ -78,7 +83,7 @@ def test_a_killed_and_resubmitted_training(
         return done.stdout
 
     run = tmp_path / "runs" / "r"
-    hpctrain("submit", "--local", "--run-id", "r", "--no-check", "--no-snapshot")
+    hpctrain("submit", "--local", "--run-id", "r", "--no-check", "--no-snapshot", **SLOW_STEPS)
     killed_behind(SAVES + 4, run)
     wait_until(lambda: json.loads(hpctrain("report", "r", "--json"))["state"] != "running")
     hpctrain("resubmit", "r", "--local", "--wait")

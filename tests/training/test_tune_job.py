@@ -70,6 +70,9 @@ class Project:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
+            # so that a kill or a stop meets the middle of a training
+            "PYTHONPATH": str(Path(__file__).parents[1] / "chaos" / "slow_steps"),
+            "CHAOS_STEP_SECONDS": "0.1",
         }
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
