@@ -14,7 +14,7 @@ from hpctrain.explain.model import STAGES, Certainty, ErrorExcerpt, Evidence, Jo
 from hpctrain.explain.rules import FailureRule, RecordPattern, logged_exception
 from hpctrain.explain.values import Proof
 from hpctrain.slurm.notations import states, units
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util.text import size
 
 #: With this many steps after an error, the training surely, or perhaps, recovered. Other ranks may
@@ -344,7 +344,7 @@ def _asked(name: str, case: JobContext) -> Proof | None:
     return None if fact is None else fact(case)
 
 
-def matched(record: RecordPattern, account: JobUsage | None) -> Evidence | None:
+def matched(record: RecordPattern, account: JobRecord | None) -> Evidence | None:
     """Return the record, or the step of it, that matches all fields of a rule, as evidence."""
     if account is None:
         return None
@@ -381,7 +381,7 @@ def _code(exit_code: int | None, signal: int | None) -> str | None:
     return None if exit_code is None and signal is None else f"{exit_code or 0}:{signal or 0}"
 
 
-def described(account: JobUsage) -> str:
+def described(account: JobRecord) -> str:
     """Return the record as one line."""
     parts = [f"job {account.job_id}: {account.state}"]
     code = _code(account.exit_code, account.signal)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpctrain.memory.sample import Sample
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 
 Certainty = Literal["certain", "likely"]
 Stage = Literal["submit", "pending", "start", "env", "launch", "rdzv", "comm", "run", "end"]
@@ -337,7 +337,7 @@ class JobContext:
     """
 
     files: tuple[FileFact, ...] = ()
-    account: JobUsage | None = None
+    account: JobRecord | None = None
     attempts: tuple[AttemptFact, ...] = ()
     requeues: RequeueFact | None = None
     config: Mapping[str, Any] | None = None

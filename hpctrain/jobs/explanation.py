@@ -37,7 +37,6 @@ from hpctrain.memory.sample import MARK, Sample, parse_line
 from hpctrain.runs import history, layout, predicted, progress, store
 from hpctrain.runs.store import Run
 from hpctrain.slurm.notations import states
-from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 
@@ -564,7 +563,7 @@ def _account(
     case: JobContext,
     times: Sequence[float],
     notes: list[str],
-) -> JobUsage | None:
+) -> JobRecord | None:
     """Return the scheduler's record of the job, unless it belongs to another job with this id."""
     job = meant.job
     if job is None:
@@ -593,7 +592,7 @@ def _account(
     return _with_reason(account)
 
 
-def _with_reason(account: JobUsage) -> JobUsage:
+def _with_reason(account: JobRecord) -> JobRecord:
     """Add squeue's reason to the record of a waiting job: accounting receives it later."""
     unknown = (None, "", "None")
     if account.state not in states.WAITING or account.reason not in unknown:
@@ -606,7 +605,7 @@ def _with_reason(account: JobUsage) -> JobUsage:
     return replace(account, reason=record.reason) if known else account
 
 
-def _is_of(account: JobUsage, started: float | None, times: Sequence[float]) -> bool:
+def _is_of(account: JobRecord, started: float | None, times: Sequence[float]) -> bool:
     """Whether the record belongs to the job that wrote the logs: Slurm reuses job ids."""
     begin, end = account.started, account.ended
     if begin is not None and end is not None and end < begin:

@@ -21,7 +21,6 @@ from hpctrain.slurm.base import ASK_EVERY_S, JobControl, LogFiles, Scheduler, is
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import states
-from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util.text import is_number
 
@@ -45,7 +44,7 @@ class OtherCluster:
         del job_ids, max_age_s
         return []
 
-    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobUsage]:
+    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return no records."""
         del job_ids, max_age_s
         return []
@@ -118,7 +117,7 @@ def all_jobs(
     return jobs, silent
 
 
-def accounts(job_ids: Sequence[str], *, patience_s: float | None = None) -> list[JobUsage]:
+def accounts(job_ids: Sequence[str], *, patience_s: float | None = None) -> list[JobRecord]:
     """Return the allocation and usage of these jobs, on every scheduler; for an array, of all its
     tasks.
 
@@ -132,7 +131,7 @@ def accounts(job_ids: Sequence[str], *, patience_s: float | None = None) -> list
     Raises:
         SchedulerError: neither accounting nor slurmctld answers.
     """
-    found: list[JobUsage] = []
+    found: list[JobRecord] = []
     for scheduler in available(patience_s):
         mine = [job for job in dict.fromkeys(job_ids) if owner(job).name == scheduler.name]
         if mine:
@@ -142,7 +141,8 @@ def accounts(job_ids: Sequence[str], *, patience_s: float | None = None) -> list
 
 def accounting_trouble() -> str | None:
     """Return the error of a recent failed sacct query; None without one, or without Slurm."""
-    return query_cache.recent_failure("sacct") if SlurmScheduler.is_available() else None
+    error = query_cache.recent_failure("sacct") if SlurmScheduler.is_available() else None
+    return error.what if error is not None else None
 
 
 def last_message(error: HpctrainError) -> str:

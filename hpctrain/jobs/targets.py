@@ -623,8 +623,8 @@ def _launched(known: Sequence[JobRecord]) -> Mapping[str, tuple[Path, str]]:
     }
     found = {
         number: of
-        for number, pointer in ledger.of_jobs(comments).items()
-        if (of := launch.of_submission(pointer.record)) is not None
+        for number, sent in ledger.of_jobs(comments).items()
+        if (of := launch.of_submission(sent.record)) is not None
     }
     for number in {
         record.job_id.partition("_")[0] for record in known if record.scheduler == "local"

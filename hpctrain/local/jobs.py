@@ -22,8 +22,7 @@ import psutil
 
 from hpctrain.local.plan import FIRST_JOB_ID, Plan
 from hpctrain.slurm.notations import array, hostlist, states
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
-from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 from hpctrain.util.files import lock, read_json, state_dir, write_json
 from hpctrain.util.stored import made
 from hpctrain.util.text import is_number
@@ -225,7 +224,7 @@ class LocalJob:
             state=state.state,
             name=plan.name,
             reason=f"on {host}" if host is not None and not state.is_final else state.reason,
-            nodes=plan.nodes,
+            n_nodes=plan.nodes,
             partition="local",
             elapsed_s=_elapsed(state.start, state.end),
             time_limit_s=plan.time_limit_s,
@@ -478,7 +477,7 @@ def all_records() -> list[JobRecord]:
     return [record for job in listed for record in rows(job)]
 
 
-def accounts(selection: JobSelection) -> list[JobUsage]:
+def accounts(selection: JobSelection) -> list[JobRecord]:
     """Return the usage of a job, or of each selected array task; pending tasks share one entry."""
     found = []
     for record in selection.rows():
@@ -498,24 +497,15 @@ def accounts(selection: JobSelection) -> list[JobUsage]:
             max_rss_bytes=state.max_rss_bytes,
             cpu_s=state.cpu_s,
         )
-        usage = JobUsage(
-            job_id=record.job_id,
-            scheduler="local",
-            state=record.state,
+        usage = replace(
+            record,
             slurm_job_id=plan.job_id if plan.job_id != record.job_id else None,
-            name=plan.name,
             user=plan.user or None,
-            partition="local",
-            reason=record.reason,
-            exit_code=record.exit_code,
-            signal=record.signal,
             submitted=plan.submitted,
             started=state.start,
             ended=ended,
             elapsed_s=_elapsed(state.start, ended),
-            time_limit_s=plan.time_limit_s,
             nodes=hostlist.compress(plan.hosts) if state.start is not None else None,
-            n_nodes=plan.nodes,
             cpus=plan.cpus,
             gpus=plan.total_gpus,
             restarts=state.restarts or 0,

@@ -22,7 +22,6 @@ from hpctrain.slurm import batch_script
 from hpctrain.slurm.base import LogFiles
 from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations import array as arrays
-from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.directives import Directive, last_values
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
@@ -142,7 +141,7 @@ class LocalScheduler:
             return jobs.all_records()
         return [record for selection in _find(job_ids) for record in selection.records()]
 
-    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobUsage]:
+    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the usage of these jobs, with one entry per array task."""
         del max_age_s
         found = [account for selection in _find(job_ids) for account in jobs.accounts(selection)]

@@ -20,7 +20,7 @@ from hpctrain.runs import job_state
 from hpctrain.runs.history import History, Point, RankMemory
 from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm.notations import states, units
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import text
 from hpctrain.util.secrets import hidden
 from hpctrain.util.text import number
@@ -265,7 +265,7 @@ def _starts(facts: RunReport) -> Iterable[Block]:
     yield Table(head=head, rows=start_rows(past, accounts), numeric=(4, 5, 6))
 
 
-def start_rows(past: History, accounts: Sequence[JobUsage] = ()) -> Rows:
+def start_rows(past: History, accounts: Sequence[JobRecord] = ()) -> Rows:
     """Return a row for each start; if it recorded no end, the scheduler's record is used."""
     attempts = tuple(
         Attempt(
@@ -299,7 +299,7 @@ def _dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _ended(attempt: Attempt, record: JobUsage | None, next_job: str) -> str:
+def _ended(attempt: Attempt, record: JobRecord | None, next_job: str) -> str:
     if record is not None and states.is_final(record.state):
         # The script may have recorded success although its node was lost: trust the scheduler.
         if attempt.outcome is None or record.state in _TAKEN:

@@ -16,7 +16,7 @@ from hpctrain.memory.sample import Sample
 from hpctrain.runs import progress
 from hpctrain.runs.history import History, Start
 from hpctrain.slurm.notations import states, units
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import text
 
 MIB, GIB = 2**20, 2**30
@@ -47,7 +47,7 @@ class Interval:
 _CLOCKS_S = 2.0
 
 
-def records_of(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> list[JobUsage | None]:
+def records_of(starts: Sequence[Start], accounts: Sequence[JobRecord]) -> list[JobRecord | None]:
     """Return the accounting record of each start: its job's last record that began before it; None
     if accounting keeps only newer ones.
     """
@@ -64,7 +64,7 @@ def records_of(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> list[Jo
     return found
 
 
-def with_ends(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> tuple[Start, ...]:
+def with_ends(starts: Sequence[Start], accounts: Sequence[JobRecord]) -> tuple[Start, ...]:
     """Set the end of starts that were killed before they could record it, from their accounting."""
     found = []
     for at, (start, record) in enumerate(zip(starts, records_of(starts, accounts), strict=True)):
@@ -78,7 +78,7 @@ def with_ends(starts: Sequence[Start], accounts: Sequence[JobUsage]) -> tuple[St
 
 def _intervals(
     starts: Sequence[Start],
-    accounts: Sequence[JobUsage],
+    accounts: Sequence[JobRecord],
     gpus: int | None,
     limit_s: int | None,
     now: float | None,
@@ -94,7 +94,7 @@ def _intervals(
     """
 
     def interval(
-        start: Start | None, first: float, until: float, record: JobUsage | None
+        start: Start | None, first: float, until: float, record: JobRecord | None
     ) -> Interval:
         given = (None, None) if record is None else (record.gpus or None, record.time_limit_s)
         return Interval(start, first, until, _first(given[0], gpus), _first(given[1], limit_s))
@@ -192,7 +192,7 @@ class Efficiency:
 
 
 def of(
-    accounts: Sequence[JobUsage],
+    accounts: Sequence[JobRecord],
     history: History,
     *,
     config: Mapping[str, Any] | None = None,
@@ -301,7 +301,7 @@ def _parts(held: Sequence[Interval], *, silent: bool, running: bool) -> tuple[Ti
 # -- allocation and peak usage ---------------------------------------------------------------------
 
 
-def _gpus(last: JobUsage | None, history: History, resources: Mapping[str, Any]) -> int | None:
+def _gpus(last: JobRecord | None, history: History, resources: Mapping[str, Any]) -> int | None:
     """Return the GPUs of the job: as accounted, else as the ranks reported; a training with samples
     but no GPU had none.
     """
@@ -317,7 +317,7 @@ def _gpus(last: JobUsage | None, history: History, resources: Mapping[str, Any])
 def _host_peak(
     history: History,
     fit: Mapping[str, Any] | None,
-    accounts: Sequence[JobUsage],
+    accounts: Sequence[JobRecord],
     nodes: int | None,
 ) -> tuple[int | None, bool]:
     """Return the peak memory of one node's processes: as their cgroup or the training reports it,
@@ -336,7 +336,7 @@ def _host_peak(
     return max(tasks, default=None), True
 
 
-def _host_asked(last: JobUsage | None, history: History) -> int | None:
+def _host_asked(last: JobRecord | None, history: History) -> int | None:
     if last is not None and last.memory_bytes:
         return last.memory_bytes
     newest = (sample for each in history.ranks for sample in each.samples[-1:])

@@ -30,7 +30,7 @@ from hpctrain.runs.checkpoints import Saved
 from hpctrain.runs.history import History, RankMemory
 from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 from hpctrain.util.secrets import hidden, hidden_in
 
@@ -55,7 +55,7 @@ class ExternalFacts:
 
     state: State
     owner: str
-    accounts: tuple[JobUsage, ...] = ()
+    accounts: tuple[JobRecord, ...] = ()
     explanation: Explanation | None = None
     unexplained: str | None = None
     silent: str | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,21 @@ from hpctrain.util.text import is_number
 
 #: Running tasks of one array that have a line each; more of them share one line.
 _TASKS_SHOWN = 8
+#: What `hpctrain ps --json` shows of a record.
+_RECORD_KEYS = (
+    "job_id",
+    "scheduler",
+    "state",
+    "name",
+    "reason",
+    "elapsed_s",
+    "time_limit_s",
+    "partition",
+    "start",
+    "comment",
+    "exit_code",
+    "signal",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +73,8 @@ class QueueRow:
         """Return the keys of `hpctrain ps --json`."""
         known = self.progress or Progress()
         return {
-            **asdict(self.record),
+            **{name: getattr(self.record, name) for name in _RECORD_KEYS},
+            "nodes": self.record.n_nodes,
             "run": self.run,
             "run_dir": None if self.run_dir is None else str(self.run_dir),
             "why": self.state.why or None,

@@ -429,7 +429,7 @@ def _words(
     if elapsed is not None:
         limit = f" of {clock(record.time_limit_s)}" if record.time_limit_s else ""
         words += f" for {clock(elapsed)}{limit}"
-    words += f" on {record.nodes} nodes" if (record.nodes or 0) > 1 else ""
+    words += f" on {record.n_nodes} nodes" if (record.n_nodes or 0) > 1 else ""
     starts = len(watched.run.attempts) if watched.run is not None else 0
     words += f", start {starts}" if starts > 1 else ""
     last, known = watched.attempt, watched.progress

@@ -14,8 +14,8 @@ from dataclasses import replace
 from hpctrain.errors import SchedulerError
 from hpctrain.slurm import query_cache
 from hpctrain.slurm.base import last_words
-from hpctrain.slurm.notations import accounting, records
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations import records
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process
 
 #: Seconds for sacct: a slow slurmdbd must not delay what slurmctld can answer.
@@ -28,7 +28,7 @@ PLACEHOLDER, _BEHIND_S = "allocation", 300.0
 _JOB_ID = re.compile(r"[0-9]{1,18}(?:_(?:[0-9]{1,9}|\[[0-9,:%-]+\]))?(?:\+[0-9]{1,9})?\Z")
 
 
-def ask(job_ids: Sequence[str], *, timeout: float) -> list[JobUsage]:
+def ask(job_ids: Sequence[str], *, timeout: float) -> list[JobRecord]:
     """Return the usage of these jobs, one entry per array task; unknown jobs are omitted.
 
     Args:
@@ -67,13 +67,14 @@ def sacct(
     A sacct that timed out is not called again for two minutes; disabled accounting is not a
     failure.
     """
-    if query_cache.timed_out_recently("sacct"):
-        return "", f"{query_cache.recent_failure('sacct')}, a short while ago"
+    silent = query_cache.recent_failure("sacct", timed_out=True)
+    if silent is not None:
+        return "", f"{silent.what}, a short while ago"
     argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", *words]
     try:
         done = process.run(argv, timeout=min(timeout, _SACCT_TIMEOUT_S), environment=environment)
     except process.NoAnswerError as error:
-        query_cache.record_failure("sacct", error.what)
+        query_cache.record_failure("sacct", error)
         return "", error.what
     except SchedulerError as error:
         return "", error.what
@@ -81,11 +82,11 @@ def sacct(
     if done.returncode == 0 or "disabled" in done.stderr:
         query_cache.record_answer("sacct")
     else:
-        query_cache.record_failure("sacct", said, refused=True)
+        query_cache.record_failure("sacct", SchedulerError(said, fix="sinfo"), timed_out=False)
     return (done.stdout, None) if done.returncode == 0 else ("", said)
 
 
-def stands_for(job_id: str, account: JobUsage) -> bool:
+def stands_for(job_id: str, account: JobRecord) -> bool:
     """Whether `job_id` refers to this entry: the same job or task, its array, its raw job number,
     or a range of pending tasks of its array.
     """
@@ -97,7 +98,7 @@ def stands_for(job_id: str, account: JobUsage) -> bool:
     )
 
 
-def _is_half(account: JobUsage) -> bool:
+def _is_half(account: JobRecord) -> bool:
     """Whether the record is incomplete: slurmdbd has the end of the job, but not yet its request,
     and shows Slurm's placeholder as the name.
 
@@ -107,13 +108,13 @@ def _is_half(account: JobUsage) -> bool:
     return account.name == PLACEHOLDER and now - (account.ended or now) < _BEHIND_S
 
 
-def _filled(account: JobUsage, shown: JobUsage) -> JobUsage:
+def _filled(account: JobRecord, shown: JobRecord) -> JobRecord:
     """Return slurmctld's record, with the fields that only accounting has; in an incomplete
     accounting record even the nodes may be wrong.
     """
     lacking = {
         field.name: getattr(account, field.name)
-        for field in dataclasses.fields(JobUsage)
+        for field in dataclasses.fields(JobRecord)
         if getattr(shown, field.name) is None
     }
     killed = account.state == "OUT_OF_MEMORY" and shown.state == "FAILED"
@@ -133,40 +134,40 @@ def _filled(account: JobUsage, shown: JobUsage) -> JobUsage:
     )
 
 
-def _sacct(job_ids: Sequence[str], timeout: float) -> tuple[list[JobUsage], str | None]:
+def _sacct(job_ids: Sequence[str], timeout: float) -> tuple[list[JobRecord], str | None]:
     fields = _fields(timeout)
     # Not every sacct accepts `123_[4-9]`; all accept the array's id.
     ids = ",".join(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
     words = ("-D", "-o", ",".join(fields), "-j", ids)
     output, said = sacct(words, timeout=timeout, environment=_environment())
-    return accounting.newest(accounting.parse_sacct(output, fields, epoch=epoch)), said
+    return records.newest(records.parse_sacct(output, fields, epoch=epoch)), said
 
 
 def _fields(timeout: float) -> tuple[str, ...]:
-    if query_cache.timed_out_recently("sacct"):
-        return accounting.fields_of("")  # sacct is not called either
+    if query_cache.recent_failure("sacct", timed_out=True) is not None:
+        return records.fields_of("")  # sacct is not called either
     try:
         done = process.run(["sacct", "--helpformat"], timeout=min(timeout, _SACCT_TIMEOUT_S))
-        return accounting.fields_of(done.stdout)
+        return records.fields_of(done.stdout)
     except SchedulerError:
-        return accounting.fields_of("")
+        return records.fields_of("")
 
 
-def _shown(job_ids: Sequence[str], timeout: float, *, silent: bool) -> list[JobUsage]:
-    trouble = query_cache.recent_controller_failure()
+def _shown(job_ids: Sequence[str], timeout: float, *, silent: bool) -> list[JobRecord]:
+    trouble = query_cache.recent_failure("slurmctld")
     if trouble is not None:
         if silent:
             raise trouble
         return []
     numbers = list(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
-    found: list[JobUsage] = []
+    found: list[JobRecord] = []
     refused = None
     for number in numbers[-BY_SCONTROL:]:
         argv = ["scontrol", "show", "job", "-o", number]
         done = process.run(argv, timeout=timeout, environment=_environment())
         if done.returncode == 0:
             jobs = records.parse_scontrol_jobs(done.stdout)
-            found += [accounting.from_scontrol(fields, epoch=epoch) for fields in jobs]
+            found += [records.from_scontrol(fields, epoch=epoch) for fields in jobs]
         elif "Invalid job id" not in done.stderr:
             refused = done
     if refused is not None and silent and not found:
@@ -182,7 +183,7 @@ def epoch(text: str) -> float | None:
     """Return a time that Slurm printed as seconds since the epoch: a number, or
     `2026-11-20T22:04:50` in the local time zone.
     """
-    seconds = accounting.seconds_since_epoch(text)
+    seconds = records.seconds_since_epoch(text)
     if seconds is not None:
         return seconds
     try:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.slurm.ledger import Submission
-from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
 
@@ -56,7 +55,7 @@ class JobControl(Protocol):
         is reused; monitoring commands pass ASK_EVERY_S.
         """
 
-    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobUsage]:
+    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the allocations and usage of these jobs, with their steps, with one query.
 
         Unknown ids are omitted.

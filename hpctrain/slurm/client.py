@@ -21,7 +21,6 @@ from hpctrain.slurm.base import LogFiles, is_unreachable, quoted, refusal
 from hpctrain.slurm.job_ids import JobId
 from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations import directives, log_pattern, records, states
-from hpctrain.slurm.notations.accounting import JobUsage
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
 
@@ -104,27 +103,27 @@ class SlurmScheduler:
             arguments=tuple(arguments),
         )
         argv = _argv(script, sent, values, array)
-        pointer = ledger.record(replace(sent, argv=argv), folder)
+        sent = ledger.record(replace(sent, argv=argv), folder)
         query_cache.invalidate()
         try:
             done = process.run(argv, timeout=self.timeout)
         except process.NoAnswerError as error:
-            return self._look_for(pointer, error.details)
+            return self._look_for(sent, error.details)
         except SchedulerError:
-            ledger.forget(pointer.token)
+            ledger.forget(sent.token)
             raise
         named = records.parse_submission(done.stdout)
         if done.returncode != 0:
             # The job may exist: sbatch was killed, or failed after it had printed a job id.
             if done.returncode < 0 or named is not None or _NO_ANSWER.search(done.stderr):
-                return self._look_for(pointer, quoted(done))
-            ledger.forget(pointer.token)
+                return self._look_for(sent, quoted(done))
+            ledger.forget(sent.token)
             raise refusal(done, str(shown or script))
         if named is None:
-            return self._look_for(pointer, quoted(done))
+            return self._look_for(sent, quoted(done))
         job_id, cluster = named
         query_cache.invalidate()
-        sent = ledger.found(pointer, job_id, cluster)
+        sent = ledger.found(sent, job_id, cluster)
         notes = [line for line in done.stderr.splitlines() if line.strip()]
         dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
         if dropped:
@@ -192,7 +191,7 @@ class SlurmScheduler:
             job_ids = list(known)
         return sorted((known[job] for job in set(job_ids) if job in known), key=_in_order)
 
-    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobUsage]:
+    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the allocations and usage of these jobs: one sacct for all, with their steps;
         slurmctld's records if sacct does not answer.
 
@@ -271,12 +270,11 @@ class SlurmScheduler:
             SchedulerError: nothing is recorded, and slurmctld does not answer.
         """
         array, _, task = job_id.partition("_")
-        pointer = ledger.of_jobs({array: None}).get(array)
-        sent = pointer.submission() if pointer is not None else None
+        sent = ledger.of_jobs({array: None}).get(array)
         recorded = None if sent is None else _recorded_logs(sent, job_id, array, task)
         if recorded is not None:
             return recorded
-        trouble = query_cache.recent_controller_failure()
+        trouble = query_cache.recent_failure("slurmctld")
         if trouble is not None:
             raise trouble
         return self._logs_of_slurm(job_id)
@@ -293,23 +291,22 @@ class SlurmScheduler:
         `known`.
         """
         missing = []
-        for pointer in ledger.pointers():
-            if pointer.job_id is not None:
+        for sent in ledger.submissions():
+            if sent.job_id is not None:
                 continue
-            job = next((each for each in known.values() if pointer.is_of(each.comment)), None)
+            job = next((each for each in known.values() if sent.is_of(each.comment)), None)
             if job is not None:
-                ledger.found(pointer, _submitted(job))
+                ledger.found(sent, _submitted(job))
             elif (
-                time.time() - pointer.at < 86_400
+                time.time() - sent.at < 86_400
             ):  # not listed later, but still open: only a submission clears it
-                sent = pointer.submission()
-                reason = f"sbatch did not answer; no job with the comment {pointer.comment} so far"
+                reason = f"sbatch did not answer; no job with the comment {sent.comment} so far"
                 missing.append(
                     JobRecord(
-                        job_id=f"?{pointer.token}",
+                        job_id=f"?{sent.token}",
                         scheduler="slurm",
                         state=states.UNKNOWN,
-                        name=sent.name if sent is not None else None,
+                        name=sent.name,
                         reason=reason,
                     )
                 )
@@ -318,7 +315,7 @@ class SlurmScheduler:
     def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
 
         def ask() -> list[JobRecord]:
-            silent = query_cache.recent_controller_failure() if max_age_s else None
+            silent = query_cache.recent_failure("slurmctld") if max_age_s else None
             if silent is not None:
                 raise silent
             return self._squeue()
@@ -337,7 +334,7 @@ class SlurmScheduler:
             if done.returncode != 0:
                 raise SchedulerError("Slurm did not answer", details=quoted(done), fix="sinfo")
         except SchedulerError as error:
-            query_cache.record_controller_failure(error)
+            query_cache.record_failure("slurmctld", error)
             raise
         return records.parse_squeue(done.stdout)
 
@@ -345,8 +342,9 @@ class SlurmScheduler:
         """Return sacct's records of these jobs; none if accounting is off or does not answer, so
         that slurmctld's are still shown.
         """
-        words = ("-o", ",".join(records.SACCT_FIELDS), *which)
-        return records.parse_sacct(slurm_accounts.sacct(words, timeout=self.timeout)[0])
+        words = ("-o", ",".join(records.STATE_FIELDS), *which)
+        output = slurm_accounts.sacct(words, timeout=self.timeout)[0]
+        return records.parse_sacct(output, records.STATE_FIELDS)
 
     def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> list[JobRecord]:
         """Return accounting's records of ended jobs; slurmctld's if accounting does not answer or
@@ -369,28 +367,32 @@ class SlurmScheduler:
         for number in numbers[:_MOST_SCONTROL]:
             argv = ["scontrol", "show", "job", "-d", "-o", number]
             shown = process.run(argv, timeout=self.timeout)
-            each = map(records.from_scontrol, records.parse_scontrol_jobs(shown.stdout))
-            found.update({record.job_id: record for record in each if record.job_id in missing})
+            for fields in records.parse_scontrol_jobs(shown.stdout):
+                record = records.from_scontrol(fields)
+                # Pending tasks that share a record have the array's id.
+                job_id = fields["JobId"] if "[" in record.job_id else record.job_id
+                if job_id in missing:
+                    found[job_id] = replace(record, job_id=job_id)
         return list(found.values())
 
-    def _find(self, pointer: ledger.Pointer) -> JobRecord | None:
-        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(pointer.at - 60))
+    def _find(self, sent: Submission) -> JobRecord | None:
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(sent.at - 60))
         candidates = [*self._queue(), *self._accounting("-X", "-S", since, "-u", getpass.getuser())]
-        return next((record for record in candidates if pointer.is_of(record.comment)), None)
+        return next((record for record in candidates if sent.is_of(record.comment)), None)
 
-    def _look_for(self, pointer: ledger.Pointer, said: tuple[str, ...]) -> Submission:
+    def _look_for(self, sent: Submission, said: tuple[str, ...]) -> Submission:
         begun = time.monotonic()
         for look, pause in enumerate(_PAUSES_S):
             if look and time.monotonic() - begun > _LOOKS_S:
                 break  # squeue does not answer either: report that now
             self._sleep(pause)
             try:
-                record = self._find(pointer)
+                record = self._find(sent)
             except SchedulerError:
                 continue
             if record is not None:
                 return replace(
-                    ledger.found(pointer, _submitted(record)),
+                    ledger.found(sent, _submitted(record)),
                     notes=("sbatch did not answer, but the job is there: found by its comment",),
                 )
         query_cache.invalidate()  # the job may appear at any moment
@@ -398,7 +400,7 @@ class SlurmScheduler:
             "sbatch did not answer, and whether the job exists is unknown",
             details=(
                 *said,
-                f"its comment is {pointer.comment}; the next `hpctrain submit` of this script looks"
+                f"its comment is {sent.comment}; the next `hpctrain submit` of this script looks"
                 " for it before it submits anything",
             ),
             fix="hpctrain ps",
@@ -412,14 +414,14 @@ class SlurmScheduler:
             HpctrainError: the job exists; the error names it, and the next call submits.
             SchedulerError: it may still arrive, or Slurm does not answer.
         """
-        for pointer, sent in ledger.unanswered(text):
-            record = self._find(pointer)
-            if record is None and time.time() - pointer.at < ledger.ARRIVES_S:
-                raise may_arrive("this script", pointer.at)
+        for sent in ledger.unanswered(text):
+            record = self._find(sent)
+            if record is None and time.time() - sent.at < ledger.ARRIVES_S:
+                raise may_arrive("this script", sent.at)
             if record is None:  # the request was lost
-                ledger.forget(pointer.token)
+                ledger.forget(sent.token)
                 continue
-            job = ledger.found(pointer, _submitted(record)).answer
+            job = ledger.found(sent, _submitted(record)).answer
             rest = "".join(f"; its other jobs: hpctrain resubmit {tag}" for tag in sent.arguments)
             raise HpctrainError(
                 f"job {job} is the earlier submission that sbatch did not answer; nothing new"

@@ -1,8 +1,8 @@
 """The user's submissions, to sbatch or to the local scheduler: the record of each, with the request
-and its job, and for those to Slurm a pointer to it.
+and its job, and for those to Slurm a link to it.
 
 A record is one file in the record of its launch (runs.launch), or here for a script without one.
-Record and pointer are written before sbatch runs, so that a lost answer is noticed. The job's
+Record and link are written before sbatch runs, so that a lost answer is noticed. The job's
 comment, which Slurm keeps, contains the submission's token, so that the job can be found.
 """
 
@@ -53,6 +53,7 @@ class Submission:
         stage: the stage that it runs; None: unknown.
         command: the hpctrain command that submitted it.
         notes: sentences for the user, such as the scheduler's warnings; not stored.
+        record: the path of its file, if it is linked here; not stored.
     """
 
     token: str = ""
@@ -75,6 +76,7 @@ class Submission:
     stage: str | None = None
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    record: str = ""
 
     @property
     def job(self) -> str | None:
@@ -93,6 +95,10 @@ class Submission:
         """The submission's part of the job's comment."""
         return PREFIX + self.token
 
+    def is_of(self, comment: str | None) -> bool:
+        """Whether a job with this comment belongs to the submission."""
+        return self.comment in (comment or "").split()
+
     def covers(self, index: int | None) -> bool:
         """Whether it contains the parameter combination `index` of a sweep; True if unknown."""
         return (
@@ -110,7 +116,7 @@ class Submission:
         """
         path = folder / f"{self.token}.json"
         value = {"schema": 1, **asdict(self)}
-        del value["notes"]
+        del value["notes"], value["record"]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(path, value)
@@ -127,86 +133,49 @@ class Submission:
         return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
-    """One sbatch call.
-
-    Attributes:
-        token: of the submission.
-        record: path of the submission's record.
-        at: seconds since the epoch.
-        job_id: None until known; the job may exist.
-        cluster: the job's cluster; None if Slurm did not report it.
-    """
-
-    token: str
-    record: str
-    at: float = 0.0
-    job_id: str | None = None
-    cluster: str | None = None
-
-    @property
-    def comment(self) -> str:
-        """The submission's part of the job's comment."""
-        return PREFIX + self.token
-
-    def is_of(self, comment: str | None) -> bool:
-        """Whether a job with this comment belongs to the submission."""
-        return self.comment in (comment or "").split()
-
-    def submission(self) -> Submission | None:
-        """Return the recorded submission; None if the record was removed."""
-        return stored.made(Submission, read_json(Path(self.record)))
-
-
-def record(sent: Submission, folder: Path | None) -> Pointer:
-    """Record a submission before it is sent, in `folder` or here, and return the pointer to it."""
+def record(sent: Submission, folder: Path | None) -> Submission:
+    """Record a submission before it is sent, in `folder` or here, and link to the record."""
     for path in _directory().rglob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # another submission removes them too
             if time.time() - path.lstat().st_mtime > KEPT_S:
                 path.unlink()
     path = sent.write((folder or _directory() / "scripts").absolute())
-    pointer = Pointer(token=sent.token, record=str(path), at=sent.at, cluster=sent.cluster)
-    _write(pointer)
-    return pointer
+    _link(sent.token).symlink_to(path)
+    return replace(sent, record=str(path))
 
 
-def found(pointer: Pointer, job_id: str, cluster: str | None = None) -> Submission:
+def found(sent: Submission, job_id: str, cluster: str | None = None) -> Submission:
     """Record the job id of a submission, and the cluster if sbatch named one."""
-    cluster = cluster or pointer.cluster
-    known = pointer.submission() or Submission(token=pointer.token, at=pointer.at)
-    sent = replace(known, job_id=job_id, cluster=cluster)
-    sent.write(Path(pointer.record).parent)
-    _write(replace(pointer, job_id=job_id, cluster=cluster))
+    sent = replace(sent, job_id=job_id, cluster=cluster or sent.cluster)
+    sent.write(Path(sent.record).parent)
     return sent
 
 
 def forget(token: str) -> None:
     """Delete a submission that Slurm refused, or that never arrived."""
-    pointer = _read(_path(token))
-    if pointer is not None:
-        Path(pointer.record).unlink(missing_ok=True)
-    _path(token).unlink(missing_ok=True)
+    link = _link(token)
+    link.resolve().unlink(missing_ok=True)
+    link.unlink(missing_ok=True)
 
 
-def pointers() -> list[Pointer]:
-    """Return all submissions to this cluster, oldest first."""
-    known = (_read(path) for path in _directory().glob("*.json"))
-    mine = [each for each in known if each is not None and job_ids.is_this_cluster(each.cluster)]
-    return sorted(mine, key=lambda pointer: pointer.at)
+def submissions() -> list[Submission]:
+    """Return all submissions to this cluster whose records exist, oldest first."""
+    links = [path for path in _directory().glob("*.json") if path.is_symlink()]
+    known = [
+        replace(sent, record=str(path.readlink()))
+        for path in links
+        if (sent := stored.made(Submission, read_json(path))) is not None
+    ]
+    mine = [sent for sent in known if job_ids.is_this_cluster(sent.cluster)]
+    return sorted(mine, key=lambda sent: sent.at)
 
 
-def unanswered(text: str) -> list[tuple[Pointer, Submission]]:
+def unanswered(text: str) -> list[Submission]:
     """Return the submissions of this script from this directory that sbatch did not answer, oldest
     first.
     """
-    open_ = [each for each in pointers() if each.job_id is None]
-    sent = [(each, each.submission()) for each in open_]
-    return [
-        (pointer, each)
-        for pointer, each in sent
-        if each is not None and (each.digest, each.directory) == (digest(text), str(Path.cwd()))
-    ]
+    same = (None, digest(text), str(Path.cwd()))
+    return [each for each in submissions() if (each.job_id, each.digest, each.directory) == same]
 
 
 def digest(text: str) -> str:
@@ -214,28 +183,20 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def of_jobs(comments: Mapping[str, str | None]) -> dict[str, Pointer]:
+def of_jobs(comments: Mapping[str, str | None]) -> dict[str, Submission]:
     """Map job ids to their newest submissions. Slurm reuses ids; `comments` has the known comments
     of the current jobs, to tell them apart.
     """
     return {
         each.job_id: each
-        for each in pointers()
+        for each in submissions()
         if each.job_id is not None
         and each.job_id in comments
         and (each.is_of(comments[each.job_id]) or PREFIX not in (comments[each.job_id] or ""))
     }
 
 
-def _write(pointer: Pointer) -> None:
-    write_json(_path(pointer.token), asdict(pointer))
-
-
-def _read(path: Path) -> Pointer | None:
-    return stored.made(Pointer, read_json(path))
-
-
-def _path(token: str) -> Path:
+def _link(token: str) -> Path:
     return _directory() / f"{token}.json"
 
 

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 from hpctrain.errors import SchedulerError
 from hpctrain.util import process, stored
 
-#: Seconds for which a program that timed out is not called again if another one can answer; and for
-#: which a command does not wait again for an unresponsive controller.
-_SILENT_S = 120.0
-_CONTROLLER_S = 15.0
+#: Program → seconds for which it is not called again after a failure: sacct if slurmctld can
+#: answer; a command does not wait twice for slurmctld.
+_SILENT_S = {"sacct": 120.0, "slurmctld": 15.0}
 #: Seconds for `scontrol show config`.
 _CONFIG_S = 10.0
 #: slurm.conf if SLURM_CONF is not set: the default of slurm.conf(5), and the path of a configless
@@ -32,11 +31,8 @@ _CONFIGURATIONS = (
 T = TypeVar("T")
 #: Query → its time (monotonic), the jobs that it was about, and the answer.
 _answers: dict[str, tuple[float, tuple[str, ...], Any]] = {}
-#: Program → the time (monotonic) of its last failure, its message, and whether it may be called
-#: again.
-_failures: dict[str, tuple[float, str, bool]] = {}
-#: The time (monotonic) and the error of slurmctld's last timeout.
-_unheard: list[tuple[float, SchedulerError]] = []
+#: Program → the time (monotonic) of its last failure, its error, and whether it timed out.
+_failures: dict[str, tuple[float, SchedulerError, bool]] = {}
 
 
 def ask_once(name: str, ask: Callable[[], T], *, max_age_s: float, about: Sequence[str] = ()) -> T:
@@ -62,21 +58,11 @@ def invalidate() -> None:
     _answers.clear()
 
 
-def forget_failures() -> None:
-    """Discard what is known of programs that did not answer."""
-    _failures.clear()
-    _unheard.clear()
-
-
-def record_failure(program: str, words: str, *, refused: bool = False) -> None:
-    """Record that a program timed out or failed.
-
-    Args:
-        program: such as `sacct`.
-        words: its error message.
-        refused: it answered with an error, so it may be called again.
+def record_failure(program: str, error: SchedulerError, *, timed_out: bool = True) -> None:
+    """Record that `sacct` or `slurmctld` did not answer, or refused to, so that this command does
+    not wait for it again.
     """
-    _failures[program] = (time.monotonic(), words, refused)
+    _failures[program] = (time.monotonic(), error, timed_out)
 
 
 def record_answer(program: str) -> None:
@@ -84,25 +70,11 @@ def record_answer(program: str) -> None:
     _failures.pop(program, None)
 
 
-def timed_out_recently(program: str) -> bool:
-    """Whether a program timed out recently."""
-    return recent_failure(program) is not None and not _failures[program][2]
-
-
-def recent_failure(program: str) -> str | None:
-    """Return why a program did not answer recently; None if no failure is known."""
-    at, words, _ = _failures.get(program, (float("-inf"), "", False))
-    return words if time.monotonic() - at < _SILENT_S else None
-
-
-def record_controller_failure(error: SchedulerError) -> None:
-    """Record that slurmctld did not answer, so that this command does not wait for it again."""
-    _unheard[:] = [(time.monotonic(), error)]
-
-
-def recent_controller_failure() -> SchedulerError | None:
-    """Return slurmctld's recent timeout in this process; None if there was none."""
-    return next((error for at, error in _unheard if time.monotonic() - at < _CONTROLLER_S), None)
+def recent_failure(program: str, *, timed_out: bool = False) -> SchedulerError | None:
+    """Return the error of a program that failed recently, or only if it timed out; else None."""
+    at, error, was_silent = _failures.get(program, (float("-inf"), None, False))
+    is_recent = time.monotonic() - at < _SILENT_S[program]
+    return error if is_recent and (was_silent or not timed_out) else None
 
 
 def cluster_name() -> str | None:
@@ -122,12 +94,12 @@ def cluster_name() -> str | None:
 
 
 def _ask_for_cluster_name() -> str | None:
-    if shutil.which("scontrol") is None or recent_controller_failure() is not None:
+    if shutil.which("scontrol") is None or recent_failure("slurmctld") is not None:
         return None
     try:
         done = process.run(["scontrol", "show", "config"], timeout=_CONFIG_S)
     except SchedulerError as error:
-        record_controller_failure(error)
+        record_failure("slurmctld", error)
         return None
     found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
     return found[1] if done.returncode == 0 and found is not None else None

@@ -75,7 +75,7 @@ class Desk:
         """Forget what a process keeps: each command is one of its own."""
         job_ids.this_cluster.cache_clear()
         query_cache.invalidate()
-        query_cache.forget_failures()
+        query_cache._failures.clear()
 
     def refused(self, *words: str, code: int = 2) -> Said:
         """Run a command that must fail in the style of the house, and write nothing."""

@@ -17,7 +17,7 @@ from hpctrain.cli.actions.explain import first_line
 from hpctrain.explain import pages
 from hpctrain.explain.model import JobContext
 from hpctrain.jobs import explanation
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
 
@@ -310,10 +310,10 @@ def test_a_scheduler_that_is_down_keeps_nothing_from_being_read(desk: Desk) -> N
 
 @pytest.mark.usefixtures("no_slurm")
 def test_a_record_of_another_time_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain.slurm.notations.accounting import JobUsage
+    from hpctrain.slurm.notations.records import JobRecord
 
     now = time.time()
-    young = JobUsage(
+    young = JobRecord(
         job_id="77", scheduler="slurm", state="COMPLETED", started=now + 90_000, source="sacct"
     )
     notes: list[str] = []
@@ -385,13 +385,13 @@ def test_the_profile_that_the_config_names_says_what_the_partition_has() -> None
 
 
 def test_the_people_of_a_job_that_was_cancelled() -> None:
-    account = JobUsage(
+    account = JobRecord(
         job_id="7", scheduler="local", state="CANCELLED", user="root", cancelled_by=0
     )
     assert explanation.with_cluster(JobContext(account=account)).extra == {
         "canceller": "root",
     }
-    nobody = JobUsage(
+    nobody = JobRecord(
         job_id="7",
         scheduler="local",
         state="CANCELLED",

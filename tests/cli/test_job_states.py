@@ -499,7 +499,13 @@ def test_a_job_that_slurmdbd_has_not_heard_all_of_keeps_its_name(slurm: Desk) ->
         sacct=accounted("FAILED", "3:0", name="allocation", limit="", nodes="1"),
     )
     for record in (*SlurmScheduler().status(["27"]), *SlurmScheduler().status()):
-        assert (record.name, record.state, record.exit_code, record.nodes, record.time_limit_s) == (
+        assert (
+            record.name,
+            record.state,
+            record.exit_code,
+            record.n_nodes,
+            record.time_limit_s,
+        ) == (
             "sft",
             "FAILED",
             3,
@@ -779,7 +785,7 @@ def test_no_slurm_at_all(rendered: Desk, no_slurm: None) -> None:
     with pytest.raises(SchedulerError, match="sbatch is not on PATH") as caught:
         SlurmScheduler().submit(Path("sft.sbatch"))
     assert caught.value.exit_code == 3
-    assert ledger.pointers() == []
+    assert ledger.submissions() == []
 
 
 REFUSALS = [
@@ -806,7 +812,7 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
     assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
     assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
     assert fix in said.lines[-1]
-    assert ledger.pointers() == []
+    assert ledger.submissions() == []
 
 
 def test_a_config_that_has_become_wrong_hides_no_refusal(rendered: Desk) -> None:

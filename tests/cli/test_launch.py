@@ -802,9 +802,7 @@ def test_another_script_of_a_run_with_an_open_answer_waits_for_it(cluster: Clust
     assert cluster.desk.run("render").code == 0
     said = cluster.desk.run("submit", "--no-check", "--run-id", "r")
     assert (said.code, "may still arrive" in said.err, len(cluster.asked)) == (3, True, 1), said.err
-    for pointer in ledger.pointers():  # ten minutes later
-        sent = pointer.submission()
-        assert sent is not None
-        replace(sent, at=sent.at - 601).write(Path(pointer.record).parent)
+    for sent in ledger.submissions():  # ten minutes later
+        replace(sent, at=sent.at - 601).write(Path(sent.record).parent)
     assert cluster.desk.run("submit", "--no-check", "--run-id", "r").code == 0
     assert len(cluster.asked) == 2

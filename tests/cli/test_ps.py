@@ -192,7 +192,8 @@ def test_a_number_of_two_clusters_that_share_a_home_is_the_job_of_this_one(clust
 def test_old_keys_of_json_stay(cluster: Desk) -> None:
     show(cluster, [queued("42")])
     [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
-    assert set(JobRecord.__slots__) <= set(job)
+    of_record = "job_id scheduler state name reason elapsed_s time_limit_s nodes partition start"
+    assert {*of_record.split(), "comment", "exit_code", "signal"} <= set(job)
     assert (job["reason"], job["ahead"], job["expected"], job["memory"], job["why"]) == (
         "Priority",
         None,
@@ -315,7 +316,7 @@ def row(**more: object) -> queue.QueueRow:
         name="sft",
         elapsed_s=3723,
         time_limit_s=14400,
-        nodes=2,
+        n_nodes=2,
     )
     worst = Sample(
         time_ms=1,

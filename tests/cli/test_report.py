@@ -15,7 +15,7 @@ import pytest
 
 from hpctrain.cli import main
 from hpctrain.jobs import schedulers
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from tests.report import made_runs
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
@@ -247,8 +247,8 @@ def test_the_newest_job_is_the_last_whichever_scheduler_had_it(
     start = next((project / "runs/pretrain-1").glob("attempts/*.0")) / "start.json"
     made_runs.write(start, json.loads(start.read_text()) | {"job_id": "90000001"})
     known = [
-        JobUsage(job_id="4711", scheduler="slurm", state="COMPLETED"),
-        JobUsage(job_id="90000001", scheduler="local", state="FAILED"),
+        JobRecord(job_id="4711", scheduler="slurm", state="COMPLETED"),
+        JobRecord(job_id="90000001", scheduler="local", state="FAILED"),
     ]
     monkeypatch.setattr(schedulers, "accounts", lambda *_, **__: known)
     accounts = json.loads(call(project, "--json").stdout)["accounts"]

@@ -26,7 +26,7 @@ from hpctrain.explain.rules import FailureRule
 from hpctrain.logs import files, scan
 from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import Sample, parse_line
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "explain"
 HEALTHY_LINES = CORPUS / "healthy-lines.txt"
@@ -192,14 +192,14 @@ def differences(kept: Kept, said: Explanation) -> list[str]:
     return wrong
 
 
-def _account(record: dict[str, Any]) -> JobUsage:
+def _account(record: dict[str, Any]) -> JobRecord:
     given = dict(record)
     steps = tuple(StepUsage(**step) for step in given.pop("steps", ()))
     given.setdefault("job_id", "1234")
     given.setdefault("scheduler", "slurm")
-    names = {field.name for field in fields(JobUsage)}
+    names = {field.name for field in fields(JobRecord)}
     assert set(given) <= names, f"record has unknown keys {sorted(set(given) - names)}"
-    return JobUsage(**given, steps=steps)
+    return JobRecord(**given, steps=steps)
 
 
 def _sample(line: str) -> Sample:

@@ -17,7 +17,7 @@ from hpctrain.explain.model import (
     Match,
 )
 from hpctrain.logs import files, scan
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 
 RULES = rules.load(
     {
@@ -67,8 +67,8 @@ def hit(
     )
 
 
-def account(state: str, **more: Any) -> JobUsage:
-    return JobUsage(job_id="7", scheduler="slurm", state=state, source="sacct", **more)
+def account(state: str, **more: Any) -> JobRecord:
+    return JobRecord(job_id="7", scheduler="slurm", state=state, source="sacct", **more)
 
 
 def said(*hits: Match, case: JobContext = JobContext(), **more: Any) -> Explanation:  # noqa: B008 - frozen

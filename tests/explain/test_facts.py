@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpctrain.explain.facts import FACTS
 from hpctrain.explain.model import AttemptFact, FileFact, JobContext
 from hpctrain.memory.sample import Sample
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 
 T0 = 1_795_000_000.0
 CONFIG: dict[str, Any] = {"resources": {"nodes": 1, "gpus_per_node": 4}, "training": {}}
@@ -59,7 +59,7 @@ def steps(
     )
 
 
-def account(state: str = "TIMEOUT", elapsed: float = 4 * 3600, **more: Any) -> JobUsage:
+def account(state: str = "TIMEOUT", elapsed: float = 4 * 3600, **more: Any) -> JobRecord:
     said: dict[str, Any] = {
         "started": T0,
         "ended": T0 + elapsed,
@@ -67,7 +67,7 @@ def account(state: str = "TIMEOUT", elapsed: float = 4 * 3600, **more: Any) -> J
         "time_limit_s": 4 * 3600,
         "gpus": 4,
     }
-    return JobUsage(job_id="7", scheduler="slurm", state=state, **{**said, **more})
+    return JobRecord(job_id="7", scheduler="slurm", state=state, **{**said, **more})
 
 
 def attempt(**more: Any) -> AttemptFact:
@@ -355,7 +355,7 @@ _SAMPLES = st.builds(
     node_total_mib=_MIB,
 )
 _ACCOUNTS = st.builds(
-    JobUsage,
+    JobRecord,
     job_id=st.just("1"),
     scheduler=st.just("slurm"),
     state=st.sampled_from(["TIMEOUT", "RUNNING", "FAILED", "NODE_FAIL"]),

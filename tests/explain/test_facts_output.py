@@ -12,7 +12,7 @@ from hpctrain.explain.fixes import FIXES
 from hpctrain.explain.model import AttemptFact, FileFact, JobContext
 from hpctrain.jobs import explanation
 from hpctrain.memory.sample import Sample
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 
 T0 = 1_795_000_000.0
 HOUR = 3600.0
@@ -29,7 +29,7 @@ def of_output(at: float, *, steps: int = 60, elapsed: float = HOUR, **more: Any)
     """
     until = T0 + elapsed
     files = tuple(FileFact(name=f"{name}.log", size=900, grown=until) for name in ("out", "err"))
-    account = JobUsage(
+    account = JobRecord(
         job_id="7",
         scheduler="slurm",
         state="TIMEOUT",
@@ -192,7 +192,7 @@ def test_lines_that_do_not(lines: list[str]) -> None:
 
 def cancelled(by: int | None, user: str = "tom", **extra: Any) -> JobContext:
     return JobContext(
-        account=JobUsage(
+        account=JobRecord(
             job_id="7", scheduler="slurm", state="CANCELLED", user=user, cancelled_by=by, ended=T0
         ),
         extra=extra,
@@ -213,7 +213,7 @@ def test_who_cancelled_a_job() -> None:
 
 def killed(held: int) -> JobContext:
     steps = (StepUsage(name="0", state="FAILED", max_rss_bytes=held << 20),)
-    account = JobUsage(
+    account = JobRecord(
         job_id="7",
         scheduler="slurm",
         state="FAILED",

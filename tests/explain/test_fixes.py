@@ -13,7 +13,7 @@ from hpctrain.fit import memory
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.shape import ModelShape, read_shape
 from hpctrain.slurm.notations import units
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from tests.explain.fixes_case import GIB, T0, config, new, sample, text, training
 
 MIB = 1 << 20
@@ -202,7 +202,7 @@ def test_more_memory() -> None:
 
 
 def test_memory_without_a_config_is_only_said() -> None:
-    account = JobUsage(job_id="7", scheduler="slurm", state="OUT_OF_MEMORY", memory_bytes=32 * GIB)
+    account = JobRecord(job_id="7", scheduler="slurm", state="OUT_OF_MEMORY", memory_bytes=32 * GIB)
     fixed = FIXES["host_memory"](JobContext(account=account), {})
     assert (text(fixed).splitlines()[0], new(fixed)) == ("--mem 32G -> 48G", {})
 
@@ -272,7 +272,7 @@ def slow(**more: Any) -> JobContext:
         "step": 7000,
         "max_steps": 9000,
         "step_s": 2.0,
-        "account": JobUsage(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=4 * 3600),
+        "account": JobRecord(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=4 * 3600),
         "attempts": (AttemptFact(name="7.0", started=T0, ended=T0 + 4 * 3600),),
     }
     return JobContext(**{**said, **more})
@@ -317,7 +317,7 @@ def test_a_partition_that_allows_no_more() -> None:
 def test_a_limit_only_grows_and_stays_below_the_partitions(
     had: int, step: int, left: int, step_s: float, most: int | None
 ) -> None:
-    account = JobUsage(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=had)
+    account = JobRecord(job_id="7", scheduler="slurm", state="TIMEOUT", time_limit_s=had)
     case = slow(
         account=account,
         step=step,
@@ -350,7 +350,7 @@ def test_a_node_is_left_out() -> None:
     assert new(
         FIXES["exclude_node"](JobContext(config=config()), {"node": "n3.cluster.example"})
     ) == {"sbatch.exclude": "n3"}
-    account = JobUsage(job_id="7", scheduler="slurm", state="NODE_FAIL", failed_node="n3")
+    account = JobRecord(job_id="7", scheduler="slurm", state="NODE_FAIL", failed_node="n3")
     assert text(FIXES["exclude_node"](JobContext(account=account), {})).startswith("--exclude=n3\n")
     held = JobContext(config=config(sbatch={"exclude": "n[1-2]"}))
     assert new(FIXES["exclude_node"](held, {"node": "n3"})) == {"sbatch.exclude": "n[1-2],n3"}

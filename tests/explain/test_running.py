@@ -14,7 +14,7 @@ from hpctrain.explain import text
 from hpctrain.explain.model import AttemptFact, Explanation, FileFact, JobContext
 from hpctrain.logs import files as log_files
 from hpctrain.logs import scan
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from tests.explain.corpus import judge, rules
 
 #: 2026-11-22T04:00:00Z; the step of the job began then.
@@ -64,7 +64,7 @@ def explained(
     last = BEGAN + 100
     os.utime(log, (last, last))
     files = log_files.of_paths([log])
-    account = JobUsage(
+    account = JobRecord(
         job_id="77",
         scheduler="slurm",
         state=state,

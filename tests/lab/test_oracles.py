@@ -352,7 +352,7 @@ def test_a_rendered_script_is_taken_and_shown_as_meant(held: Held, number: int) 
     )[0]
     held.ids.append(job_id)
     job = held.records()[job_id]
-    assert (job.name, job.time_limit_s, job.nodes, job.comment) == (
+    assert (job.name, job.time_limit_s, job.n_nodes, job.comment) == (
         spec.job_name,
         5400,
         spec.nodes,

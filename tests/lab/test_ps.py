@@ -15,7 +15,7 @@ import pytest
 
 from hpctrain.slurm import accounts as slurm_accounts
 from hpctrain.slurm.client import SlurmScheduler
-from hpctrain.slurm.notations.accounting import FIELDS, NEW_FIELDS, JobUsage
+from hpctrain.slurm.notations.records import FIELDS, NEW_FIELDS, JobRecord
 from tests.lab.conftest import Lab
 from tests.waiting import wait_until
 
@@ -66,7 +66,7 @@ def ps(lab_env: dict[str, str], hpctrain: str, tmp_path: Path) -> Ps:
     return type_it
 
 
-def account(job_id: str) -> JobUsage:
+def account(job_id: str) -> JobRecord:
     [found] = SlurmScheduler().accounts([job_id])
     return found
 

@@ -7,7 +7,7 @@ import pytest
 from hpctrain.memory.sample import Sample
 from hpctrain.report import document, efficiency
 from hpctrain.runs.history import History, Point, RankMemory, Start
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 
 AT = 1_794_600_000.0
 GIB = 2**30
@@ -40,7 +40,7 @@ def start(
     )
 
 
-def account(**values: object) -> JobUsage:
+def account(**values: object) -> JobRecord:
     known = {
         "job_id": "7",
         "scheduler": "slurm",
@@ -55,7 +55,7 @@ def account(**values: object) -> JobUsage:
         "ended": AT + 3600,
         "elapsed_s": 3600,
     }
-    return JobUsage(**{**known, **values})  # type: ignore[arg-type]
+    return JobRecord(**{**known, **values})  # type: ignore[arg-type]
 
 
 def rank(number: int, host: str = "n1", **values: int) -> RankMemory:

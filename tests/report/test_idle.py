@@ -12,7 +12,7 @@ from hpctrain.report.idle import Idle
 from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import store
 from hpctrain.runs.job_state import State
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from tests.report import made_runs
 
 
@@ -205,7 +205,7 @@ def test_the_worst_is_first_and_none_is_told_twice() -> None:
     assert ids(judge(given, data_wait=0.5)) == ["node-underused", "data-starved"]
 
 
-def report_of(runs: Path, *accounts: JobUsage) -> list[str]:
+def report_of(runs: Path, *accounts: JobRecord) -> list[str]:
     """Return the ids in the report of a made run of 8 GPUs."""
     made_runs.gpu_run(runs, steps=200, restarts=0)
     run = store.read_run(runs, "pretrain-1")
@@ -218,7 +218,7 @@ def report_of(runs: Path, *accounts: JobUsage) -> list[str]:
 
 def test_a_report_judges_as_watch_does(tmp_path: Path) -> None:
     # Only the scheduler knows of GPUs that nobody uses; the ranks do not.
-    local = JobUsage(job_id="4711", scheduler="local", state="COMPLETED", n_nodes=1)
+    local = JobRecord(job_id="4711", scheduler="local", state="COMPLETED", n_nodes=1)
     assert report_of(tmp_path / "local", local) == []
-    eight = JobUsage(job_id="4711", scheduler="slurm", state="COMPLETED", n_nodes=2, gpus=16)
+    eight = JobRecord(job_id="4711", scheduler="slurm", state="COMPLETED", n_nodes=2, gpus=16)
     assert report_of(tmp_path / "slurm", eight) == ["node-underused"]

@@ -5,9 +5,9 @@ job with a step in its forms.
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpctrain.slurm.notations import accounting, records
+from hpctrain.slurm.notations import records
 
-OLD = tuple(name for name in accounting.FIELDS if name not in accounting.NEW_FIELDS)
+OLD = tuple(name for name in records.FIELDS if name not in records.NEW_FIELDS)
 #: Of FIELDS, what each version's sacct knows.
 VERSIONS = {
     "20.11": OLD,
@@ -15,8 +15,8 @@ VERSIONS = {
     "22.05": (*OLD, "SubmitLine"),
     "23.02": (*OLD, "SubmitLine", "FailedNode"),
     "24.05": (*OLD, "SubmitLine", "FailedNode", "StdOut", "StdErr"),
-    "24.11": accounting.FIELDS,
-    "25.11": accounting.FIELDS,
+    "24.11": records.FIELDS,
+    "25.11": records.FIELDS,
 }
 JOB = {
     "JobID": "27",

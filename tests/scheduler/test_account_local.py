@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.jobs import schedulers
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 from tests.scheduler.local_jobs import end_all, submit, wait
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_slurm: None) -> It
     end_all()
 
 
-def account(job_id: str) -> JobUsage:
+def account(job_id: str) -> JobRecord:
     [found] = schedulers.accounts([job_id])
     return found
 
@@ -59,7 +59,7 @@ def test_a_job_that_ended(tmp_path: Path) -> None:
     assert step.name == "batch"
     assert 200 * MIB < (step.max_rss_bytes or 0) < 2000 * MIB, "of its largest process"
     assert step.cpu_s is not None
-    assert stored.made(JobUsage, found.to_json()) == found
+    assert stored.made(JobRecord, found.to_json()) == found
 
 
 @pytest.mark.slow

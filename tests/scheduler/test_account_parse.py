@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctrain.slurm.notations import accounting
-from hpctrain.slurm.notations.accounting import JobUsage, StepUsage
+from hpctrain.slurm.notations import records
+from hpctrain.slurm.notations.records import JobRecord, StepUsage
 from hpctrain.util import stored
 from tests.scheduler.sacct_rows import AGAIN, JOB, REQUEUED, STEP, VERSIONS, text
 
@@ -22,15 +22,15 @@ MIB, GIB = 1024**2, 1024**3
 
 def one(
     *rows: Mapping[str, str],
-    fields: tuple[str, ...] = accounting.FIELDS,
-) -> JobUsage:
-    [account] = accounting.newest(accounting.parse_sacct(text(list(rows), fields), fields))
+    fields: tuple[str, ...] = records.FIELDS,
+) -> JobRecord:
+    [account] = records.newest(records.parse_sacct(text(list(rows), fields), fields))
     return account
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_read(version: str) -> None:
-    fields = accounting.fields_of("  ".join(("AllocCPUS", *VERSIONS[version], "UID")))
+    fields = records.fields_of("  ".join(("AllocCPUS", *VERSIONS[version], "UID")))
     assert set(fields) == set(VERSIONS[version]), (
         "each is asked for what it knows, and for nothing else"
     )
@@ -214,7 +214,7 @@ def test_arrays_and_heterogeneous_jobs() -> None:
         waiting,
         het,
     ]
-    accounts = accounting.parse_sacct(text(rows, accounting.FIELDS), accounting.FIELDS)
+    accounts = records.parse_sacct(text(rows, records.FIELDS), records.FIELDS)
     assert [(each.job_id, each.slurm_job_id, len(each.steps)) for each in accounts] == [
         ("22_0", "23", 1),
         ("22_1", "24", 0),
@@ -235,7 +235,7 @@ def test_what_a_user_writes_moves_nothing_else(
 ) -> None:
     row = JOB | {"JobName": name, "WorkDir": directory, "Comment": comment, "SubmitLine": line}
     step = STEP | {"MaxRSS": f"{rss}K"}
-    accounts = accounting.parse_sacct(text([row, step], accounting.FIELDS), accounting.FIELDS)
+    accounts = records.parse_sacct(text([row, step], records.FIELDS), records.FIELDS)
     assert accounts[0].job_id == "27"
     assert (accounts[0].state, accounts[0].nodes, accounts[0].gpus, accounts[0].started) == (
         "COMPLETED",
@@ -248,7 +248,7 @@ def test_what_a_user_writes_moves_nothing_else(
 
 def test_an_account_comes_back_from_json() -> None:
     account = one(REQUEUED, STEP, AGAIN, STEP)
-    assert stored.made(JobUsage, account.to_json()) == account
+    assert stored.made(JobRecord, account.to_json()) == account
 
 
 SCONTROL = (

@@ -205,7 +205,7 @@ def test_scontrol_show_job_is_what_our_own_parser_and_the_job_library_read() -> 
     assert wait(job_id).state == "COMPLETED"
     (fields,) = records.parse_scontrol_jobs(output(job_id))
     read = records.from_scontrol(fields)
-    assert (read.job_id, read.name, read.state, read.time_limit_s, read.nodes) == (
+    assert (read.job_id, read.name, read.state, read.time_limit_s, read.n_nodes) == (
         job_id,
         "try",
         "RUNNING",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpctrain.clusters import discover
-from hpctrain.slurm.notations import accounting, records
+from hpctrain.slurm.notations import records
 
 RECORDED = Path(__file__).with_name("recorded")
 VERSIONS = ("slurm-20.11", "slurm-24.11", "slurm-26.05")
@@ -26,15 +26,14 @@ def read(version: str) -> dict[str, Any]:
     program, and the cluster.
     """
     texts = {path.stem: path.read_text() for path in (RECORDED / version).glob("*.txt")}
-    fields = accounting.fields_of(texts.get("sacct-helpformat") or texts["helpformat"])
+    fields = records.fields_of(texts.get("sacct-helpformat") or texts["helpformat"])
     shown = records.parse_scontrol_jobs(texts.get("scontrol-jobs") or texts["scontrol"])
     found: dict[str, Any] = {
-        "fields that sacct lacks": sorted(set(accounting.FIELDS) - set(fields)),
+        "fields that sacct lacks": sorted(set(records.FIELDS) - set(fields)),
         "squeue": records.parse_squeue(texts["squeue"]),
-        "sacct": records.parse_sacct(texts.get("sacct-status", "")),
-        "scontrol": [records.from_scontrol(each) for each in shown],
-        "accounts of sacct": accounting.newest(accounting.parse_sacct(texts["sacct"], fields)),
-        "accounts of scontrol": [accounting.from_scontrol(each) for each in shown],
+        "sacct": records.parse_sacct(texts.get("sacct-status", ""), records.STATE_FIELDS),
+        "accounts of sacct": records.newest(records.parse_sacct(texts["sacct"], fields)),
+        "accounts of scontrol": [records.from_scontrol(each) for each in shown],
         "cluster": [discover.from_texts({name: texts[name] for name in CLUSTER if name in texts})],
     }
     plain = {

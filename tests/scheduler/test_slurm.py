@@ -94,7 +94,7 @@ def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(
     assert len(calls("sbatch")) == 1, "never submitted twice"
 
     # It has arrived after all: the next submission finds it, and ps knows its id.
-    (entry,) = ledger.pointers()
+    (entry,) = ledger.submissions()
     programs(squeue=f"echo '{squeue_line('77', f'{entry.comment} mine')}'", sbatch="echo 80")
     with pytest.raises(HpctrainError, match="job 77 is the earlier submission"):
         scheduler().submit(Path("job.sbatch"))
@@ -112,7 +112,7 @@ def test_slurm_that_cannot_be_reached(programs: Programs) -> None:
     )
     with pytest.raises(SchedulerError, match="cannot be reached"):
         scheduler().submit(Path("job.sbatch"))
-    assert ledger.pointers() == []
+    assert ledger.submissions() == []
     programs(squeue="sleep 30")
     with pytest.raises(SchedulerError, match="squeue did not answer within 1 s"):
         scheduler(timeout=1.0).status()

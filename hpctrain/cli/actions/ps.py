@@ -107,7 +107,7 @@ def _cells(row: QueueRow) -> dict[str, str]:
         "-" if row.eta_s is None else short(row.eta_s),
         _memory(known),
         "-" if rate is None else f"{rate:.0f}" if rate < 10_000 else f"{rate / 1000:.0f}k",
-        "-" if record.nodes is None else str(record.nodes),
+        "-" if record.n_nodes is None else str(record.n_nodes),
         record.scheduler,
     )
     return dict(zip(_COLUMNS, values, strict=True))

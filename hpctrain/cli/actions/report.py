@@ -24,7 +24,7 @@ from hpctrain.report import compare, document, html, model
 from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import drop, launch, layout
 from hpctrain.runs.store import Listing, Run
-from hpctrain.slurm.notations.accounting import JobUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.terminal import for_files
 from hpctrain.util import stored
 
@@ -154,7 +154,7 @@ def external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
     """Return what schedulers, accounting and logs report for a run."""
     # Of a run that never started, the jobs submitted for it.
     jobs = run.job_ids or launch.every_job(runs_dir, run)
-    accounts: Sequence[JobUsage] = ()
+    accounts: Sequence[JobRecord] = ()
     silent: SchedulerError | None = None
     try:
         accounts = schedulers.accounts(list(jobs)) if jobs else ()

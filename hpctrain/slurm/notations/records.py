@@ -3,13 +3,20 @@
 The queries use the unit separator (U+001F) between fields, because job names, comments and
 constraints may contain any printable character, including `|`. sbatch also accepts newlines in them
 (tested with Slurm 22.05), and squeue prints those verbatim.
+
+sacct is called with the FIELDS (Slurm 20.11 to 26.05) that it supports: `sacct -n -D -P
+--delimiter=SEPARATOR -o FIELDS`, with SLURM_TIME_FORMAT=%s in its environment. Fields that users
+can write (names, comments, paths) come last, so that a separator or a newline in them does not
+shift the others. scontrol is used if accounting is missing, late or unreachable; it shows neither
+steps nor usage.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from hpctrain.slurm.notations import states, units
 from hpctrain.util.text import integer, is_number
@@ -19,8 +26,8 @@ SEPARATOR = "\x1f"
 #: squeue -o: id, name, state, reason, elapsed, limit, nodes, partition, expected or actual start,
 #: comment.
 SQUEUE_FORMAT = SEPARATOR.join(("%i", "%j", "%T", "%r", "%M", "%l", "%D", "%P", "%S", "%k"))
-#: sacct -o, with -P and --delimiter. All of these exist since Slurm 17.11.
-SACCT_FIELDS = (
+#: sacct -o for states alone. All of these exist since Slurm 17.11.
+STATE_FIELDS = (
     "JobID",
     "JobName",
     "State",
@@ -35,36 +42,145 @@ SACCT_FIELDS = (
 )
 
 _BLANK = {"", "N/A", "Unknown", "None", "NONE", "(null)", "None assigned", "n/a", "NULL"}
+#: sacct(1), in query order; the first two identify rows.
+FIELDS = (
+    "JobID",
+    "JobIDRaw",
+    "State",
+    "User",
+    "Account",
+    "Partition",
+    "QOS",
+    "ExitCode",
+    "DerivedExitCode",
+    "Submit",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "Timelimit",
+    "NNodes",
+    "NodeList",
+    "NTasks",
+    "NCPUS",
+    "ReqMem",
+    "AllocTRES",
+    "ReqTRES",
+    "MaxRSS",
+    "MaxRSSNode",
+    "MaxRSSTask",
+    "TotalCPU",
+    "FailedNode",  # 23.02
+    "Restarts",  # 24.11
+    "Reason",  # 20.11
+    "JobName",
+    "WorkDir",
+    "Comment",
+    "StdOut",
+    "StdErr",  # StdOut, StdErr: 24.05
+    "SubmitLine",  # 21.08
+)
+#: Required fields.
+NEEDED = ("JobID", "State")
+#: States of the record of an earlier start after a requeue (tests/lab/README.md); not, or not
+#: always, final states of a job.
+_REQUEUED = {"REQUEUED", "PREEMPTED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL", "REVOKED"}
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTPE]?)(?:i?B)?\Z", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5, "E": 1024**6}
+
+Epoch = Callable[[str], float | None]
+#: The FIELDS that Slurm 20.11 lacks.
+NEW_FIELDS = frozenset({"FailedNode", "Restarts", "StdOut", "StdErr", "SubmitLine"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUsage:
+    """One job step, including `batch` and `extern`. Unknown is None.
+
+    Attributes:
+        name: the part of its id after the dot: `0`, `batch`, `extern`.
+        max_rss_bytes: the largest sampled memory of one task; `max_rss_node`, `max_rss_task`
+            identify the task.
+        cpu_s: CPU seconds of all its tasks.
+    """
+
+    name: str
+    state: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    elapsed_s: int | None = None
+    n_tasks: int | None = None
+    nodes: str | None = None
+    max_rss_bytes: int | None = None
+    max_rss_node: str | None = None
+    max_rss_task: int | None = None
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A scheduler's record of one job. Unknown is None.
+    """A scheduler's record of one job or array task. Unknown is None: squeue and the queries for
+    states give less than accounting.
 
     Attributes:
-        job_id: Slurm's id, `123` or `123_4`, without a cluster.
+        job_id: Slurm's id, `123` or `123_4`, without a cluster; slurm_job_id: its raw job number,
+            if different.
         scheduler: `slurm` or `local`.
-        state: one of `states`, or `states.UNKNOWN`.
-        reason: Slurm's reason for the state.
-        elapsed_s, time_limit_s: seconds of wall clock; no limit is None too.
-        exit_code: of the batch script, 0 to 255.
-        signal: the signal that ended it, or None.
+        state: one of `states`, or `states.UNKNOWN`; reason: Slurm's reason for it.
+        exit_code: of the batch script, 0 to 255; signal: the signal that ended it.
+        submitted, started, ended: seconds since the epoch.
         start: actual or expected start, as the scheduler printed it.
+        elapsed_s, time_limit_s: seconds of wall clock; no limit is None too.
+        nodes: host list, `n[1-2]`; n_nodes: their number.
+        memory_bytes: requested, per node.
+        gpus: of the whole job.
+        failed_node: the failed node according to Slurm.
+        restarts: number of requeues.
+        cancelled_by: id of the user who cancelled it.
+        command: the submission command, if Slurm keeps it.
+        output, error: log files of the batch script as the scheduler reports them, with or without
+            expanded patterns.
+        earlier: records of its starts before a requeue, oldest first; these have no `earlier`
+            themselves.
+        source: of its usage: `sacct`, `scontrol` or `local`.
+        note: a sentence on missing data, such as why the source is not sacct.
     """
 
     job_id: str
     scheduler: str
     state: str
+    slurm_job_id: str | None = None
     name: str | None = None
-    reason: str | None = None
-    elapsed_s: int | None = None
-    time_limit_s: int | None = None
-    nodes: int | None = None
+    user: str | None = None
+    account: str | None = None
     partition: str | None = None
-    start: str | None = None
-    comment: str | None = None
+    qos: str | None = None
+    reason: str | None = None
     exit_code: int | None = None
     signal: int | None = None
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    start: str | None = None
+    elapsed_s: int | None = None
+    time_limit_s: int | None = None
+    nodes: str | None = None
+    n_nodes: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    failed_node: str | None = None
+    restarts: int | None = None
+    dependency: str | None = None
+    cancelled_by: int | None = None
+    comment: str | None = None
+    work_dir: str | None = None
+    command: str | None = None
+    output: str | None = None
+    error: str | None = None
+    steps: tuple[StepUsage, ...] = ()
+    earlier: tuple[JobRecord, ...] = ()
+    source: str = ""
+    note: str | None = None
 
     @property
     def is_final(self) -> bool:
@@ -79,6 +195,18 @@ class JobRecord:
         if self.exit_code:
             return self.exit_code
         return 128 + self.signal if self.signal and self.signal < 65 else 1
+
+    @property
+    def max_rss_bytes(self) -> int | None:
+        """The largest sampled memory of one task in any step."""
+        return max(
+            (step.max_rss_bytes for step in self.steps if step.max_rss_bytes is not None),
+            default=None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return asdict(self)
 
 
 def parse_submission(output: str) -> tuple[str, str | None] | None:
@@ -110,35 +238,13 @@ def parse_squeue(output: str) -> list[JobRecord]:
                 reason=known(reason),
                 elapsed_s=units.parse_reported_time(elapsed),
                 time_limit_s=units.parse_reported_time(limit),
-                nodes=integer(nodes),
+                n_nodes=integer(nodes),
                 partition=known(partition),
                 start=known(start),
                 comment=comment_of(comment),
             )
         )
     return found
-
-
-def parse_sacct(output: str) -> list[JobRecord]:
-    """Return one record per job of `sacct -n -P --delimiter=SEPARATOR -o SACCT_FIELDS`, merged with
-    its steps.
-
-    Slurm up to 22.05 marks a job as FAILED if the kernel killed a step for memory; only the step is
-    OUT_OF_MEMORY (exit code 0:125). The job's record then becomes OUT_OF_MEMORY.
-    """
-    jobs: dict[str, JobRecord] = {}
-    for fields in rows(output, len(SACCT_FIELDS)):
-        row = dict(zip(SACCT_FIELDS, fields, strict=True))
-        job_id, _, step = row["JobID"].partition(".")
-        if not step:
-            jobs[job_id] = _from_sacct_row(job_id, row)
-        elif (
-            states.normalise(row["State"]) == "OUT_OF_MEMORY"
-            and job_id in jobs
-            and jobs[job_id].state == "FAILED"
-        ):
-            jobs[job_id] = replace(jobs[job_id], state="OUT_OF_MEMORY")
-    return list(jobs.values())
 
 
 def parse_scontrol_jobs(output: str) -> list[dict[str, str]]:
@@ -167,33 +273,6 @@ def parse_scontrol_jobs(output: str) -> list[dict[str, str]]:
     return found
 
 
-def from_scontrol(fields: dict[str, str]) -> JobRecord:
-    """Return the record from one job's fields of `scontrol show job -o`."""
-    exit_code, signal = exit_and_signal(fields.get("ExitCode", ""))
-    state = normalized_state(fields.get("JobState", ""), fields.get("DerivedExitCode", ""))
-    array = fields.get("ArrayJobId")
-    job_id = (
-        f"{array}_{fields['ArrayTaskId']}"
-        if array and is_number(fields.get("ArrayTaskId", ""))
-        else fields["JobId"]
-    )
-    return JobRecord(
-        job_id=job_id,
-        scheduler="slurm",
-        state=state,
-        name=fields.get("JobName"),
-        reason=known(fields.get("Reason", "")),
-        elapsed_s=units.parse_reported_time(fields.get("RunTime", "")),
-        time_limit_s=units.parse_reported_time(fields.get("TimeLimit", "")),
-        nodes=integer(fields.get("NumNodes", "").split("-")[0]),
-        partition=known(fields.get("Partition", "")),
-        start=known(fields.get("StartTime", "")),
-        comment=comment_of(fields.get("Comment", "")),
-        exit_code=exit_code,
-        signal=signal,
-    )
-
-
 def rows(output: str, count: int) -> Iterator[list[str]]:
     """Yield the fields of each job. A job starts at a line whose first field is an id, and extends
     over lines until it has all its fields.
@@ -213,24 +292,6 @@ def rows(output: str, count: int) -> Iterator[list[str]]:
         if len(fields) >= count:  # more: the last field contains a separator
             yield [field.strip() for field in fields[:count]]
             fields = []
-
-
-def _from_sacct_row(job_id: str, row: dict[str, str]) -> JobRecord:
-    exit_code, signal = exit_and_signal(row["ExitCode"])
-    return JobRecord(
-        job_id=job_id,
-        scheduler="slurm",
-        state=normalized_state(row["State"], row["DerivedExitCode"]),
-        name=row["JobName"],
-        elapsed_s=integer(row["ElapsedRaw"]),
-        time_limit_s=units.parse_reported_time(row["Timelimit"]),
-        nodes=integer(row["NNodes"]),
-        partition=known(row["Partition"]),
-        start=known(row["Start"]),
-        comment=comment_of(row["Comment"]),
-        exit_code=exit_code,
-        signal=signal,
-    )
 
 
 def without_a_job(record: JobRecord, queue: Mapping[str, JobRecord]) -> JobRecord:
@@ -276,3 +337,267 @@ def comment_of(text: str) -> str | None:
     which squeue prints as `(null)`.
     """
     return text.replace("(null)", "") or None
+
+
+# -- accounting -----------------------------------------------------------------------------------
+
+
+def fields_of(helpformat: str) -> tuple[str, ...]:
+    """Return the FIELDS that sacct supports, given its `--helpformat` output; those of 20.11 if the
+    output is unusable.
+    """
+    there = {word.lower() for word in helpformat.split()}
+    found = tuple(name for name in FIELDS if name.lower() in there)
+    return (
+        found
+        if set(NEEDED) <= set(found)
+        else tuple(name for name in FIELDS if name not in NEW_FIELDS)
+    )
+
+
+def seconds_since_epoch(text: str) -> float | None:
+    """Return a time printed with SLURM_TIME_FORMAT=%s; None for `Unknown`, `None` and other
+    texts.
+    """
+    return float(text) if re.fullmatch(r"[0-9]{1,11}", text) and int(text) else None
+
+
+def parse_sacct(
+    output: str, fields: Sequence[str], *, epoch: Epoch = seconds_since_epoch
+) -> list[JobRecord]:
+    """Return the records in sacct's output, one for each start of each job, in sacct's order; steps
+    belong to the preceding record.
+
+    Slurm up to 22.05 marks a job as FAILED if the kernel killed a step for memory; only the step is
+    OUT_OF_MEMORY (exit code 0:125). The job's record then becomes OUT_OF_MEMORY.
+
+    Args:
+        output: of sacct.
+        fields: the requested fields, JobID and State among them.
+        epoch: converts a printed time to seconds.
+    """
+    found: list[JobRecord] = []
+    for values in rows(output, len(fields)):
+        row = dict(zip(fields, values, strict=True))
+        job_id, _, step = row["JobID"].partition(".")
+        if not step:
+            found.append(_account(job_id, row, epoch))
+        elif found and found[-1].job_id == job_id:
+            found[-1] = _with_step(found[-1], _step(step, row))
+    return found
+
+
+def _account(job_id: str, row: Mapping[str, str], epoch: Epoch) -> JobRecord:
+    exit_code, signal = exit_and_signal(row.get("ExitCode", ""))
+    state = normalized_state(row["State"], row.get("DerivedExitCode", ""))
+    by = re.search(r"CANCELLED by ([0-9]{1,10})", row["State"])
+    n_nodes, cpus = integer(row.get("NNodes", "")), integer(row.get("NCPUS", ""))
+    allocated, required = (tres_of(row.get(name, "")) for name in ("AllocTRES", "ReqTRES"))
+    raw = known(row.get("JobIDRaw", ""))
+    return JobRecord(
+        job_id=job_id,
+        scheduler="slurm",
+        state=state,
+        slurm_job_id=raw if raw != job_id else None,
+        name=row.get("JobName"),
+        user=known(row.get("User", "")),
+        account=known(row.get("Account", "")),
+        partition=known(row.get("Partition", "")),
+        qos=known(row.get("QOS", "")),
+        reason=known(row.get("Reason", "")),
+        exit_code=exit_code,
+        signal=signal,
+        submitted=epoch(row.get("Submit", "")),
+        started=epoch(row.get("Start", "")),
+        ended=epoch(row.get("End", "")),
+        start=known(row.get("Start", "")),
+        elapsed_s=integer(row.get("ElapsedRaw", "")),
+        time_limit_s=units.parse_reported_time(row.get("Timelimit", "")),
+        nodes=known(row.get("NodeList", "")),
+        n_nodes=n_nodes,
+        cpus=cpus,
+        gpus=gpus_of(allocated) if allocated else gpus_of(required),
+        memory_bytes=memory_of_node(
+            row.get("ReqMem", ""), allocated, required, n_nodes=n_nodes, cpus=cpus
+        ),
+        failed_node=known(row.get("FailedNode", "")),
+        restarts=integer(row.get("Restarts", "")),
+        cancelled_by=int(by[1]) if by else None,
+        comment=comment_of(row.get("Comment", "")),
+        work_dir=known(row.get("WorkDir", "")),
+        command=known(row.get("SubmitLine", "")),
+        output=known(row.get("StdOut", "")),
+        error=known(row.get("StdErr", "")),
+        source="sacct",
+    )
+
+
+def _step(name: str, row: Mapping[str, str]) -> StepUsage:
+    exit_code, signal = exit_and_signal(row.get("ExitCode", ""))
+    return StepUsage(
+        name=name,
+        state=states.normalise(row["State"]),
+        exit_code=exit_code,
+        signal=signal,
+        elapsed_s=integer(row.get("ElapsedRaw", "")),
+        n_tasks=integer(row.get("NTasks", "")),
+        nodes=known(row.get("NodeList", "")),
+        max_rss_bytes=size_of(row.get("MaxRSS", "")) or None,  # 0: it ended before the first sample
+        max_rss_node=known(row.get("MaxRSSNode", "")),
+        max_rss_task=integer(row.get("MaxRSSTask", "")),
+        cpu_s=cpu_seconds(row.get("TotalCPU", "")),
+    )
+
+
+def _with_step(account: JobRecord, step: StepUsage) -> JobRecord:
+    killed = step.state == "OUT_OF_MEMORY" and account.state == "FAILED"
+    return replace(
+        account, steps=(*account.steps, step), state="OUT_OF_MEMORY" if killed else account.state
+    )
+
+
+def newest(records: Iterable[JobRecord]) -> list[JobRecord]:
+    """Return one record per job id, in order of first appearance, with the earlier starts of the
+    same job in it.
+
+    Ids are reused, after MaxJobId or with a new database: the last submitted job counts.
+
+    Args:
+        records: from `parse_sacct`, with --duplicates.
+    """
+    of_id: dict[str, list[JobRecord]] = {}
+    for each in records:
+        of_id.setdefault(each.job_id, []).append(each)
+    return [_last_job(same) for same in of_id.values()]
+
+
+def _last_job(same: list[JobRecord]) -> JobRecord:
+    chain: list[JobRecord] = []
+    for each in sorted(same, key=lambda each: (each.submitted or 0.0, each.started or 9e11)):
+        last = chain[-1] if chain else each
+        again = last.state in _REQUEUED and (last.name, last.user) == (each.name, each.user)
+        chain = [*chain, each] if again else [each]
+    account = chain[-1]
+    counted = account.restarts if account.restarts is not None else len(chain) - 1
+    return replace(
+        account, restarts=counted, submitted=chain[0].submitted, earlier=tuple(chain[:-1])
+    )
+
+
+def tres_of(text: str) -> dict[str, str]:
+    """Return name to amount of `cpu=8,mem=64G,gres/gpu:a100=4`; items without `=` are skipped."""
+    return dict(item.split("=", 1) for item in text.split(",") if "=" in item)
+
+
+def gpus_of(tres: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs in trackable resources; None if they do not include GPUs, perhaps
+    because the site does not track them.
+    """
+    whole = integer(tres.get("gres/gpu", ""))
+    typed = [
+        count
+        for name, amount in tres.items()
+        if name.startswith("gres/gpu:") and (count := integer(amount)) is not None
+    ]
+    return whole if whole is not None else sum(typed) if typed else None
+
+
+def memory_of_node(
+    asked: str,
+    allocated: Mapping[str, str],
+    required: Mapping[str, str],
+    *,
+    n_nodes: int | None,
+    cpus: int | None,
+) -> int | None:
+    """Return the bytes that a job may use on each node.
+
+    Args:
+        asked: ReqMem: up to Slurm 20.11 `4000Mn` (per node), `4Gc` (per CPU), `0n` (all of the
+            node); since 21.08 of the whole job.
+        allocated: AllocTRES, whose `mem` is the job's total.
+        required: ReqTRES, used instead while the job is pending.
+        n_nodes: of the job.
+        cpus: of the job.
+    """
+    nodes = max(1, n_nodes or 1)
+    size, kind = size_of(asked.rstrip("nc")), asked[-1:]
+    if size and kind == "n":
+        return size
+    for tres in (allocated, required):
+        if whole := size_of(tres.get("mem", "")):
+            return whole // nodes
+    if not size:
+        return None
+    return size * (cpus or 1) // nodes if kind == "c" else size // nodes
+
+
+def size_of(text: str) -> int | None:
+    """Return the bytes in `1234K`, `62.50G` or `512`; None for other texts."""
+    match = _SIZE.match(text.strip())
+    return int(float(match[1]) * _FACTORS[match[2].upper()]) if match else None
+
+
+def cpu_seconds(text: str) -> float | None:
+    """Return the seconds in `1-02:03:04`, `02:03:04`, `03:04.567`; None for other texts."""
+    whole, fraction = units.parse_reported_time(text), text.strip().partition(".")[2]
+    if whole is None:
+        return None
+    return whole + float(f"0.{fraction}" if is_number(fraction) else 0)
+
+
+def from_scontrol(fields: Mapping[str, str], *, epoch: Epoch = seconds_since_epoch) -> JobRecord:
+    """Return the usage record from one job's fields of `scontrol show job -o`
+    (`parse_scontrol_jobs`).
+    """
+    array, task = fields.get("ArrayJobId"), fields.get("ArrayTaskId", "")
+    number = fields["JobId"].split()[0]
+    job_id = (
+        f"{array}_{task}"
+        if array and is_number(task)
+        else f"{array}_[{task}]"
+        if array and task
+        else number
+    )
+    exit_code, signal = exit_and_signal(fields.get("ExitCode", ""))
+    state = normalized_state(fields.get("JobState", ""), fields.get("DerivedExitCode", ""))
+    nodes = integer(fields.get("NumNodes", "").split("-")[0])
+    tres = tres_of(
+        fields.get("AllocTRES", "").replace("(null)", "")
+        or fields.get("ReqTRES", "")
+        or fields.get("TRES", "")
+    )
+    memory = size_of(tres.get("mem", ""))
+    return JobRecord(
+        job_id=job_id,
+        scheduler="slurm",
+        state=state,
+        slurm_job_id=number if number != job_id else None,
+        name=fields.get("JobName"),
+        user=known(fields.get("UserId", "").partition("(")[0]),
+        account=known(fields.get("Account", "")),
+        partition=known(fields.get("Partition", "")),
+        qos=known(fields.get("QOS", "")),
+        reason=known(fields.get("Reason", "")),
+        exit_code=exit_code,
+        signal=signal,
+        submitted=epoch(fields.get("SubmitTime", "")),
+        # Of a pending job, it is the expected time.
+        started=None if state in states.WAITING else epoch(fields.get("StartTime", "")),
+        ended=epoch(fields.get("EndTime", "")) if states.is_final(state) else None,
+        start=known(fields.get("StartTime", "")),
+        elapsed_s=units.parse_reported_time(fields.get("RunTime", "")),
+        time_limit_s=units.parse_reported_time(fields.get("TimeLimit", "")),
+        nodes=known(fields.get("NodeList", "")),
+        n_nodes=nodes,
+        cpus=integer(fields.get("NumCPUs", "").split("-")[0]),
+        gpus=gpus_of(tres),
+        memory_bytes=memory // max(1, nodes or 1) if memory else None,
+        restarts=integer(fields.get("Restarts", "")),
+        dependency=known(fields.get("Dependency", "")),
+        comment=comment_of(fields.get("Comment", "")),
+        work_dir=known(fields.get("WorkDir", "")),
+        output=known(fields.get("StdOut", "")),
+        error=known(fields.get("StdErr", "")),
+        source="scontrol",
+    )

@@ -143,7 +143,7 @@ def test_no_name_hides_another_job(jobs: list[tuple[str, str]]) -> None:
     ],
 )
 def test_sacct_states(word: str, state: str, final: bool) -> None:
-    (job,) = records.parse_sacct(sacct_row("5", word))
+    (job,) = records.parse_sacct(sacct_row("5", word), records.STATE_FIELDS)
     assert (job.state, job.is_final) == (state, final)
 
 
@@ -157,7 +157,7 @@ def test_sacct_folds_the_steps_into_the_job() -> None:
         "64_3.extern", "COMPLETED", "0:0", ""
     )
     text += sacct_row("65", "COMPLETED") + sacct_row("65.0", "OUT_OF_MEMORY", "0:125", "")
-    killed, cancelled, healthy = records.parse_sacct(text)
+    killed, cancelled, healthy = records.parse_sacct(text, records.STATE_FIELDS)
     assert (
         killed.job_id,
         killed.state,
@@ -176,7 +176,7 @@ def test_sacct_folds_the_steps_into_the_job() -> None:
 
 @pytest.mark.parametrize(
     ("array", "job_id"),
-    [("ArrayJobId=70 ArrayTaskId=4 ", "70_4"), ("ArrayJobId=71 ArrayTaskId=1-5%2 ", "71")],
+    [("ArrayJobId=70 ArrayTaskId=4 ", "70_4"), ("ArrayJobId=71 ArrayTaskId=1-5%2 ", "71_[1-5%2]")],
 )
 def test_scontrol_arrays(array: str, job_id: str) -> None:
     (fields,) = records.parse_scontrol_jobs(scontrol_row(array=array))
@@ -205,11 +205,13 @@ def test_scontrol_is_not_fooled_by_a_name_or_a_comment() -> None:
 
 @given(st.text())
 def test_no_output_of_slurm_is_a_crash(text: str) -> None:
-    for parse in (records.parse_squeue, records.parse_sacct, records.parse_scontrol_jobs):
-        assert isinstance(parse(text.replace("|", records.SEPARATOR)), list)
+    text = text.replace("|", records.SEPARATOR)
+    for parse in (records.parse_squeue, records.parse_scontrol_jobs):
+        assert isinstance(parse(text), list)
+    assert isinstance(records.parse_sacct(text, records.STATE_FIELDS), list)
 
 
 @pytest.mark.parametrize("comment", ["None assigned", "N/A", "None", "Unknown"])
 def test_a_comment_may_be_a_word_that_means_nothing_elsewhere(comment: str) -> None:
-    (job,) = records.parse_sacct(sacct_row("5", "RUNNING", Comment=comment))
+    (job,) = records.parse_sacct(sacct_row("5", "RUNNING", Comment=comment), records.STATE_FIELDS)
     assert job.comment == comment
