@@ -20,8 +20,9 @@ PARTIAL_DIRECTORY = ".hpctrain-partial"
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 #: hpctrain's own files, which are only valid on one machine.
 OWN = (f"{PARTIAL_DIRECTORY}/", "/.hpctrain/")
-#: The same, except for the functions that job scripts source: they are sent with the scripts.
-NOT_SENT = (f"{PARTIAL_DIRECTORY}/", "/.hpctrain/*", "!/.hpctrain/job-*.sh")
+#: The same, except for the functions that job scripts source: they are sent with the scripts, also
+#: if `.*` is left out.
+NOT_SENT = (f"{PARTIAL_DIRECTORY}/", "!/.hpctrain/", "/.hpctrain/*", "!/.hpctrain/job-*.sh")
 #: What jobs write on the cluster. Anchored if a package of the project may have the same name.
 PRODUCTS = (
     "/logs/",
@@ -160,10 +161,14 @@ def is_secret(path: str) -> bool:
 
 
 def read_ignored(project: Path) -> list[str]:
-    """Return the lines of .hpctrainignore, if the project has it."""
+    """Return the lines of .hpctrainignore, if the project has it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     try:
         return stored.read_text(project / IGNORE_FILE, errors="surrogateescape").splitlines()
-    except OSError:
+    except FileNotFoundError:
         return []
 
 

@@ -22,6 +22,7 @@ from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.remote import rules
 from hpctrain.util import process, shell, stored
 from hpctrain.util.files import write_text
+from hpctrain.util.text import is_number
 
 #: The last destination of a project, in its directory.
 _LAST = Path(".hpctrain") / "sync"
@@ -38,6 +39,7 @@ _VANISHED = 24
 _RSYNC = (
     "rsync",
     "--from0",
+    "--ignore-missing-args",  # a file that was listed, and removed since
     "--links",
     "--times",
     "--omit-dir-times",
@@ -125,7 +127,12 @@ class Transfer:
         lines = (
             line.partition(" ") for line in done.stdout.decode("utf-8", "replace").splitlines()
         )
-        return [(name, int(size)) for size, _, name in lines if name and not name.endswith("/")]
+        # Other lines: warnings about what is neither a file nor a link.
+        return [
+            (name, int(size))
+            for size, _, name in lines
+            if is_number(size) and name and not name.endswith("/")
+        ]
 
     def send(self) -> None:
         """Send the files, and record the destination; rsync shows its progress on a terminal.
@@ -212,7 +219,7 @@ def _listed(project: Path) -> bytes:
     """Return the files to send, as rsync's --files-from reads them.
 
     Raises:
-        OSError: a directory cannot be read.
+        OSError: a directory or .hpctrainignore cannot be read.
     """
 
     def refuse(error: OSError) -> None:
