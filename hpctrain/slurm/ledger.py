@@ -160,12 +160,12 @@ def forget(token: str) -> None:
 
 def submissions() -> list[Submission]:
     """Return all submissions to this cluster whose records exist, oldest first."""
-    links = [path for path in _directory().glob("*.json") if path.is_symlink()]
-    known = [
-        replace(sent, record=str(path.readlink()))
-        for path in links
-        if (sent := stored.made(Submission, read_json(path))) is not None
-    ]
+    known = []
+    for link in _directory().glob("*.json"):
+        with contextlib.suppress(OSError):  # no link, or another command has removed it
+            path = link.readlink()
+            if (sent := stored.made(Submission, read_json(path))) is not None:
+                known.append(replace(sent, record=str(path)))
     mine = [sent for sent in known if job_ids.is_this_cluster(sent.cluster)]
     return sorted(mine, key=lambda sent: sent.at)
 
