@@ -226,7 +226,7 @@ def _newest(runs: Path) -> ExplainedJob:
     else:
         raise HpctrainError(
             "no jobs or runs found",
-            details=(f"Slurm does not answer: {silent.what}",) if silent else (),
+            details=(schedulers.no_answer(silent).what,) if silent else (),
             hint="name a log: hpctrain explain FILE",
         )
     if older is None:
