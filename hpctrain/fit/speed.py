@@ -3,8 +3,8 @@ recomputation and communication.
 
 Pure. Assumptions, besides the GPU's row in gpus.yaml:
 
-- Matrix products reach half of the dense peak (`MATRIX`), reads and writes four fifths of the
-  memory bandwidth (`MEMORY`).
+- Matrix products reach half of the dense peak (`MATRIX`; a large one on an H100 was measured at
+  69 %), reads and writes four fifths of the memory bandwidth (`MEMORY`; a copy at 90 %).
 - Between the products each decoder layer moves as many bytes as its operations do when nothing
   is compiled or fused (`_layer_bytes`), the optimizer reads and writes its state, and autocast
   copies the weights.
@@ -14,9 +14,9 @@ Pure. Assumptions, besides the GPU's row in gpus.yaml:
   between nodes (`NETWORK`, such as Leonardo's and LUMI's); up to four fifths of them overlap with
   computation.
 
-Compared with published figures (in tests/fit/test_speed.py, with sources), it is within 40 % of
-each, and within 25 % of all but one. It does not model slow file systems, shared nodes or
-torch.compile.
+Compared with published figures (in tests/fit/test_speed.py, with sources), it is within 30 % of
+each; it is half above our own measurement, of a small model. It does not model slow file systems,
+shared nodes or torch.compile.
 """
 
 from __future__ import annotations
@@ -165,21 +165,24 @@ def _layer_bytes(shape: ModelShape, layout: Layout) -> float:
     """Return the bytes that one layer moves per token between the matrix products, forward and
     backward.
 
-    For transformers' eager code in bfloat16: a norm reads and writes its input about 15 times,
-    partly in float32; rotary positions read and write queries and keys 6 times; the gate the inner
-    activations 5 times; a residual 3 times. The backward pass takes about 1.5 times as much.
+    The bytes per element are those of transformers' eager code, counted over its operations by
+    bench/fit/moved.py: of a norm, of residuals and casts, and of rotary positions.
     """
-    width = WIDTH[layout.compute or layout.weights]
+    # With float32 weights under autocast, norms and what follows them stay in float32.
+    half = WIDTH[layout.weights] == 2 or layout.sharding != "ddp"
+    norm, residual, rotary = (134, 38, 52) if half else (170, 60, 94)
+    if shape.norm == "layer":  # one kernel
+        norm = 18 if half else 63
+    heads = shape.queries + shape.keys
+    moved = shape.hidden * (shape.norms * norm + residual)
+    moved += heads * ((0 if shape.positions else rotary) + (norm if shape.qk_norm != "none" else 0))
     inner = shape.intermediate * max(1, shape.experts_per_token)
-    forward = shape.hidden * (shape.norms * 15 + 6) + (shape.queries + shape.keys) * 12 + inner * 5
+    moved += inner * (12 if shape.mlp == "plain" else 28)
     if layout.attention == "eager":  # scores, mask, softmax in float32, dropout
-        forward += shape.heads * layout.length * 8
-    adapters = (
-        sum(each.inputs + each.outputs for each in adapted(shape, layout.lora)) * 3
-        if layout.lora is not None
-        else 0
-    )
-    return 2.5 * width * (forward + adapters)
+        moved += 40 * shape.heads * layout.length
+    if layout.lora is not None:
+        moved += 15 * sum(each.inputs + each.outputs for each in adapted(shape, layout.lora))
+    return moved
 
 
 def _cast_bytes(shape: ModelShape, layout: Layout) -> float:
