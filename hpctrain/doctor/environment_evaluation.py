@@ -203,8 +203,8 @@ def torch_build(facts: EnvironmentFacts, context: DoctorContext) -> ProbeResult:
     names = {"cuda": f"CUDA {build.cuda}", "rocm": f"ROCm {build.hip}", "cpu": "the CPU only"}
     sentence = f"torch {build.version} is built for {names[build.vendor]}"
     wanted = context.shape.vendor if context.shape is not None else None
-    if context.on_cpu:
-        return result("torch", f"{sentence}, and ACCELERATE_USE_CPU is set")
+    if context.on_cpu or not context.spec.gpus_per_node:
+        return result("torch", f"{sentence}, and the job trains on the CPU")
     if build.vendor == wanted or (wanted is None and build.vendor != "cpu"):
         return result("torch", sentence)
     target, evidence = f"the job requests GPUs ({context.spec.layout})", "torch/version.py"

@@ -187,12 +187,12 @@ def test_a_script_of_the_users_own_needs_its_launcher_and_no_more(
 
 
 def test_on_the_cpu_a_cpu_build_is_right(context: Callable[..., DoctorContext]) -> None:
-    assert (
-        evaluate.torch_build(
-            inside(torch=TorchBuild(version="2.9.0+cpu")), context(on_cpu=True, cluster=cluster())
-        ).word
-        == "ok"
-    )
+    build = inside(torch=TorchBuild(version="2.9.0+cpu"))
+    for job in (
+        context(on_cpu=True, cluster=cluster()),
+        context(spec={"gpus_per_node": 0}, cluster=cluster()),
+    ):
+        assert evaluate.torch_build(build, job).word == "ok"
 
 
 def test_what_is_unknown_is_not_wrong(context: Callable[..., DoctorContext]) -> None:
