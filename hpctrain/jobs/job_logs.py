@@ -12,6 +12,7 @@ from hpctrain.logs import files as log_files
 from hpctrain.logs import read
 from hpctrain.logs.view import LogSelection, processes_of, rank_files, run_of
 from hpctrain.runs import layout, store
+from hpctrain.util import shell
 from hpctrain.util.text import is_number
 
 _ONLY_HERE = "note: Slurm does not answer; only the jobs of this machine are known"
@@ -55,14 +56,16 @@ def of_paths(paths: Sequence[Path], *, to_come: bool = False) -> LogSelection:
         if not path.exists() and not to_come:
             raise UsageError(
                 f"there is no file {path}",
-                fix=f"ls {path.parent}",
-                hint=f"or wait for it: hpctrain logs -f {path}",
+                fix=f"ls {shell.quote(path.parent)}",
+                hint=f"or wait for it: hpctrain logs -f {shell.quote(path)}",
             )
         why = None if path.is_dir() else read.problem(path)
         if why is not None:
-            raise UsageError(f"cannot read {path}: {why}", fix=f"ls -ld {path}")
+            raise UsageError(f"cannot read {path}: {why}", fix=f"ls -ld {shell.quote(path)}")
     if not files:
-        raise UsageError(f"no logs in {', '.join(map(str, paths))}", fix=f"ls {paths[0]}")
+        raise UsageError(
+            f"no logs in {', '.join(map(str, paths))}", fix=f"ls {shell.quote(paths[0])}"
+        )
     run_dir = next((path for path in paths if (path / "run.json").exists()), None)
     return LogSelection(
         files=tuple(file for file in files if not file.copy),

@@ -371,7 +371,7 @@ def _read_template(file: Path) -> str:
         return stored.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"cannot read the template {file}: {error}", fix=f"ls -l {file}"
+            f"cannot read the template {file}: {error}", fix=f"ls -l {shell.quote(file)}"
         ) from error
 
 

@@ -25,7 +25,7 @@ from hpctrain.slurm import job_ids, ledger
 from hpctrain.slurm.base import RefusedError, Scheduler
 from hpctrain.slurm.client import may_arrive
 from hpctrain.slurm.ledger import Submission
-from hpctrain.util import files, stored
+from hpctrain.util import files, shell, stored
 
 Say = Callable[[str], None]
 
@@ -151,7 +151,7 @@ def _submit_unnamed(
         path = wanted.scripts[0].path
         raise UsageError(
             f"{path} was not rendered by hpctrain, and takes no --run-id",
-            fix=f"hpctrain submit {path}",
+            fix=f"hpctrain submit {shell.quote(path)}",
         )
     return SubmittedJobs(
         None,
@@ -308,7 +308,7 @@ def _make_run(runs: Path, tag: str, name: str, stage: str | None) -> None:
     if directory.is_symlink():
         raise UsageError(
             f"{directory} is a link, and a run is a directory of its own",
-            fix=f"ls -l {directory}",
+            fix=f"ls -l {shell.quote(directory)}",
             hint="or use another --run-id",
         )
     directory.mkdir(exist_ok=True)

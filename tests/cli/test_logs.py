@@ -274,6 +274,12 @@ def test_what_cannot_be_shown_is_said(desk: Desk, words: tuple[str, ...], said: 
     assert shown.lines[-1].startswith(("fix: ", "hint: "))
 
 
+def test_a_path_is_quoted_in_what_to_type(desk: Desk) -> None:
+    (desk.directory / "a b; c.log").mkdir()
+    assert desk.refused("logs", "./a b; c.log").lines[-1].endswith("ls 'a b; c.log'")
+    assert desk.refused("logs", "./d; e.log").lines[-1].endswith("-f 'd; e.log'")
+
+
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(here: Here) -> None:
     here.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))

@@ -466,6 +466,11 @@ def test_bad_templates(desk: Desk, text: str | bytes, words: str) -> None:
     assert "mine.j2" in said.lines[-1]
 
 
+def test_the_path_of_a_template_is_quoted_in_what_to_type(desk: Desk) -> None:
+    desk.write("a b; c.j2", b"\xff")
+    assert desk.refused("render", "--template", "a b; c.j2").lines[-1] == "fix: ls -l 'a b; c.j2'"
+
+
 @pytest.mark.parametrize("body", ['{% include "mine.j2" %}', "{{ 'x' * 10**12 }}"])
 def test_templates_without_end(desk: Desk, body: str) -> None:
     desk.write("mine.j2", f"#!/bin/bash\n{body}\n")
