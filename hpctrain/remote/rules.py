@@ -184,7 +184,7 @@ def patterns(ignore: Sequence[str], last: Iterable[str], defaults: Iterable[str]
     named = [
         line
         for line in ignore
-        if line.startswith("!") and not set("*?[") & set(line) and is_secret(line[1:])
+        if line.startswith("!") and not set("*?[") & set(line) and is_secret(line[1:].rstrip(" "))
     ]
     secrets = [*SECRETS, *(f"!{name}" for name in NO_SECRETS), *named]
     return Patterns([*defaults, *ignore, *secrets, *last])

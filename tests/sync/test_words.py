@@ -264,6 +264,7 @@ def test_what_is_left_out_by_default_can_be_sent(tmp_path: Path) -> None:
         ("!.env*\n", set()),
         ("!certs/site.pem\n", {"certs/site.pem"}),
         ("!.env\n", {".env"}),
+        ("!.env  \n", {".env"}),
     ],
 )
 def test_a_secret_goes_along_only_by_its_full_name(
