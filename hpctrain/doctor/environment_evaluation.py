@@ -157,8 +157,9 @@ def _package_problems(
     needed = of_launcher[context.spec.launcher]
     demands = facts.demands if context.spec.script is None else ()
     if context.spec.script is None:
-        # Only `hpctrain tune` imports optuna.
-        needed = [name for name in map(_named, demands) if name != "optuna"] + ["hpctrain"]
+        # Only the tasks of `hpctrain tune` import optuna.
+        unneeded = "optuna" if context.spec.study is None else None
+        needed = [name for name in map(_named, demands) if name != unneeded] + ["hpctrain"]
     missing = [name for name in needed if name not in installed]
     if missing:
         are = "is" if len(missing) == 1 else "are"

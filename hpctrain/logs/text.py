@@ -72,7 +72,9 @@ _MENTIONS = (
     ),
     (
         "task",
-        re.compile(r"^(?:srun: )?(?:error: )?(?P<node>[A-Za-z][\w.-]*): task (?P<rank>[0-9]+): "),
+        re.compile(
+            r"^(?:srun: )?(?:error: )?(?!error: )(?P<node>[A-Za-z][\w.-]*): task (?P<rank>[0-9]+): "
+        ),
     ),
     ("[Rank ", re.compile(r"\[Rank (?P<rank>[0-9]{1,6})\]")),
     (

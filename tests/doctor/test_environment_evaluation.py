@@ -67,6 +67,9 @@ def test_a_good_environment_is_good(context: Callable[..., DoctorContext]) -> No
 def test_only_tune_needs_optuna(context: Callable[..., DoctorContext]) -> None:
     without = replace(WELL, demands=("torch>=2.6", "optuna>=5.0"))
     assert evaluate.packages(without, context(cluster=cluster())).findings == ()
+    of_study = context(cluster=cluster(), spec={"study": "search"})
+    (found,) = evaluate.packages(without, of_study).findings
+    assert found.id == "doctor-package-missing"
 
 
 ENVIRONMENTS: list[tuple[str, str, EnvironmentFacts, dict[str, Any], str]] = [
