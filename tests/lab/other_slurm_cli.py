@@ -75,7 +75,6 @@ TESTS = (
     "test_requeue",
     "test_runs",
     "test_same_script",
-    "test_signals",
     "test_watch",
 )
 NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--cgroup", "--fork", "--kill-child=SIGKILL")
