@@ -100,7 +100,7 @@ class LineAt:
         weight: number of lines with the same literal that it represents.
     """
 
-    __slots__ = ("_counted", "begin", "done", "end", "line", "number", "piece", "weight")
+    __slots__ = ("_counted", "_logged", "begin", "done", "end", "line", "number", "piece", "weight")
 
     def __init__(self, piece: bytes, number: int) -> None:
         self.piece, self.number = piece, number
@@ -112,6 +112,14 @@ class LineAt:
         """Move to the line around a position."""
         self.begin, self.end = _bounds(self.piece, at)
         self.line, self.done = text.clean(self.piece[self.begin : self.end]), set()
+        self._logged: tuple[str | None] | None = None
+
+    @property
+    def logged(self) -> str | None:
+        """The exception in the line after a logger's or handler's prefix."""
+        if self._logged is None:
+            self._logged = (logged_exception(self.line),)
+        return self._logged[0]
 
     def count(self) -> None:
         """Compute the line's number."""
@@ -142,10 +150,11 @@ _LEAST = 512
 #: Details missing in the first line of an error may follow within this many lines.
 _BELOW = 8
 _MOST_KEYS = 4096
-#: Frequent literals of a piece are sampled: only one window in so many is searched, so that the
-#: time depends on a file's size and not on repetitions. A window is as long as an error with its
-#: context. The ends of a file are always searched completely.
-_OFTEN, _WINDOW, _ONE_IN, _END = 256, 4096, 31, 64 << 10
+#: Frequent literals of a piece are sampled: only one window in so many is searched, and fewer for
+#: each `_MORE` bytes of the file, so that the time depends on a file's size and not on repetitions.
+#: A window is as long as an error with its context. The ends of a file are always searched
+#: completely.
+_OFTEN, _WINDOW, _ONE_IN, _MORE, _END = 256, 4096, 31, 4 << 20, 64 << 10
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[ -/]*[0-~])"
 )
@@ -212,6 +221,7 @@ class FileScan:
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
         self._waiting: list[tuple[Match, tuple[str, ...], int]] = []
         self._dead: set[int] = set()
+        self._skipped: Counter[int] = Counter()
         self._hosts: dict[int, str] = {}
         self._steps = Steps()
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
@@ -254,7 +264,8 @@ class FileScan:
         self._heads = _heads_in(piece, self._head) if self._head else excerpts.reruns(piece)
         low = piece.lower()
         if found := self._find(low):
-            self._search(piece, low, *_sampled(found, begin, len(low) - max(0, _END - following)))
+            end = len(low) - max(0, _END - following)
+            self._search(piece, low, *self._sampled(found, begin, end, self.size - len(low)))
         self._heads_before(len(piece), piece)
         self._steps.up_to(piece, len(piece))
         self._line += piece.count(b"\n")
@@ -263,6 +274,38 @@ class FileScan:
             if len(piece) >= _NEAR_BYTES
             else (self._tail + piece)[-_NEAR_BYTES:]
         )
+
+    def _sampled(
+        self, found: Found, begin: int, end: int, start: int
+    ) -> tuple[Found, dict[int, int]]:
+        """Skip most positions of very frequent literals between `begin` and `end` of a piece, which
+        starts at `start` of the file.
+
+        Returns:
+            The remaining positions; and literal index → the number of positions that each one
+            represents, those of earlier pieces included of which none remained.
+        """
+        if len(found) <= _OFTEN:
+            return found, {}
+        counts = Counter(map(itemgetter(0), found))
+        often = {index for index, count in counts.items() if count > _OFTEN}
+        if not often:
+            return found, {}
+        one_in = _ONE_IN * (1 + start // _MORE)
+        kept = [
+            place
+            for place in found
+            if place[0] not in often
+            or not begin <= place[1] < end
+            or not (start + place[1]) // _WINDOW % one_in
+        ]
+        left = Counter(map(itemgetter(0), kept))
+        weights = {}
+        for index in often:
+            self._skipped[index] += counts[index]
+            if left[index]:
+                weights[index] = round(self._skipped.pop(index) / left[index])
+        return kept, weights
 
     def _search(self, piece: bytes, low: bytes, found: Found, weights: dict[int, int]) -> None:
         words, dead = self._table.words, self._dead
@@ -298,7 +341,7 @@ class FileScan:
                 match = signature.match(text.label(here.line).rest)
             if match is not None:
                 self._matches(signature, match, here)
-            elif signature.role == "line" and (said := logged_exception(here.line)) is not None:
+            elif signature.role == "line" and (said := here.logged) is not None:
                 match = signature.match(said, here.line)
                 if match is not None:
                     self._matches(signature, match, here, logged=True)
@@ -619,25 +662,3 @@ def _groups_in(raw: bytes, near: tuple[str, ...]) -> dict[str, str] | None:
         if match := re.search(pattern, line) or re.search(pattern, rest):
             return {name: value for name, value in match.groupdict().items() if value is not None}
     return None
-
-
-def _sampled(found: Found, begin: int, end: int) -> tuple[Found, dict[int, int]]:
-    """Skip most positions of very frequent literals between `begin` and `end`.
-
-    Returns:
-        The remaining positions; and literal index → the number of positions that each one
-        represents.
-    """
-    if len(found) <= _OFTEN:
-        return found, {}
-    counts = Counter(map(itemgetter(0), found))
-    often = {index for index, count in counts.items() if count > _OFTEN}
-    if not often:
-        return found, {}
-    kept = [
-        place
-        for place in found
-        if place[0] not in often or not begin <= place[1] < end or not place[1] // _WINDOW % _ONE_IN
-    ]
-    left = Counter(map(itemgetter(0), kept))
-    return kept, {index: round(counts[index] / left[index]) for index in often if left[index]}

@@ -95,6 +95,32 @@ def test_counts_of_what_is_sampled_are_about_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_line_that_fills_a_large_file_is_rarely_looked_at(tmp_path: Path) -> None:
+    """Seen from calls, not from time: three times the size is far from three times the work."""
+
+    def looked(lines: int) -> tuple[int, int]:
+        calls = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_name == "_examine"
+
+        line = "[rank3]: RuntimeError: CUDA error: out of memory\n"
+        file = log(tmp_path, line.encode() * lines)
+        sys.setprofile(count)
+        try:
+            hits = look([file]).hits
+        finally:
+            sys.setprofile(None)
+        return calls, counts(hits)["cuda-oom"]
+
+    (little, few), (much, many) = looked(120_000), looked(480_000)
+    assert much < 2 * little
+    assert few == pytest.approx(120_000, rel=0.1)
+    assert many == pytest.approx(480_000, rel=0.1)
+
+
+@pytest.mark.slow
 def test_the_end_of_a_file_is_read_whole_where_its_last_piece_is_short(tmp_path: Path) -> None:
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     of_all, of_one = f"0: {line}".encode(), f"7: {line}".encode()
