@@ -356,8 +356,8 @@ def parse_dependency(text: str) -> list[tuple[str, str]]:
         kind, *job_ids = word.split(":")
         if kind not in _KINDS or not job_ids:
             raise ValueError(
-                f"{DEPENDENCY_PROBLEM}: the local scheduler knows {', '.join(_KINDS)} with job ids, separated"
-                f" by commas, not {word!r}"
+                f"{DEPENDENCY_PROBLEM}: the local scheduler knows {', '.join(_KINDS)} with job ids,"
+                f" separated by commas, not {word!r}"
             )
         wrong = next((job_id for job_id in job_ids if not _JOB.match(job_id)), None)
         if wrong is not None:

@@ -242,6 +242,7 @@ def test_labels(line: str, said: Label) -> None:
         "[train] begin: step=0/10",
         "3:text",
         "version2: x",
+        "srun: error: task 0: Exited with exit code 1",  # Slurm without the node
     ],
 )
 def test_what_is_no_label(line: str) -> None:
