@@ -159,7 +159,7 @@ DEADLY = re.compile(
     r" \"main\"|^thread '[^']*' panicked at"
     r"|Fatal error in|^Fatal error:|Error in routine |MPI_ABORT was invoked|called MPI_Abort|^LLVM ERROR:"
     r"|^Fatal Python error:|^F\d{4} \d\d:\d\d:|Floating point exception(?: ?\(|\s*$)|^make(?:\[\d+\])?: \*\*\* .*Error"
-    r"|^CMake Error|Error executing process >"
+    r"|^CMake Error|Error executing process >|^Error in \S+\(.*\) ?:|: \. \. \. aborting the run$"
 )
 
 

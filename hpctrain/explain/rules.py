@@ -195,6 +195,7 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         "error",
         (
             "[abort]",
+            "aborting the run",
             "check failed: ",
             "cuda error at ",
             "error at ",
@@ -220,7 +221,7 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
             r"|PETSC ERROR: |Error detected in HDF5|^\W*\[ABORT\]|I REFUSE TO CONTINUE"
             r"|^error\[E\d+\]:|^License checkout failed|^\{?Undefined (?:function|variable)\b"
             r"|^ *STOP (?:1\b|ERROR\b)|(?:^|\] )Check failed: |^\w*Exception in rule "
-            r"|^ *NF90_\w+ failed|^GPUassert: |^CUDA error at "
+            r"|^ *NF90_\w+ failed|^GPUassert: |^CUDA error at |: \. \. \. aborting the run$"
         ),
     ),
     (

@@ -427,6 +427,30 @@ def test_a_consequence_is_not_shown_as_the_first_error() -> None:
     assert found.unexplained.line == 200
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: error: node1: task 0: Exited with exit code 1",
+        "Primary job  terminated normally, but 1 process returned",
+        "mpirun detected that one or more processes exited with non-zero status, thus causing",
+        "=   EXIT CODE: 1",
+        "Exited with exit code 255.",
+        "Exiting because a job execution failed. Look above for error message",
+    ],
+)
+def test_a_launcher_s_report_of_a_failure_is_shown_where_the_log_has_no_other_error(
+    tmp_path: Path, line: str
+) -> None:
+    log = tmp_path / "slurm-1.out"
+    log.write_text(f"reading the input\n{line}\n")
+    shipped = rules.shipped()
+    scanned = scan.scan(files.of_paths([log]), shipped)
+    explanation = engine.explain(JobContext(), scanned.hits, shipped, troubles=scanned.troubles)
+    assert explanation.failed
+    assert explanation.unexplained is not None
+    assert explanation.unexplained.lines[-1] == line
+
+
 def test_a_lone_network_error_behind_an_unknown_error_of_another_rank_is_no_cause() -> None:
     failed = JobContext(account=account("FAILED"))
     link, unknown = hit("link", 1, 20.0, rank=5, file="b.log"), trouble(400, at=5.0, rank=2)
