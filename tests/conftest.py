@@ -247,8 +247,6 @@ def _own_surroundings(
     job_ids.this_cluster.cache_clear()
     query_cache.invalidate()
     query_cache._failures.clear()
-    query_cache.invalidate()
-    query_cache._failures.clear()
     own = next(_surroundings)
     for variable, name in (("HPCTRAIN_STATE_DIR", "state"), ("XDG_CONFIG_HOME", "config")):
         (own / name).mkdir(parents=True)

@@ -106,3 +106,10 @@ class Terminal:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
         self.read()
         return os.waitstatus_to_exitcode(status)
+
+
+def on_a_terminal(*words: str, cwd: Path = Path(), **variables: str) -> str:
+    """Return what a command that ends well writes to a terminal of 80 columns."""
+    terminal = Terminal(*words, cwd=cwd, **variables)
+    assert terminal.end() == 0, terminal.text
+    return terminal.written.decode().replace("\r\n", "\n")

@@ -68,8 +68,6 @@ def test_a_damaged_record_of_a_local_job_takes_no_other_down(
     name: str,
     damage: str,
 ) -> None:
-    from hpctrain.cli import main
-
     job, array = world.local  # type: ignore[attr-defined]
     path = world.state / "local" / job / name
     whole = path.read_text()

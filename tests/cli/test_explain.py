@@ -5,7 +5,6 @@ explain.
 import json
 import os
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hpctrain.jobs import explanation
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
+from tests.cli.terminal import on_a_terminal
 
 EVIDENCE = {
     "type": "object",
@@ -630,38 +630,11 @@ def test_json(desk: Desk) -> None:
     }
 
 
-def on_a_terminal(command: str, cwd: Path, **variables: str) -> str:
-    """Return what a command writes to a terminal of 80 columns; `script` of util-linux gives it
-    one.
-    """
-    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color", **variables}
-    done = subprocess.run(
-        ["script", "-qec", command, "/dev/null"],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0
-    return done.stdout.decode().replace("\r\n", "\n")
-
-
 def test_a_terminal_gets_a_page_and_the_list_no_wider_than_it(
     hpctrain: str, tmp_path: Path
 ) -> None:
-    page = on_a_terminal(f"{hpctrain} explain {ID}", tmp_path)
-    listed = on_a_terminal(f"{hpctrain} explain --list", tmp_path)
+    page = on_a_terminal(hpctrain, "explain", ID, cwd=tmp_path)
+    listed = on_a_terminal(hpctrain, "explain", "--list", cwd=tmp_path)
     assert f"# {ID}" in page
     assert all(id_ in listed for id_ in PAGES)
     assert max(map(len, [*page.splitlines(), *listed.splitlines()])) <= 80
-
-
-def test_a_pipe_that_closes_while_pages_are_listed(hpctrain: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {hpctrain} explain --list | head -n 1"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert len(done.stdout.splitlines()) == 1
-    assert "rror" not in done.stderr

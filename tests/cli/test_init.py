@@ -518,11 +518,6 @@ def test_a_second_ctrl_c_changes_nothing_of_how_it_ends(hpctrain: str, tmp_path:
 # -- `hpctrain init` with a profile and without Slurm: which nodes, which partition, how much
 
 
-def written_config(desk: Desk) -> Config:
-    document = yaml12.load((desk.directory / "config.yaml").read_text(), "config.yaml")
-    return layers.resolve([layers.from_document(document, "config.yaml")]).config
-
-
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.parametrize(
     ("account", "constraint", "gpus"),
@@ -533,7 +528,7 @@ def test_where_the_constraint_chooses_the_nodes_no_partition_is_written(
 ) -> None:
     words = ("init", "--cluster", "jean_zay", "--account", account)
     assert desk.run(*words).code == 0
-    asked = written_config(desk).resources
+    asked = config_of(desk).resources
     assert (asked.partition, asked.constraint, asked.gpus_per_node) == (None, constraint, gpus)
     text = (desk.directory / "config.yaml").read_text()
     assert "the constraint chooses" in text
@@ -544,7 +539,7 @@ def test_where_the_constraint_chooses_the_nodes_no_partition_is_written(
     assert "# sources: hpctrain clusters show jean_zay" in text
     assert "all of a node: profile jean_zay: " in text
     assert desk.run(*words, "--force", "--partition", "gpu_p6").code == 0
-    assert written_config(desk).resources.partition == "gpu_p6"
+    assert config_of(desk).resources.partition == "gpu_p6"
 
 
 @pytest.mark.usefixtures("no_slurm")

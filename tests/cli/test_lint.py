@@ -294,11 +294,6 @@ srun torchrun --nnodes 2 --node_rank $SLURM_NODEID \\
 """
 
 
-@pytest.fixture
-def verb() -> tuple[str, ...]:
-    return ("lint", "--explain")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.parent.name)
 def test_a_page_has_every_line_of_the_script(golden: Path, desk: Desk) -> None:
@@ -309,15 +304,15 @@ def test_a_page_has_every_line_of_the_script(golden: Path, desk: Desk) -> None:
     assert all(re.sub(r"\s+", "", line) in flat for line in golden.read_text().splitlines())
 
 
-def test_a_foreign_script_with_its_findings(desk: Desk, verb: tuple[str, ...]) -> None:
+def test_a_foreign_script_with_its_findings(desk: Desk) -> None:
     desk.write("job.sh", FOREIGN)
-    said = desk.run(*verb, "job.sh")
+    said = desk.run("lint", "--explain", "job.sh")
     assert "hpctrain does not know: 1 line: 5\n" in said.err
     # Directives are sorted by heading: what is asked, and then where it logs.
     assert said.out.index("--gres=gpu:4") < said.out.index("--output=log.txt")
     below = " ".join(said.out[said.out.index("   7  srun") :].split())
     assert "[rank-expanded-early]" in below
-    document = json.loads(desk.run(*verb, "--json", "job.sh").out)
+    document = json.loads(desk.run("lint", "--explain", "--json", "job.sh").out)
     assert [one["id"] for one in document["lines"][6]["findings"]] == ["rank-expanded-early"]
     chosen = desk.run("lint", "--explain", "--select", "missing-time", "job.sh")
     assert "rank-expanded-early" not in chosen.out
@@ -361,19 +356,19 @@ def test_odd_files(desk: Desk) -> None:
     assert json.loads(desk.run("lint", "--explain", "--json", "empty.sh").out)["lines"] == []
 
 
-def test_what_cannot_be_explained_is_refused(desk: Desk, verb: tuple[str, ...]) -> None:
+def test_what_cannot_be_explained_is_refused(desk: Desk) -> None:
     desk.write("mine.sbatch", FOREIGN)
-    said = desk.refused(*verb, "nine.sbatch")
+    said = desk.refused("lint", "--explain", "nine.sbatch")
     assert "error: cannot read nine.sbatch: no such file or directory" in said.lines
     desk.write("other.sbatch", FOREIGN)
-    assert "takes one file" in desk.refused(*verb, ".").err
+    assert "takes one file" in desk.refused("lint", "--explain", ".").err
     desk.write("train.py", "import torch\nprint('hello')\n")
-    said = desk.refused(*verb, "train.py")
+    said = desk.refused("lint", "--explain", "train.py")
     assert said.out == ""
     assert "hpctrain render --explain --script" in said.lines[-1]
     # sbatch takes a Python program with directives; those can be explained.
     desk.write("job.py", "#!/usr/bin/env python3\n#SBATCH --nodes=1\nprint('hello')\n")
-    assert "--nodes=1" in desk.run(*verb, "job.py").out
+    assert "--nodes=1" in desk.run("lint", "--explain", "job.py").out
 
 
 @pytest.mark.parametrize("options", [("--fix",), ("--diff",), ("other.sh",)])

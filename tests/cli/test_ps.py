@@ -2,13 +2,8 @@
 do.
 """
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import termios
 import time
 from dataclasses import replace
 from typing import Any
@@ -25,6 +20,7 @@ from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
 from hpctrain.slurm.pending import QueuePlace
 from tests.cli.conftest import Desk
+from tests.cli.terminal import on_a_terminal
 from tests.runs import make
 
 SOON = time.mktime(time.strptime("2026-11-22T14:20:00", "%Y-%m-%dT%H:%M:%S"))
@@ -412,37 +408,13 @@ def test_a_terminal_and_no_colour(cluster: Desk, hpctrain: str) -> None:
         [queued("41", "RUNNING", "None"), queued("42")],
         (place("7", 9, "eve"), place("42", 1, "ada")),
     )
-    plain, coloured = (_typed(hpctrain, 80, environment) for environment in ({"NO_COLOR": "1"}, {}))
+    cluster.patch.delenv("NO_COLOR", raising=False)
+    plain, coloured = on_a_terminal(hpctrain, "ps", NO_COLOR="1"), on_a_terminal(hpctrain, "ps")
     assert "\x1b" not in plain
     assert "\x1b[36mRUNNING" in coloured
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert "waiting: 1 job ahead by priority" in plain
     assert "\x1b" not in cluster.run("ps").out
-
-
-def _typed(hpctrain: str, width: int, environment: dict[str, str]) -> str:
-    """Return what `hpctrain ps` shows on a terminal of that width."""
-    child, terminal = pty.fork()
-    if child == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")
-        }
-        os.execve(hpctrain, [hpctrain, "ps"], {**kept, "TERM": "xterm", **environment})  # noqa: S606 - a terminal of its own
-    said = b""
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:
-            break
-        said += piece
-        if not piece:
-            break
-    os.waitpid(child, 0)
-    os.close(terminal)
-    return said.decode().replace("\r", "")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,10 @@
 """`hpctrain submit --dry-run`: what a sweep is, before it becomes jobs."""
 
-import fcntl
 import itertools
 import json
-import os
-import pty
 import shutil
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +12,7 @@ import pytest
 
 from hpctrain.config.sweep import expand, load_sweep, table
 from tests.cli.conftest import Desk
+from tests.cli.terminal import on_a_terminal
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sweep"
 CONFIG = """\
@@ -179,33 +175,6 @@ def test_what_is_wrong_is_said_with_its_place_and_what_to_type(project: Desk) ->
     )
 
 
-def on_a_terminal(directory: Path, hpctrain: str, *words: str) -> list[str]:
-    """Return the lines that a command writes to a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {
-        "NO_COLOR": "1"
-    }
-    done = subprocess.Popen(
-        [hpctrain, *words],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        cwd=directory,
-    )
-    os.close(theirs)
-    said = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            said += chunk
-    except OSError:  # the other side is closed
-        pass
-    os.close(ours)
-    assert done.wait() == 0
-    return said.decode().splitlines()
-
-
 def table_of(desk: Desk, file: str) -> list[str]:
     said = desk.run("submit", "--dry-run", "--sweep", file).out
     return said.partition("would write")[0].splitlines()
@@ -215,7 +184,8 @@ def test_a_long_table_is_shortened_on_a_terminal_and_whole_in_a_pipe(
     desk: Desk, no_slurm: None, hpctrain: str
 ) -> None:
     desk.write("points.yaml", f"grid: {{seed: {list(range(100))}}}")
-    lines = on_a_terminal(desk.directory, hpctrain, "submit", "--dry-run", "--sweep", "points.yaml")
+    words = ("submit", "--dry-run", "--sweep", "points.yaml")
+    lines = on_a_terminal(hpctrain, *words, NO_COLOR="1").splitlines()
     at = lines.index("... and 50 more: hpctrain submit --dry-run | less")
     assert lines[at - 1].split() == ["49", "49"]
     assert [line.split()[0] for line in table_of(desk, "points.yaml")[-100:]] == [

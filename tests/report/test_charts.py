@@ -14,12 +14,6 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
 steps = st.lists(st.integers(0, 10**7), max_size=50, unique=True).map(sorted)
 
 
-@given(st.none() | numbers, st.integers(3, 200))
-def test_a_bar_has_its_width(part: float | None, width: int) -> None:
-    bar = live.bar(part, width)
-    assert len(bar) == width
-
-
 @pytest.mark.parametrize(
     ("part", "bar"),
     [

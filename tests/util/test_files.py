@@ -26,13 +26,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    name = os.fsdecode(b"caf\xe9")
-    files.write_json(path, {"name": name})
-    assert files.read_json(path) == {"name": name}
-
-
 def test_mode(tmp_path: Path) -> None:
     files.write_text(tmp_path / "a", "x", mode=0o600)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
