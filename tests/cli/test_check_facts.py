@@ -438,7 +438,7 @@ def weights(header: str) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(desk: Desk) -> Path:
     """A project with a whole model, a whole dataset and a virtual environment."""
     files: dict[str, str | bytes] = {
         "m/config.json": '{"model_type": "qwen3"}',
@@ -453,11 +453,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "v/lib/python3.11/site-packages/torch/version.py": "cuda = None\n",
     }
     for name, content in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        desk.write(name, content)
+    return desk.directory
+
+
+def gathered(folder: Path, **spec: Any) -> Surroundings:
+    """Return what the readers found, none of which has given up."""
+    skipped: list[str] = []
+    found = gather.gather(JobSpec(job_name="a", chdir=str(folder), **spec), not_checked=skipped)
+    assert skipped == []
+    return found
 
 
 def check(hpctrain: str, *words: str) -> tuple[int, str]:
@@ -581,10 +586,7 @@ def test_garbage_in_a_folder_is_no_bug_of_ours(
     folder: Path, name: str, content: str | bytes
 ) -> None:
     (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    skipped: list[str] = []
-    spec = JobSpec(job_name="a", chdir=str(folder), arguments=TRAINING[1:])
-    found = gather.gather(spec, not_checked=skipped)
-    assert skipped == []
+    found = gathered(folder, arguments=TRAINING[1:])
     assert found.model is not None
     assert found.dataset is not None
     if "weight_map" in str(content) and "total_size" not in str(content):
@@ -607,36 +609,21 @@ def test_a_command_says_what_is_wrong_with_garbage(folder: Path, hpctrain: str) 
 )
 def test_a_script_that_is_too_deep_to_compile(folder: Path, text: str) -> None:
     (folder / "t.py").write_text(text)
-    skipped: list[str] = []
-    found = gather.gather(
-        JobSpec(job_name="a", chdir=str(folder), script="t.py"), not_checked=skipped
-    )
-    assert skipped == []
-    assert found.script is not None
+    assert gathered(folder, script="t.py").script is not None
 
 
 @pytest.mark.parametrize("key", ["venv", "conda"])
 def test_an_environment_of_a_user_that_is_not_there(folder: Path, key: str) -> None:
-    skipped: list[str] = []
-    found = gather.gather(
-        JobSpec(job_name="a", chdir=str(folder), **{key: "~nouser/x"}),
-        not_checked=skipped,
-    )
-    assert skipped == []
-    assert not found.python.prefix.exists
+    assert not gathered(folder, **{key: "~nouser/x"}).python.prefix.exists
 
 
 def test_paths_of_a_user_that_is_not_there(folder: Path) -> None:
-    skipped: list[str] = []
-    spec = JobSpec(
-        job_name="a",
-        chdir=str(folder),
+    found = gathered(
+        folder,
         script="x" * 300,
         arguments=("--output_dir", "~nouser/x"),
         container=Container(engine="apptainer", image="~nouser/i.sif", binds=("~nouser/x:/x",)),
     )
-    found = gather.gather(spec, not_checked=skipped)
-    assert skipped == []
     assert found.output.said == "~nouser/x"
     assert len(found.binds) == 1
     assert not found.script.exists
@@ -647,12 +634,7 @@ def test_weights_that_are_no_file(folder: Path, kind: str) -> None:
     path = folder / "m/model.safetensors"
     path.unlink()
     path.symlink_to("gone") if kind == "dangling" else path.mkdir()
-    skipped: list[str] = []
-    found = gather.gather(
-        JobSpec(job_name="a", chdir=str(folder), arguments=TRAINING[1:]),
-        not_checked=skipped,
-    )
-    assert skipped == []
+    found = gathered(folder, arguments=TRAINING[1:])
     assert found.model is not None
     assert any("model.safetensors" in one.what for one in found.model.problems)
 
@@ -663,9 +645,7 @@ def test_an_environment_of_garbage(folder: Path) -> None:
     )
     (folder / "v/lib/python3.12").mkdir()
     (folder / "v/lib/python3.12/site-packages").write_text("no directory")
-    skipped: list[str] = []
-    found = gather.gather(JobSpec(job_name="a", chdir=str(folder), venv="v"), not_checked=skipped)
-    assert skipped == []
+    found = gathered(folder, venv="v")
     assert (found.python.torch, found.python.version) == ("cuda", (3, 11))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpctrain.runs import checkpoints, manifest
+from tests.runs import make
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
 
@@ -22,29 +23,13 @@ def make_run(
     best: int = 10,
     job: str = "17",
 ) -> Path:
-    home = desk.directory / "runs" / run
-    desk.write(
-        f"runs/{run}/run.json",
-        json.dumps(
-            {"schema": 1, "run_id": run, "tag": run, "name": "sft", "created": time.time() - 900}
-        ),
-    )
-    start = {
-        "schema": 1,
-        "job_id": job,
-        "slurm_job_id": job,
-        "restart": 0,
-        "host": "n1",
-        "at": time.time() - 800,
-    }
-    desk.write(f"runs/{run}/attempts/{job}.0/start.json", json.dumps(start))
-    if ended:
-        end = {"schema": 1, "at": time.time() - 100, "status": 0, "reason": ended, "outcome": ended}
-        desk.write(f"runs/{run}/attempts/{job}.0/end.json", json.dumps(end))
+    now = time.time()
+    home = make.run(desk.directory / "runs", run, created=now - 900)
+    make.attempt(home, job, at=now - 800, outcome=ended, reason=ended or "", ended=now - 100)
     for step in steps:
         save(home / "checkpoints", f"checkpoint-{step}", step, best)
     save(home, "model", max(steps, default=0), best)
-    return home  # type: ignore[no-any-return]
+    return home
 
 
 def save(folder: Path, name: str, step: int, best: int) -> None:

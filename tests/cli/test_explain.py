@@ -20,6 +20,7 @@ from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
 from tests.cli.terminal import on_a_terminal
+from tests.runs import make
 
 EVIDENCE = {
     "type": "object",
@@ -113,31 +114,15 @@ def run_of(
     job: str = "4300000001",
 ) -> Path:
     """Make a run with one attempt and its logs."""
-    folder = f"runs/{run}"
     at = int(time.time()) - 600
-    desk.write(
-        f"{folder}/run.json",
-        json.dumps({"schema": 1, "run_id": run, "tag": run, "name": "sft", "created": at}),
-    )
-    desk.write(
-        f"{folder}/attempts/{job}.0/start.json",
-        json.dumps(
-            {"schema": 1, "job_id": job, "slurm_job_id": job, "restart": 0, "host": "n1", "at": at}
-        ),
-    )
-    desk.write(
-        f"{folder}/attempts/{job}.0/end.json",
-        json.dumps(
-            {"schema": 1, "at": at + 60, "status": status, "outcome": outcome, "reason": None}
-        ),
-    )
-    desk.write(
-        f"{folder}/script.sbatch",
+    folder = make.run(desk.directory / "runs", run, created=at)
+    make.attempt(folder, job, at=at, outcome=outcome, status=status, reason="")
+    (folder / "script.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --job-name=sft\n#SBATCH"
         f" --output={desk.directory}/logs/output_sft_%j.log\n#SBATCH"
         f" --error={desk.directory}/logs/error_sft_%j.log\n",
     )
-    return Path(folder)
+    return folder
 
 
 @pytest.mark.usefixtures("no_slurm")

@@ -95,6 +95,8 @@ def test_a_link_that_saved_did_not_fail(cluster: Desk) -> None:
     assert "FAILED" not in row
     assert " stopped " in row
     assert found["24"]["summary"] in row
+    assert (found["24"]["step"], found["24"]["loss"]) == (40, 2.0), "what each did itself"
+    assert (found["25"]["step"], found["25"]["loss"]) == (70, 1.0)
 
 
 @pytest.mark.slow
@@ -175,13 +177,6 @@ def test_a_time_limit_at_which_it_saved(cluster: Desk) -> None:
 
 
 # what a job did itself
-
-
-def test_a_job_that_ended_shows_its_own_steps(cluster: Desk) -> None:
-    chain(cluster)
-    found = jobs(cluster)
-    assert (found["24"]["step"], found["24"]["loss"]) == (40, 2.0)
-    assert (found["25"]["step"], found["25"]["loss"]) == (70, 1.0)
 
 
 def test_a_task_that_never_ran_has_no_steps(cluster: Desk) -> None:
@@ -292,21 +287,6 @@ def test_a_job_of_another_user_is_not_called_cancelled(hangs: Desk) -> None:
     )
     said = hangs.run("cancel", "31")
     assert (said.code, said.out, "permission denied" in said.err) == (1, "", True), said.err
-
-
-# attempts
-
-
-def test_each_attempt_says_how_it_ended(cluster: Desk) -> None:
-    chain(cluster)
-    told = cluster.run("runs", "show", "r").out
-    line = next(line for line in told.splitlines() if line.startswith("24.0 "))
-    assert jobs(cluster)["24"]["summary"] in line
-    shown = json.loads(cluster.run("runs", "show", "r", "--json").out)
-    assert (shown["attempts"][0]["outcome"], shown["attempts"][0]["reason"]) == (
-        "requeued",
-        "deadline",
-    )
 
 
 # what `watch` shows
@@ -797,8 +777,8 @@ REFUSALS = [
     ("Invalid qos specification", "sacctmgr -nP show associations"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
     ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
-    ("Invalid --begin specification", "then: hpctrain submit --no-check"),
-    ("Something that nobody has seen before", "then: hpctrain submit --no-check"),
+    ("Invalid --begin specification", "then: hpctrain submit --run-id r --no-check"),
+    ("Something that nobody has seen before", "then: hpctrain submit --run-id r --no-check"),
 ]
 
 
@@ -807,7 +787,7 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
     rendered.program(
         "sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1"
     )
-    said = rendered.refused("submit", "--no-check", code=1)
+    said = rendered.refused("submit", "--no-check", "--run-id", "r", code=1)
     assert said.lines[0] == "error: Slurm refused the job"
     assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
     assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"

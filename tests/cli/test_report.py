@@ -1,7 +1,5 @@
 """`hpctrain report` as people type it."""
 
-import contextlib
-import io
 import json
 import math
 import os
@@ -13,61 +11,32 @@ from typing import Any
 
 import pytest
 
-from hpctrain.cli import main
 from hpctrain.jobs import schedulers
 from hpctrain.slurm.notations.records import JobRecord
+from tests.cli.conftest import Desk, Said
 from tests.report import made_runs
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(desk: Desk) -> Desk:
     """Return a project with a finished run of 8 GPUs."""
-    made_runs.gpu_run(tmp_path / "runs", steps=400, restarts=1)
-    return tmp_path
+    made_runs.gpu_run(desk.directory / "runs", steps=400, restarts=1)
+    return desk
 
 
-def call(
-    project: Path, *words: str, code: int = 0, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Type the command in the project: in this process, or, with variables of its own, in one of
-    its own.
-    """
-    argv = ["report", *words]
-    if variables:
-        hpctrain = Path(sys.executable).with_name("hpctrain")
-        done = subprocess.run(
-            [hpctrain, *argv],
-            cwd=project,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **variables},
-        )
-    else:
-        out, err = (
-            io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
-        )
-        with (
-            contextlib.chdir(project),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as ended,
-        ):
-            main(argv)
-        assert isinstance(ended.value.code, int)
-        texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
-        done = subprocess.CompletedProcess(argv, ended.value.code, *texts)
-    assert done.returncode == code, done.stdout + done.stderr
+def call(project: Desk, *words: str, code: int = 0) -> Said:
+    done = project.run("report", *words)
+    assert done.code == code, done.out + done.err
     return done
 
 
-def test_the_page_lies_beside_the_run_and_needs_nothing_else(project: Path) -> None:
+def test_the_page_lies_beside_the_run_and_needs_nothing_else(project: Desk) -> None:
     done = call(project)
-    assert done.stdout == "runs/pretrain-1/report.html\n"
-    assert "next, on your own machine: scp " in done.stderr
-    page = (project / "runs/pretrain-1/report.html").read_text()
+    assert done.out == "runs/pretrain-1/report.html\n"
+    assert "next, on your own machine: scp " in done.err
+    page = (project.directory / "runs/pretrain-1/report.html").read_text()
     assert "default-src 'none'" in page
     without_namespace = page.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=|@import|url\(", without_namespace), (
@@ -85,24 +54,24 @@ def test_the_page_lies_beside_the_run_and_needs_nothing_else(project: Path) -> N
 
 
 @pytest.mark.slow
-def test_again_replaces_only_its_own_file(project: Path) -> None:
+def test_again_replaces_only_its_own_file(project: Desk) -> None:
     call(project)
     call(project)
-    target = project / "notes.html"
+    target = project.directory / "notes.html"
     target.write_text("<h1>mine</h1>")
     done = call(project, "--to", "notes.html", code=2)
-    assert done.stderr.endswith(
+    assert done.err.endswith(
         "error: notes.html exists, and is not a report of hpctrain\nhint: name another file with"
         " --to, or replace it with --force\n"
     )
     assert target.read_text() == "<h1>mine</h1>"
-    assert call(project, "--to", "notes.html", "--force").stdout == "notes.html\n"
-    assert [path.name for path in project.iterdir() if path.name.startswith(".")] == []
+    assert call(project, "--to", "notes.html", "--force").out == "notes.html\n"
+    assert [path.name for path in project.directory.iterdir() if path.name.startswith(".")] == []
 
 
-def test_to_standard_output(project: Path) -> None:
-    assert call(project, "--to", "-").stdout.startswith("<!DOCTYPE html>")
-    assert not (project / "runs/pretrain-1/report.html").exists()
+def test_to_standard_output(project: Desk) -> None:
+    assert call(project, "--to", "-").out.startswith("<!DOCTYPE html>")
+    assert not (project.directory / "runs/pretrain-1/report.html").exists()
 
 
 @pytest.mark.slow
@@ -110,30 +79,34 @@ def test_to_standard_output(project: Path) -> None:
     os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(),
     reason="root may write anywhere, and there is no setpriv",
 )
-def test_a_directory_that_is_only_read(project: Path) -> None:
-    run = project / "runs/pretrain-1"
+def test_a_directory_that_is_only_read(project: Desk) -> None:
+    run = project.directory / "runs/pretrain-1"
     run.chmod(0o555)
-    for path in project.rglob("*"):
+    for path in project.directory.rglob("*"):
         if path != run:
             path.chmod(path.stat().st_mode | 0o055)
     hpctrain = str(Path(sys.executable).with_name("hpctrain"))
     drop = (
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     )
-    for path in (project, *project.parents):
+    for path in (project.directory, *project.directory.parents):
         if os.geteuid() == 0 and path.owner() == "root" and path != Path("/"):
             path.chmod(path.stat().st_mode | 0o055)
     environment = {**os.environ, "HPCTRAIN_STATE_DIR": "/nonexistent", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [*drop, hpctrain, "report"], cwd=project, capture_output=True, text=True, env=environment
+        [*drop, hpctrain, "report"],
+        cwd=project.directory,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "error: cannot write runs/pretrain-1/report.html: permission denied" in done.stderr
     assert "fix: hpctrain report pretrain-1 --to ~/report-pretrain-1.html" in done.stderr
 
 
-def test_json(project: Path) -> None:
-    said: dict[str, Any] = json.loads(call(project, "pretrain-1", "--json").stdout)
+def test_json(project: Desk) -> None:
+    said: dict[str, Any] = json.loads(call(project, "pretrain-1", "--json").out)
     assert said["schema"] == 1
     assert (
         said["run"]["id"],
@@ -156,9 +129,9 @@ def test_json(project: Path) -> None:
 
 
 def test_words_behind_the_dashes_win_over_the_config_on_the_page_as_they_did_in_the_job(
-    project: Path,
+    project: Desk,
 ) -> None:
-    launch = project / "runs/.launches/pretrain-1"
+    launch = project.directory / "runs/.launches/pretrain-1"
     config = {"training": {"max_steps": "60", "save_steps": "30", "report_to": "none"}}
     made_runs.write(
         launch / "config.json",
@@ -168,12 +141,12 @@ def test_words_behind_the_dashes_win_over_the_config_on_the_page_as_they_did_in_
         "--nodes 1 -- --max_steps 400 --logging-steps=7 --bf16 --report_to none tensorboard"
         " --max_steps 500 --api_token hunter2hunter2"
     )
-    (project / "runs/pretrain-1/script.sbatch").write_text(
+    (project.directory / "runs/pretrain-1/script.sbatch").write_text(
         "#!/bin/bash\n# made by hpctrain 0.1.0 from template job.sbatch.j2 0123456789ab, config"
         " 0123456789ab, text 0123456789ab\n# make it again: cd /somewhere && hpctrain render"
         f" {words}\n"
     )
-    said = json.loads(call(project, "--json").stdout)
+    said = json.loads(call(project, "--json").out)
     assert said["config"]["training"] == {
         "max_steps": "500",
         "save_steps": "30",
@@ -185,8 +158,8 @@ def test_words_behind_the_dashes_win_over_the_config_on_the_page_as_they_did_in_
     assert {"key": "training.max_steps", "value": "500", "from": "given after --"} in said["set"]
 
 
-def test_of_a_run_whose_config_was_changed_the_newest_counts(project: Path) -> None:
-    launch = project / "runs/.launches/pretrain-1"
+def test_of_a_run_whose_config_was_changed_the_newest_counts(project: Desk) -> None:
+    launch = project.directory / "runs/.launches/pretrain-1"
     record = {
         "schema": 1,
         "tag": "pretrain-1",
@@ -212,13 +185,13 @@ def test_of_a_run_whose_config_was_changed_the_newest_counts(project: Path) -> N
             "config": name,
         }
         made_runs.write(launch / f"submissions/{job}.json", sent)
-    assert json.loads(call(project, "--json").stdout)["config"]["training"] == {
+    assert json.loads(call(project, "--json").out)["config"]["training"] == {
         "per_device_train_batch_size": "4"
     }
 
 
-def test_times_and_steps_that_are_none_are_left_out(project: Path) -> None:
-    metrics = next((project / "runs/pretrain-1").glob("attempts/*.1/metrics.jsonl"))
+def test_times_and_steps_that_are_none_are_left_out(project: Desk) -> None:
+    metrics = next((project.directory / "runs/pretrain-1").glob("attempts/*.1/metrics.jsonl"))
     with metrics.open("a") as stream:
         for at in (1e308, -5.0, math.nan):
             stream.write(
@@ -237,26 +210,26 @@ def test_times_and_steps_that_are_none_are_left_out(project: Path) -> None:
             )
             + "\n"
         )
-    assert json.loads(call(project, "--json").stdout)["efficiency"]["held_s"] < 20_000
+    assert json.loads(call(project, "--json").out)["efficiency"]["held_s"] < 20_000
     call(project)
 
 
 def test_the_newest_job_is_the_last_whichever_scheduler_had_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = next((project / "runs/pretrain-1").glob("attempts/*.0")) / "start.json"
+    start = next((project.directory / "runs/pretrain-1").glob("attempts/*.0")) / "start.json"
     made_runs.write(start, json.loads(start.read_text()) | {"job_id": "90000001"})
     known = [
         JobRecord(job_id="4711", scheduler="slurm", state="COMPLETED"),
         JobRecord(job_id="90000001", scheduler="local", state="FAILED"),
     ]
     monkeypatch.setattr(schedulers, "accounts", lambda *_, **__: known)
-    accounts = json.loads(call(project, "--json").stdout)["accounts"]
+    accounts = json.loads(call(project, "--json").out)["accounts"]
     assert [each["job_id"] for each in accounts] == ["90000001", "4711"]
 
 
-def test_a_start_that_the_scheduler_ended_says_so(project: Path) -> None:
-    end = next((project / "runs/pretrain-1").glob("attempts/*.0")) / "end.json"
+def test_a_start_that_the_scheduler_ended_says_so(project: Desk) -> None:
+    end = next((project.directory / "runs/pretrain-1").glob("attempts/*.0")) / "end.json"
     made_runs.write(
         end,
         {
@@ -267,7 +240,7 @@ def test_a_start_that_the_scheduler_ended_says_so(project: Path) -> None:
             "outcome": "interrupted",
         },
     )
-    starts = json.loads(call(project, "--json").stdout)["starts"]
+    starts = json.loads(call(project, "--json").out)["starts"]
     assert [start["outcome"] for start in starts] == ["interrupted", "completed"]
 
 
@@ -298,29 +271,29 @@ def test_forms_of_a_secret(line: str) -> None:
     )
 
 
-def test_bad_words(project: Path) -> None:
+def test_bad_words(project: Desk) -> None:
     assert (
         "error: there is no run 'pretain-1'; did you mean 'pretrain-1'?"
-        in call(project, "pretain-1", code=2).stderr
+        in call(project, "pretain-1", code=2).err
     )
     assert (
         "--to and --json are mutually exclusive"
-        in call(project, "--to", "x.html", "--json", code=2).stderr
+        in call(project, "--to", "x.html", "--json", code=2).err
     )
-    assert "--metric orders several runs" in call(project, "--metric", "loss", code=2).stderr
-    assert "no such directory: nowhere" in call(project, "--runs-dir", "nowhere", code=2).stderr
-    (project / "empty").mkdir()
-    assert "there are no runs in empty" in call(project, "--runs-dir", "empty", code=2).stderr
-    assert "is a directory" in call(project, "--to", "runs", code=2).stderr
+    assert "--metric orders several runs" in call(project, "--metric", "loss", code=2).err
+    assert "no such directory: nowhere" in call(project, "--runs-dir", "nowhere", code=2).err
+    (project.directory / "empty").mkdir()
+    assert "there are no runs in empty" in call(project, "--runs-dir", "empty", code=2).err
+    assert "is a directory" in call(project, "--to", "runs", code=2).err
     assert (
         "cannot write no/where.html: no such file or directory"
-        in call(project, "--to", "no/where.html", code=1).stderr
+        in call(project, "--to", "no/where.html", code=1).err
     )
-    assert "no run is called like z*" in call(project, "z*", code=2).stderr
+    assert "no run is called like z*" in call(project, "z*", code=2).err
 
 
-def test_a_run_that_failed_before_its_first_step(project: Path) -> None:
-    run = project / "runs" / "broken"
+def test_a_run_that_failed_before_its_first_step(project: Desk) -> None:
+    run = project.directory / "runs" / "broken"
     path = run / "attempts" / "90000009.0"
     made_runs.write(
         run / "run.json", {"run_id": "broken", "tag": "broken", "created": made_runs.AT}
@@ -339,22 +312,24 @@ def test_a_run_that_failed_before_its_first_step(project: Path) -> None:
         path / "end.json",
         {"at": made_runs.AT + 30, "status": 1, "reason": "error", "outcome": "failed"},
     )
-    (run / "script.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n")
-    (project / "logs").mkdir()
+    (run / "script.sbatch").write_text(
+        f"#!/bin/bash\n#SBATCH --output={project.directory}/logs/out_%j.log\n"
+    )
+    (project.directory / "logs").mkdir()
     log = "Traceback (most recent call last):\n"
     log += (
         '  File "train.py", line 3, in <module>\n    import torhc\nModuleNotFoundError: No module'
         " named 'torhc'\n"
     )
-    (project / "logs/out_90000009.log").write_text(log)
+    (project.directory / "logs/out_90000009.log").write_text(log)
     call(project, "broken")
-    page = (project / "runs/broken/report.html").read_text()
+    page = (project.directory / "runs/broken/report.html").read_text()
     assert "No module named &#39;torhc&#39;" in page
     assert "Diagnosis" in page
-    assert json.loads(call(project, "broken", "--json").stdout)["diagnosis"] is not None
+    assert json.loads(call(project, "broken", "--json").out)["diagnosis"] is not None
 
 
-def test_secrets_stay_where_they_are(project: Path) -> None:
+def test_secrets_stay_where_they_are(project: Desk) -> None:
     token, password = "hf_" + "a" * 34, "hunter2hunter2hunter2"
     config = {
         "training": {"hub_token": token},
@@ -367,21 +342,21 @@ def test_secrets_stay_where_they_are(project: Path) -> None:
         "config.yaml:3",
     )
     made_runs.write(
-        project / "runs/.launches/pretrain-1/config.json",
+        project.directory / "runs/.launches/pretrain-1/config.json",
         {"schema": 1, "config": config, "origins": origins},
     )
-    (project / "runs/pretrain-1/script.sbatch").write_text(
-        f"#!/bin/bash\n#SBATCH --output={project}/logs/out_%j.log\n"
+    (project.directory / "runs/pretrain-1/script.sbatch").write_text(
+        f"#!/bin/bash\n#SBATCH --output={project.directory}/logs/out_%j.log\n"
     )
-    (project / "logs").mkdir()
-    (project / "logs/out_4711.log").write_text(
+    (project.directory / "logs").mkdir()
+    (project.directory / "logs/out_4711.log").write_text(
         f"login with --token {token}\nWANDB_API_KEY={'0' * 40}\nproxy http://me:{password}@proxy\n"
         f'{{"password": "{password}"}} Authorization: Bearer {password}\n'
     )
     call(project)
     for said in (
-        (project / "runs/pretrain-1/report.html").read_text(),
-        call(project, "--json").stdout,
+        (project.directory / "runs/pretrain-1/report.html").read_text(),
+        call(project, "--json").out,
     ):
         assert token not in said
         assert "0" * 40 not in said
@@ -390,11 +365,11 @@ def test_secrets_stay_where_they_are(project: Path) -> None:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Path:
+def sweep(desk: Desk) -> Desk:
     """Return a project with a sweep over learning rates and optimizers; point 2 has failed."""
     for index, rate in enumerate((3e-5, 3e-4, 3e-3, 1e-3)):
         run = made_runs.gpu_run(
-            tmp_path / "runs",
+            desk.directory / "runs",
             f"lr_{index}",
             ranks=1,
             steps=200,
@@ -409,22 +384,22 @@ def sweep(tmp_path: Path) -> Path:
             run / "point.json",
             {"learning_rate": rate, "optim": "lion" if index % 2 else "adamw", "seed": 1},
         )
-    return tmp_path
+    return desk
 
 
-def test_of_a_sweep_that_failed_the_next_step_is_explain(tmp_path: Path) -> None:
+def test_of_a_sweep_that_failed_the_next_step_is_explain(desk: Desk) -> None:
     for index in range(2):
         run = made_runs.gpu_run(
-            tmp_path / "runs", f"lr_{index}", ranks=1, tag="lr", index=index, outcome="failed"
+            desk.directory / "runs", f"lr_{index}", ranks=1, tag="lr", index=index, outcome="failed"
         )
         for metrics in run.rglob("metrics*.jsonl"):
             metrics.unlink()
-    said = json.loads(call(tmp_path, "lr", "--json").stdout)
+    said = json.loads(call(desk, "lr", "--json").out)
     assert (said["best"], said["next"]) == (None, ["hpctrain explain lr_0"])
 
 
-def test_a_sweep_is_compared(sweep: Path) -> None:
-    said = json.loads(call(sweep, "lr", "--json").stdout)
+def test_a_sweep_is_compared(sweep: Desk) -> None:
+    said = json.loads(call(sweep, "lr", "--json").out)
     assert (said["metric"], said["best"], said["varying"]) == (
         "eval_loss",
         "lr_1",
@@ -433,32 +408,33 @@ def test_a_sweep_is_compared(sweep: Path) -> None:
     assert [run["id"] for run in said["runs"]][:2] == ["lr_1", "lr_3"]
     assert said["next"] == ["hpctrain report lr_1", "hpctrain explain lr_2"]
     done = call(sweep, "lr")
-    assert done.stdout == "runs/lr.report.html\n"
-    assert "best: lr_1" in done.stderr
-    page = (sweep / "runs/lr.report.html").read_text()
+    assert done.out == "runs/lr.report.html\n"
+    assert "best: lr_1" in done.err
+    page = (sweep.directory / "runs/lr.report.html").read_text()
     assert 'id="curves"' in page
     assert "best: lr_1" in page
 
 
-def test_a_run_of_which_there_is_nothing_yet(project: Path) -> None:
+def test_a_run_of_which_there_is_nothing_yet(project: Desk) -> None:
     made_runs.write(
-        project / "runs/new/run.json", {"run_id": "new", "tag": "new", "created": made_runs.AT}
+        project.directory / "runs/new/run.json",
+        {"run_id": "new", "tag": "new", "created": made_runs.AT},
     )
     call(project, "new")
-    assert "The run has not started." in (project / "runs/new/report.html").read_text()
+    assert "The run has not started." in (project.directory / "runs/new/report.html").read_text()
     call(project, "new", "pretrain-1", "--to", "both.html")
 
 
-def test_the_name_of_a_study_means_its_trials(sweep: Path) -> None:
+def test_the_name_of_a_study_means_its_trials(sweep: Desk) -> None:
     for index in range(3):
         trial = {"study": "search", "number": index, "params": {"learning_rate": 10.0**-index}}
-        made_runs.write(sweep / f"runs/lr_{index}/trial.json", trial)
-    (sweep / "runs/.studies/search").mkdir(parents=True)
+        made_runs.write(sweep.directory / f"runs/lr_{index}/trial.json", trial)
+    (sweep.directory / "runs/.studies/search").mkdir(parents=True)
     made_runs.write(
-        sweep / "runs/.studies/search-0a1b.json",
+        sweep.directory / "runs/.studies/search-0a1b.json",
         {"study": "search", "metric": "eval_loss", "direction": "maximize"},
     )
-    said = json.loads(call(sweep, "search", "--json").stdout)
+    said = json.loads(call(sweep, "search", "--json").out)
     assert len(said["runs"]) == 3
     assert (said["study"], said["metric"], said["higher_is_better"]) == (
         "search",
@@ -469,12 +445,12 @@ def test_the_name_of_a_study_means_its_trials(sweep: Path) -> None:
     assert said["best"] == "lr_0"
 
 
-def test_globs_and_several_words_are_compared_too(sweep: Path) -> None:
+def test_globs_and_several_words_are_compared_too(sweep: Desk) -> None:
     call(sweep, "lr_*", "--to", "x.html")
-    assert 'id="curves"' in (sweep / "x.html").read_text()
-    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").stdout)["runs"]) == 2
-    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").stdout)
+    assert 'id="curves"' in (sweep.directory / "x.html").read_text()
+    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").out)["runs"]) == 2
+    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").out)
     assert said["higher_is_better"] is True
-    error = call(sweep, "lr", "--metric", "eval_los", code=2).stderr
+    error = call(sweep, "lr", "--metric", "eval_los", code=2).err
     assert "no run has logged 'eval_los'" in error
     assert "hint: use --metric eval_loss" in error

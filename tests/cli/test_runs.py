@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hpctrain.cli import main
 from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.runs import predicted
 from hpctrain.slurm.notations.records import SEPARATOR
 from tests.cli.conftest import Desk, Said
 from tests.runs import make
@@ -261,6 +261,8 @@ class TestShow:
             {"job.time": "config.yaml:3:5"},
             "checkpoint-5",
         )
+        [attempt] = found["attempts"]
+        assert (attempt["outcome"], attempt["reason"]) == ("failed", "nan")
 
     def test_config_and_code_of_its_launch(self, desk: Desk, runs: Path) -> None:
         make.run(runs, "t_dpo", tag="t", stage="dpo")
@@ -643,7 +645,6 @@ class TestSomebodyElse:
 
 GIB = 2**30
 RECORD: dict[str, Any] = {
-    "schema": 1,
     "layout": None,
     "shape": None,
     "gpu": "NVIDIA H100",
@@ -658,7 +659,7 @@ RECORD: dict[str, Any] = {
     },
     "measured": {
         "allocated": 40 * GIB,
-        "reserved": 41 * GIB,
+        "reserved": None,
         "used": 42 * GIB,
         "host": 10 * GIB,
         "tokens_per_s": 10000.0,
@@ -668,40 +669,31 @@ RECORD: dict[str, Any] = {
 
 
 @pytest.fixture
-def one_run(tmp_path: Path, no_slurm: None) -> Path:
-    run = tmp_path / "runs" / "r"
-    (run / "attempts" / "1.0").mkdir(parents=True)
-    (run / "run.json").write_text('{"schema": 1, "run_id": "r", "tag": "r"}')
-    return tmp_path / "runs"
+def one_run(desk: Desk, no_slurm: None) -> Path:
+    return make.run(desk.directory / "runs", "r")
 
 
-def shown(one_run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["runs", "show", "r", "--runs-dir", str(one_run), *words])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
-
-
-def test_predicted_beside_measured(one_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (one_run / "r" / "fit.json").write_text(json.dumps(RECORD))
-    lines = shown(one_run, capsys).splitlines()
+def test_predicted_beside_measured(desk: Desk, one_run: Path) -> None:
+    predicted.write(one_run, RECORD)
+    lines = desk.run("runs", "show", "r").out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("WHAT"))
     assert lines[at].split() == ["WHAT", "PREDICTED", "MEASURED", "PREDICTION", "IS", "OFF"]
     assert [" ".join(line.split()) for line in lines[at + 1 : at + 6]] == [
         "GPU, tensors 39.00 GiB 40.00 GiB -2.5 %",
-        "GPU, reserved 40.00 GiB 41.00 GiB -2.4 %",
+        "GPU, reserved 40.00 GiB - -",
         "GPU, all 42.00 GiB 42.00 GiB +0.0 %",
         "node's memory - 10.00 GiB -",
         "tokens/s 11000 10000 +10.0 %",
     ]
     assert all(len(line) <= 80 for line in lines[at : at + 6])
-    assert json.loads(shown(one_run, capsys, "--json"))["fit"] == RECORD
+    assert json.loads(desk.run("runs", "show", "r", "--json").out)["fit"] == {"schema": 1, **RECORD}
 
 
-def test_the_metrics_of_an_evaluation(one_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_metrics_of_an_evaluation(desk: Desk, one_run: Path) -> None:
     metrics = {"eval_loss": 2.5, "eval_perplexity": 12.25, "eval_bad": None}
-    (one_run / "r" / "evaluation.json").write_text(json.dumps({"schema": 1, "metrics": metrics}))
-    out = shown(one_run, capsys)
+    make.write(one_run / "evaluation.json", {"schema": 1, "metrics": metrics})
+    out = desk.run("runs", "show", "r").out
     assert "eval_perplexity  12.25" in out
     assert "eval_bad" not in out
-    assert json.loads(shown(one_run, capsys, "--json"))["evaluation"]["metrics"] == metrics
+    found = json.loads(desk.run("runs", "show", "r", "--json").out)
+    assert found["evaluation"]["metrics"] == metrics

@@ -99,42 +99,21 @@ def test_rows_of_no_step_and_no_time_are_none_of_the_run(tmp_path: Path) -> None
 def test_peaks_of_memory_survive_thinning(tmp_path: Path) -> None:
     run = make.run(tmp_path, "r")
     for rank in range(3):
-        saw(
-            run,
-            rank,
-            [(AT + step, step) for step in range(1, 3000)],
-            gpu_used_mib=5000,
-            gpu_total_mib=80_000,
-            cgroup_used_mib=100,
-            gpu_utilisation_percent=90,
-        )
-        saw(
-            run,
-            rank,
-            [(AT + 3000, 3000)],
-            gpu_used_mib=79_000 + rank,
-            gpu_total_mib=80_000,
-            cgroup_used_mib=9,
-            gpu_utilisation_percent=90,
-        )
-        saw(
-            run,
-            rank,
-            [(AT + 3001, 3001)],
-            gpu_used_mib=10,
-            gpu_total_mib=80_000,
-            cgroup_used_mib=64_000 + rank,
-            gpu_utilisation_percent=2,
-        )
-        saw(
-            run,
-            rank,
-            [(AT + step, step) for step in range(3002, 6000)],
-            gpu_used_mib=5000,
-            gpu_total_mib=80_000,
-            cgroup_used_mib=100,
-            gpu_utilisation_percent=90,
-        )
+        for steps, used, host, busy in (
+            (range(1, 3000), 5000, 100, 90),
+            ((3000,), 79_000 + rank, 9, 90),
+            ((3001,), 10, 64_000 + rank, 2),
+            (range(3002, 6000), 5000, 100, 90),
+        ):
+            saw(
+                run,
+                rank,
+                [(AT + step, step) for step in steps],
+                gpu_used_mib=used,
+                gpu_total_mib=80_000,
+                cgroup_used_mib=host,
+                gpu_utilisation_percent=busy,
+            )
     found = history.read(run, most=100)
     for each in found.ranks:
         assert len(each.samples) <= 100

@@ -14,6 +14,7 @@ import pytest
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import notify
+from tests.runs import make
 
 SECRET = "T000/B000/xyzzy-secret"
 
@@ -136,21 +137,9 @@ def test_what_is_no_address_is_refused_and_not_shown(tmp_path: Path, text: str) 
 
 
 def test_the_job_script_s_call_says_how_far_the_run_came(server: Server, tmp_path: Path) -> None:
-    attempt = tmp_path / "runs/sft-1/attempts/123.0"
-    attempt.mkdir(parents=True)
-    (tmp_path / "runs/sft-1/run.json").write_text(
-        '{"schema": 1, "run_id": "sft-1", "tag": "sft-1", "name": "sft", "created": 1}\n'
-    )
-    (attempt / "start.json").write_text(
-        '{"schema": 1, "job_id": "123", "slurm_job_id": "123", "restart": 0, "host": "n1", "at":'
-        " 1}\n"
-    )
-    (attempt / "end.json").write_text(
-        '{"schema": 1, "at": 2, "status": 1, "reason": "nan", "outcome": "failed"}\n'
-    )
-    (attempt / "metrics.jsonl").write_text(
-        '{"event": "log", "step": 120, "epoch": 0.1, "at": 2.0, "loss": 2.3456789}\n'
-    )
+    run = make.run(tmp_path / "runs")
+    attempt = make.attempt(run, outcome="failed", status=1, reason="nan")
+    make.metrics(attempt, {"step": 120, "loss": 2.3456789})
     words = [
         holding(tmp_path / "hook", server.url + "\n"),
         "failed",
@@ -162,7 +151,7 @@ def test_the_job_script_s_call_says_how_far_the_run_came(server: Server, tmp_pat
         text=True,
         env={
             **os.environ,
-            "HPCTRAIN_RUN_DIR": str(tmp_path / "runs/sft-1"),
+            "HPCTRAIN_RUN_DIR": str(run),
             "HPCTRAIN_RUN_ID": "sft-1",
         },
     )

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,41 +77,6 @@ def test_other_lines_are_none(line: str) -> None:
 
 
 # -- fit.json --------------------------------------------------------------------------------------
-
-RECORD: dict[str, Any] = {
-    "layout": {"nodes": 1},
-    "shape": None,
-    "gpu": "NVIDIA H100",
-    "cluster": None,
-    "predicted": {
-        "total": 41 * 2**30,
-        "allocated": 38 * 2**30,
-        "reserved": 39 * 2**30,
-        "parts": {},
-        "host": None,
-        "tokens_per_s": 11000.0,
-    },
-    "measured": {
-        "allocated": 40 * 2**30,
-        "reserved": None,
-        "used": 44 * 2**30,
-        "host": 2**30,
-        "tokens_per_s": 10000.0,
-        "mfu": None,
-    },
-}
-
-
-def test_predicted_stands_beside_measured(tmp_path: Path) -> None:
-    predicted.write(tmp_path, RECORD)
-    record = predicted.read(tmp_path)
-    assert record == {"schema": 1, **RECORD}
-    rows = {row.name: row for row in predicted.beside(record)}
-    assert rows["GPU, tensors"].off == pytest.approx(-0.05)
-    assert rows["GPU, all"].measured == 44 * 2**30
-    assert rows["GPU, reserved"].off is None
-    assert rows["tokens/s"].off == pytest.approx(0.1)
-    assert rows["node's memory"].predicted is None
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,15 @@ def far(_server: far_side.Server, tmp_path: Path) -> far_side.Host:
 
 
 @pytest.fixture
-def desk(far: far_side.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> far_side.Desk:
+def desk(
+    far: far_side.Host,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> far_side.Desk:
     """Return a project directory in which commands are typed; its ssh knows the hosts of `far`."""
-    made = far_side.Desk(tmp_path, monkeypatch)
+    (tmp_path / "project").mkdir()
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = far_side.Desk(tmp_path / "project", capfd, monkeypatch)
     made.program("ssh", f'exec {far_side.program("ssh")} -F "{far.server.config}" "$@"')
     return made

@@ -20,7 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.cli import conftest
+from tests.cli.conftest import Said
 
 PACKAGES = {
     "rsync": "rsync",
@@ -213,37 +214,10 @@ class Host:
     home: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-
-class Desk:
+class Desk(conftest.Desk):
     """The project's directory, and the commands that are typed there, each in a process of its own,
     without a terminal.
     """
-
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.project, self._tmp_path, self._patch = tmp_path / "project", tmp_path, monkeypatch
-        self.project.mkdir()
-        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-    def write(self, name: str, content: str | bytes = "content\n") -> Path:
-        path = self.project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    def program(self, name: str, body: str) -> None:
-        """Put an executable in front of everything else on PATH."""
-        path = self._tmp_path / "programs" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/bash\n{body}\n")
-        path.chmod(0o755)
-        if not os.environ["PATH"].startswith(f"{path.parent}:"):
-            self._patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
 
     def argv(self, *words: str) -> list[str]:
         return [str(Path(sys.executable).with_name("hpctrain")), "sync", *words]
@@ -251,7 +225,7 @@ class Desk:
     def sync(self, *words: str) -> Said:
         done = subprocess.run(
             self.argv(*words),
-            cwd=self.project,
+            cwd=self.directory,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -266,12 +240,11 @@ class Desk:
         assert "this is a mistake in hpctrain" not in said.err
         return said
 
-    def refused(self, *words: str, code: int) -> Said:
+    def refused(self, *words: str, code: int = 2) -> Said:
         """Type a command that must fail in the style of the house."""
         said = self.sync(*words)
         assert said.code == code, said
-        lines = said.err.splitlines()
-        assert any(line.startswith("error: ") for line in lines), said.err
-        assert lines[-1].startswith(("fix: ", "hint: ")), said.err
+        assert any(line.startswith("error: ") for line in said.lines), said.err
+        assert said.lines[-1].startswith(("fix: ", "hint: ")), said.err
         assert said.out == ""
         return said

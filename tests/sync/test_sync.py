@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 def test_first_and_second_sync(desk: Desk, far: Host) -> None:
     desk.write("train.py", "print('trained')\n")
     desk.write("data/rows.jsonl", "{}\n" * 1000)
-    desk.write("logs/output.log")
-    desk.write(".env")
+    desk.write("logs/output.log", "content\n")
+    desk.write(".env", "content\n")
     work = far.home / "work" / "sft"
     first = desk.sync(f"{far.alias}:work/sft", "--yes")
     assert first.code == 0, first.err
@@ -30,14 +30,14 @@ def test_first_and_second_sync(desk: Desk, far: Host) -> None:
     assert desk.sync("--yes").out == f"nothing to send: {far.alias}:work/sft is up to date\n"
 
     desk.write("train.py", "print('trained better')\n")
-    (desk.project / "data" / "rows.jsonl").unlink()
+    (desk.directory / "data" / "rows.jsonl").unlink()
     assert desk.sync("--yes").out == f"sent 1 file, 24 B to {far.alias}:work/sft\n"
     assert tree(work) == {"train.py", "data/rows.jsonl", "runs/kept"}  # nothing is deleted there
 
 
 def test_a_dry_run_shows_and_sends_nothing(desk: Desk, far: Host) -> None:
     for number in range(25):
-        desk.write(f"data/{number:02}")
+        desk.write(f"data/{number:02}", "content\n")
     said = desk.sync(f"{far.alias}:work", "--dry-run")
     assert said.code == 0, said.err
     assert said.out.splitlines()[-2:] == [
@@ -49,18 +49,18 @@ def test_a_dry_run_shows_and_sends_nothing(desk: Desk, far: Host) -> None:
 
 def test_names_and_modes(desk: Desk, far: Host) -> None:
     for name in ("a b", "$(touch canary)", "new\nline", "-rf", "ünï", "back\\slash"):
-        desk.write(name)
-    desk.write("run.sh").chmod(0o755)
-    (desk.project / "link").symlink_to("run.sh")
+        desk.write(name, "content\n")
+    desk.write("run.sh", "content\n").chmod(0o755)
+    (desk.directory / "link").symlink_to("run.sh")
     assert desk.sync(f"{far.alias}:~/work", "--yes").code == 0
-    assert tree(far.home / "work") == tree(desk.project) - {".hpctrain/sync"}
+    assert tree(far.home / "work") == tree(desk.directory) - {".hpctrain/sync"}
     assert os.access(far.home / "work" / "run.sh", os.X_OK)
     assert (far.home / "work" / "link").is_symlink()
 
 
 def test_what_ends_with_an_error(desk: Desk, far: Host, tmp_path: Path) -> None:
     desk.refused(code=2)  # no destination
-    desk.write("train.py")
+    desk.write("train.py", "content\n")
     desk.refused(f"{far.alias}:work", code=2)  # nobody to ask
     (far.home / "work").write_text("a file")
     assert desk.refused(f"{far.alias}:work", "--yes", code=1).err
@@ -79,9 +79,9 @@ def test_it_asks_for_the_passphrase_once_then_for_consent(
     desk: Desk, far: Host, tmp_path: Path
 ) -> None:
     host = far.server.host(tmp_path / "locked", passphrase=PASSPHRASE, known=False)
-    desk.write("train.py")
+    desk.write("train.py", "content\n")
     before = far.server.logins()
-    terminal = Terminal(*desk.argv(f"{host.alias}:work"), cwd=desk.project)
+    terminal = Terminal(*desk.argv(f"{host.alias}:work"), cwd=desk.directory)
     terminal.until("(yes/no/[fingerprint])?")
     terminal.type("yes\n")
     terminal.until("Enter passphrase for key")
@@ -95,8 +95,8 @@ def test_it_asks_for_the_passphrase_once_then_for_consent(
 
 
 def test_no_is_no(desk: Desk, far: Host) -> None:
-    desk.write("train.py")
-    terminal = Terminal(*desk.argv(f"{far.alias}:work"), cwd=desk.project)
+    desk.write("train.py", "content\n")
+    terminal = Terminal(*desk.argv(f"{far.alias}:work"), cwd=desk.directory)
     terminal.until("[y/N]: ")
     terminal.type("\n")
     assert terminal.end() == 0
@@ -106,8 +106,8 @@ def test_no_is_no(desk: Desk, far: Host) -> None:
 def test_a_file_that_vanishes_before_it_is_sent_is_no_error(
     desk: Desk, far: Host, tmp_path: Path
 ) -> None:
-    desk.write("train.py")
-    editors = desk.write(".train.py.swp")
+    desk.write("train.py", "content\n")
+    editors = desk.write(".train.py.swp", "content\n")
     ssh = (tmp_path / "programs" / "ssh").read_text().partition("\n")[2]
     desk.program("ssh", f'rm -f "{editors}"; {ssh}')
     said = desk.sync(f"{far.alias}:proj", "--yes")
@@ -118,23 +118,23 @@ def test_a_file_that_vanishes_before_it_is_sent_is_no_error(
 def test_an_ignore_file_that_cannot_be_read_stops_before_anything_is_sent(
     desk: Desk, far: Host
 ) -> None:
-    desk.write("private/patients.csv")
-    (desk.project / ".hpctrainignore").mkdir()
+    desk.write("private/patients.csv", "content\n")
+    (desk.directory / ".hpctrainignore").mkdir()
     desk.refused(f"{far.alias}:proj", "--yes", code=1)
     assert tree(far.home) == set()
 
 
 def test_the_functions_of_scripts_are_sent_whatever_is_ignored(desk: Desk, far: Host) -> None:
     for name in (".hpctrain/job-1-2.sh", ".hpctrain/sync2", ".hidden"):
-        desk.write(name)
+        desk.write(name, "content\n")
     desk.write(".hpctrainignore", ".*\n")
     assert desk.sync(f"{far.alias}:proj", "--yes").code == 0
     assert tree(far.home / "proj") == {".hpctrain/job-1-2.sh"}
 
 
 def test_what_is_not_a_file_is_not_sent(desk: Desk, far: Host) -> None:
-    desk.write("train.py")
-    os.mkfifo(desk.project / "pipe")
+    desk.write("train.py", "content\n")
+    os.mkfifo(desk.directory / "pipe")
     said = desk.sync(f"{far.alias}:proj", "--yes")
     assert said.code == 0, said
     assert tree(far.home / "proj") == {"train.py"}
