@@ -839,9 +839,9 @@ class _DiagnosisRanker:
             for each in self.troubles
             if known
             or (
-                (each.traceback or DEADLY.search(each.error) or matching.is_last_word(each))
+                (each.traceback or DEADLY.search(each.error) or each.ending)
                 and not matching.of_trouble(each)
-                and not self._was_passed(each)
+                and (each.ending or not self._was_passed(each))
                 # An exception in a thread ends only that thread.
                 and not any("in _bootstrap_inner" in line for line in each.lines[1:2])
             )
@@ -866,6 +866,7 @@ class _DiagnosisRanker:
             usable,
             key=lambda each: (
                 each.launcher,
+                each.ending and not DEADLY.search(each.error),
                 matching.of_trouble(each),
                 each.traceback and each.error[:1].isspace(),
                 not (each.traceback or DEADLY.search(each.error)),

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from hpctrain.explain import facts, values
 from hpctrain.explain.model import STAGES, Certainty, ErrorExcerpt, Evidence, JobContext, Match
-from hpctrain.explain.rules import FailureRule, RecordPattern, logged_exception
+from hpctrain.explain.rules import FailureRule, RecordPattern
 from hpctrain.explain.values import Proof
 from hpctrain.slurm.notations import states, units
 from hpctrain.slurm.notations.records import JobRecord
@@ -23,25 +23,8 @@ SURVIVED, LITTLE = 20, 3
 #: Bytes that may have been buffered: Python buffers 8 KiB of output to a file and writes it at
 #: exit, after the traceback.
 _HELD_BACK = 16 << 10
-#: Bytes that a job still writes after Slurm's message about its end, and after a fatal error.
+#: Bytes that a job still writes after Slurm's message about its end, and after a failed build.
 _NO_REST, _LAST = 64 << 10, 1500
-#: A Python exception whose traceback was cut off.
-_BARE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
-#: A message that is an error if nothing follows it: it begins with that word, perhaps behind the
-#: program's name. `Error: 0.01` is a result.
-_SAID = re.compile(
-    r"[\s\W\d]{0,40}(?:(?!wandb\b|libGL\b)[A-Za-z][\w./-]{0,30}[:\]] |\w+ (?=ERROR)|[A-Z]\w+(?: \w+)? (?=error: \D))?"
-    r"(?:ERROR|FATAL|[Ee]rror|Fatal|\[?ABORT)\b"
-    r"(?!(?: \w+)?\W{0,3}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)(?! (?:rate|norm|bar|estimate|in|is|of)\b|: XDG_)"
-    r"|(?:Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: |.*Check"
-    r" failed: |\w*Exception in rule|\s*NF90_\w+ failed|\s*STOP |.*I REFUSE TO CONTINUE)"
-)
-#: Messages of that form after which the program continues.
-_HARMLESS = re.compile(
-    r"pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
-    r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
-    r"|importing function definition|(?i:error|fatal): (?:none\b|0 )"
-)
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
@@ -163,16 +146,6 @@ def is_notice(hit: Match) -> bool:
 def _is_of_another_job(hit: Match) -> bool:
     """Whether so much output follows Slurm's end message that it is of another job."""
     return is_notice(hit) and hit.steps_after >= SURVIVED and hit.bytes_after > _NO_REST
-
-
-def is_last_word(each: ErrorExcerpt) -> bool:
-    """Whether an error without a traceback is the last output in a log."""
-    return (
-        bool(_BARE.match(logged_exception(each.error) or each.error) or _SAID.match(each.error))
-        and not _HARMLESS.search(each.error)
-        and each.bytes_after <= _LAST
-        and not each.steps_after
-    )
 
 
 def is_passed_build(each: ErrorExcerpt) -> bool:

@@ -226,6 +226,7 @@ class ErrorExcerpt(Occurrence):
         raised: where, as names for the texts of rules: `frame` and `code`, the deepest frame that
             is not in a library; `package`, the library that raised it.
         launcher: whether it is a launcher's, which only reports that a program failed.
+        ending: whether the file ends with it.
     """
 
     file: str
@@ -235,6 +236,7 @@ class ErrorExcerpt(Occurrence):
     traceback: bool = False
     raised: Mapping[str, str] = field(default_factory=dict)
     launcher: bool = False
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

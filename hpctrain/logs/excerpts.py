@@ -272,6 +272,80 @@ _NO_START = re.compile(
 )
 
 
+# -- the end of a file -----------------------------------------------------------------------------
+
+#: Bytes at the end of a file that are searched for its last words.
+_END = 1500
+#: A line that begins with the word, perhaps behind a time, a level or a program's name; a Python
+#: exception whose traceback was cut off. `Error: 0.01` is a result.
+_SAID = re.compile(
+    r"[\s\W\d]{0,40}"
+    r"(?:(?!wandb\b|libGL\b)[A-Za-z][\w./+-]{0,30}[:\]] |\w+ (?=ERROR)"
+    r"|[A-Z]\w+(?: \w+)? (?=error: \D))?"
+    r"(?:ERROR|FATAL|[Ee]rror|Fatal|fatal error|\[?ABORT)\b"
+    r"(?!(?: \w+)?\W{0,3}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)"
+    r"(?! (?:rate|norm|bar|budget|estimate|in|is|of)\b)"
+    r"|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)"
+    r"|.* [\[|(-] ?(?:ERROR|FATAL|CRITICAL) *[\])|-] "
+    r"|Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: "
+    r"|.*Check failed: |\w*Exception in rule|\s*NF90_\w+ failed|\s*STOP |.*I REFUSE TO CONTINUE"
+)
+#: A program or launcher says that it, or another one, failed or gives up.
+_FAILED = re.compile(
+    r"(?i)exit(?:ed|ing|s)?\b.{0,24}\b(?:code|status)(?: is| of)?\W{1,12}-?(?!0+\b)\d{1,3}\b"
+    r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION"
+    r"|(?:job|run|pipeline|workflow|command|program|execution) (?:has )?failed\b"
+    r"|\b(?:aborting|giving up|cannot continue)\b"
+    r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
+)
+#: What the system, or a program, refuses.
+_REFUSED = re.compile(
+    r"(?:: not found|No such file or directory|[Pp]ermission denied|Operation not permitted"
+    r"|Connection refused|Connection timed out|Cannot allocate memory|Input/output error"
+    r"|disk I/O error|No space left on device|Disk quota exceeded|Exec format error"
+    r"|Stale file handle)\W*$"
+    r"|(?:^|: )(?i:unable to|cannot|can't|could not|failed to) \w"
+    r"|\b(?i:is not (?:permitted|allowed|installable))\b"
+)
+#: Lines of these forms after which a program continues; quoted text.
+_HARMLESS = re.compile(
+    r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|^\W*[{<]|\*\*\* (?:JOB|STEP) "
+    r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
+    r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
+    r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL"
+    r"|(?:error|fatal): (?:none\b|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
+    r"|\b(?:no|0|without) (?:error|failure)s?\b"
+)
+_WELL = re.compile(
+    r"(?i)(?<!un)\bsuccess(?:ful(?:ly)?)?\b|\b(?:completed|finished|done)\b|\d passed\b"
+    r"|\b(?:written|saved) (?:to|in)\b|\bexit(?:ed)? (?:code|status)\W{1,3}0\b"
+)
+
+
+def last_words(tail: bytes) -> int | None:
+    """Return where the error begins with which a file ends, in its last bytes; None if it ends with
+    success, steps, or neither.
+    """
+    at = tail.rfind(b"\n", 0, max(0, len(tail) - _END)) + 1
+    first: int | None = None
+    for raw in tail[at:].splitlines(keepends=True):
+        line = text.label(text.clean(raw)).rest
+        is_error = _SAID.match(line) or _FAILED.search(line) or _REFUSED.search(line)
+        if is_error and not _HARMLESS.search(line):
+            first = at if first is None else first
+        elif _WELL.search(line) and not is_error:
+            first = None
+        at += len(raw)
+    if first is None:
+        return None
+    behind = Steps()
+    behind.want()
+    behind.up_to(tail, first)
+    before = behind.place
+    behind.up_to(tail, len(tail))
+    return None if behind.steps_since(before) else first
+
+
 @dataclass(slots=True)
 class Open:
     """An error whose end may not have been read yet.
@@ -318,11 +392,9 @@ class Open:
                 launcher = True
         else:
             first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
-            shown = [
-                *self._lines_before(),
-                *(line for line in mine[: _AROUND + 1] if line.strip()),
-            ]
-            error = next((line for line in mine[: _AROUND + 1] if DEADLY.search(line)), first)
+            mine = mine if self.excerpt.ending else mine[: _AROUND + 1]
+            shown = [*self._lines_before(), *mine]
+            error = next((line for line in mine if DEADLY.search(line)), first)
         lines = tuple(_cut(shown))
         return replace(
             self.excerpt,
@@ -411,6 +483,14 @@ def goes_on(troubles: list[Open], part: int, line: int, label: text.Label, steps
         if line < each.excerpt.line + LINES and not _is_over(each, steps)
     )
     return any(not head or HEAD in each.label.rest for each in near)
+
+
+def is_in_traceback(troubles: list[Open], part: int, line: int) -> bool:
+    """Whether a line is so close behind the head of a known traceback that it belongs to it."""
+    return any(
+        HEAD in each.label.rest and each.excerpt.line <= line < each.excerpt.line + LINES
+        for each in of_part(troubles, part)
+    )
 
 
 def _is_over(each: Open, steps: Steps) -> bool:

@@ -223,7 +223,7 @@ class FileScan:
         self._dead: set[int] = set()
         self._skipped: Counter[int] = Counter()
         self._hosts: dict[int, str] = {}
-        self._steps = Steps()
+        self._steps, self._done = Steps(), 0
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
@@ -391,8 +391,10 @@ class FileScan:
                 self._first_failed(here.piece, here.begin)
             case "done":
                 self._steps.completes += 1
+                self._done = here.number
             case "zero":
                 self._steps.zeros += 1
+                self._done = here.number
             case "unless":
                 self.unless.update(signature.silenced)
             case "error":
@@ -484,6 +486,36 @@ class FileScan:
             kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.place
         elif len(self._kept) < _MOST_KEYS:
             self._kept[key] = _Kept(hit, hit, hit.count, self._steps.place)
+
+    def _last_words(self) -> None:
+        """Keep the error with which the file ends, however many were kept before it."""
+        at = excerpts.last_words(self._tail)
+        if at is None:
+            return
+        number = self._line - self._tail.count(b"\n", at)
+        if number <= self._done or excerpts.is_in_traceback(self.troubles, self._part, number):
+            return
+        for known in self.troubles:
+            if known.excerpt.line == number:
+                known.excerpt = replace(known.excerpt, ending=True)
+                return
+        label = text.label(text.clean(self._tail[at:].partition(b"\n")[0]))
+        rank, node = self._writer(label, {})
+        excerpt = ErrorExcerpt(
+            file=self.file.name,
+            line=number,
+            lines=(),
+            error="",
+            order=(self.file.order, number),
+            at=self._last_at,
+            rank=rank,
+            node=node,
+            attempt=self.file.attempt,
+            part=self._part,
+            ending=True,
+        )
+        before, behind = self._tail[max(0, at - 2000) : at], self._tail[at:]
+        self.troubles.append(Open(excerpt, label, self._steps.place, before, behind))
 
     def _trouble(self, here: LineAt) -> None:
         label = text.label(here.line)
@@ -605,6 +637,7 @@ class FileScan:
         )
         if went_on or (self._ended and self._steps.count > self._ended_steps):
             self._part += 1
+        self._last_words()
         for kept in self._kept.values():
             lines = max(0, self._line - 1 - kept.last.order[1])
             behind = self._steps.since(kept.steps) | {"lines_after": lines, "parts": self._part}

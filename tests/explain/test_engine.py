@@ -409,9 +409,9 @@ def test_of_bare_logs_only_what_ends_a_program_counts_as_a_failure() -> None:
     assert said(troubles=(trouble(1),)).unexplained is not None
     assert said(troubles=(trouble(1, steps_after=5),)).unexplained is None
     message = {"traceback": False, "error": "error: could not fetch the version"}
-    followed = said(troubles=(trouble(1, **message, bytes_after=5000),))
+    followed = said(troubles=(trouble(1, **message),))
     assert (followed.unexplained, followed.failed) == (None, False)
-    last = said(troubles=(trouble(1, **message, bytes_after=100),))
+    last = said(troubles=(trouble(1, **message, ending=True),))
     assert last.unexplained is not None
     for result in ("Error: 0.0031", "error rate: 2 %", "Error in rule map, trying again"):
         assert said(troubles=(trouble(1, traceback=False, error=result),)).unexplained is None

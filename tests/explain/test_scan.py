@@ -594,3 +594,41 @@ def test_counts_that_rise_are_steps_and_tries_processes_and_loading_are_none(
 def test_what_closes_a_program_is_known(line: str, done: str | None, tmp_path: Path) -> None:
     assert look(tmp_path, OOM + line.encode() + b"\n").hits[0].done_after == done
     assert look(tmp_path, line.encode() + b"\n" + OOM).hits[0].done_after is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "mpirun detected that one or more processes exited with non-zero status, thus causing",
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        "[file mdci_state.cpp, line 1165, Process 1]: . . . aborting the run",
+        "2026-01-05 18:49:57,550 prepare: tool returned exit code: 127",
+        "/bin/sh: 1: srun: not found",
+        "node-1: Unable to allocate shared memory for intra-node messaging.",
+        "solver: could not open wave.in: Permission denied",
+        "2026-01-05 18:49:57.1 | ERROR    | prep:main:70 - Genome hg39 is unknown",
+    ],
+)
+def test_the_error_at_the_end_of_a_log_is_found_behind_others(tmp_path: Path, end: str) -> None:
+    noise = "".join(f"error: probe {number} is skipped\n{'x' * 9999}\n" for number in range(9))
+    found = look(tmp_path, f"{noise}computing\n{end}\nCleaning up.\n".encode()).troubles
+    (last,) = [each for each in found if each.ending]
+    assert (end.rpartition(": ")[2] in last.error, last.line) == (True, 20)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "ERROR cache: could not read entry\nAll 20 files written to out/",
+        "error: no such option, the default is used\nJob finished successfully.",
+        "WARNING: could not load the plugin",
+        "rm: cannot remove 'tmp': No such file or directory",
+        "Error: 0.01",
+        "converged, exit code 0",
+        "solver: cannot refine\n" + "".join(f"{{'loss': 0.{n}}}\n" for n in range(5)),
+    ],
+)
+def test_a_log_that_ends_well_has_no_error_at_its_end(tmp_path: Path, end: str) -> None:
+    assert [
+        each for each in look(tmp_path, f"computing\n{end}\n".encode()).troubles if each.ending
+    ] == []
