@@ -68,6 +68,11 @@ class Desk:
         assert isinstance(ended.value.code, int)
         wrong = {each: pasted.wrong(each) for each in pasted.commands(said.err)}
         assert not any(wrong.values()), f"cannot be pasted: {wrong}"
+        assert "this is a mistake in hpctrain" not in said.err
+        assert "\x1b" not in said.out + said.err, "this is no terminal"
+        if "--json" in words and said.out:  # of `watch`, each line is a document
+            documents = said.out.splitlines() if words[0] == "watch" else [said.out]
+            assert {json.loads(each)["schema"] for each in documents} == {1}
         return Said(ended.value.code, said.out, said.err)
 
     @staticmethod
@@ -85,7 +90,6 @@ class Desk:
         assert any(line.startswith("error: ") for line in said.lines), said.err
         assert said.lines[-1].startswith(("fix: ", "hint: "))
         assert "Traceback" not in said.err
-        assert "this is a mistake in hpctrain" not in said.err
         assert said.out == ""
         assert self.snapshot() == before
         return said

@@ -137,7 +137,6 @@ def test_a_bare_file_of_a_job_that_nobody_knows(desk: Desk) -> None:
     assert any(line.startswith("fix: ") for line in lines)
     assert "also seen, as a consequence: " in said.out
     assert "x3 (ranks 0-2)" in said.out
-    assert "\x1b" not in said.out
     assert "read for slurm-77.out: 1 file" in said.err
     assert "more: hpctrain explain cuda-oom" in said.err
     value = answer(desk, "slurm-77.out")
@@ -283,10 +282,9 @@ def test_with_nothing_here_it_says_what_to_give(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("no_slurm")
 def test_a_scheduler_that_is_down_keeps_nothing_from_being_read(desk: Desk) -> None:
-    for name in ("sbatch", "squeue", "sacct", "scontrol", "sinfo"):
-        desk.program(
-            name, 'echo "error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
-        )
+    desk.program(
+        PROGRAMS, 'echo "error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+    )
     desk.write("slurm-77.out", OOM)
     said = desk.run("explain", "slurm-77.out")
     assert said.out.splitlines()[0] == "certain: cuda-oom"
@@ -396,9 +394,7 @@ def slurm(desk: Desk, *, remembers: bool = True) -> None:
     """Put the programs on PATH; a slurmctld that does not remember knows of no job any more,
     minutes after its end.
     """
-    desk.program("sbatch", "exit 1")
-    desk.program("sinfo", "exit 1")
-    desk.program("sacctmgr", "exit 1")
+    desk.program("sbatch sinfo sacctmgr", "exit 1")
     desk.program(
         "sacct",
         f'[ "$1" = --helpformat ] && exec cat {RECORDED}/helpformat.txt\nexec cat'
@@ -474,7 +470,7 @@ def test_the_log_of_a_job_that_slurmctld_has_forgotten_is_looked_for_here(
 
 
 LOG = "ModuleNotFoundError: No module named 'flash_attn'\n"
-PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "sinfo")
+PROGRAMS = "sbatch squeue sacct scontrol sinfo"
 
 
 def test_a_log_is_read_soon_where_slurm_does_not_answer(
@@ -484,8 +480,7 @@ def test_a_log_is_read_soon_where_slurm_does_not_answer(
     the log says does not wait for it.
     """
     monkeypatch.setattr(explanation, "_PATIENCE_S", 0.2)
-    for name in PROGRAMS:
-        desk.program(name, "exec sleep 50")
+    desk.program(PROGRAMS, "exec sleep 50")
     desk.write("slurm-77.out", LOG)
     said = desk.run("explain", "slurm-77.out")
     assert said.out.splitlines()[0] == "certain: python-module-missing"
@@ -518,8 +513,7 @@ def test_the_reason_of_a_job_that_was_submitted_a_moment_ago(desk: Desk) -> None
     """By a plain sbatch, right after another explain, whose answer of squeue is kept for 15 s and
     knows nothing of the job.
     """
-    desk.program("sbatch", "exit 1")
-    desk.program("scontrol", "exit 1")
+    desk.program("sbatch scontrol", "exit 1")
     desk.program("sacct", SACCT.replace("SUBMITTED", str(int(time.time()))))
     desk.program("squeue", SQUEUE.replace("STATE", os.fspath(desk.directory / "state")))
     desk.write("state", "201 RUNNING None\n")

@@ -280,10 +280,10 @@ def test_a_profile_without_slurm(desk: Desk) -> None:
 
 
 def test_slurm_that_does_not_answer(slurm: Desk) -> None:
-    for program in ("sinfo", "scontrol", "sacctmgr"):
-        slurm.program(
-            program, "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
-        )
+    slurm.program(
+        "sinfo scontrol sacctmgr",
+        "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1",
+    )
     said = slurm.refused("init", "--yes", code=3)
     assert "Unable to contact slurm controller" in " ".join(said.err.split())
     assert max(len(line) for line in said.lines[1:-1]) <= 80

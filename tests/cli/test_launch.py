@@ -31,11 +31,13 @@ with open(os.path.join(os.environ["HPCTRAIN_RUN_DIR"], "seen.json"), "w") as str
 if "--fail" in sys.argv and not os.path.exists("mended"):
     sys.exit(3)
 """
+CONFIG = "script: train.py\nlauncher: srun\n"
 
 
 @pytest.fixture
 def project(desk: Desk) -> Desk:
     desk.write("train.py", TRAIN)
+    desk.write("config.yaml", CONFIG)
     return desk
 
 
@@ -165,7 +167,6 @@ def test_a_point_as_environment_and_as_a_file(project: Desk, passed: str) -> Non
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_batch_script_is_not_run_by_bash_where_there_is_a_slurm(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("render").code == 0
     project.program("sbatch", "exit 1")
     ended = subprocess.run(
@@ -244,7 +245,6 @@ def test_waiting_for_stages_ends_when_one_fails(project: Desk) -> None:
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_refused_submission_takes_nothing_of_another_along(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "good").code == 0
     project.program("sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
     assert project.run("submit", "--no-check", "--run-id", "bad").code == 1
@@ -258,7 +258,6 @@ def test_a_refused_submission_takes_nothing_of_another_along(project: Desk) -> N
 @pytest.mark.slow
 def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: str) -> None:
     project.write("train.py", "import time; time.sleep(600)")
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.run("render")
     started = [
         subprocess.Popen(
@@ -278,7 +277,7 @@ def test_two_submissions_of_one_name_at_once_are_one(project: Desk, hpctrain: st
 def test_a_point_of_a_sweep_is_no_run_of_its_own(project: Desk) -> None:
     project.write("config.yaml", SWEEP)
     project.run("submit", "--local", "--wait", "--run-id", "s")
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
+    project.write("config.yaml", CONFIG)
     said = project.run("submit", "--local", "--force", "--run-id", "s_1", "--", "--x", "1")
     assert (said.code, said.lines[-2]) == (2, "fix: hpctrain resubmit s --array 1")
 
@@ -337,7 +336,6 @@ def test_restarts_have_a_bound(project: Desk) -> None:
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.write("data.txt", "as it is")
     said = project.run("submit", "--local", "--wait", "--run-id", "kept")
     assert said.code == 0, said.err
@@ -354,7 +352,6 @@ def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_a_resubmission_runs_the_code_of_before_and_says_so(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "--fail").code == 3
     project.write("train.py", TRAIN.replace("sys.exit(3)", "pass"))
     said = project.run("resubmit", "r", "--local", "--wait")
@@ -385,7 +382,6 @@ def test_the_record_of_a_launch(project: Desk) -> None:
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     for run in ("one", "two"):
         assert project.run("submit", "--local", "--wait", "--run-id", run).code == 0
     assert project.run("runs", "delete", "one", "--yes").code == 0
@@ -397,7 +393,6 @@ def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
 @pytest.mark.slow
 def test_a_run_that_has_a_job_gets_no_second_one(project: Desk) -> None:
     project.write("train.py", "import time; time.sleep(600)")
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     said = project.run("submit", "--local", "--parsable", "--run-id", "r")
     job = said.out.strip()
     try:
@@ -415,7 +410,6 @@ def test_a_run_that_has_a_job_gets_no_second_one(project: Desk) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["../x", "a b", "-x", "x" * 121])
 def test_a_name_that_cannot_be(project: Desk, name: str) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\n")
     project.run("render")
     said = project.run("submit", "--local", f"--run-id={name}")
     assert (said.code, "cannot be the name of a run" in said.err) == (2, True)
@@ -443,7 +437,6 @@ import json, os, sys
 with open(os.path.join(os.environ["HPCTRAIN_RUN_DIR"], "seen.json"), "w") as stream:
     json.dump(sys.argv[1:], stream)
 """
-CONFIG = "script: train.py\nlauncher: srun\n"
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -29,58 +28,26 @@ sys.stderr.write("\\r 10%|#         | 1/10 [00:01<00:09,  1.00it/s]\\r100%|#####
 """
 
 
-class Here:
-    """A project where `hpctrain` is typed."""
-
-    def __init__(self, directory: Path, hpctrain: str) -> None:
-        self.directory, self.hpctrain = directory, hpctrain
-
-    def type(self, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.hpctrain, *words],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            cwd=self.directory,
-            **options,
-        )  # type: ignore[call-overload,no-any-return]
-
-    def logs(self, *words: str) -> list[str]:
-        done = self.type("logs", *words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    def write(self, name: str, content: str | bytes) -> Path:
-        path = self.directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    def background(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [self.hpctrain, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.directory,
-        )
+def logs(desk: Desk, *words: str) -> list[str]:
+    said = desk.run("logs", *words)
+    assert said.code == 0, said.err
+    return said.out.splitlines()
 
 
-@pytest.fixture
-def here(tmp_path: Path, hpctrain: str) -> Here:
-    return Here(tmp_path, hpctrain)
+def background(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
-def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
-    here.write("train.py", TWO_RANKS.replace('print(f"', 'print(f"[rank{rank}]: '))
-    rendered = here.type(
+def test_two_ranks_on_two_nodes_that_write_at_once(desk: Desk) -> None:
+    desk.write("train.py", TWO_RANKS.replace('print(f"', 'print(f"[rank{rank}]: '))
+    rendered = desk.run(
         "render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1"
     )
-    assert rendered.returncode == 0, rendered.stderr
-    done = here.type("submit", "--local", "--wait", "--run-id", "two")
-    assert done.returncode == 0, done.stderr
-    shown = here.logs()
+    assert rendered.code == 0, rendered.err
+    done = desk.run("submit", "--local", "--wait", "--run-id", "two")
+    assert done.code == 0, done.err
+    shown = logs(desk)
     assert shown[0].startswith("hpctrain: attempt ")
     assert " of the run two begins on " in shown[0]
     assert [line for line in shown if "both say" in line] == [
@@ -94,33 +61,33 @@ def test_two_ranks_on_two_nodes_that_write_at_once(here: Here) -> None:
     assert [line for line in shown if "%|" in line] == [
         "100%|##########| 10/10 [00:10<00:00,  1.00it/s]  x2"
     ]
-    own = here.logs("--rank", "1")
+    own = logs(desk, "--rank", "1")
     assert [line for line in own if "say" in line] == [f"both say {number}" for number in range(50)]
     assert "only second" in own
     assert not [line for line in own if "first" in line or "hpctrain:" in line]
-    assert len(here.logs("two", "--err")) == 2
-    nothing = here.type("logs", "--rank", "7")
-    assert nothing.stdout == ""
-    assert "no line is from rank 7" in nothing.stderr
+    assert len(logs(desk, "two", "--err")) == 2
+    nothing = desk.run("logs", "--rank", "7")
+    assert nothing.out == ""
+    assert "no line is from rank 7" in nothing.err
 
 
 @pytest.mark.slow
-def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(here: Here) -> None:
+def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(desk: Desk) -> None:
     """Whoever reads the log by program finds the lines that the script wrote: nothing in front, and
     none cut.
     """
     # print() writes the line and its end apart, and the other rank may come between.
     line = 'json.dumps({"loss": 1.5, "text": "ä" * 3000}, ensure_ascii=False)'
-    here.write("train.py", f'import json, sys\nsys.stdout.write({line} + "\\n")\n')
+    desk.write("train.py", f'import json, sys\nsys.stdout.write({line} + "\\n")\n')
     assert (
-        here.type(
+        desk.run(
             "render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1"
-        ).returncode
+        ).code
         == 0
     )
-    done = here.type("submit", "--local", "--wait", "--run-id", "plain")
-    assert done.returncode == 0, done.stderr
-    [path] = (here.directory / "logs").glob("output_*_*.log")
+    done = desk.run("submit", "--local", "--wait", "--run-id", "plain")
+    assert done.code == 0, done.err
+    [path] = (desk.directory / "logs").glob("output_*_*.log")
     lines = [
         line
         for line in path.read_text().splitlines()
@@ -140,7 +107,7 @@ def test_a_job_that_was_cancelled_before_it_started_is_not_the_newest() -> None:
 
 
 @pytest.mark.slow
-def test_following_goes_on_through_a_requeue_to_the_end(here: Here) -> None:
+def test_following_goes_on_through_a_requeue_to_the_end(desk: Desk) -> None:
     body = (
         'import os, time\nfirst = not os.path.exists("went")\nprint("start", "one" if first else'
         ' "two")\ntime.sleep(1.5)\n'
@@ -150,9 +117,9 @@ def test_following_goes_on_through_a_requeue_to_the_end(here: Here) -> None:
         ' "/attempts/" + os.environ["HPCTRAIN_ATTEMPT"]'
     )
     body += ' + "/exit", "w").write("85 deadline\\n")\n'
-    here.write("train.py", body)
+    desk.write("train.py", body)
     assert (
-        here.type(
+        desk.run(
             "render",
             "--script",
             "train.py",
@@ -162,16 +129,14 @@ def test_following_goes_on_through_a_requeue_to_the_end(here: Here) -> None:
             "1",
             "--restart",
             "requeue",
-        ).returncode
+        ).code
         == 0
     )
-    assert here.type("submit", "--local", "--run-id", "again").returncode == 0
-    done = here.type("logs", "-f", "again")
-    assert done.returncode == 0, done.stderr
+    assert desk.run("submit", "--local", "--run-id", "again").code == 0
+    done = desk.run("logs", "-f", "again")
+    assert done.code == 0, done.err
     lines = [
-        line
-        for line in done.stdout.splitlines()
-        if not line.startswith(("rendezvous", "slurmstepd"))
+        line for line in done.out.splitlines() if not line.startswith(("rendezvous", "slurmstepd"))
     ]
     assert [re.sub(r"attempt \S+\.|job \S+| on .*", "", line) for line in lines] == [
         "hpctrain: 0 of the run again begins",
@@ -181,19 +146,16 @@ def test_following_goes_on_through_a_requeue_to_the_end(here: Here) -> None:
         "start two",
         "hpctrain:  ended with exit code 0",
     ]
-    assert "\n".join(lines[-2:]) in here.type("logs", "again").stdout
-    assert ": completed" in done.stderr
+    assert "\n".join(lines[-2:]) in desk.run("logs", "again").out
+    assert ": completed" in done.err
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_the_job_alone_and_says_so(here: Here) -> None:
-    here.write("train.py", 'import time\nprint("begun")\ntime.sleep(600)\n')
-    assert (
-        here.type("render", "--script", "train.py", "--launcher", "srun", "--gpus", "1").returncode
-        == 0
-    )
-    assert here.type("submit", "--local", "--run-id", "long").returncode == 0
-    process = here.background("logs", "-f", "long")
+def test_ctrl_c_leaves_the_job_alone_and_says_so(desk: Desk, hpctrain: str) -> None:
+    desk.write("train.py", 'import time\nprint("begun")\ntime.sleep(600)\n')
+    assert desk.run("render", "--script", "train.py", "--launcher", "srun", "--gpus", "1").code == 0
+    assert desk.run("submit", "--local", "--run-id", "long").code == 0
+    process = background(hpctrain, "logs", "-f", "long")
     assert process.stdout is not None
     while "begun" not in process.stdout.readline():
         assert process.poll() is None
@@ -201,20 +163,20 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(here: Here) -> None:
     _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "keeps running; to stop it: hpctrain cancel" in said
-    assert "RUNNING" in here.type("ps").stdout
-    assert here.type("cancel", "long", "--yes").returncode == 0
+    assert "RUNNING" in desk.run("ps").out
+    assert desk.run("cancel", "long", "--yes").code == 0
 
 
 @pytest.mark.slow
-def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
+def test_files_of_a_job_that_hpctrain_never_saw(desk: Desk) -> None:
     for rank in range(3):
-        here.write(
+        desk.write(
             f"old/rank-{rank}.log",
             f"[rank{rank}]: \x1b[31mUserWarning: the same\x1b[0m\n2026-11-22 04:10:0{rank} own"
             f" {'abc'[rank]}\n",
         )
-    here.write("old/slurm-9.out", b"Gr\xf6\xdfe\0\n")
-    assert here.logs("old") == [
+    desk.write("old/slurm-9.out", b"Gr\xf6\xdfe\0\n")
+    assert logs(desk, "old") == [
         "==> job 9 <==",
         "Größe",
         "[ranks 0-2] UserWarning: the same  x3",
@@ -222,18 +184,21 @@ def test_files_of_a_job_that_hpctrain_never_saw(here: Here) -> None:
         "[rank 1] 2026-11-22 04:10:01 own b",
         "[rank 2] 2026-11-22 04:10:02 own c",
     ]
-    assert here.logs("old", "--rank", "1") == ["UserWarning: the same", "2026-11-22 04:10:01 own b"]
-    assert "there are ranks 0-2" in here.type("logs", "old", "--rank", "7").stderr
-    assert here.logs("old", "--since", "2026-11-22T04:10:01") == [
+    assert logs(desk, "old", "--rank", "1") == [
+        "UserWarning: the same",
+        "2026-11-22 04:10:01 own b",
+    ]
+    assert "there are ranks 0-2" in desk.run("logs", "old", "--rank", "7").err
+    assert logs(desk, "old", "--since", "2026-11-22T04:10:01") == [
         "[rank 1] 2026-11-22 04:10:01 own b",
         "[rank 2] 2026-11-22 04:10:02 own c",
     ]
-    assert here.logs("old/slurm-9.out", "-n", "1") == ["Größe"]
-    assert here.logs("old", "-n", "1") == ["[rank 2] 2026-11-22 04:10:02 own c"]
-    assert here.logs("old", "-n", "7")[:2] == ["==> job 9 <==", "Größe"]
-    assert here.logs("old", "-n", "0") == []
-    (here.directory / "runs").mkdir()
-    assert here.logs(".") == here.logs("old"), "a folder, also beside runs/"
+    assert logs(desk, "old/slurm-9.out", "-n", "1") == ["Größe"]
+    assert logs(desk, "old", "-n", "1") == ["[rank 2] 2026-11-22 04:10:02 own c"]
+    assert logs(desk, "old", "-n", "7")[:2] == ["==> job 9 <==", "Größe"]
+    assert logs(desk, "old", "-n", "0") == []
+    (desk.directory / "runs").mkdir()
+    assert logs(desk, ".") == logs(desk, "old"), "a folder, also beside runs/"
 
 
 def test_a_job_that_every_scheduler_has_forgotten_has_its_files(desk: Desk) -> None:
@@ -281,13 +246,13 @@ def test_a_path_is_quoted_in_what_to_type(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(here: Here) -> None:
-    here.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))
-    done = here.type("logs", "a.log")
-    assert done.stdout.count("\n") == 100_000
-    piped = ["bash", "-c", f"{here.hpctrain} logs a.log | head -n 1"]
+def test_a_reader_that_goes_away_is_no_error(desk: Desk, hpctrain: str) -> None:
+    desk.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))
+    done = desk.run("logs", "a.log")
+    assert done.out.count("\n") == 100_000
+    piped = ["bash", "-c", f"{hpctrain} logs a.log | head -n 1"]
     shell = subprocess.run(
-        piped, capture_output=True, text=True, cwd=here.directory, check=True, timeout=600
+        piped, capture_output=True, text=True, cwd=desk.directory, check=True, timeout=600
     )
     assert (shell.stdout, shell.stderr) == ("line 0\n", "")
 
@@ -297,30 +262,32 @@ LITTLE = ["prlimit", f"--data={200 << 20}"]
 
 
 @pytest.mark.slow
-def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(here: Here) -> None:
+def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(
+    desk: Desk, hpctrain: str
+) -> None:
     """5 GB, nearly all of it one line of NULs, as a hole in a file is read; then lines of a
     megabyte.
     """
-    with here.write("big.log", "first\n").open("r+b") as stream:
+    with desk.write("big.log", "first\n").open("r+b") as stream:
         stream.seek(5_000_000_000)
         stream.write(b"\nlast but one\nlast\n")
     done = subprocess.run(
-        [*LITTLE, here.hpctrain, "logs", "big.log", "-n", "2"],
+        [*LITTLE, hpctrain, "logs", "big.log", "-n", "2"],
         capture_output=True,
         text=True,
-        cwd=here.directory,
+        cwd=desk.directory,
         timeout=600,
     )
     assert done.stdout == "last but one\nlast\n", done.stderr
-    with here.write("lines.log", "").open("wb") as stream:
+    with desk.write("lines.log", "").open("wb") as stream:
         stream.write(b"a" * 250_000_000 + b"\n")
         for number in range(60):
             stream.write(b"x" * 1_000_000 + b"\n" + f"line {number}\n".encode() * 1000)
     done = subprocess.run(
-        [*LITTLE, here.hpctrain, "logs", "lines.log"],
+        [*LITTLE, hpctrain, "logs", "lines.log"],
         capture_output=True,
         text=True,
-        cwd=here.directory,
+        cwd=desk.directory,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
@@ -332,14 +299,14 @@ def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(h
 
 
 @pytest.mark.slow
-def test_files_without_a_job_are_followed_until_ctrl_c(here: Here) -> None:
-    path = here.write("a.log", "one\n")
-    process = here.background("logs", "-f", "a.log", "late.log")
+def test_files_without_a_job_are_followed_until_ctrl_c(desk: Desk, hpctrain: str) -> None:
+    path = desk.write("a.log", "one\n")
+    process = background(hpctrain, "logs", "-f", "a.log", "late.log")
     assert process.stdout.readline() == "one\n"
     with path.open("a") as stream:
         stream.write("two\n")
     assert process.stdout.readline() == "two\n"
-    here.write("late.log", "late\n")
+    desk.write("late.log", "late\n")
     assert process.stdout.readline() == "late\n"
     path.write_text("new\n")
     assert process.stdout.readline() == "new\n"
@@ -349,38 +316,38 @@ def test_files_without_a_job_are_followed_until_ctrl_c(here: Here) -> None:
     assert said == "a.log was truncated; from its beginning:\n"
 
 
-def test_a_rank_that_keeps_its_own_log_is_found_by_rank_and_node(here: Here) -> None:
+def test_a_rank_that_keeps_its_own_log_is_found_by_rank_and_node(desk: Desk) -> None:
     """The lines of a rank's own file, and those of the shared log that only torch's C++ has written
     there, each once.
     """
     run = "runs/first/"
-    here.write(f"{run}run.json", '{"schema": 1, "run_id": "first", "tag": "first"}')
-    here.write(
+    desk.write(f"{run}run.json", '{"schema": 1, "run_id": "first", "tag": "first"}')
+    desk.write(
         f"{run}script.sbatch",
-        f"#!/bin/bash\n#SBATCH --output={here.directory}/logs/o_%j.log\nexport"
+        f"#!/bin/bash\n#SBATCH --output={desk.directory}/logs/o_%j.log\nexport"
         " HPCTRAIN_WORLD_SIZE=2 X=1\n",
     )
-    here.write(
+    desk.write(
         f"{run}attempts/7.0/start.json",
         '{"schema": 1, "job_id": "7", "slurm_job_id": "7", "restart": 0, "at": 1000}',
     )
     for rank in (0, 1):
-        here.write(
+        desk.write(
             f"{run}attempts/7.0/ranks/rank-{rank}.log",
             f"hpctrain: rank {rank} of 2 on n0{rank + 1}\nboth\n[rank{rank}]: own\n",
         )
-    here.write(
+    desk.write(
         "logs/o_7.log",
         "both\nboth\n[rank0]: own\n[rank1]: own\n[rank1]:[E1122 04:10:00.1 x.cpp:1] of C++\n",
     )
     expected = ["hpctrain: rank 1 of 2 on n02", "both", "own", "[E1122 04:10:00.1 x.cpp:1] of C++"]
-    assert here.logs("runs/first", "--rank", "1") == expected
+    assert logs(desk, "runs/first", "--rank", "1") == expected
     assert (
-        here.logs("runs/first", "--node", "n02")[:3]
+        logs(desk, "runs/first", "--node", "n02")[:3]
         == ["[rank 1] hpctrain: rank 1 of 2 on n02", "[rank 1] both", "[rank 1] own"]
-        or here.logs("runs/first", "--node", "n02")[:3] == expected[:3]
+        or logs(desk, "runs/first", "--node", "n02")[:3] == expected[:3]
     )
-    assert here.logs("runs/first") == [
+    assert logs(desk, "runs/first") == [
         "both  x2",
         "[ranks 0-1] own  x2",
         "[rank 1] [E1122 04:10:00.1 x.cpp:1] of C++",

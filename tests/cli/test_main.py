@@ -708,7 +708,6 @@ def test_the_list(desk: Desk) -> None:
     assert lines[0].split() == ["NAME", "TITLE", "GPUS", "PARTITIONS"]
     assert len(lines) == 20
     assert max(map(len, lines)) <= 80
-    assert "\x1b" not in said.out + said.err
     rows = {line.split()[0]: line for line in lines[1:]}
     assert rows.keys() == load.available({}).keys()
     assert "3 A100 +1" in rows["tacc_lonestar6"]
@@ -727,7 +726,6 @@ def test_the_list_marks_this_machine(tiger: Desk) -> None:
 
 def test_the_list_as_json(tiger: Desk) -> None:
     said = json.loads(tiger.run("clusters", "--json").out)
-    assert said["schema"] == 1
     found = {cluster["name"]: cluster for cluster in said["clusters"]}
     assert len(found) == 20
     assert found["tiger"]["shipped"] is False
@@ -751,7 +749,6 @@ def test_a_profile_that_is_wrong_does_not_hide_the_others(tiger: Desk) -> None:
 
 def test_the_page_as_json(desk: Desk) -> None:
     said = json.loads(desk.run("clusters", "show", "lumi-g", "--json").out)
-    assert said["schema"] == 1
     assert said["name"] == "lumi_g"
     assert said["profile"]["memory"]["per_gpu"] == 60 << 30
     assert said["profile"]["partitions"]["dev-g"]["time_max"] == 3 * 3600

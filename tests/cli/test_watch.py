@@ -330,7 +330,6 @@ def test_once_shows_what_is_known_and_ends(project: Desk) -> None:
         assert said.code == 0
         assert "completed after" in said.out
         assert "step 40 of 100" in said.out
-        assert "\x1b" not in said.out
     (end,) = [
         json.loads(line)
         for line in project.run("watch", "--once", "--json").out.splitlines()
@@ -422,15 +421,13 @@ cat state | while read -r job state reason; do line $job $state $reason; done
 
 @pytest.fixture
 def slurm(desk: Desk) -> Desk:
-    desk.program("sbatch", "exit 1")
+    desk.program("sbatch sacct scontrol", "exit 1")
     desk.program(
         "squeue",
         SQUEUE.replace("squeue.log", str(desk.directory / "squeue.log")).replace(
             "cat state", f"cat {desk.directory / 'state'}"
         ),
     )
-    desk.program("sacct", "exit 1")
-    desk.program("scontrol", "exit 1")
     return desk
 
 

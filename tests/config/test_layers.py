@@ -217,49 +217,6 @@ def test_errors_of_several_layers_at_once(desk: Desk) -> None:
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("resources: {gpu: 4}", "gpus_per_node"),
-        ("resources: {cpus: 4}", "cpus_per_task"),
-        ("resources: {queue: x}", "partition"),
-        ("resources: {memory: 4G}", "mem"),
-        ("resources: {mem-per-cpu: 4G}", "mem_per_cpu"),
-        ("resources: {acount: x}", "account"),
-        ("resource: {nodes: 1}", "resources"),
-        ("Job_name: x", "job_name"),
-        ("name: x", "job_name"),
-        ("partiton: x", "partition"),
-        ("environment: {module: [x]}", "modules"),
-        ("trainings: {}", "training"),
-    ],
-)
-def test_the_nearest_known_key(desk: Desk, written: str, meant: str) -> None:
-    desk.write(written)
-    assert f"did you mean '{meant}'" in desk.refused()[1]
-
-
-@pytest.mark.parametrize(
-    ("written", "section"),
-    [
-        ("time: 5", "resources"),
-        ("gpus: 5", "resources"),
-        ("conda: x", "environment"),
-        ("env: {A: b}", "environment"),
-    ],
-)
-def test_a_key_in_the_wrong_section(desk: Desk, written: str, section: str) -> None:
-    desk.write(written)
-    assert section in desk.refused()[1]
-
-
-def test_a_key_like_no_other_gets_the_list(desk: Desk) -> None:
-    desk.write("zzz: 1")
-    assert desk.refused()[1].startswith(
-        "config.yaml:1:1: unknown key 'zzz'; known are accelerate_config, array, chdir, "
-    )
-
-
 BAD: list[tuple[str, list[str]]] = [
     (
         "nodes",
@@ -482,15 +439,46 @@ training:
     assert desk.spec().arguments == tuple(expected)
 
 
-@pytest.mark.parametrize("key", ["-x", "a b", "1a", "a=b", "$(id)", "''", "é"])
-def test_bad_argument_names(desk: Desk, key: str) -> None:
-    desk.write(f"training:\n  {key}: 1\n")
-    assert desk.refused()[1].endswith("is not an argument name such as learning_rate")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        # the nearest key that there is
+        ("resources: {gpu: 4}", "did you mean 'gpus_per_node'"),
+        ("resources: {cpus: 4}", "did you mean 'cpus_per_task'"),
+        ("resources: {queue: x}", "did you mean 'partition'"),
+        ("resources: {memory: 4G}", "did you mean 'mem'"),
+        ("resources: {mem-per-cpu: 4G}", "did you mean 'mem_per_cpu'"),
+        ("resources: {acount: x}", "did you mean 'account'"),
+        ("resource: {nodes: 1}", "did you mean 'resources'"),
+        ("Job_name: x", "did you mean 'job_name'"),
+        ("name: x", "did you mean 'job_name'"),
+        ("partiton: x", "did you mean 'partition'"),
+        ("environment: {module: [x]}", "did you mean 'modules'"),
+        ("trainings: {}", "did you mean 'training'"),
+        # its section
+        ("time: 5", "it belongs in resources"),
+        ("gpus: 5", "in resources?"),
+        ("conda: x", "environment"),
+        ("env: {A: b}", "it belongs in environment"),
+        (
+            "zzz: 1",
+            "config.yaml:1:1: unknown key 'zzz'; known are accelerate_config, array, chdir, ",
+        ),
+        # no name of an argument
+        ("training: {-x: 1}", "is not an argument name such as learning_rate"),
+        ("training: {a b: 1}", "is not an argument name such as learning_rate"),
+        ("training: {1a: 1}", "is not an argument name such as learning_rate"),
+        ("training: {a=b: 1}", "is not an argument name such as learning_rate"),
+        ("training: {$(id): 1}", "is not an argument name such as learning_rate"),
+        ("training: {'': 1}", "is not an argument name such as learning_rate"),
+        ("training: {é: 1}", "is not an argument name such as learning_rate"),
+        # what a program would take for an option
+        ("script: -x.py", "must not start with a dash"),
+        ("accelerate_config: --help", "must not start with a dash"),
+        ("environment: {conda: -n}", "must not start with a dash"),
+        ("environment: {venv: -p}", "must not start with a dash"),
+        ("template: -t", "must not start with a dash"),
+        # no section of that shape
         (b"a: \xff", "cannot read config.yaml: it is not UTF-8 text"),
         ("resources: 5", "config.yaml:1:1: resources must hold keys and values, not '5'"),
         ("environment: [a]", "environment must hold keys and values, not a list"),
@@ -501,24 +489,9 @@ def test_bad_argument_names(desk: Desk, key: str) -> None:
         ("chdir: [here]", "chdir must be text, not a list"),
     ],
 )
-def test_sections_of_the_wrong_shape(desk: Desk, content: Any, words: str) -> None:
+def test_what_is_wrong_with_one_line(desk: Desk, content: Any, words: str) -> None:
     desk.write(content)
     assert words in "\n".join(desk.refused())
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "script: -x.py",
-        "accelerate_config: --help",
-        "environment: {conda: -n}",
-        "environment: {venv: -p}",
-        "template: -t",
-    ],
-)
-def test_what_a_program_would_take_for_an_option(desk: Desk, line: str) -> None:
-    desk.write(line)
-    assert "must not start with a dash" in desk.refused()[1]
 
 
 def test_a_config_that_is_not_there_or_cannot_be_read(desk: Desk) -> None:

@@ -100,12 +100,15 @@ def test_a_stage_changes_what_it_says_and_keeps_the_rest() -> None:
 
 def test_places_are_those_of_the_stage() -> None:
     long, more = (resolved(CONFIG)[name][1] for name in ("long", "more"))
-    assert long.origin("resources", "nodes") == "config.yaml:12:17"
-    assert long.origin("resources", "time") == "config.yaml:2:23"
-    assert long.origin("job_name") == "config.yaml:11:5"
-    assert long.origin("training", "init_from") == "config.yaml:11:5"
-    assert more.origin("training", "resume_from_checkpoint") == "config.yaml:14:5"
-    assert long.origin("training", "max_steps") == "config.yaml:5:3"
+    for config, key, place in (
+        (long, ("resources", "nodes"), "config.yaml:12:17"),
+        (long, ("resources", "time"), "config.yaml:2:23"),
+        (long, ("job_name",), "config.yaml:11:5"),
+        (long, ("training", "init_from"), "config.yaml:11:5"),
+        (more, ("training", "resume_from_checkpoint"), "config.yaml:14:5"),
+        (long, ("training", "max_steps"), "config.yaml:5:3"),
+    ):
+        assert config.origin(*key) == place
 
 
 def test_a_stage_is_stronger_than_an_option() -> None:

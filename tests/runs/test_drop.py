@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,19 +53,19 @@ def test_a_run_goes_and_nothing_else(tmp_path: Path) -> None:
     assert read(tmp_path, "sft-10") == other
 
 
-@pytest.mark.parametrize("change", ["attempt", "half an attempt", "log", "checkpoint", "end"])
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "attempt": lambda run: make.attempt(run, "124"),
+    "half an attempt": lambda run: (run / "attempts" / "124.0").mkdir(),
+    "log": lambda run: make.metrics(run / "attempts" / "123.0", {"step": 11}),
+    "checkpoint": lambda run: (run / "checkpoints" / "checkpoint-11").mkdir(),
+    "end": lambda run: (run / "attempts" / "123.0" / "end.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_has_changed_since_it_was_judged_stays(tmp_path: Path, change: str) -> None:
     run, directory = build(tmp_path), tmp_path / "sft-1"
-    if change == "attempt":
-        make.attempt(directory, "124")
-    elif change == "half an attempt":
-        (directory / "attempts" / "124.0").mkdir()
-    elif change == "log":
-        make.metrics(directory / "attempts" / "123.0", {"step": 11})
-    elif change == "checkpoint":
-        (directory / "checkpoints" / "checkpoint-11").mkdir()
-    else:
-        (directory / "attempts" / "123.0" / "end.json").unlink()
+    CHANGES[change](directory)
     before = files(directory)
     with pytest.raises(HpctrainError, match="sft-1 has changed while it was being removed"):
         drop.drop(tmp_path, run)

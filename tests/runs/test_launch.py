@@ -182,13 +182,16 @@ def test_what_a_tag_refuses(tmp_path: Path, tag: str, changes: dict[str, Any], w
 def test_scripts_and_configs_are_never_written_over(tmp_path: Path) -> None:
     created(tmp_path)
     text = "#!/bin/bash\r\necho \udcff\n"
-    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", text) == "sft.sbatch"
-    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "other\n") == "sft.2.sbatch"
-    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "third\n") == "sft.3.sbatch"
-    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", "other\n") == "sft.2.sbatch"
-    assert launch.add_script(tmp_path, "sft-1", "sft.sbatch", text) == "sft.sbatch"
-    assert launch.add_script(tmp_path, "sft-1", "noend", "x") == "noend"
-    assert launch.add_script(tmp_path, "sft-1", "noend", "y") == "noend.2"
+    for name, content, kept in (
+        ("sft.sbatch", text, "sft.sbatch"),
+        ("sft.sbatch", "other\n", "sft.2.sbatch"),
+        ("sft.sbatch", "third\n", "sft.3.sbatch"),
+        ("sft.sbatch", "other\n", "sft.2.sbatch"),
+        ("sft.sbatch", text, "sft.sbatch"),
+        ("noend", "x", "noend"),
+        ("noend", "y", "noend.2"),
+    ):
+        assert launch.add_script(tmp_path, "sft-1", name, content) == kept
     scripts = tmp_path / ".launches" / "sft-1" / "scripts"
     assert (scripts / "sft.sbatch").read_bytes() == text.encode("utf-8", "surrogateescape")
     assert sorted(path.name for path in scripts.iterdir()) == [

@@ -1,5 +1,7 @@
 """The state of a run, as a function of its attempts and of the scheduler's word."""
 
+from typing import Any
+
 import pytest
 
 from hpctrain.runs import launch
@@ -126,29 +128,23 @@ def test_an_attempt_that_says_no_job_is_asked_for_by_its_name_and_else_unknown()
     )
 
 
-def jobs(index: int | None, stage: str | None = None, **said: object) -> list[str | None]:
-    point = Run(id="t_5", tag="t", index=index, stage=stage)
-    return list(launch.jobs_of(point, (Submission(job_id="9", **said),)))  # type: ignore[arg-type]
-
-
-def test_the_jobs_that_were_submitted_for_a_run() -> None:
-    assert jobs(5, array="0-9%2") == ["9_5"]
-    assert jobs(5, array="0-3", offset=0) == []
-    assert jobs(1005, array="0-9", offset=1000) == ["9_5"]
-    # What does not say where it counts from may be of any run behind it.
-    assert jobs(1005, array="0-9") == ["9"]
-    assert jobs(2, array="3-9") == []
-    assert jobs(5) == jobs(None) == ["9"]
-    assert (
-        list(
-            launch.jobs_of(
-                Run(id="t_dpo", tag="t", stage="dpo"), (Submission(job_id="9", stage="sft"),)
-            )
-        )
-        == []
-    )
-    assert list(
-        launch.jobs_of(
-            Run(id="t_dpo", tag="t", stage="dpo"), (Submission(job_id="9", stage="dpo"),)
-        )
-    ) == ["9"]
+@pytest.mark.parametrize(
+    ("run", "submitted", "expected"),
+    [
+        ({"index": 5}, {"array": "0-9%2"}, ["9_5"]),
+        ({"index": 5}, {"array": "0-3", "offset": 0}, []),
+        ({"index": 1005}, {"array": "0-9", "offset": 1000}, ["9_5"]),
+        # What does not say where it counts from may be of any run behind it.
+        ({"index": 1005}, {"array": "0-9"}, ["9"]),
+        ({"index": 2}, {"array": "3-9"}, []),
+        ({"index": 5}, {}, ["9"]),
+        ({}, {}, ["9"]),
+        ({"stage": "dpo"}, {"stage": "sft"}, []),
+        ({"stage": "dpo"}, {"stage": "dpo"}, ["9"]),
+    ],
+)
+def test_the_jobs_that_were_submitted_for_a_run(
+    run: dict[str, Any], submitted: dict[str, Any], expected: list[str]
+) -> None:
+    asked = launch.jobs_of(Run(id="t_5", tag="t", **run), (Submission(job_id="9", **submitted),))
+    assert list(asked) == expected

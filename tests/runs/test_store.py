@@ -4,6 +4,7 @@ waiting.
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,54 +100,37 @@ def test_a_run_that_has_just_been_made(tmp_path: Path) -> None:
     )
 
 
+def huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(10**12)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "directory": Path.mkdir,
+    "fifo": os.mkfifo,
+    "huge": huge,
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(b'{"schema": 1, "run_'),
+    "binary": lambda path: path.write_bytes(bytes(range(256))),
+    "list": lambda path: path.write_bytes(b"[1]\n"),
+    "deep": lambda path: path.write_bytes(b"[" * 50_000),
+    "types": lambda path: path.write_bytes(
+        b'{"run_id": 1, "tag": "../x", "name": ["\\u001b"], "created": "soon", "index":'
+        b' true, "stage": {}, "job_id": 7, "restart": {}, "at": 1e400, "outcome":'
+        b' "well", "status": "0", "reason": 1, "step": true, "loss": "low"}\n'
+    ),
+    "loop": lambda path: path.symlink_to(path),
+    "closed": lambda path: path.symlink_to("/proc/self/mem"),  # opens, and cannot be read
+}
+
+
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "directory",
-        "fifo",
-        "huge",
-        "empty",
-        "half",
-        "binary",
-        "list",
-        "deep",
-        "types",
-        "loop",
-        "closed",
-    ],
-)
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_hostile_files_are_named_and_the_rest_is_read(tmp_path: Path, file: str, kind: str) -> None:
     directory = make.run(tmp_path)
     make.metrics(make.attempt(directory, outcome="completed"), {"step": 3, "loss": 1.0})
-    path = directory / file
-    path.unlink()
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "huge":
-        with path.open("wb") as stream:
-            stream.truncate(10**12)
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "closed":
-        path.symlink_to("/proc/self/mem")  # opens, and cannot be read
-    else:
-        path.write_bytes(
-            {
-                "empty": b"",
-                "half": b'{"schema": 1, "run_',
-                "binary": bytes(range(256)),
-                "list": b"[1]\n",
-                "deep": b"[" * 50_000,
-                "types": (
-                    b'{"run_id": 1, "tag": "../x", "name": ["\\u001b"], "created": "soon", "index":'
-                    b' true, "stage": {}, "job_id": 7, "restart": {}, "at": 1e400, "outcome":'
-                    b' "well", "status": "0", "reason": 1, "step": true, "loss": "low"}\n'
-                ),
-            }[kind]
-        )
+    (directory / file).unlink()
+    DAMAGES[kind](directory / file)
     run = read(tmp_path)
     assert run.id == run.tag == "sft-1"
     assert [attempt.name for attempt in run.attempts] == ["123.0"]

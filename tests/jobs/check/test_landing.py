@@ -9,16 +9,10 @@ import pytest
 
 from hpctrain.clusters.live import Association, LivePartition, LiveQos
 from hpctrain.clusters.merge import merge
-from hpctrain.finding import Finding
 from tests.jobs.check.check_scene import GIB, LIVE, PROFILE, Near, Scene, nodes, partition
 
 ANY: dict[str, Any] = {"partition": None}
 S = Scene
-
-
-def the(scene: Scene, id_: str) -> Finding:
-    (found,) = (finding for finding in scene.findings() if finding.id == id_)
-    return found
 
 
 def merged_ids(
@@ -287,12 +281,14 @@ def test_the_cores_that_a_site_wants_with_each_gpu(level: str, expected: str) ->
             "a100": {**PROFILE["nodes"]["a100"], "cpus_per_gpu": 16, "cpus_per_gpu_required": True}
         }
     }
-    found = the(Scene(spec={"cpus_per_task": 8}, profile=wants, level=level), "cores-few")
-    assert (found.level, found.what) == (
-        expected,
-        "8 cores for 4 GPUs of a node, and this site requires 16 for each",
-    )
-    assert found.fix == "hpctrain render --cpus-per-task 64"
+    Near(
+        why="",
+        scene=Scene(spec={"cpus_per_task": 8}, profile=wants, level=level),
+        has="cores-few",
+        level=expected,
+        what="8 cores for 4 GPUs of a node, and this site requires 16 for each",
+        fix="hpctrain render --cpus-per-task 64",
+    ).look()
     assert Scene(spec={"cpus_per_task": 64}, profile=wants, level=level).ids() == []
     # A number to ask for is no rule.
     for said in (None, False):
@@ -398,6 +394,10 @@ DELTA: dict[str, Any] = {
     "account": {"required": True, "pattern": "[a-z]{4}-delta-(gpu|cpu)"},
 }
 NO_ACCOUNT: dict[str, Any] = {"account": None, "qos": None}
+OF_DELTA = (
+    Association(account="abcd-delta-cpu", qos=("normal",)),
+    Association(account="abcd-delta-gpu", qos=("normal",)),
+)
 LARGE = (partition(name="GPU"),)  # Delta has gpuA100x4, and sacctmgr says gpua100x4
 SHORT = replace(TIED[1], time_max=3600)
 EVERYWHERE = (*TIED, Association(account="proj_c", qos=("normal",)))
@@ -490,6 +490,16 @@ ACCOUNTS = [
         fix="hpctrain render --account abcd-delta-gpu",
     ),
     Near(
+        why="a default account of other nodes",
+        scene=S(
+            spec={"account": None},
+            profile=DELTA,
+            live={"associations": OF_DELTA, "default_account": "abcd-delta-cpu"},
+        ),
+        has="account-nodes",
+        evidence="sacctmgr: your default account is abcd-delta-cpu; ",
+    ),
+    Near(
         why="an account of these nodes",
         scene=S(spec={"account": "abcd-delta-gpu"}, profile=DELTA, live=None),
         only=(),
@@ -502,18 +512,3 @@ ACCOUNTS = [
 )
 def test_landing(near: Near) -> None:
     near.look()
-
-
-def test_a_default_account_of_other_nodes() -> None:
-    mine = (
-        Association(account="abcd-delta-cpu", qos=("normal",)),
-        Association(account="abcd-delta-gpu", qos=("normal",)),
-    )
-    scene = Scene(
-        spec={"account": None},
-        profile=DELTA,
-        live={"associations": mine, "default_account": "abcd-delta-cpu"},
-    )
-    assert the(scene, "account-nodes").evidence.startswith(
-        "sacctmgr: your default account is abcd-delta-cpu; "
-    )
