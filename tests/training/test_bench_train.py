@@ -30,7 +30,7 @@ def load(name: str) -> ModuleType:
 def test_the_variants_train_on_the_same_text(tmp_path: Path) -> None:
     """Without --knobs: bench/gpu's rehearsal trains with hpctrain's, and TRL's are trainings of TRL."""
     out = tmp_path / "out.json"
-    words = ["--rows", "250", "--tokens", "4000", "--max-length", "256"]
+    words = ["--rows", "100", "--tokens", "1200", "--max-length", "256"]
     words += ["--warmup", "1", "--batch", "4", "--tuned", "per_device_train_batch_size=4"]
     with tempfile.TemporaryDirectory() as temporary:  # a short name: sockets are made in it
         done = subprocess.run(
@@ -45,12 +45,12 @@ def test_the_variants_train_on_the_same_text(tmp_path: Path) -> None:
     rows: dict[str, Any] = {row["name"]: row for row in found["rows"]}
     assert list(rows) == ["TRL's defaults", "hpctrain's defaults", "tuned by hand"]
     for name in rows:
-        assert all(run["useful_tokens"] >= 4000 for run in rows[name]["runs"]), name
+        assert all(run["useful_tokens"] >= 1200 for run in rows[name]["runs"]), name
         assert rows[name]["peak_bytes"] > 50e6
         assert 0 < rows[name]["mfu"] < 2
         assert f"| {name} |" in done.stdout
     base, ours = rows["TRL's defaults"], rows["hpctrain's defaults"]
-    assert base["padding_share"] > 0.3
+    assert base["padding_share"] > 0.2
     assert ours["padding_share"] < 0.1
     assert ours["ratio"] == pytest.approx(ours["useful_tokens_per_s"] / base["useful_tokens_per_s"])
     assert (done.returncode == 0) == (ours["ratio"] >= 1)
