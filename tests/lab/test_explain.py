@@ -415,7 +415,13 @@ def test_a_fix_is_applied(name: str, mended: dict[str, tuple[dict[str, Any], Job
     assert [change["key"] for change in fixed["changes"]] == [MENDED[name].fix]
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+#: A hang is one only after minutes without a step.
+EACH = [
+    pytest.param(name, marks=pytest.mark.extended if name == "hang" else ()) for name in TROUBLES
+]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken_port: int) -> None:
     job, trouble = jobs[name], TROUBLES[name]
     lab.finished(job.id)

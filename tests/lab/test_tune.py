@@ -17,7 +17,7 @@ import yaml
 
 from tests.lab.typist import HPCTRAIN
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow, pytest.mark.extended]
 
 SLOW_STEPS = Path(__file__).parents[1] / "chaos" / "slow_steps"
 CONFIG: dict[str, Any] = {

@@ -101,6 +101,7 @@ def test_a_requeued_job_is_followed_through_both_starts(project: Path) -> None:
     assert len(list(Path("runs/r/attempts").glob("*/end.json"))) == 2
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("project")
 def test_a_cancelled_job_is_told_and_slurm_is_asked_politely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

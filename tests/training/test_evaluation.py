@@ -245,6 +245,7 @@ stages:
 """
 
 
+@pytest.mark.extended
 def test_as_a_stage_after_a_training(
     tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, hpctrain: str
 ) -> None:

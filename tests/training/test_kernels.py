@@ -45,7 +45,12 @@ def test_choice(
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "attention", ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.slow)]
+    "attention",
+    [
+        "sdpa",
+        "eager",
+        pytest.param("flex_attention", marks=(pytest.mark.slow, pytest.mark.extended)),
+    ],
 )
 def test_packed_examples_do_not_see_each_other(attention: str) -> None:
     """Two examples in one row, told apart by their positions alone, against each of them alone.

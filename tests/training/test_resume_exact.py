@@ -63,9 +63,12 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
         {**BEST, "save_strategy": "best", "eval_strategy": "epoch", "max_steps": 6},
     ),
 }
+#: The others are variants of these.
+FIRST = ("each step", "two processes", "best weights, patience", "LoRA", "packing, workers")
+EACH = [pytest.param(case, marks=() if case in FIRST else pytest.mark.extended) for case in CASES]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH)
 def test_stopped_and_resumed_is_never_stopped(
     case: str, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:

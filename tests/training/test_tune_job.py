@@ -188,6 +188,7 @@ def test_a_study_with_trials_that_are_stopped_killed_and_resumed(project: Projec
     )
 
 
+@pytest.mark.extended
 def test_two_ranks_stop_at_the_same_step(project: Project, tiny: tuple[str, str]) -> None:
     text = json.loads(config(*tiny, ddp_find_unused_parameters=False))
     text["resources"]["gpus"], text["launcher"] = 2, "torchrun"
