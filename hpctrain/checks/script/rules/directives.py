@@ -370,7 +370,10 @@ def directive_twice(facts: LintFacts) -> Hits:
 
 
 _PLACEHOLDER = re.compile(
-    r"^#SBATCH[ \t][^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%)",
+    r"^#SBATCH[ \t](?:"
+    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%|=#{3,}\w+)"
+    r"|\s*(?:-[Ap]|--account|--partition|--qos|--mail-user)[= ][ \t]*"
+    r"((?i:\[[a-z]\w*\]|your[-_.]\S+|replace[-_]\S+|change[-_]?me|\.{3,}|x{3,}|todo)(?=\s|\Z)))",
     re.MULTILINE,
 )
 
@@ -386,8 +389,8 @@ def template(facts: LintFacts) -> Hits:
     if match is not None:
         yield RuleHit(
             match.start(),
-            f"the directives hold placeholders, such as {match[1]}",
-            f"replace {match[1]} by the value",
+            f"the directives hold placeholders, such as {match[1] or match[2]}",
+            f"replace {match[1] or match[2]} by the value",
         )
 
 
@@ -470,16 +473,19 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
     "sbatch(1) --cpus-per-task; slurm.conf(5) DefCpuPerGPU",
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
-    told = any(name in facts.options for name in _CORES) or facts.block.hetjobs
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
+    given = {name for name in _CORES if name in facts.options}
+    one = given == {"cpus-per-task"} and facts.value("cpus-per-task") == "1"
+    few = one and tasks < (facts.gpus_per_node or 0)
+    told = (given and not few) or facts.block.hetjobs
     unknown = "$" in (facts.value("ntasks-per-node") or "")
     meant = unknown or tasks > (facts.gpus_per_node or 1)  # as cores
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = (option for option in facts.block.options if option.name in (*GPU_OPTIONS, "gres"))
         yield RuleHit(
             next(asked).start,
-            "the job requests GPUs and no cores for them",
-            "add: #SBATCH --cpus-per-task=8",
+            f"the job requests GPUs and {'too few' if few else 'no'} cores for them",
+            "write: #SBATCH --cpus-per-task=8",
         )
 
 
@@ -723,11 +729,15 @@ def requeue_truncates(facts: LintFacts) -> Hits:
 def log_directory_too_late(facts: LintFacts) -> Hits:
     wanted = {_clean(value.rpartition("/")[0]): option.name for option, value in _logs(facts)}
     wanted.pop("", None)
-    submits = [one.scope.inside("if") for one in facts.named("sbatch", "exec")]
+    submits = [one for one in facts.named("sbatch", "exec") if one.scope.inside("if")]
+    branches = [one.scope.inside("if") for one in submits]
+    itself = [
+        one.start for one in submits if "sbatch" in (text := facts.shown(one)) and "$0" in text
+    ]
     for command in facts.named("mkdir"):
-        before = command.scope.inside("if")
-        if facts.place(command) != "batch" or (before is not None and before in submits):
-            continue  # the branch that submits the script runs early enough
+        early = command.scope.inside("if") in branches or command.start < max(itself, default=0)
+        if facts.place(command) != "batch" or early:
+            continue  # it also runs where the script is submitted
         for word in command.words[1:]:
             made = _made(facts, command, word)
             folder = next((one for one in wanted if one in made), None)

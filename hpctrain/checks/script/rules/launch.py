@@ -515,12 +515,13 @@ def fixed_port(facts: LintFacts) -> Hits:
 
 
 def _one_node(facts: LintFacts, launch: LauncherCall) -> bool:
-    """Whether a launcher starts several processes on one node, which then connect at a port."""
+    """Whether a launcher on one node opens a port: torchrun even for one process."""
     count = launch.option("nproc_per_node", "num_processes", "num_gpus")
     processes = facts.number(count, launch.command) or 0
+    opens = processes > (0 if launch.kind == "torchrun" else 1)
     machines = launch.option("nnodes", "num_machines", "num_nodes")
     nodes = facts.number(machines, launch.command) if machines else 1
-    return facts.asks_gpus and processes > 1 and nodes == 1 and not facts.many_nodes
+    return facts.asks_gpus and opens and nodes == 1 and not facts.many_nodes
 
 
 def _meeting_words(

@@ -20,11 +20,18 @@ from hpctrain.checks.script.rules.common import (
     option_on,
     works,
 )
+from hpctrain.checks.script.shells import SHELLS
 from hpctrain.finding import Level
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
 _MANAGERS = ("conda", "mamba", "micromamba")
+#: Loads modules that do not bring conda.
+_OTHER_MODULES = re.compile(
+    r"(?:module|ml)\s+(?:purge|list|unload .*|(?:load|add)"
+    r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)\b[^\s;]*)+)\s*\Z",
+    re.IGNORECASE,
+)
 _BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
 _SENDS = re.compile(
     r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
@@ -43,8 +50,11 @@ _AFTERWARDS = re.compile(
 _TRAINING_PROGRAMS = frozenset(
     {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia"}
 )
+#: A program of the user's, by its path.
+_BUILT = re.compile(r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+(?<!\.sh)\Z")
 _CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
 _SMALL = re.compile(r"-(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip install\b")
+_GIVES_UP = ("exit", "return", "false", "exec", "kill")
 _A_TRAINING = r"(?:srun|python[\d.]*|torchrun|accelerate|deepspeed)\s"
 
 
@@ -70,14 +80,36 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
         one.shell.via is command and works(one) for one in facts.commands
     )
     known = known or inner or command in facts.call_of
-    small = not inner and bool(_SMALL.match(" ".join(word.text for word in command.words[1:3])))
+    call = facts.call_of.get(command)
+    words = facts.argv(command).words[call.command :] if call else command.words
+    begin = 0 if words and words[0].program in ("pip", "pip3", *SHELLS) else 1
+    small = not inner and bool(
+        _SMALL.match(" ".join(word.text for word in words[begin : begin + 2]))
+    )
     small = small or any(
         word.program in ("rocm-smi", "nvidia-smi") or (word.text, following.text) == ("-m", "pip")
         for word, following in pairwise(command.words)
     )
     looks = command in facts.call_of and harmless(facts, command)
-    built = re.match(r"\./(?!.*\.sh$)", command.words[0].text if command.words else "")
-    return (known or built or evaluates) and not (small or looks)
+    program = command.words[0] if command.words else None
+    built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
+    return bool(known or built or evaluates or _calls_work(facts, command)) and not (small or looks)
+
+
+def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
+    """Whether it calls a function of the script that does the work, and never exits."""
+    if command.name not in facts.batch.functions:
+        return False
+    body = [
+        one
+        for one in facts.commands
+        if (function := one.scope.inside("function")) and function.name == command.name
+    ]
+    work = next((at for at, one in enumerate(body) if works(one)), len(body))
+    return bool(body[work:]) and not any(
+        one.name in _GIVES_UP or _reads_status(one) or (works(one) and _is_condition(facts, one))
+        for one in body[work:]
+    )
 
 
 def _reads_status(command: SimpleCommand) -> bool:
@@ -183,16 +215,14 @@ def _keeps_status(facts: LintFacts, trap: SimpleCommand) -> bool:
 
 def _is_handled(facts: LintFacts, following: SimpleCommand | None) -> bool:
     """Whether the next command reads the exit code, other than to test it without an exit."""
-    return (
-        following is not None
-        and _reads_status(following)
-        and (
-            following.name not in TESTS
-            or re.search(
-                r"\b(?:exit|return|false|exec|kill|scancel)\b", facts.text[following.start :]
-            )
-            is not None
-        )
+    if following is None or not _reads_status(following):
+        return False
+    return (bool(following.words) and following.name not in TESTS) or any(
+        one.name in _GIVES_UP
+        or (one.name in ("scancel", "scontrol") and "SLURM_JOB" in facts.shown(one))
+        for one in facts.commands
+        # Where another failure ends the job, this one is only reported on purpose.
+        if one.start >= following.start or (not following.words and any(one.expansions()))
     )
 
 
@@ -456,7 +486,12 @@ def _may_know_conda(facts: LintFacts, command: SimpleCommand) -> bool:
     login = any(re.fullmatch(r"-\w*[li]\w*|--login", option) for option in options)
     shells = [command.shell, *([via.shell] if via is not None else [])]
     hooks = facts.named("source", ".", "eval", "module", "ml")
-    hooked = any(hook.shell in shells and hook.start < command.start for hook in hooks)
+    hooked = any(
+        hook.shell in shells
+        and hook.start < command.start
+        and not _OTHER_MODULES.match(facts.shown(hook))
+        for hook in hooks
+    )
     return login or hooked or "conda" in facts.batch.functions
 
 
