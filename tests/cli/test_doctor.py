@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Desk
+from tests.waiting import wait_until
 
 OWN = ("--script", "train.py", "--launcher", "srun", "--venv", sys.prefix)
 
@@ -116,27 +116,25 @@ def test_ctrl_c_leaves_no_process(project: Desk, hpctrain: str) -> None:
     with out.open("w") as stdout, err.open("w") as stderr:
         running = subprocess.Popen([hpctrain, "doctor", *OWN], stdout=stdout, stderr=stderr)
     watched = psutil.Process(running.pid)
-    deadline = time.monotonic() + 600
-    started: list[psutil.Process] = []
-    while (
-        not started or "ok      python" not in out.read_text()
-    ):  # what is known is said before all is
-        assert time.monotonic() < deadline, out.read_text()
-        started = [
+
+    def started() -> list[psutil.Process]:
+        return [
             child
             for child in watched.children(recursive=True)
             if "hpctrain.training.preflight.offline_check" in command_of(child)
         ]
-        time.sleep(0.1)
-    while (
-        running.poll() is None
-    ):  # the first may come in an instant in which Python drops it: while a module is imported
-        assert time.monotonic() < deadline
+
+    def interrupted() -> bool:
         running.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        return running.poll() is not None
+
+    # What is known is said before all is.
+    children = wait_until(lambda: "ok      python" in out.read_text() and started())
+    # The first may come in an instant in which Python drops it: while a module is imported.
+    wait_until(interrupted)
     assert (running.returncode, err.read_text().strip().splitlines()[-1]) == (130, "interrupted")
     assert "ok      python" in out.read_text(), "what was known by then has been said"
-    _, alive = psutil.wait_procs(started, timeout=240)
+    _, alive = psutil.wait_procs(children, timeout=240)
     assert alive == []
 
 

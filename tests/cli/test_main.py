@@ -693,10 +693,9 @@ traps: [the queue is long on Mondays]
 
 
 @pytest.fixture
-def tiger(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def tiger(desk: Desk) -> Desk:
     """Add one file to the user's directory: all that a new cluster needs."""
-    directory = desk.directory.parent / "config"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory))
+    desk.set(XDG_CONFIG_HOME=str(desk.directory.parent / "config"))
     desk.write("../config/hpctrain/clusters/tiger.yaml", TIGER)
     return desk
 

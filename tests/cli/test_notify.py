@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,55 +16,36 @@ printf '%s|' "$1" "$HPCTRAIN_RUN_ID" "$HPCTRAIN_OUTCOME" "$HPCTRAIN_STATUS" >>"$
 """
 
 
-def project(tmp_path: Path, server: Server, script: str, notify: str) -> Path:  # noqa: F811
-    (tmp_path / "train.py").write_text(script)
-    tell = tmp_path / "tell it.sh"
-    tell.write_text(TELL)
-    tell.chmod(0o755)
-    hook = tmp_path / "hook"
-    hook.write_text(server.url + "\n")
-    hook.chmod(0o600)
-    (tmp_path / "config.yaml").write_text(
-        f"script: train.py\nlauncher: srun\nresources: {{gpus: 1, time: 5}}\nnotify: {notify}\n"
-    )
-    return tmp_path
-
-
-def hpctrain(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    return subprocess.run(
-        ["hpctrain", *words],
-        cwd=where,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
+def project(desk: Desk, server: Server, script: str, notify: str) -> None:  # noqa: F811
+    desk.set(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    desk.write("train.py", script)
+    desk.write("tell it.sh", TELL).chmod(0o755)
+    desk.write("hook", server.url + "\n").chmod(0o600)
+    desk.write(
+        "config.yaml",
+        f"script: train.py\nlauncher: srun\nresources: {{gpus: 1, time: 5}}\nnotify: {notify}\n",
     )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
-def test_a_job_tells_that_it_failed(tmp_path: Path, server: Server) -> None:  # noqa: F811
-    where = project(
-        tmp_path,
+def test_a_job_tells_that_it_failed(desk: Desk, server: Server) -> None:  # noqa: F811
+    project(
+        desk,
         server,
         "raise SystemExit(3)\n",
         '{on: [failed], command: "./tell it.sh", webhook: hook}',
     )
-    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "R")
-    assert done.returncode == 3, done.stdout + done.stderr
-    told, run, outcome, status, _ = (where / "told it.txt").read_text().split("|")
+    done = desk.run("submit", "--local", "--wait", "--run-id", "R")
+    assert done.code == 3, done.out + done.err
+    told, run, outcome, status, _ = (desk.directory / "told it.txt").read_text().split("|")
     assert told.startswith("R failed: job 9")
     assert told.endswith("exit code 3")
     assert (run, outcome, status) == ("R", "failed", "3")
     assert [(body["outcome"], body["run"], body["status"]) for body in server.bodies] == [
         ("failed", "R", 3)
     ]
-    for path in where.rglob("*"):
+    for path in desk.directory.rglob("*"):
         assert (
             path.name == "hook"
             or not path.is_file()
@@ -75,35 +55,35 @@ def test_a_job_tells_that_it_failed(tmp_path: Path, server: Server) -> None:  # 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
-def test_who_cannot_be_told_changes_nothing(tmp_path: Path, server: Server) -> None:  # noqa: F811
-    where = project(
-        tmp_path, server, "print('trained')\n", "{command: ./tell it.sh, webhook: hook}"
-    )
-    (where / "tell it.sh").write_text("#!/bin/bash\nexit 7\n")
+def test_who_cannot_be_told_changes_nothing(desk: Desk, server: Server) -> None:  # noqa: F811
+    project(desk, server, "print('trained')\n", "{command: ./tell it.sh, webhook: hook}")
+    desk.write("tell it.sh", "#!/bin/bash\nexit 7\n")
     server.answers = [404]
-    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "R")
-    assert done.returncode == 0, done.stdout + done.stderr
-    log = next((where / "logs").glob("error_*_9*.log")).read_text()
+    done = desk.run("submit", "--local", "--wait", "--run-id", "R")
+    assert done.code == 0, done.out + done.err
+    log = next((desk.directory / "logs").glob("error_*_9*.log")).read_text()
     assert "warning: ./tell it.sh, which was to tell of the end, failed" in log
     assert "error: the notification was not sent\n  127.0.0.1 answers 404" in log
     assert (
-        json.loads(next((where / "runs/R/attempts").glob("*/end.json")).read_text())["outcome"]
+        json.loads(next((desk.directory / "runs/R/attempts").glob("*/end.json")).read_text())[
+            "outcome"
+        ]
         == "completed"
     )
 
 
 @pytest.mark.slow
-def test_trying_it(tmp_path: Path, server: Server) -> None:  # noqa: F811
-    where = project(tmp_path, server, "", '{command: "./tell it.sh", webhook: hook}')
-    done = hpctrain(where, "doctor", "--notify")
-    assert (done.returncode, done.stdout) == (
+def test_trying_it(desk: Desk, server: Server) -> None:  # noqa: F811
+    project(desk, server, "", '{command: "./tell it.sh", webhook: hook}')
+    done = desk.run("doctor", "--notify")
+    assert (done.code, done.out) == (
         0,
         "ran ./tell it.sh\nnotified the webhook\n",
-    ), done.stderr
-    assert "test message" in (where / "told it.txt").read_text()
+    ), done.err
+    assert "test message" in (desk.directory / "told it.txt").read_text()
     assert "test message" in server.bodies[0]["text"]
-    (where / "tell it.sh").write_text("#!/bin/bash\nexit 7\n")
-    assert hpctrain(where, "doctor", "--notify").returncode == 1
+    desk.write("tell it.sh", "#!/bin/bash\nexit 7\n")
+    assert desk.run("doctor", "--notify").code == 1
     assert len(server.bodies) == 2, "the webhook is called although the command failed"
 
 
@@ -145,14 +125,14 @@ def test_a_program_that_is_not_there_is_found_before_the_job_queues(desk: Desk) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_slurm")
-def test_of_a_sweep_each_combination_tells(tmp_path: Path, server: Server) -> None:  # noqa: F811
+def test_of_a_sweep_each_combination_tells(desk: Desk, server: Server) -> None:  # noqa: F811
     script = "import sys\nraise SystemExit(3 if sys.argv[-1] == '2' else 0)\n"
-    where = project(tmp_path, server, script, "{on: [failed], webhook: hook}")
-    config = where / "config.yaml"
-    config.write_text(config.read_text() + "sweep: points.json\n")
-    (where / "points.json").write_text('[{"x": 1}, {"x": 2}, {"x": 3}]')
-    done = hpctrain(where, "submit", "--local", "--wait", "--run-id", "S")
-    assert done.returncode != 0, done.stdout + done.stderr
+    project(desk, server, script, "{on: [failed], webhook: hook}")
+    with (desk.directory / "config.yaml").open("a") as config:
+        config.write("sweep: points.json\n")
+    desk.write("points.json", '[{"x": 1}, {"x": 2}, {"x": 3}]')
+    done = desk.run("submit", "--local", "--wait", "--run-id", "S")
+    assert done.code != 0, done.out + done.err
     assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")]
 
 

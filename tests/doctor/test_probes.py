@@ -6,7 +6,6 @@ import re
 import shutil
 import struct
 import sys
-import time
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -20,31 +19,26 @@ from hpctrain.doctor.facts import DoctorContext, ProbeResult
 from hpctrain.errors import SchedulerError
 from hpctrain.util import process
 from tests.doctor.clusters import cluster
+from tests.waiting import wait_until
 
 # -- starting programs -----------------------------------------------------------------------------
 
 
-def gone(pids: list[int]) -> bool:
-    """Whether these processes end within seconds: a killed one is there until its parent has
-    looked.
-    """
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        if not [
-            pid
+def ends(pids: list[int]) -> None:
+    """Wait until these processes have ended: a killed one is there until its parent has looked."""
+    wait_until(
+        lambda: all(
+            not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
             for pid in pids
-            if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        ]:
-            return True
-        time.sleep(0.05)
-    return False
+        )
+    )
 
 
 def test_what_a_late_program_has_started_is_killed_with_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     with pytest.raises(process.NoAnswerError, match="had not ended after 5 s"):
         environment.run_limited(["bash", "-c", f"sleep 300 & echo $! > {note}; wait"], timeout=5)
-    assert gone([int(note.read_text())])
+    ends([int(note.read_text())])
 
 
 def test_a_missing_program_is_named() -> None:
@@ -76,7 +70,7 @@ def test_a_probe_that_hangs_or_breaks_hides_no_other(context: Callable[..., Doct
         ("well", "ok"),
     ]
     assert found[1].sentence == "failed: odd machine"
-    assert gone(
+    ends(
         [
             child.pid
             for child in psutil.Process().children(recursive=True)

@@ -16,12 +16,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli import conftest
 from tests.cli.conftest import Said
+from tests.waiting import wait_until
 
 PACKAGES = {
     "rsync": "rsync",
@@ -131,14 +131,13 @@ class Server:
         argv = [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "sshd.log").open("ab") as log:
             self._daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 240
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            assert self._daemon.poll() is None, (self.directory / "sshd.log").read_text()
-            assert time.monotonic() < deadline, "sshd does not listen"
-            time.sleep(0.05)
+        wait_until(self._listens, "sshd listens")
+
+    def _listens(self) -> bool:
+        assert self._daemon is not None
+        assert self._daemon.poll() is None, (self.directory / "sshd.log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self) -> None:
         if self._daemon is not None:
