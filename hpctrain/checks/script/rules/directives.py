@@ -371,7 +371,7 @@ def directive_twice(facts: LintFacts) -> Hits:
 
 _PLACEHOLDER = re.compile(
     r"^#SBATCH[ \t](?:"
-    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%|=#{3,}\w+)"
+    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%|(?<==)#{3,}\w+|(?<==)\*\w+\*)"
     r"|\s*(?:-[Ap]|--account|--partition|--qos|--mail-user)[= ][ \t]*"
     r"((?i:\[[a-z]\w*\]|your[-_.]\S+|replace[-_]\S+|change[-_]?me|\.{3,}|x{3,}|todo)(?=\s|\Z)))",
     re.MULTILINE,
@@ -392,6 +392,11 @@ def template(facts: LintFacts) -> Hits:
             f"the directives hold placeholders, such as {match[1] or match[2]}",
             f"replace {match[1] or match[2]} by the value",
         )
+    words = (word for command in facts.commands for word in command.all_words())
+    paths = (word for word in words if word.is_literal and word.text.startswith("/path/to/"))
+    for word in itertools.islice(paths, int(facts.is_batch)):
+        reason = "the path does not exist, so the command fails."
+        yield RuleHit(word.start, f"{word.text} is a placeholder", "write the path", reason=reason)
 
 
 def placeholder_lines(text: str, block_ends: int) -> set[int]:
