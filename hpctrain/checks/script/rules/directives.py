@@ -395,8 +395,12 @@ def template(facts: LintFacts) -> Hits:
     words = (word for command in facts.commands for word in command.all_words())
     paths = (word for word in words if word.is_literal and word.text.startswith("/path/to/"))
     for word in itertools.islice(paths, int(facts.is_batch)):
-        reason = "the path does not exist, so the command fails."
-        yield RuleHit(word.start, f"{word.text} is a placeholder", "write the path", reason=reason)
+        yield RuleHit(
+            word.start,
+            f"{word.text} is a placeholder",
+            "write the path",
+            reason="the path does not exist, so the command fails.",
+        )
 
 
 def placeholder_lines(text: str, block_ends: int) -> set[int]:
@@ -435,9 +439,11 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
 def gpu_value(facts: LintFacts) -> Hits:
     gres = facts.value("gres") or ""
     if re.search(r"\bgpu=\d", gres):
-        what = f"--gres={gres} has = where Slurm needs a colon"
-        good = gres.replace("gpu=", "gpu:")
-        yield RuleHit(facts.options["gres"].start, what, f"write: --gres={good}")
+        yield RuleHit(
+            facts.options["gres"].start,
+            f"--gres={gres} has = where Slurm needs a colon",
+            f"write: --gres={gres.replace('gpu=', 'gpu:')}",
+        )
     for name in ("gpus", "gpus-per-node", "gpus-per-task"):
         value = facts.value(name) or ""
         if value.startswith("gpu:"):
@@ -459,10 +465,10 @@ def gpus_is_total(facts: LintFacts) -> Hits:
     others = {"gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"}
     told = others & set(facts.options) or facts.gres_gpus is not None
     if total and facts.many_nodes and not told:
-        nodes = facts.value("nodes")
         yield RuleHit(
             total.start,
-            f"--gpus={total.value} is the total of {nodes} nodes, spread as Slurm likes",
+            f"--gpus={total.value} is the total of {facts.value('nodes')} nodes, spread as Slurm"
+            " likes",
             "write: --gpus-per-node=N",
         )
 
@@ -527,8 +533,11 @@ def mem_twice(facts: LintFacts) -> Hits:
     memory = [facts.options[name] for name in _MEMORY_OPTIONS if name in facts.options]
     if len(memory) > 1 and not facts.block.hetjobs:
         names = " and ".join(f"--{option.name}" for option in memory)
-        start = max(option.start for option in memory)
-        yield RuleHit(start, f"{names} are mutually exclusive", "keep one of them")
+        yield RuleHit(
+            max(option.start for option in memory),
+            f"{names} are mutually exclusive",
+            "keep one of them",
+        )
 
 
 @rule(

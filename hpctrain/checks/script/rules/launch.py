@@ -241,10 +241,10 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
         several = ranked or (facts.number(machines, launch.command) or 0) > 1
         # With another step, running only on the first node may be intended.
         if not goes and facts.place(launch.command) == "batch" and (several or not others):
-            nodes = facts.value("nodes")
             yield RuleHit(
                 launch.at.start,
-                f"{launch.kind} runs without srun, and so on the first of {nodes} nodes alone",
+                f"{launch.kind} runs without srun, and so on the first of {facts.value('nodes')}"
+                " nodes alone",
                 f"srun --ntasks-per-node=1 bash -c '{launch.at.text} …'",
             )
 
@@ -597,8 +597,8 @@ def fixed_address(facts: LintFacts) -> Hits:
         for name in _ADDRESS_OPTIONS:
             word = launch.options.get(name)
             if word is not None and _is_a_host(word):
-                start = launch.words[name].start
-                yield RuleHit(start, f"--{name} is always {word.text}", f"above srun: {_FIRST}")
+                what = f"--{name} is always {word.text}"
+                yield RuleHit(launch.words[name].start, what, f"above srun: {_FIRST}")
 
 
 def _is_a_host(word: ShellWord) -> bool:

@@ -190,10 +190,10 @@ def wait_without_pid(facts: LintFacts) -> Hits:
             if one.is_background and (works(one) or one.name == "ssh")
         ]
         if started and len(wait.words) == 1:
-            step = started[-1].name or "the step"
             yield RuleHit(
                 wait.start,
-                f"wait without a process id returns 0 even when {step} failed",
+                f"wait without a process id returns 0 even when {started[-1].name or 'the step'}"
+                " failed",
                 'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
                 "status=$?; done",
             )
@@ -338,8 +338,7 @@ def prompt_unanswered(facts: LintFacts) -> Hits:
         fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
         answered = told or fed or "always_yes" in facts.text.lower()
         if fix and not answered and facts.is_batch:
-            shown = " ".join(words[:2])
-            yield RuleHit(command.start, f"{shown} asks a question", fix)
+            yield RuleHit(command.start, f"{command.name} {verb} asks a question", fix)
 
 
 @rule(
@@ -441,10 +440,9 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
             continue
         if option_on(facts, "nounset", command.shell, command.start):
             told.add(command.shell)
-            shown = " ".join(word.text for word in command.words[:2])
             yield RuleHit(
                 command.start,
-                f"{shown} runs under set -u, and may end the job",
+                f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
                 "move `set -u` after it, or: set +u; …; set -u",
             )
 
@@ -548,10 +546,13 @@ def script_directory(facts: LintFacts) -> Hits:
         if takes and sure and here and not command.scope.inside("if"):
             shown = facts.text[part.start : part.end]
             level = _level_of_directory(facts, part)
-            what = f"the directory of {shown} is Slurm's spool directory"
-            fix = 'cd "$SLURM_SUBMIT_DIR", or write the path out'
             if level is not None:
-                yield RuleHit(part.start, what, fix, level)
+                yield RuleHit(
+                    part.start,
+                    f"the directory of {shown} is Slurm's spool directory",
+                    'cd "$SLURM_SUBMIT_DIR", or write the path out',
+                    level,
+                )
 
 
 def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level | None:

@@ -244,8 +244,8 @@ def threads_oversubscribed(facts: LintFacts) -> Hits:
 def debug_setting(facts: LintFacts) -> Hits:
     for assignment, _ in facts.assigned(*_DEBUGGING) if facts.asks_gpus else ():
         if assignment.word.text in _DEBUGGING[assignment.name]:
-            setting = f"{assignment.name}={assignment.word.text}"
-            yield RuleHit(assignment.start, f"{setting} slows the training", "remove it")
+            what = f"{assignment.name}={assignment.word.text} slows the training"
+            yield RuleHit(assignment.start, what, "remove it")
 
 
 @rule(
