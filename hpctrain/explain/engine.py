@@ -891,11 +891,14 @@ class _DiagnosisRanker:
         if matching.of_trouble(trouble) is not Recovery.NO:
             return ()
         said = logged_exception(trouble.error) or trouble.error
+        texts = (said, *trouble.lines) if trouble.ending else (said,)
         for rule in self.rules:
             for pattern in rule.lines if rule.kind == "hint" else ():
-                match = re.search(pattern, said)
-                if match is None or any(re.search(other, said) for other in rule.but_not):
+                matches = (re.search(pattern, each) for each in texts)
+                match = next(filter(None, matches), None)
+                if match is None or any(re.search(other, match.string) for other in rule.but_not):
                     continue
+                said = match.string
                 groups = {**trouble.raised, **matching.known(self.case)}
                 groups |= {name: value for name, value in match.groupdict().items() if value}
                 names = {*KNOWN_NAMES, *groups, *_groups_of(rule)}

@@ -276,8 +276,8 @@ _NO_START = re.compile(
 
 #: Bytes at the end of a file that are searched for its last words.
 _END = 1500
-#: A line that begins with the word, perhaps behind a time, a level or a program's name; a Python
-#: exception whose traceback was cut off. `Error: 0.01` is a result.
+#: A line that begins with the word, perhaps behind a time, a level or a program's name.
+#: `Error: 0.01` is a result.
 _SAID = re.compile(
     r"[\s\W\d]{0,40}"
     r"(?:(?!wandb\b|libGL\b)[A-Za-z][\w./+-]{0,30}[:\]] |\w+ (?=ERROR)"
@@ -285,7 +285,6 @@ _SAID = re.compile(
     r"(?:ERROR|FATAL|[Ee]rror|Fatal|fatal error|\[?ABORT)\b"
     r"(?!(?: \w+)?\W{0,3}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)"
     r"(?! (?:rate|norm|bar|budget|estimate|in|is|of)\b)"
-    r"|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)"
     r"|.* [\[|(-] ?(?:ERROR|FATAL|CRITICAL) *[\])|-] "
     r"|Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: "
     r"|.*Check failed: |\w*Exception in rule|\s*NF90_\w+ failed|\s*STOP |.*I REFUSE TO CONTINUE"
@@ -293,14 +292,17 @@ _SAID = re.compile(
 #: A program or launcher says that it, or another one, failed or gives up.
 _FAILED = re.compile(
     r"(?i)exit(?:ed|ing|s)?\b.{0,24}\b(?:code|status)(?: is| of)?\W{1,12}-?(?!0+\b)\d{1,3}\b"
-    r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION"
+    r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
     r"|(?:job|run|pipeline|workflow|command|program|execution) (?:has )?failed\b"
     r"|\b(?:aborting|giving up|cannot continue)\b"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
 )
-#: What the system, or a program, refuses.
+#: What the system, or a program, refuses; a Python exception whose traceback was cut off. Not
+#: with more than so many lines behind it: the program continued.
+_REST = 5
 _REFUSED = re.compile(
-    r"(?:: not found|No such file or directory|[Pp]ermission denied|Operation not permitted"
+    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)"
+    r"|(?:: not found|No such file or directory|[Pp]ermission denied|Operation not permitted"
     r"|Connection refused|Connection timed out|Cannot allocate memory|Input/output error"
     r"|disk I/O error|No space left on device|Disk quota exceeded|Exec format error"
     r"|Stale file handle)\W*$"
@@ -312,7 +314,7 @@ _HARMLESS = re.compile(
     r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|^\W*[{<]|\*\*\* (?:JOB|STEP) "
     r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
     r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
-    r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL"
+    r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL|bitsandbytes"
     r"|(?:error|fatal): (?:none\b|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
     r"|\b(?:no|0|without) (?:error|failure)s?\b"
 )
@@ -328,15 +330,20 @@ def last_words(tail: bytes) -> int | None:
     """
     at = tail.rfind(b"\n", 0, max(0, len(tail) - _END)) + 1
     first: int | None = None
+    is_sure, rest = False, 0
     for raw in tail[at:].splitlines(keepends=True):
         line = text.label(text.clean(raw)).rest
-        is_error = _SAID.match(line) or _FAILED.search(line) or _REFUSED.search(line)
+        is_failure = _SAID.match(line) or _FAILED.search(line)
+        is_error = is_failure or _REFUSED.search(line)
         if is_error and not _HARMLESS.search(line):
             first = at if first is None else first
+            is_sure, rest = is_sure or bool(is_failure), 0
         elif _WELL.search(line) and not is_error:
-            first = None
+            first, is_sure = None, False
+        elif line.strip():
+            rest += 1
         at += len(raw)
-    if first is None:
+    if first is None or (rest > _REST and not is_sure):
         return None
     behind = Steps()
     behind.want()
