@@ -15,6 +15,7 @@ from hpctrain.cli import GROUPS, VERBS
 from hpctrain.clusters import load
 from hpctrain.jobs import header
 from tests.cli.conftest import Desk
+from tests.runs import checkpoint_maker
 
 
 def test_alone_it_shows_the_groups_and_the_first_step(desk: Desk) -> None:
@@ -254,10 +255,6 @@ def test_an_option_is_never_the_value_of_another(desk: Desk) -> None:
 
 
 # -- Whatever a person types or has lying about: a clear error with a fix, the right exit cod
-
-
-#: What the kernel lets root do nowhere but here.
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -545,17 +542,12 @@ def test_a_place_that_cannot_be_written_leaves_nothing(desk: Desk, place: str) -
 def small_disk(desk: Desk) -> Iterator[Path]:
     """A file system of ten pages, which is the current directory."""
     outside = desk.directory
-    desk.go("disk")
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(desk.directory)], check=True
-    )
-    desk.patch.chdir(desk.directory)
-    yield desk.directory
-    desk.patch.chdir(outside)
-    subprocess.run(["umount", str(outside / "disk")], check=True)
+    with checkpoint_maker.small_disk(outside / "disk", "40k") as disk:
+        desk.go("disk")
+        yield disk
+        desk.patch.chdir(outside)
 
 
-@as_root
 @pytest.mark.parametrize("pages", [1, 2, 3, 4])
 def test_a_full_disk_keeps_the_old_script_or_none(desk: Desk, small_disk: Path, pages: int) -> None:
     (small_disk / "fill").write_bytes(b"x" * 4096 * (6 + pages))
@@ -568,7 +560,6 @@ def test_a_full_disk_keeps_the_old_script_or_none(desk: Desk, small_disk: Path, 
     assert not shipped.exists() or "distributed_type: MULTI_GPU" in shipped.read_text()
 
 
-@as_root
 def test_a_read_only_disk(desk: Desk, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert "Read-only file system" in desk.refused("render", code=1).lines[0]

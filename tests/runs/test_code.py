@@ -14,6 +14,7 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import project_code
 from hpctrain.runs import code, launch
 from hpctrain.runs.code import Snapshot
+from tests.runs.checkpoint_maker import small_disk
 
 DAY = 86_400.0
 
@@ -211,22 +212,14 @@ def test_many_at_once_make_one_snapshot(project: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_snapshot(project: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "small"
-    runs.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", runs], capture_output=True
-    ).returncode:
-        pytest.skip("mount needs root")
-    try:
-        for number in range(40):
-            (project / f"m{number}.py").write_bytes(os.urandom(50_000))
+    for number in range(40):
+        (project / f"m{number}.py").write_bytes(os.urandom(50_000))
+    with small_disk(tmp_path / "small", "1m") as runs:
         with pytest.raises(HpctrainError) as caught:
             project_code.snapshot(project, runs)
         assert "No space left on device" in caught.value.what
         assert "--no-snapshot" in str(caught.value.hint)
         assert list((runs / ".code").iterdir()) == []
-    finally:
-        subprocess.run(["umount", runs], check=True)
 
 
 def test_what_nothing_refers_to_may_go(project: Path) -> None:
