@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hpctrain.data import manifest
 from hpctrain.data.pipeline import PrepareSummary
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
+from tests.cli.terminal import on_a_terminal
 from tests.preparation import prepare_made
 
 full = pytest.mark.torch  # the [train] extra
@@ -193,30 +193,13 @@ def test_json(project: Desk) -> None:
 def test_on_a_terminal_a_bar_goes_and_nothing_of_it_stays_in_pipes(
     project: Desk, hpctrain: str
 ) -> None:
-    words = [hpctrain, "prepare", "chats.jsonl", "--model", "m", "--to", "d"]
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        words, cwd=project.directory, stdout=subprocess.PIPE, stderr=theirs, text=True
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            block = os.read(ours, 4096)
-        except OSError:
-            break
-        if not block:
-            break
-        shown += block
-    out, _ = process.communicate()
-    assert process.returncode == 0, shown
-    assert out == "d\n"
-    assert b"tokenizing" in shown
-    assert b"train: 95 examples" in shown
-    piped = subprocess.run(
-        [*words[:-1], "e"], cwd=project.directory, capture_output=True, text=True
-    )
-    assert "\x1b" not in piped.stderr
+    typed = f"{hpctrain} prepare chats.jsonl --model m --to d >out"
+    shown = on_a_terminal("bash", "-c", typed, cwd=project.directory)
+    assert (project.directory / "out").read_text() == "d\n"
+    assert "tokenizing" in shown
+    assert "train: 95 examples" in shown
+    piped = project.run("prepare", "chats.jsonl", "--model", "m", "--to", "e")
+    assert (piped.code, "\r" in piped.err) == (0, False)
 
 
 # -- what it shows ---------------------------------------------------------------------------------

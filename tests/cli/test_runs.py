@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from hpctrain.local.scheduler import LocalScheduler
 from hpctrain.runs import predicted
 from hpctrain.slurm.notations.records import SEPARATOR
 from tests.cli.conftest import Desk, Said
+from tests.cli.terminal import Terminal
 from tests.runs import make
 from tests.waiting import wait_until
 
@@ -451,49 +451,27 @@ class TestDrop:
         assert {path.name for path in runs.iterdir()} == {"sft-old", "sft-new", "Nov20_tensorboard"}
 
     @pytest.mark.usefixtures("no_slurm")
-    @pytest.mark.parametrize(("answer", "left"), [(b"n\n", True), (b"\n", True), (b"y\n", False)])
+    @pytest.mark.parametrize(("answer", "left"), [("n\n", True), ("\n", True), ("y\n", False)])
     def test_on_a_terminal_it_asks(
-        self, desk: Desk, runs: Path, hpctrain: str, answer: bytes, left: bool
+        self, runs: Path, hpctrain: str, answer: str, left: bool
     ) -> None:
-        ours, theirs = pty.openpty()
-        os.write(ours, answer)
-        done = subprocess.run(
-            [hpctrain, "runs", "delete", "sft-old"],
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        os.close(ours)
-        os.close(theirs)
-        assert done.returncode == 0, done.stderr
-        assert "Remove 1 run, " in done.stderr
+        terminal = Terminal(hpctrain, "runs", "delete", "sft-old")
+        terminal.until("Remove 1 run, ")
+        terminal.type(answer)
+        assert terminal.end() == 0
         assert (runs / "sft-old").exists() is left
 
     def test_a_job_that_starts_while_somebody_reads_the_preview(
         self, desk: Desk, runs: Path, hpctrain: str
     ) -> None:
         slurm(desk)
-        ours, theirs = pty.openpty()
-        with subprocess.Popen(
-            [hpctrain, "runs", "delete", "sft-*"],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr is not None
-            said = ""
-            while "Remove 2 runs" not in said:
-                said += process.stderr.read(1)
-            make.attempt(runs / "sft-old", "400", at=NOW)
-            slurm(desk, ("400", "RUNNING"))
-            os.write(ours, b"y\n")
-            rest = process.stderr.read()
-        os.close(ours)
-        os.close(theirs)
-        assert process.returncode == 0
-        assert "stays: sft-old (running: job 400 is RUNNING), since a moment ago" in rest
+        terminal = Terminal(hpctrain, "runs", "delete", "sft-*")
+        terminal.until("Remove 2 runs")
+        make.attempt(runs / "sft-old", "400", at=NOW)
+        slurm(desk, ("400", "RUNNING"))
+        terminal.type("y\n")
+        terminal.until("stays: sft-old (running: job 400 is RUNNING), since a moment ago")
+        assert terminal.end() == 0
         assert {path.name for path in runs.glob("sft-*")} == {"sft-old"}
         assert (runs / "sft-old" / "attempts" / "60.0" / "end.json").exists()
 

@@ -135,6 +135,9 @@ def test_half_lines_and_nonsense(tmp_path: Path) -> None:
     junk = [
         b"\xff\xfe\n",
         b"[1]\n",
+        b"\n",
+        b'{"event": "log"}\n',
+        b'{"event": "else", "step": 1, "at": 1}\n',
         b'{"event": "log", "step": 9, "at": NaN}\n',
         b'{"event": "log", "step": 9, "at": 1e400}\n',
         b"[" * 90_000 + b"\n",
@@ -157,11 +160,44 @@ def test_half_lines_and_nonsense(tmp_path: Path) -> None:
     steps = [point.step for point in found.of("log") if "loss" in point.values]
     assert steps == [1, 2, 3, 4]
     assert math.isnan(found.of("log")[-1].values["loss"])
+    assert {row["event"] for row in history.read_rows(run)} == {"begin", "log"}
     assert [(each.rank, each.count) for each in found.ranks] == [(0, 1)]
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(each["step"], each["loss"]) for each in history.read_rows(run) if "loss" in each]
+
+
+def test_a_start_from_nothing_replaces_everything_and_order_is_by_time(tmp_path: Path) -> None:
+    """Attempt 10 began before attempt 9 by name, and 99 has no start.json."""
+    run = make.run(tmp_path, "r")
+    for job, at, first, loss in (("10", 5, 0, 1), ("9", 8, 0, 2), ("99", 12, 1, 3)):
+        make.metrics(
+            make.attempt(run, job, at=at),
+            {"event": "begin", "step": first, "at": at},
+            {"step": first + 1, "at": at + 1, "loss": loss},
+        )
+    (run / "attempts" / "99.0" / "start.json").unlink()
+    assert losses(run) == [(1, 2), (2, 3)]
+
+
+def test_several_starts_in_one_file(tmp_path: Path) -> None:
+    """Outside Slurm all starts of a run have the same name."""
+    run = make.run(tmp_path, "r")
+    make.metrics(
+        make.attempt(run, "local"),
+        {"event": "begin", "step": 0, "at": 1},
+        {"step": 1, "at": 2, "loss": 1},
+        {"step": 2, "at": 3, "loss": 2},
+        {"event": "begin", "step": 1, "at": 4},
+        {"step": 2, "at": 5, "loss": 3},
+    )
+    assert losses(run) == [(1, 1), (2, 3)]
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert history.read(tmp_path / "nowhere") == history.History()
+    assert list(history.read_rows(tmp_path / "nowhere")) == []
     run = make.run(tmp_path, "r")
     make.attempt(run, "7", at=AT, outcome="failed", status=1, ended=AT + 9)
     (start,) = history.read(run).starts
