@@ -16,7 +16,9 @@ from tests.jobs.check.check_cases import CASES, LARGE
 from tests.jobs.check.check_scene import ARGUMENTS, AROUND, LIVE, PYTHON, SPEC, Scene
 
 
-@pytest.mark.parametrize("change", [{}, {"live": None}, {"profile": None}, {"local": True}])
+@pytest.mark.parametrize(
+    "change", [{}, {"live": None}, {"live": {"partitions": ()}}, {"profile": None}, {"local": True}]
+)
 def test_a_job_with_nothing_wrong_has_no_findings(change: dict[str, Any]) -> None:
     assert Scene(**change).findings() == []
 
