@@ -821,7 +821,7 @@ class _DiagnosisRanker:
         evidence = hit.evidence
         return ErrorBlock(
             file=evidence.file,
-            line=evidence.line,
+            line=hit.order[1],
             rank=hit.rank,
             node=hit.node,
             since=self._clock(hit.at),

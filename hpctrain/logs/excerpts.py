@@ -293,7 +293,8 @@ _SAID = re.compile(
 _FAILED = re.compile(
     r"(?i)exit(?:ed|ing|s)?\b.{0,24}\b(?:code|status)(?: is| of)?\W{1,12}-?(?!0+\b)\d{1,3}\b"
     r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
-    r"|(?:job|run|pipeline|workflow|command|program|execution) (?:has )?failed\b"
+    r"|(?:job|run|pipeline|workflow|command|program|execution)(?: '\d+')? (?:has )?failed\b"
+    r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
     r"|\b(?:aborting|giving up|cannot continue)\b"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
 )
