@@ -294,6 +294,7 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         ("train_runtime", "passed"),
         (
             r"^\s*train_runtime\s+=\s+\d|^=+ (?!.*\b(?:failed|errors?)\b).*\b\d+ passed\b.* in [\d.:]+"
+            r"|^100% tests passed, 0 tests failed"
         ),
     ),
     (
