@@ -269,7 +269,7 @@ _NEARBY = 20
 #: Messages of srun and Slurm at the end of a step in which a task failed, for any reason.
 _OF_STEP = ("kill-on-bad-exit", "srun-exited", "srun-terminated")
 #: Launcher messages about a failed process: the job failed, though its exit code is unknown.
-_LAUNCHERS = ("srun-exited", "program-exited", "kill-on-bad-exit", "torchelastic-child-failed")
+_LAUNCHERS = ("srun-exited", "kill-on-bad-exit", "torchelastic-child-failed")
 #: Signals as torch's elastic agent writes them: SIGKILL, which leaves traces of many kinds, and
 #: those with a rule of their own.
 _KILLED, _OF_SIGNAL = -9, {-11: "segfault", -7: "bus-error", -6: "aborted"}
@@ -319,8 +319,6 @@ def explain(
         trouble = judge.earliest_trouble(known=known or judge.says_so())
         if trouble is not None:
             block, diagnoses = judge.block(trouble), judge.hints(trouble)
-        else:
-            block = judge.report()
     found = bool(diagnoses or block)
     return Explanation(
         diagnoses=diagnoses,
@@ -806,26 +804,9 @@ class _DiagnosisRanker:
 
     def says_so(self) -> bool:
         """Whether a launcher reports at the end that a process failed."""
-        return self.report() is not None
-
-    def report(self) -> ErrorBlock | None:
-        """Return a launcher's report at the end that a process failed."""
-        reports = (
-            each.hits[0]
+        return any(
+            each.rule.id in _LAUNCHERS and bool(each.hits) and each.over is Recovery.NO
             for each in self.fired
-            if each.rule.id in _LAUNCHERS and each.hits and each.over is Recovery.NO
-        )
-        hit = next(reports, None)
-        if hit is None:
-            return None
-        evidence = hit.evidence
-        return ErrorBlock(
-            file=evidence.file,
-            line=hit.order[1],
-            rank=hit.rank,
-            node=hit.node,
-            since=self._clock(hit.at),
-            lines=(evidence.text,),
         )
 
     def earliest_trouble(self, *, known: bool) -> ErrorExcerpt | None:

@@ -431,7 +431,6 @@ def test_a_consequence_is_not_shown_as_the_first_error() -> None:
     "line",
     [
         "srun: error: node1: task 0: Exited with exit code 1",
-        "Primary job  terminated normally, but 1 process returned",
         "mpirun detected that one or more processes exited with non-zero status, thus causing",
         "=   EXIT CODE: 1",
         "Exited with exit code 255.",
