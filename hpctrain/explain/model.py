@@ -154,7 +154,7 @@ Done = Literal["complete", "zero"] | None
 #: Errors that end a program, regardless of earlier output.
 DEADLY = re.compile(
     r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called|Bus error|Illegal"
-    r" instruction|panic:|FATAL|Execution halted"
+    r" instruction|panic:|FATAL(?!_ERROR)|Execution halted"
     r"|Fortran runtime error:|forrtl: severe|^ERROR: LoadError: |^Exception in thread"
     r" \"main\"|^thread '[^']*' panicked at"
     r"|Fatal error in|^Fatal error:|Error in routine |MPI_ABORT was invoked|called MPI_Abort|^LLVM ERROR:"

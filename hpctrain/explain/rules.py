@@ -165,7 +165,7 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
         ),
         (
             r"Segmentation fault|core dumped|terminate called|Bus error|Illegal"
-            r" instruction|panic:|FATAL"
+            r" instruction|panic:|FATAL(?!_ERROR)"
         ),
     ),
     (
