@@ -318,7 +318,7 @@ _HARMLESS = re.compile(
     r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL|bitsandbytes"
     r"|(?:error|fatal): (?:none\b|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
     r"|\b(?:no|0|without) (?:error|failure)s?\b"
-    r"|\b(?:us(?:e|ing) (?:the )?default|instead|skip(?:s|ped|ping)?|ignor(?:ed|ing)|retrying)\b"
+    r"|\b(?:us(?:e|ing) (?:the )?default|skip(?:s|ped|ping)?|ignor(?:ed|ing)|retrying)\b"
 )
 _WELL = re.compile(
     r"(?i)(?<!un)\bsuccess(?:ful(?:ly)?)?\b|\b(?:completed|finished|done)\b|\d passed\b"
