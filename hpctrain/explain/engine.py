@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from itertools import chain, islice
 from typing import TypeVar
 
 from hpctrain.explain import facts, fixes, matching, text
@@ -25,7 +26,6 @@ from hpctrain.explain.model import (
     JobContext,
     Match,
     Occurrence,
-    RequeueFact,
 )
 from hpctrain.explain.rules import KNOWN_NAMES, FailureRule, logged_exception
 from hpctrain.explain.values import clock, current, last_attempt
@@ -152,29 +152,6 @@ def place(hit: Match | ErrorExcerpt) -> tuple[float, int, int]:
     return (hit.at if hit.at is not None else float("-inf"), *hit.order)
 
 
-def with_requeues(case: JobContext, hits: Sequence[Match]) -> JobContext:
-    """Add the requeues that the logs show to the case; one alone is normal and is ignored.
-
-    Args:
-        case: unchanged if it already has attempts, which are more reliable.
-        hits: of all starts.
-    """
-    own = sorted((hit for hit in hits if hit.rule == "job-requeue"), key=place)
-    times = sum(hit.count for hit in own)
-    if case.attempts or times < 2:
-        return case
-    first, last = own[0], own[-1]
-    seen = RequeueFact(
-        times=times,
-        evidence=(first.evidence, last.evidence),
-        at=first.at,
-        steps=first.steps_after,
-        job=first.groups.get("job"),
-        span_s=last.at - first.at if last.at is not None and first.at is not None else None,
-    )
-    return replace(case, requeues=seen)
-
-
 #: Rules for lines that a launcher writes when a process has ended.
 _EXITED = frozenset({"srun-exited", "exit-killed", "torchelastic-child-failed"})
 #: The errors of a process that was told to end.
@@ -243,10 +220,8 @@ def _cancel(case: JobContext, options: str = "") -> tuple[str, ...]:
     return (f"hpctrain cancel {job}", *((f"hpctrain resubmit {run}{options}",) if run else ()))
 
 
-def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None, found: bool) -> Iterator[str]:
-    """Yield notes on the job: that it still runs and how to end it unless a fix covers that; or, if
-    no cause was found, that it was requeued, which may be intended.
-    """
+def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None) -> Iterator[str]:
+    """Yield that the job still runs, and how to end it unless a fix covers that."""
     if lost and case.account is not None:
         yield (
             f"job {case.account.job_id} still runs: one of its processes has ended by this error,"
@@ -254,9 +229,6 @@ def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None, found: boo
         )
         commands = _cancel(case) if block is not None else ()
         yield from map(": ".join, zip(("to end it", "then, to continue"), commands, strict=False))
-    elif case.requeues is not None and not found:
-        last = case.requeues.evidence[-1]
-        yield f"the job was requeued {case.requeues.times} times, last in {last.file}:{last.line}"
 
 
 #: A likely cause that is this much earlier may be unrelated to the certain one.
@@ -298,7 +270,6 @@ def explain(
     if ended_well(case, status):
         return Explanation(ended=ended, history=_history(case, ()))
     hits, troubles = list(hits), list(troubles)
-    case = with_requeues(case, hits)
     ends = other_jobs(hits, troubles, {each.id for each in rules if each.kind == "consequence"})
     now, before = split(hits, case, ends)
     shown, _ = split(troubles, case, ends)
@@ -327,7 +298,7 @@ def explain(
         history=_history(case, before),
         failed=known or found or judge.says_so(),
         ended=ended,
-        notes=tuple(_notes(case, lost=lost, block=block, found=found)),
+        notes=tuple(_notes(case, lost=lost, block=block)),
     )
 
 
@@ -492,25 +463,12 @@ class _DiagnosisRanker:
             return Standing.PERHAPS if is_cause else Standing.PERHAPS_SYMPTOM
         if not is_cause:
             return Standing.SYMPTOM
-        return Standing.PASSED if each.passing and self._continued(each) else Standing.CAUSE
+        return Standing.PASSED if each.passing else Standing.CAUSE
 
     def _has_consequence(self, each: RuleMatch) -> bool:
         return any(
             other.rule.id in each.rule.masks and other.over is Recovery.NO for other in self.fired
         )
-
-    def _continued(self, each: RuleMatch) -> bool:
-        """Whether the job continued after a non-fatal message: a later failure is not its
-        consequence.
-        """
-        return any(
-            other.place > each.place
-            and other.rule.kind == "cause"
-            and other.over is Recovery.NO
-            and other.rule.id not in (*each.rule.masks, each.rule.id)
-            and not other.passing
-            for other in self.fired
-        ) or any(place(one) > place(each.hits[0]) for one in self.unknown)
 
     def _is_reaction(self, each: RuleMatch) -> bool:
         """Whether a user cancelled the job after one of its processes had died: the others wait for
@@ -583,19 +541,10 @@ class _DiagnosisRanker:
             and each.hits[-1].rank == first.rank
             and each.hits[-1].order[1] > first.order[1] + _NEARBY
         ]
-        if own.stage in ("start", "env"):
-            # The set-up failed twice in a row: the first message may be the cause of the second.
-            rivals = rivals or [
-                each
-                for each in self.fired
-                if standing.get(each.rule.id) is Standing.PASSED
-                and each.hits[-1].evidence.file == first.evidence.file
-                and 0 < first.order[1] - each.hits[-1].order[1] <= _NEARBY
-            ]
         if not rivals:
             return chosen
         last = max(rivals, key=lambda each: each.hits[-1].order)
-        both = chosen if last in chosen else sorted((*chosen, last), key=lambda each: each.place)
+        both = chosen if last in chosen else sorted((*chosen, last), key=_certain_first)
         return [replace(each, contested=True) for each in both]
 
     def _is_doubtful(self, each: RuleMatch, *, known: bool) -> bool:
@@ -619,26 +568,19 @@ class _DiagnosisRanker:
         return later or (passing and not known) or (last.steps_after > 0 and not ended)
 
     def _earliest(self, fired: Sequence[RuleMatch]) -> list[RuleMatch]:
-        """Return the earliest cause; if that is only likely and long before a certain one, both,
-        the certain one first.
+        """Return the earliest cause; of simultaneous ones, within clock precision, a certain one,
+        then that of the rank that failed first. Before a merely likely one that is long ago, also a
+        certain one.
         """
-        if not fired:
-            return []
         ordered = sorted(fired, key=lambda each: each.place)
-        first = ordered[0]
-        # Simultaneous, within clock precision: certain before likely, then the rank that failed
-        # first.
-        rivals = [each for each in ordered if self._at_once(first, each)]
-        first = min(
+        rivals = [each for each in ordered if self._at_once(ordered[0], each)]
+        first = sorted(
             rivals, key=lambda each: (each.certainty != "certain", not self._is_first_rank(each))
+        )[:1]
+        later = (
+            each for each in ordered if each.certainty == "certain" and _is_far(first[0], each)
         )
-        if first.certainty == "likely":
-            certain = next((each for each in ordered if each.certainty == "certain"), None)
-            if certain is not None and (
-                certain.at is None or first.at is None or certain.at - first.at > _FAR_S
-            ):
-                return [certain, first]
-        return [first]
+        return [*islice(later, 1 if first and first[0].certainty == "likely" else 0), *first]
 
     def _at_once(self, first: RuleMatch, each: RuleMatch) -> bool:
         if each is first:
@@ -672,8 +614,7 @@ class _DiagnosisRanker:
             for name, value in (("rank", rank), ("node", node))
             if value is not None and name not in groups
         }
-        names = {*KNOWN_NAMES, *groups, *_groups_of(each.rule)}
-        remedy = text.filled_lines(self._remedy(each.rule), groups, names)
+        cause, remedy = self._sentences(each.rule, groups)
         fix = self._fix(each.rule, groups) or Fix(
             text=text.filled_in(remedy, self._places(each, groups, node))
         )
@@ -682,7 +623,7 @@ class _DiagnosisRanker:
             id=each.rule.id,
             stage=each.rule.stage,
             certainty="likely" if self.is_running else each.certainty,
-            cause=text.sentences(each.rule.cause, groups, names),
+            cause=cause,
             fix=self._with_cancel(fix) if self.lost else fix,
             evidence=_evidence(each),
             rank=rank,
@@ -690,6 +631,14 @@ class _DiagnosisRanker:
             since=self._clock(each.at),
             attempt=(each.hits[0].attempt if each.hits else None) or self._attempt(),
         )
+
+    def _sentences(self, rule: FailureRule, groups: Mapping[str, str]) -> tuple[str, str]:
+        """Return a rule's cause and remedy with the names filled in."""
+        # A name in the cause may come from a group, or from a fact that did not hold.
+        in_lines = [re.findall(r"\(\?P<(\w+)>", pattern) for pattern in rule.lines]
+        names = {*KNOWN_NAMES, *groups, *chain.from_iterable(in_lines), *text.names(rule.cause)}
+        remedy = text.filled_lines(self._remedy(rule), groups, names)
+        return text.sentences(rule.cause, groups, names), remedy
 
     def _raised(self, each: RuleMatch) -> Mapping[str, str]:
         """Return where the traceback that has a rule's first line was raised."""
@@ -795,8 +744,7 @@ class _DiagnosisRanker:
 
     def _consequence(self, each: RuleMatch) -> Consequence:
         ranks = tuple(sorted({hit.rank for hit in each.hits if hit.rank is not None}))
-        groups = {**matching.known(self.case), **each.hits[0].groups}
-        what = text.sentences(each.rule.cause, groups, {*KNOWN_NAMES, *_groups_of(each.rule)})
+        what, _ = self._sentences(each.rule, {**matching.known(self.case), **each.hits[0].groups})
         count = sum(hit.count for hit in each.hits)
         return Consequence(
             id=each.rule.id, what=what, count=count, evidence=each.hits[0].evidence, ranks=ranks
@@ -882,15 +830,15 @@ class _DiagnosisRanker:
                 said = match.string
                 groups = {**trouble.raised, **matching.known(self.case)}
                 groups |= {name: value for name, value in match.groupdict().items() if value}
-                names = {*KNOWN_NAMES, *groups, *_groups_of(rule)}
+                cause, remedy = self._sentences(rule, groups)
                 evidence = Evidence(file=trouble.file, line=trouble.line, text=said[:_EVIDENCE])
-                fix = Fix(text=text.filled_lines(self._remedy(rule), groups, names))
+                fix = Fix(text=remedy)
                 return (
                     Diagnosis(
                         id=rule.id,
                         stage=rule.stage,
                         certainty="likely",
-                        cause=text.sentences(rule.cause, groups, names),
+                        cause=cause,
                         fix=self._with_cancel(fix) if self.lost else fix,
                         evidence=(evidence,),
                         rank=trouble.rank,
@@ -934,12 +882,12 @@ class _DiagnosisRanker:
         )
 
 
-def _groups_of(rule: FailureRule) -> set[str]:
-    # Names in the cause may come from a group, or from a fact that did not hold.
-    return {
-        *(name for pattern in rule.lines for name in re.findall(r"\(\?P<(\w+)>", pattern)),
-        *text.names(rule.cause),
-    }
+def _is_far(first: RuleMatch, later: RuleMatch) -> bool:
+    return later.at is None or first.at is None or later.at - first.at > _FAR_S
+
+
+def _certain_first(each: RuleMatch) -> tuple[bool, tuple[float, int, tuple[int, int]]]:
+    return each.certainty != "certain", each.place
 
 
 def _evidence(each: RuleMatch) -> tuple[Evidence, ...]:

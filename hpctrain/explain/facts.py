@@ -10,7 +10,7 @@ Groups that a rule's sentences may use, if they are known:
 | cgroup_full | used, limit, node, what (`the job's cgroup`, `the node`) |
 | hang | step, quiet (`41 min`), since, usual, rank, node (of the one that stopped first) |
 | slow | step, max_steps, step_s, left (`1.3 h`), limit (`04:00:00`) |
-| requeue_loop | count, step, reason; of a log alone: requeues, span, job |
+| requeue_loop | count, step, reason |
 | world_size_wrong | world_size, expected, product (`2 nodes x 4 GPUs = 8 processes`) |
 | failed_node | node, nodes, state |
 | cancelled_by_root | |
@@ -496,14 +496,12 @@ def slow(case: JobContext) -> Proof | None:
 
 #: Starts that repeatedly end sooner than this made no progress.
 _AT_ONCE_S = 120.0
-#: Seconds between two requeues that neither a time limit nor a preemption explains.
-_SOON_S = 900.0
 
 
 def requeue_loop(case: JobContext) -> Proof | None:
     """Of three or more successive starts, none got further than the one before."""
     if not case.attempts:
-        return _requeued_at_once(case)
+        return None
     tail = _no_further(case.attempts)
     chained = setting(case, "restart", "mode") == "chain"
     automatic = sum(1 for each in tail[1:] if each.restart > 0 or chained)
@@ -520,20 +518,6 @@ def requeue_loop(case: JobContext) -> Proof | None:
         evidence=tuple(evidence(METRICS, each) for each in words),
         at=tail[0].started,
         attempt=tail[-1].name,
-    )
-
-
-def _requeued_at_once(case: JobContext) -> Proof | None:
-    """A log alone shows repeated requeues within minutes, and no step since the first."""
-    seen = case.requeues
-    if seen is None or seen.steps or seen.span_s is None:
-        return None
-    if seen.span_s > _SOON_S * (seen.times - 1):
-        return None
-    return Proof(
-        groups=groups(requeues=seen.times, span=duration(seen.span_s), job=seen.job),
-        evidence=seen.evidence,
-        at=seen.at,
     )
 
 

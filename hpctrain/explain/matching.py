@@ -23,18 +23,13 @@ SURVIVED, LITTLE = 20, 3
 #: Bytes that may have been buffered: Python buffers 8 KiB of output to a file and writes it at
 #: exit, after the traceback.
 _HELD_BACK = 16 << 10
-#: Bytes that a job still writes after Slurm's message about its end, and after a failed build.
-_NO_REST, _LAST = 64 << 10, 1500
+#: Bytes that a job still writes after a failed build.
+_LAST = 1500
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
-#: The last lines of the long messages of such a kind, and the lines that such a message has.
-_MESSAGE, _CLOSING = (
-    40,
-    re.compile(
-        r"modulefiles written in TCL|Module fullname +Module Filename|close and restart your shell"
-    ),
-)
+#: Lines that one such message may have.
+_MESSAGE = 6
 #: An error that was logged this often did not end the program, unless as many processes failed.
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
@@ -111,7 +106,7 @@ def of_hits(
     # A training continues during the grace time after a notice of its end.
     first = hits[0].evidence.text
     if rule.area in ("time", "end") and (_NOTICE.search(first) or _ERROR.search(first) is None):
-        return Recovery.SURELY if _is_of_another_job(hits[-1]) else Recovery.NO
+        return Recovery.NO
     last = hits[-1]
     if (rule.passing or hits[0].logged) and (
         last.steps_after or last.done_after or last.lines_after > MUCH
@@ -141,11 +136,6 @@ def of_hits(
 def is_notice(hit: Match) -> bool:
     """Whether a line is Slurm's message about the end of a job."""
     return _NOTICE.search(hit.evidence.text) is not None
-
-
-def _is_of_another_job(hit: Match) -> bool:
-    """Whether so much output follows Slurm's end message that it is of another job."""
-    return is_notice(hit) and hit.steps_after >= SURVIVED and hit.bytes_after > _NO_REST
 
 
 def is_passed_build(each: ErrorExcerpt) -> bool:
@@ -225,9 +215,7 @@ class RuleMatch:
             return False
         first, last = self.hits[0], self.hits[-1]
         between = last.order[1] - first.order[1] if last.order[0] == first.order[0] else 0
-        if between <= _MESSAGE and _CLOSING.search(last.evidence.text):
-            between = 0  # one message of many lines
-        return last.lines_after + between > _REST
+        return last.lines_after + (between if between > _MESSAGE else 0) > _REST
 
     @property
     def certainty(self) -> Certainty:

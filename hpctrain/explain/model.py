@@ -300,33 +300,13 @@ class AttemptFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueFact:
-    """Requeues found in logs, if there is no other record of them.
-
-    Attributes:
-        times: number of requeues.
-        at: of the first, seconds since the epoch.
-        span_s: from the first to the last.
-        steps: lines of progress after the first.
-        evidence: the first and the last.
-    """
-
-    times: int
-    evidence: tuple[Evidence, Evidence]
-    at: float | None = None
-    span_s: float | None = None
-    steps: int = 0
-    job: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """Everything known about a job. Unknown values are None, or empty.
 
     Attributes:
         files: the log files that were read, in that order.
         account: the scheduler's record of the job.
-        attempts: of the run, oldest first; `requeues`: what is known without them.
+        attempts: of the run, oldest first.
         config: the job config as resolved (keys of config.yaml), if hpctrain rendered the job.
         samples: of the MemoryCallback: for each rank the first, the highest and the last, sorted by
             time.
@@ -341,7 +321,6 @@ class JobContext:
     files: tuple[FileFact, ...] = ()
     account: JobRecord | None = None
     attempts: tuple[AttemptFact, ...] = ()
-    requeues: RequeueFact | None = None
     config: Mapping[str, Any] | None = None
     samples: tuple[Sample, ...] = ()
     step: int | None = None

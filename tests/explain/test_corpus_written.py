@@ -159,18 +159,6 @@ def test_a_name_that_stands_below_the_first_line_is_named() -> None:
     assert corpus.explain(kept).diagnoses[0].cause.endswith("without cuda/12.9.")
 
 
-def test_requeues_that_may_be_well_are_a_note() -> None:
-    kept = next(
-        kept for kept in corpus.cases() if kept.name == "misses/requeue-loop/log-alone-hours"
-    )
-    said = corpus.explain(kept)
-    assert not said.failed
-    assert [note.rpartition("/")[0].rpartition(",")[0] for note in said.notes] == [
-        "the job was requeued 2 times"
-    ]
-    assert said.notes[0].endswith("slurm-4711.out:6")
-
-
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
