@@ -46,26 +46,7 @@ def _qwen(kind: str, *sizes: int, tied: bool = True) -> dict[str, Any]:
     return {**_llama(*sizes, vocab=151936, tied=tied), "model_type": kind, **head}
 
 
-def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return {
-        "model_type": "gpt2",
-        "vocab_size": 50257,
-        "n_embd": hidden,
-        "n_layer": layers,
-        "n_head": heads,
-        "n_positions": 1024,
-        **dropout,
-    }
-
-
-def _moe(key: str, experts: int, of_token: int) -> dict[str, Any]:
-    return {key: experts, "num_experts_per_tok": of_token}
-
-
-_NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-#: Published sizes (of the mixtures of experts, smaller ones): the config.json of each model, as far
-#: as memory depends on it.
+#: Published sizes: the config.json of each model, as far as memory depends on it.
 MODELS: Mapping[str, dict[str, Any]] = {
     "Llama 0.13B": _llama(768, 2048, 12, 12, 12, vocab=32000),
     "Qwen2.5 0.5B": _qwen("qwen2", 896, 4864, 24, 14, 2),
@@ -77,25 +58,6 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "Qwen2.5 7B": _qwen("qwen2", 3584, 18944, 28, 28, 4, tied=False),
     "Llama 3.1 8B": _llama(4096, 14336, 32, 32, 8),
     "Qwen3 8B": _qwen("qwen3", 4096, 12288, 36, 32, 8, tied=False),
-    "GPT-2 0.12B": _gpt2(768, 12, 12),
-    "Phi 1.5 1.4B": {**_llama(2048, 8192, 24, 32, 32, vocab=51200), "model_type": "phi"},
-    "OLMo 2 1B": {**_llama(2048, 8192, 16, 16, 16, vocab=100352), "model_type": "olmo2"},
-    "Pythia 1.4B": {
-        **_llama(2048, 8192, 24, 16, 16, vocab=50304),
-        **_NO_DROPOUT,
-        "model_type": "gpt_neox",
-    },
-    "Mixtral, 8 experts, 0.7B": {
-        **_llama(768, 2048, 12, 12, 4, vocab=32000),
-        "model_type": "mixtral",
-        **_moe("num_local_experts", 8, 2),
-    },
-    "Qwen3 MoE, 32 experts, 0.9B": {
-        **_qwen("qwen3", 1024, 3072, 12, 16, 4),
-        "model_type": "qwen3_moe",
-        "moe_intermediate_size": 512,
-        **_moe("num_experts", 32, 4),
-    },
 }
 QV = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -156,17 +118,6 @@ GRID: tuple[tuple[str, int, int, Mapping[str, Any]], ...] = (
     ("Qwen3 0.6B", 1, 1024, {**FSDP, **LORA, **CHECKPOINT, "accumulation": 8}),
     ("Llama 3.1 8B", 1, 512, {**FSDP, **LORA_QV, **CHECKPOINT}),
     ("Llama 3.1 8B", 1, 512, {**FSDP, **CHECKPOINT, "accumulation": 8}),
-    ("Llama 3.1 8B", 1, 512, {**FSDP, **CHECKPOINT, "accumulation": 8, "sync_each_batch": True}),
-    ("GPT-2 0.12B", 8, 1024, FULL),
-    ("GPT-2 0.12B", 8, 1024, CHECKPOINT),
-    ("Phi 1.5 1.4B", 4, 2048, FULL),
-    ("OLMo 2 1B", 4, 2048, BF16),
-    ("OLMo 2 1B", 2, 4096, {**LORA, **CHECKPOINT}),
-    ("Pythia 1.4B", 4, 2048, FULL),
-    ("Mixtral, 8 experts, 0.7B", 4, 1024, FULL),
-    ("Mixtral, 8 experts, 0.7B", 8, 1024, {**BF16, **CHECKPOINT}),
-    ("Qwen3 MoE, 32 experts, 0.9B", 8, 1024, {**LORA_QV, **CHECKPOINT}),
-    ("Qwen3 MoE, 32 experts, 0.9B", 4, 1024, BF16),
 )
 
 
@@ -236,7 +187,6 @@ def _words(rest: Mapping[str, Any]) -> str:
         "full logits" * (rest.get("loss") == "logits"),
     ]
     words.append(f"{rest['accumulation']} accumulated" if "accumulation" in rest else "")
-    words += ["each pass sent"] * bool(rest.get("sync_each_batch"))
     return ", ".join(word for word in words if word)
 
 
@@ -349,14 +299,6 @@ _NOTES = (
         " (bench/fit/fit_tracked.py) that allocate what the sources of"
     ),
     "  flash attention, of the memory-efficient kernel and of TRL's Triton kernels allocate.",
-    (
-        "- Dropout of GPT-2 (0.1, where its config says nothing): its masks are 1 % more. GPT-2"
-        " with LoRA and checkpointing is up to 3 %"
-    ),
-    (
-        "  below the tracker. Adapters on experts (-7 to +4 % in small models) are a rough figure;"
-        " fit says so."
-    ),
     (
         "- DDP: torch's reducer takes no fake tensors. With small real ones and a fake process"
         " group it holds a second copy of gradients at"

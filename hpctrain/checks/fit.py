@@ -35,7 +35,6 @@ from hpctrain.slurm.notations import units
 from hpctrain.util import files, shell, stored
 
 _EPOCHS = 3.0  # TrainingArguments.num_train_epochs
-_ROUGH = "adapters on experts: memory was up to 8% too low or too high in small models"
 _ONE_PROCESS = (
     "DeepSpeed in one process is not followed: its bucket (1 GB) and its copies of the gradients"
     " come on top"
@@ -132,12 +131,10 @@ def answer(request: Request, typed: GpuOptions, *, every: bool = False) -> FitAn
         dataset=data,
         stored=config.get("dtype") or config.get("torch_dtype"),
     )
-    notes += [_ROUGH] if memory.is_rough(shape, layout) else []
     alone = layout.sharding.startswith("zero") and layout.processes == 1
     notes += [_ONE_PROCESS] if alone else []
     work, work_words = _work(options, layout, data)
     own = layouts.evaluate(shape, layout, site, work)
-    notes += _sync_note(own, work)
     rows = layouts.table(shape, layout, site, work, every=every)
     return FitAnswer(
         name=name,
@@ -372,18 +369,3 @@ def options_of(found: FitAnswer, row: LayoutEstimate) -> list[str]:
         name = next((name for name in _CHECKPOINTING if name in found.options), _CHECKPOINTING[0])
         arguments += [f"--{name}", str(wanted).lower()]
     return words + arguments if len(arguments) > 1 else words
-
-
-def _sync_note(own: LayoutEstimate, work: layouts.Workload) -> list[str]:
-    """Return a sentence if the layout would fit with gradients reduced in every pass of an
-    accumulating step.
-    """
-    sent = replace(own.layout, sync_each_batch=True)
-    row = layouts.evaluate(own.shape, sent, own.site, work)
-    if own.fits or not row.fits:
-        return []
-    return [
-        f"the requested layout would fit, with {memory.gib(row.total)}, if the gradients of each pass"
-        " were sent at once, not kept until the step's last pass; under training:"
-        " accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}"
-    ]

@@ -116,8 +116,6 @@ class DecoderLayer:
         mask.
         """
         shape, size = self.shape, 24 * self.tokens + self.masked * self.rows * self.length**2
-        if shape.positions:
-            return size
         # cos and sin: shared by all rows unless each has its own positions, as in a classifier
         rows = self.rows if shape.labels else 1
         return size + 2 * self.length * shape.head_dim * rows * self.width
@@ -127,57 +125,37 @@ class DecoderLayer:
     def operations(self) -> Iterator[Operation]:
         """Yield the operations of the layer, in forward order."""
         shape, stream = self.shape, self.tokens * self.shape.hidden
-        before, after = shape.norms == 4 or not shape.norms_after, shape.norms_after
         narrow = self.compute if self.autocast else self.width
         attention = [each for each in shape.projections if not each.name.startswith("mlp")]
         mlp = [each for each in shape.projections if each.name.startswith("mlp")]
-        normed = self.norm_width(self.width) if before else self.width
-        if before:
-            yield self.norm(stream, self.width)
-        yield self.linears(attention[:-1], stream, normed)
+        yield self.norm(stream, self.width)
+        yield self.linears(attention[:-1], stream, self.width)
         queries, keys = self.tokens * shape.queries, self.tokens * shape.keys
-        if shape.qk_norm != "none":
-            per_head = shape.heads if shape.qk_norm == "head" else 1
-            yield self.norm(queries, narrow, self.tokens * per_head)
-            yield self.norm(keys, narrow, self.tokens * per_head)
+        if shape.qk_norm:
+            yield self.norm(queries, narrow, self.tokens * shape.heads)
+            yield self.norm(keys, narrow, self.tokens * shape.heads)
         yield from self.attention(queries, keys, narrow)
         yield self.linears(attention[-1:], queries, narrow, held=self.layout.attention != "eager")
-        if after:
+        if shape.norms_after:
             yield self.norm(stream, narrow)
-        side_by_side = shape.norms == 1
-        if before and not side_by_side:
-            shared = stream * 4 * (shape.parallel and self.width == 4)  # with the first norm
-            second = self.norm(stream, self.width)
-            yield replace(second, kept=second.kept - shared)
-        if shape.experts:
-            yield from self.experts(stream, normed)
-        else:
-            inner = self.tokens * shape.intermediate
-            yield self.linears(mlp[:1], stream, normed)
-            yield self.activation(inner, narrow)
-            if shape.mlp == "gated":
-                yield self.linears(mlp[1:2], stream, normed, held=True)
-                yield Operation(inner * narrow, 3 * inner * narrow)
-            yield self.linears(mlp[-1:], inner, narrow)
-        if after:
+        yield self.norm(stream, self.width)
+        inner = self.tokens * shape.intermediate
+        yield self.linears(mlp[:1], stream, self.width)
+        # The activation function: of gate and up in one projection, it keeps their halves too.
+        yield Operation((2 + shape.packed) * inner * narrow, 3 * inner * narrow)
+        if not shape.packed:
+            yield self.linears(mlp[1:2], stream, self.width, held=True)
+            yield Operation(inner * narrow, 3 * inner * narrow)
+        yield self.linears(mlp[-1:], inner, narrow)
+        if shape.norms_after:
             yield self.norm(stream, narrow)
-
-    def norm_width(self, width: int) -> int:
-        """Return the width of a norm's output."""
-        if self.shape.norm == "layer" and self.autocast:
-            return 4
-        return max(width, self.width) if self.shape.norm == "rms" else width
 
     def norm(self, elements: int, width: int, rows: int | None = None) -> Operation:
         """A norm, computed in float32: it keeps its input and, if its weight is trained, the
         normalized input.
         """
-        rows, kind = rows or self.tokens, self.shape.norm
-        if kind == "layer":
-            wide = 4 if self.autocast else width
-            return Operation(elements * wide + 8 * rows, elements * (wide + width))
-        scaled = (4 if kind == "gemma" else width) * self.trained
-        return Operation(elements * (4 + scaled) + 4 * rows, elements * 16)
+        scaled = (4 if self.shape.norm == "gemma" else width) * self.trained
+        return Operation(elements * (4 + scaled) + 4 * (rows or self.tokens), elements * 16)
 
     def linears(
         self, linears: Sequence[Linear], elements: int, width: int, *, held: bool = False
@@ -240,9 +218,8 @@ class DecoderLayer:
             copied = scores * width * (width != 4)
             yield Operation(keys * width + copied, queries * width + scores * width)
             return
-        packed = shape.projections[0].outputs > shape.queries
         kept = inputs + queries * width + sums
-        if packed and not shape.positions and keys == self.tokens * shape.keys:
+        if shape.packed and keys == self.tokens * shape.keys:
             kept += (queries + keys) * width  # values are a view of the packed q, k and v
         work = queries * width + inputs + sums
         if self.masked:
@@ -250,35 +227,6 @@ class DecoderLayer:
         else:
             work += sums * -(-shape.head_dim // 32) * 32 + 2 * queries * width * grouped
         yield Operation(kept, work)
-
-    def activation(self, inner: int, width: int) -> Operation:
-        """The activation function of an MLP, and the product of a gated one."""
-        if self.shape.mlp == "packed":
-            return Operation(3 * inner * width, 3 * inner * width)
-        if self.shape.mlp == "gated":
-            return Operation(2 * inner * width, 3 * inner * width)
-        if self.shape.activation != "gelu_new":
-            return Operation(inner * width, 2 * inner * width)
-        wide = 4 if self.autocast else width  # gelu_new is not fused, and has a power in float32
-        return Operation(inner * (width + 3 * wide), inner * (width + 2 * wide))
-
-    def experts(self, stream: int, width: int) -> Iterator[Operation]:
-        """A mixture of experts (transformers/integrations/moe.py, grouped_mm): each token is copied
-        once per selected expert.
-        """
-        shape, copies = self.shape, self.tokens * self.shape.experts_per_token
-        hidden, inner, wide = copies * shape.hidden, copies * shape.intermediate, self.width
-        routing = 4 * self.tokens * shape.experts + 28 * copies
-        weights = shape.experts * shape.hidden * shape.intermediate * wide * self.trained
-        router = stream * (self.compute if self.autocast else width) * self.trained
-        yield Operation(
-            routing + router + hidden * wide * self.trained,
-            2 * inner * wide + hidden * (wide + width),
-            2 * weights,
-        )
-        yield Operation(3 * inner * wide, 3 * inner * wide)
-        yield Operation(inner * wide * self.trained, hidden * wide + inner * wide, weights)
-        yield Operation(hidden * wide, hidden * (4 + 4 * (wide == 4) + wide))
 
     # -- the loss ----------------------------------------------------------------------------------
 
@@ -392,7 +340,7 @@ def moments(shape: ModelShape, layout: Layout, trained_width: int) -> tuple[Part
 def _sharder(layer: DecoderLayer, trained_width: int) -> Sharder:
     shape, layout, width = layer.shape, layer.layout, layer.compute
     base, adapters = layer.weights()
-    head = shape.outputs * shape.hidden * layer.width + shape.norm_parameters * layer.width
+    head = (shape.outputs + 1) * shape.hidden * layer.width
     table = shape.embedding_parameters * layer.width * (not shape.tied)
     several = layout.processes > 1 and layout.sharding != "ddp"
     kinds = {"fsdp": FsdpSharder, "zero2": ZeroSharder, "zero3": ZeroThreeSharder}
@@ -406,7 +354,6 @@ def _sharder(layer: DecoderLayer, trained_width: int) -> Sharder:
         table=Unit(weights=table, gradients=table * layer.trained),
         tied=shape.tied,
         accumulates=layout.accumulation > 1,
-        sends=layout.sync_each_batch,
     )
 
 
@@ -415,9 +362,9 @@ def evaluation(shape: ModelShape, layout: Layout, trained_width: int) -> Parts:
     layer = DecoderLayer(shape, replace(layout, micro_batch=layout.evaluation))
     narrow = layer.compute if layer.autocast else layer.width
     wide, adapters = max(narrow, layer.width), bool(layer.adapted)
-    stream, normed = layer.tokens * shape.hidden, layer.norm_width(layer.width)
+    stream = layer.tokens * shape.hidden
     queries, keys = layer.tokens * shape.queries, layer.tokens * shape.keys
-    inner = layer.tokens * shape.intermediate * max(shape.experts_per_token, 1) * narrow
+    inner = layer.tokens * shape.intermediate * narrow
     mlp = (3 + adapters) * inner + stream * (narrow + adapters * layer.adapter_width)
     rotation = 4 * queries * wide + keys * (wide + narrow)
     mask = layer.masked * layer.rows * layer.length**2 * narrow
@@ -425,7 +372,7 @@ def evaluation(shape: ModelShape, layout: Layout, trained_width: int) -> Parts:
     scores = layer.rows * shape.heads * layer.length**2 * 8 * (layout.attention == "eager")
     inside = max(mlp, rotation, repeated * layer.masked, queries * 2 * narrow + scores)
     return _parts(
-        activations=layer.inputs() + 2 * layer.stream + stream * normed + inside,
+        activations=layer.inputs() + 3 * layer.stream + inside,
         casts=shape.layers * layer.copies(),
         buffers=max(bytes_ for _, bytes_ in _sharder(layer, trained_width).gathering()),
     )

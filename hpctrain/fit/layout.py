@@ -54,9 +54,6 @@ class Layout:
         optimizer: its name in transformers: `adamw_torch_fused`, `adamw_8bit`, `sgd`,
             `adafactor`...
         padding_free: the rows of a micro batch are concatenated without padding.
-        sync_each_batch: reduce gradients in every pass of an accumulating step instead of only the
-            last (accelerate's `sync_each_batch`); with fsdp, no process then keeps unsharded
-            gradients.
         evaluation: rows of one process per forward pass of an evaluation
             (`per_device_eval_batch_size`); 0: no evaluation.
     """
@@ -76,7 +73,6 @@ class Layout:
     loss: Loss = "fused"
     optimizer: str = "adamw_torch_fused"
     padding_free: bool = False
-    sync_each_batch: bool = False
     evaluation: int = 0
 
     @property

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from hpctrain.fit import activations, sharding
 from hpctrain.fit.activations import WIDTH, Parts
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.shape import EXPERTS, ModelShape, adapted, trainable
+from hpctrain.fit.shape import ModelShape, adapted, trainable
 
 MIB = 1 << 20
 #: The CUDA context with torch's kernels, outside max_memory_reserved. An allowance: 0.4 to 0.7 GiB,
@@ -160,8 +160,7 @@ def _whole_states(shape: ModelShape, layout: Layout) -> int:
     adapter tensors of fewer than 4096 elements (optim/optimizer.py, min_8bit_size).
     """
     if layout.lora is None:
-        positions = (shape.max_positions or 0) * shape.hidden * shape.positions
-        return shape.embedding_parameters + positions
+        return shape.embedding_parameters
     sizes = [
         layout.lora.rank * side
         for each in adapted(shape, layout.lora)
@@ -278,7 +277,6 @@ class GpuMemory:
             fragmentation.
         context: bytes outside torch's allocator: the CUDA context and NCCL.
         total: everything, as in nvidia-smi.
-        approximate: the activations are a rough estimate (`is_rough`).
     """
 
     parts: tuple[MemoryPart, ...]
@@ -287,7 +285,6 @@ class GpuMemory:
     reserved: int
     context: int
     total: int
-    approximate: bool = False
 
 
 def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
@@ -319,14 +316,7 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
         reserved=allocated + loose,
         context=context,
         total=allocated + loose + context,
-        approximate=is_rough(shape, layout),
     )
-
-
-def is_rough(shape: ModelShape, layout: Layout) -> bool:
-    """Whether the activations are a rough estimate: adapters on experts are not modeled."""
-    targets = layout.lora.targets if layout.lora is not None else ()
-    return shape.experts > 0 and not {*targets}.isdisjoint(EXPERTS)
 
 
 def moments(shape: ModelShape, layout: Layout) -> Mapping[str, Parts]:

@@ -66,7 +66,6 @@ class Sharder:
         layer, head, table: the units; tied embeddings belong to the head.
         tied: whether the embeddings are tied.
         accumulates: gradients of earlier passes exist.
-        sends: each pass reduces its gradients.
     """
 
     processes: int
@@ -78,7 +77,6 @@ class Sharder:
     table: Unit
     tied: bool
     accumulates: bool
-    sends: bool
 
     @property
     def gathers(self) -> bool:
@@ -119,11 +117,6 @@ class FsdpSharder(Sharder):
 
     __slots__ = ()
 
-    @property
-    def gathers(self) -> bool:
-        """Whether the gradients of a layer are reduced together."""
-        return self.sends or not self.accumulates
-
     def gradients(self, position: int) -> float:
         """Return the bytes of the gradients: the own shard of reduced ones, all of the others."""
         kept = self.head.gradients if self.tied and position <= self.layers else 0
@@ -131,7 +124,7 @@ class FsdpSharder(Sharder):
         share = self.widens / self.processes
         if not self.accumulates:
             return kept + share * sent
-        return share * self.total if self.sends else self.total - sent * (1 - share)
+        return self.total - sent * (1 - share)
 
     def forward(self) -> float:
         """Return the bytes of the last unit and of the all-gather buffer of the previous one."""

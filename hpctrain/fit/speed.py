@@ -30,9 +30,7 @@ from hpctrain.fit.shape import ModelShape, adapted, trainable
 
 
 def _layer_weights(shape: ModelShape) -> float:
-    attention = sum(each.inputs * each.outputs for each in shape.projections)
-    of_token = 3 * shape.hidden * shape.intermediate * shape.experts_per_token
-    return attention + of_token + shape.hidden * shape.experts
+    return sum(each.inputs * each.outputs for each in shape.projections)
 
 
 def _attention(shape: ModelShape, layout: Layout, context: float | None) -> float:
@@ -171,13 +169,9 @@ def _layer_bytes(shape: ModelShape, layout: Layout) -> float:
     # With float32 weights under autocast, norms and what follows them stay in float32.
     half = WIDTH[layout.weights] == 2 or layout.sharding != "ddp"
     norm, residual, rotary = (134, 38, 52) if half else (170, 60, 94)
-    if shape.norm == "layer":  # one kernel
-        norm = 18 if half else 63
-    heads = shape.queries + shape.keys
-    moved = shape.hidden * (shape.norms * norm + residual)
-    moved += heads * ((0 if shape.positions else rotary) + (norm if shape.qk_norm != "none" else 0))
-    inner = shape.intermediate * max(1, shape.experts_per_token)
-    moved += inner * (12 if shape.mlp == "plain" else 28)
+    moved = shape.hidden * ((4 if shape.norms_after else 2) * norm + residual)
+    moved += (shape.queries + shape.keys) * (rotary + norm * shape.qk_norm)
+    moved += shape.intermediate * 28
     if layout.attention == "eager":  # scores, mask, softmax in float32, dropout
         moved += 40 * shape.heads * layout.length
     if layout.lora is not None:
@@ -231,6 +225,5 @@ def _communication_s(shape: ModelShape, layout: Layout, gpu: Gpu) -> float:
         case "zero2":  # reduce-scatter in each pass, one all-gather of the weights
             moved = layout.accumulation * once + share * (gradients if layout.lora is None else 0)
         case _:  # weights are gathered in the forward and in the backward pass
-            sent = layout.accumulation if layout.sync_each_batch else 1
-            moved = 2 * layout.accumulation * share * weights + sent * once
+            moved = 2 * layout.accumulation * share * weights + once
     return moved / speed

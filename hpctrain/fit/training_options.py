@@ -6,7 +6,6 @@ Pure. The defaults are those of TRL 1.16 (SFTConfig, ModelConfig), overridden by
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -106,7 +105,6 @@ def layout_of(
         loss=_loss(reader) if not shape.labels else "classes",
         optimizer=reader.word("optim", OPTIMIZER).rpartition(".")[2].lower(),
         padding_free=not shape.labels and (reader.truth("padding_free", False) or packing),
-        sync_each_batch=_synced(reader),
         evaluation=_evaluation(reader, dataset, "epoch" if shape.labels else "no"),
     )
     asked = checkpointing_asked(options)
@@ -278,20 +276,6 @@ def _attention(reader: _Options) -> Attention:
     if said == "eager":
         return "eager"
     return "flex" if "flex" in said else "flash" if "flash" in said else "sdpa"
-
-
-def _synced(reader: _Options) -> bool:
-    """Return whether gradients are reduced in each pass (transformers' AcceleratorConfig); a config
-    in a file is not read.
-    """
-    said = reader.get("accelerator_config")
-    if isinstance(said, str) and said.lstrip().startswith("{"):
-        said = json.loads(said)
-    # JSON text or a mapping; in the training, transformers' own object.
-    kwargs = getattr(said, "gradient_accumulation_kwargs", None)
-    if isinstance(said, Mapping):
-        kwargs = said.get("gradient_accumulation_kwargs")
-    return bool(kwargs.get("sync_each_batch")) if isinstance(kwargs, Mapping) else False
 
 
 def _rows(reader: _Options, dataset: DataFacts | None) -> tuple[bool, int]:

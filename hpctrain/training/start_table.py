@@ -312,7 +312,7 @@ def peak_words(expected: Expectation) -> str:
     if expected.memory is None:
         return f"unknown ({expected.why})"
     total, has = expected.memory.total, expected.gpu_bytes
-    words = f"{'about ' if expected.memory.approximate else ''}{size(total)} of "
+    words = f"{size(total)} of "
     if not has:
         return f"{words}each GPU"
     more = "; more than it has: hpctrain fit shows what fits" if total > has else ""

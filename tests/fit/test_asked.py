@@ -32,53 +32,6 @@ def test_nothing_asked_is_what_the_training_takes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "sent"),
-    [
-        ((), False),
-        (
-            ("--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'),
-            True,
-        ),
-        (
-            (
-                "--accelerator_config",
-                '{"gradient_accumulation_kwargs": {"sync_each_batch": false}}',
-            ),
-            False,
-        ),
-        (
-            ("--accelerator_config", '{"sync_each_batch": true}'),
-            False,
-        ),  # transformers has no such key there
-        (("--accelerator_config", '{"gradient_accumulation_kwargs": null}'), False),
-        (("--accelerator_config", "accelerator.json"), False),
-    ],
-)
-def test_whether_each_pass_is_sent(words: tuple[str, ...], sent: bool) -> None:
-    assert layout(*words).sync_each_batch is sent
-
-
-@pytest.mark.torch
-def test_each_pass_is_sent_where_trainer_reads_it(tmp_path: object) -> None:
-    """The words that config.yaml's mapping becomes, read by transformers, in the place where
-    Trainer looks (trainer.py, no_sync).
-    """
-    from transformers import HfArgumentParser, TrainingArguments
-
-    from hpctrain.config.arguments import argument_words
-
-    said = {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
-    words = [*argument_words(said.items()), "--output_dir", str(tmp_path), "--use_cpu", "true"]
-    (read,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
-    assert read.accelerator_config.gradient_accumulation_kwargs["sync_each_batch"] is True
-    assert layout(*words[:2]).sync_each_batch
-    typed = training_options.layout_of(
-        vars(read), nodes=1, gpus_per_node=1, sharding="ddp", shape=SMALL
-    )
-    assert typed.sync_each_batch  # as the training itself works its own memory out
-
-
 def test_without_bf16_or_without_a_gpu_it_trains_in_float32() -> None:
     assert layout(bf16=False).compute is None
     assert layout(cuda=False).compute is None

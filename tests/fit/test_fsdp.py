@@ -35,7 +35,6 @@ CASES = {
     for checkpointing in ("off", "full")
     for accumulation in (1, 4)
 } | {
-    "each pass sent": (WIDE, {"accumulation": 4, "sync_each_batch": True}),
     "two processes, many words": (WORDS, {"gpus_per_node": 2, "checkpointing": "full"}),
     "two processes, tied": (TIED, {"gpus_per_node": 2}),
     "lora, tied": (TIED, {**LORA, "checkpointing": "full"}),
@@ -93,26 +92,3 @@ def test_what_is_trained_is_divided():
     assert found.parts["Optstate"] == pytest.approx(
         8 * shape.parameters / 8, rel=0.01
     )  # weights are gathered, states never are
-
-
-@pytest.mark.torch
-def test_all_gradients_of_a_step_that_accumulates_are_kept_unless_each_pass_is_sent():
-    """Trainer has FSDP2 reduce them in the last pass alone: until then each process has all of
-    them, in the compute dtype.
-    """
-    from fit_tracked import tracked
-
-    layout = dataclasses.replace(LAYOUT, checkpointing="full")
-    kept = dataclasses.replace(layout, accumulation=4)
-    sent = dataclasses.replace(kept, sync_each_batch=True)
-    deep = {**WIDE, "num_hidden_layers": 8}
-    once, four, each = (tracked(deep, one).peak for one in (layout, kept, sent))
-    whole, share = 2 * read_shape(deep).parameters, 4 * read_shape(deep).parameters // 8
-    assert four - each > 0.5 * whole
-    assert 0 <= each - once <= share  # of the passes before, the own share
-    assert predicted(deep, kept) - predicted(deep, sent) == pytest.approx(four - each, rel=0.02)
-
-
-def test_one_pass_has_nothing_to_send_earlier():
-    alone = dataclasses.replace(LAYOUT, sync_each_batch=True)
-    assert gpu_memory(read_shape(WIDE), alone) == gpu_memory(read_shape(WIDE), LAYOUT)

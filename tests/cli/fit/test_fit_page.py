@@ -62,38 +62,6 @@ def test_stages_and_sweeps_are_noted(project: Desk) -> None:
     assert "note: what the parameter combinations of the sweep" in project.run("fit").out
 
 
-SYNC = "  accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch: true}}\n"
-
-
-def test_where_sending_each_pass_makes_the_asked_layout_fit_it_says_so(project: Desk) -> None:
-    """A step that accumulates keeps the gradients of all weights with fsdp: 15 GiB of 8 billion
-    parameters.
-    """
-    asked = (
-        "  per_device_train_batch_size: 1\n  gradient_accumulation_steps: 8\n "
-        " gradient_checkpointing: true\n"
-    )
-    config = CONFIG.replace("training:\n", f"sharding: fsdp\ntraining:\n{asked}")
-    project.write("config.yaml", config)
-    said = project.run("fit", "--gpu", "a100-40gb")
-    flat = " ".join(said.out.split())
-    assert said.code == 1
-    assert "note: the requested layout would fit, with" in flat
-    assert (
-        "under training: accelerator_config: {gradient_accumulation_kwargs: {sync_each_batch:"
-        " true}}" in flat
-    )
-    assert max(len(line) for line in said.out.splitlines()) <= 80
-    assert any(
-        "sync_each_batch" in note for note in document(project, "--gpu", "a100-40gb")["notes"]
-    )
-    project.write("config.yaml", config.replace("  # the end\n", SYNC))
-    then = document(project, "--gpu", "a100-40gb")
-    assert then["asked"]["fits"]
-    assert then["asked"]["layout"]["sync_each_batch"]
-    assert not any("sync_each_batch" in note for note in then["notes"])
-
-
 def test_hours_of_a_tiny_training_are_not_nothing(project: Desk) -> None:
     model(project, "qwen3-0.6b")
     project.write("config.yaml", CONFIG.replace("max_steps: 1000", "max_steps: 1"))
