@@ -307,7 +307,7 @@ def lint(
     hpctrain lint job.sbatch
     hpctrain lint --explain job.sbatch
     hpctrain lint --cluster jean_zay colleague.slurm
-    hpctrain lint --fix --select dos-line-ends,fixed-port scripts/
+    hpctrain lint --fix --select dos-line-ends,pythonbuffered scripts/
     """  # noqa: D301 - \b keeps click from wrapping
     from hpctrain.cli.actions import lint
 

@@ -95,9 +95,7 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
             # With expansions, the script is not the text that is here.
             if "#SBATCH" in heredoc.text and not heredoc.parts:
                 for rule, hit in _hits(heredoc.text, file, slurm):
-                    by = heredoc.start
-                    edits = [Edit(one.start + by, one.end + by, one.text) for one in hit.edits]
-                    yield rule, replace(hit, start=hit.start + by, edits=edits)
+                    yield rule, replace(hit, start=hit.start + heredoc.start, edits=())
 
 
 def _of_rule(rule: LintRule, facts: LintFacts) -> Iterator[RuleHit]:

@@ -22,8 +22,8 @@ CASES = [
         "directive-after-command",
         HEAD + 'cat > x <<EOF\n#SBATCH --nodes=2\nEOF\necho "\n#SBATCH --nodes=2\n"\n',
     ),
-    ("directive-indented", HEAD + "true\n  #SBATCH --nodes=2\n"),
-    ("directive-case", HEAD + "# sbatch takes this script\n#sbatch\n"),
+    ("directive-misspelt", HEAD + "true\n  #SBATCH --nodes=2\n"),
+    ("directive-misspelt", HEAD + "# sbatch takes this script\n#sbatch\n"),
     ("directive-misspelt", HEAD + "#PATCH --level 2\n#BATCHES --of 3\n#PBS -l nodes=2\n"),
     (
         "directive-variable",
@@ -50,21 +50,22 @@ CASES = [
     ("two-gpu-dialects", HEAD + "#SBATCH --gpus-per-node=4 --gres=nvme:100 --gpus=8\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=1 --gpus=4\n"),
     ("gpus-is-total", HEAD + "#SBATCH --nodes=2 --gpus=8 --gpus-per-node=4\n"),
-    ("mem-twice", HEAD + "#SBATCH --mem=1G\n#SBATCH hetjob\n#SBATCH --mem-per-cpu=1G\n"),
+    ("exclusive-options", HEAD + "#SBATCH --mem=1G\n#SBATCH hetjob\n#SBATCH --mem-per-cpu=1G\n"),
     ("ntasks-and-per-node", HEAD + "#SBATCH --nodes=2 --ntasks=8 --ntasks-per-node=4\n"),
-    ("invalid-time", HEAD.replace("01:00:00", "1-12") + "#SBATCH --time-min=UNLIMITED\n"),
-    ("invalid-mem", HEAD + "#SBATCH --mem=16GB --tmp=1G\n"),
+    ("invalid-value", HEAD.replace("01:00:00", "1-12") + "#SBATCH --time-min=UNLIMITED\n"),
+    ("invalid-value", HEAD + "#SBATCH --mem=16GB --tmp=1G\n"),
     ("missing-time", "#!/bin/bash\n#SBATCH -N 1 -t 10\n"),
     (
         "missing-time",
         "#!/bin/bash\necho a script without directives takes them from the command line\n",
     ),
-    ("array-output", HEAD + "#SBATCH --array=0-3 --output=a_%j.log --error=/dev/null\n"),
+    ("log-overwritten", HEAD + "#SBATCH --array=0-3 --output=a_%j.log --error=/dev/null\n"),
     ("requeue-truncates", HEAD + "#SBATCH --requeue --open-mode=append\n"),
     ("requeue-truncates", HEAD + "#SBATCH --requeue --no-requeue\n"),
     (
-        "log-directory-too-late",
-        HEAD + "#SBATCH --output=logs/%j.out\nmkdir -p results logger/tensorboard\n",
+        "log-directory",
+        HEAD
+        + "#SBATCH -o logs/%j.out\nif [ -z $SLURM_JOB_ID ]; then mkdir logs; sbatch $0; exit; fi\n",
     ),
     (
         "rank-expanded-early",
@@ -280,7 +281,7 @@ CASES = [
     ),
     ("script-directory", '#!/bin/bash\ncd "$(dirname "$0")" && sbatch job.sbatch\n'),
     (
-        "signal-not-to-batch",
+        "signal-unheard",
         TWO + "#SBATCH --signal=USR1@60\ntrap 'echo bye' EXIT\nsrun bash -c 'trap stop USR1; python"
         " t.py & wait'\n",
     ),

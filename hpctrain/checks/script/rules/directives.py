@@ -8,10 +8,9 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
-from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
+from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import DASHES, is_ours, works
 from hpctrain.finding import Level
@@ -117,49 +116,33 @@ def directive_after_command(facts: LintFacts) -> Hits:
             )
 
 
-def _comments(facts: LintFacts) -> Iterator[tuple[int, str, str, str, Edit]]:
-    """Yield the comments that look like directives: offset, the text before the #, the text between
-    it and the word, the word, and the edit that makes it a directive.
-    """
+@rule(
+    "directive-misspelt",
+    "error",
+    "sbatch reads #SBATCH in upper case and in the first column only, and ignores this line.",
+    _OPT,
+    fixes=True,
+)
+def directive_misspelt(facts: LintFacts) -> Hits:
+    for command in facts.named("SBATCH"):
+        what = "'SBATCH' without a # is a command"
+        yield RuleHit(command.start, what, _AT_THE_BEGINNING)
     for match in _LOOKS_LIKE.finditer(facts.text, 0, facts.block.ends):
-        edit = Edit(match.start(), match.end(3), "#SBATCH")
-        yield match.start(), match[1], match[2], match[3], edit
+        indent, blank, word = match.groups()
+        similar = word.isupper() and difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
+        usage = word != word.upper() and _is_usage(facts, match.start())
+        close = (similar and word != "SBATCH") or (word.upper() == "SBATCH" and not usage)
+        if close and not blank and (indent or word != "SBATCH"):
+            safe = word.upper() == "SBATCH"
+            yield RuleHit(
+                match.start(),
+                f"{match[0].strip()!r} is a comment" if not indent else "an indented directive",
+                _AT_THE_BEGINNING,
+                edits=[Edit(match.start(), match.end(3), "#SBATCH")] if safe else (),
+            )
 
 
 _AT_THE_BEGINNING = "write #SBATCH at the beginning of the line"
-
-
-@rule(
-    "directive-indented",
-    "error",
-    "sbatch reads directives in the first column only, and treats this line as a comment.",
-    _OPT,
-    fixes=True,
-)
-def directive_indented(facts: LintFacts) -> Hits:
-    for start, indent, blank, word, edit in _comments(facts):
-        if word == "SBATCH" and indent and not blank:
-            yield RuleHit(
-                start,
-                "a directive that does not begin in the first column",
-                _AT_THE_BEGINNING,
-                edits=[edit],
-            )
-
-
-@rule(
-    "directive-case",
-    "error",
-    "sbatch reads #SBATCH in upper case only, and treats this line as a comment.",
-    _OPT,
-    fixes=True,
-)
-def directive_case(facts: LintFacts) -> Hits:
-    for start, _, blank, word, edit in _comments(facts):
-        if word.upper() == "SBATCH" != word and not blank and not _is_usage(facts, start):
-            yield RuleHit(
-                start, f"{f'#{blank}{word}'!r} is a comment", _AT_THE_BEGINNING, edits=[edit]
-            )
 
 
 def _is_usage(facts: LintFacts, start: int) -> bool:
@@ -171,27 +154,11 @@ def _is_usage(facts: LintFacts, start: int) -> bool:
     return any(flaw.kind == "not-an-option" for flaw in flaws)
 
 
-@rule(
-    "directive-misspelt",
-    "error",
-    "sbatch treats the line as a comment.",
-    _OPT,
-)
-def directive_misspelt(facts: LintFacts) -> Hits:
-    for command in facts.named("SBATCH"):
-        yield RuleHit(command.start, "'SBATCH' without a # is a command", _AT_THE_BEGINNING)
-    for start, _, blank, word, _edit in _comments(facts):
-        similar = difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
-        close = similar or sorted(word) == sorted("SBATCH")
-        if word != "SBATCH" and word.isupper() and not blank and close:
-            yield RuleHit(start, f"'#{word}' is a comment", _AT_THE_BEGINNING)
-
-
 # ---- what sbatch refuses, or reads differently than it looks -------------------------------------
 
 
-def _flaws(facts: LintFacts, kind: str) -> Iterator[DirectiveFlaw]:
-    return (flaw for flaw in facts.block.flaws if flaw.kind == kind)
+def _flaws(facts: LintFacts, *kinds: str) -> Iterator[DirectiveFlaw]:
+    return (flaw for flaw in facts.block.flaws if flaw.kind in kinds)
 
 
 @rule(
@@ -282,36 +249,19 @@ def site_option(facts: LintFacts) -> Hits:
 @rule(
     "not-an-option",
     "error",
-    "sbatch refuses the script: Invalid directive found in batch script.",
+    "sbatch refuses the script: Invalid directive, or option requires an argument.",
     _OPT,
 )
 def not_an_option(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "not-an-option"):
+    for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value"):
         what = f"{flaw.text!r} is not an option"
         fix = "write options as --name=value, and quote values with spaces"
         if flaw.text[:1] in DASHES:
             what = f"{flaw.text!r} begins with a typographic dash"
             fix = f"write: --{flaw.text.lstrip(DASHES + '-')}"
-        yield RuleHit(flaw.start, what, fix)
-
-
-@rule(
-    "blank-around-equals",
-    "error",
-    "sbatch reads = as the value, and the next word as an invalid directive.",
-    _OPT,
-    fixes=True,
-)
-def blank_around_equals(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "blank-around-equals"):
-        match = re.compile(r"(--[\w-]+)[ \t]+=[ \t]+").match(facts.text, flaw.start)
-        edits = [Edit(match.start(), match.end(), f"{match[1]}=")] if match and flaw.hint else ()
-        yield RuleHit(
-            flaw.start,
-            f"{flaw.text} is separated from its =",
-            f"write: {flaw.text}={flaw.hint}",
-            edits=edits,
-        )
+        elif flaw.kind != "not-an-option":
+            what = f"{flaw.text} has no value"
+        yield RuleHit(flaw.start, what, f"write: {flaw.text}={flaw.hint}" if flaw.hint else fix)
 
 
 @rule(
@@ -329,21 +279,6 @@ def short_option_equals(facts: LintFacts) -> Hits:
             f"{flaw.text}: the value begins with =",
             f"write: {flaw.hint}",
             edits=[Edit(at, at + 1, " ")],
-        )
-
-
-@rule(
-    "option-without-value",
-    "error",
-    "sbatch refuses the script: option requires an argument.",
-    "sbatch(1)",
-)
-def option_without_value(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "option-without-value"):
-        yield RuleHit(
-            flaw.start,
-            f"{flaw.text} needs a value",
-            f"write: {flaw.text}{'=' if flaw.text[1] == '-' else ' '}VALUE",
         )
 
 
@@ -524,36 +459,17 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "mem-twice",
+    "exclusive-options",
     "error",
-    "sbatch refuses it: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.",
-    "sbatch(1) --mem",
+    "sbatch refuses the script: the options are mutually exclusive.",
+    "sbatch(1) --mem, --cpus-per-gpu",
 )
-def mem_twice(facts: LintFacts) -> Hits:
-    memory = [facts.options[name] for name in _MEMORY_OPTIONS if name in facts.options]
-    if len(memory) > 1 and not facts.block.hetjobs:
-        names = " and ".join(f"--{option.name}" for option in memory)
-        yield RuleHit(
-            max(option.start for option in memory),
-            f"{names} are mutually exclusive",
-            "keep one of them",
-        )
-
-
-@rule(
-    "cpus-per-gpu-and-task",
-    "error",
-    "sbatch refuses it: --cpus-per-gpu is mutually exclusive with --cpus-per-task.",
-    "sbatch(1) --cpus-per-gpu",
-)
-def cpus_per_gpu_and_task(facts: LintFacts) -> Hits:
-    gpu, task = facts.options.get("cpus-per-gpu"), facts.options.get("cpus-per-task")
-    if gpu and task and not facts.block.hetjobs:
-        yield RuleHit(
-            max(gpu.start, task.start),
-            "--cpus-per-gpu and --cpus-per-task are mutually exclusive",
-            "keep one of them",
-        )
+def exclusive_options(facts: LintFacts) -> Hits:
+    for names in (_MEMORY_OPTIONS, ("cpus-per-task", "cpus-per-gpu")):
+        both = [facts.options[name] for name in names if name in facts.options]
+        if len(both) > 1 and not facts.block.hetjobs:
+            what = f"{' and '.join(f'--{option.name}' for option in both)} are mutually exclusive"
+            yield RuleHit(max(option.start for option in both), what, "keep one of them")
 
 
 @rule(
@@ -582,36 +498,18 @@ def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
 
 
 @rule(
-    "invalid-time",
+    "invalid-value",
     "error",
-    "sbatch refuses it: Invalid --time specification; it takes MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM"
-    " and D-HH:MM:SS.",
-    "sbatch(1) --time",
+    "sbatch refuses it: Invalid specification.",
+    "sbatch(1) --time, --mem",
 )
-def invalid_time(facts: LintFacts) -> Hits:
-    for option, value in _values(facts, "time", "time-min"):
-        if not _TIME.match(value):
-            yield RuleHit(
-                option.start,
-                f"{option.written} cannot be {value!r}",
-                "write: --time=HH:MM:SS, or D-HH:MM:SS",
-            )
-
-
-@rule(
-    "invalid-mem",
-    "error",
-    "sbatch refuses it: Invalid --mem specification; it takes a whole number and K, M, G or T.",
-    "sbatch(1) --mem",
-)
-def invalid_mem(facts: LintFacts) -> Hits:
-    for option, value in _values(facts, *_MEMORY_OPTIONS):
-        if not _MEMORY.match(value):
-            yield RuleHit(
-                option.start,
-                f"{option.written} cannot be {value!r}",
-                f"write a whole number with K, M, G or T: --{option.name}=64G",
-            )
+def invalid_value(facts: LintFacts) -> Hits:
+    forms = ((_TIME, ("time", "time-min"), "HH:MM:SS"), (_MEMORY, _MEMORY_OPTIONS, "64G"))
+    for form, names, good in forms:
+        for option, value in _values(facts, *names):
+            if not form.match(value):
+                what = f"{option.written} cannot be {value!r}"
+                yield RuleHit(option.start, what, f"write, for example: --{option.name}={good}")
 
 
 @rule(
@@ -634,6 +532,10 @@ def unit_missing(facts: LintFacts) -> Hits:
             yield RuleHit(option.start, what, f"for hours write: --time={hours[1]}:00:00", "note")
 
 
+#: A line with a time limit that sbatch ignores.
+_UNREAD_TIME = re.compile(r"(?im)^[ \t]*#?S[BATCH]{3,6}\s(?:.*\s)?(?:-t|--time)\b")
+
+
 @rule(
     "missing-time",
     "note",
@@ -641,9 +543,7 @@ def unit_missing(facts: LintFacts) -> Hits:
     "sbatch(1) --time",
 )
 def missing_time(facts: LintFacts) -> Hits:
-    unread = (directive_misspelt, directive_case, directive_indented, directive_after_command)
-    lines = (facts.text[hit.start :].partition("\n")[0] for one in unread for hit in one(facts))
-    meant = any(re.search(r"\s(?:-t|--time)\b", line) for line in lines)  # another finding
+    meant = _UNREAD_TIME.search(facts.text)  # another finding
     if facts.options and "time" not in facts.options and not meant:
         yield RuleHit(facts.block.options[0].start, "no --time", "add: #SBATCH --time=HH:MM:SS")
 
@@ -658,32 +558,6 @@ def _logs(facts: LintFacts) -> Iterator[tuple[Directive, str]]:
 
 
 @rule(
-    "array-output",
-    "warning",
-    "they overwrite each other; %A_%a gives each a file.",
-    "sbatch(1) FILENAME PATTERN",
-)
-def array_output(facts: LintFacts) -> Hits:
-    meant = "array" in facts.options or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
-    for option, value in () if meant else list(_logs(facts))[:1]:
-        if re.search(r"%\d*a", value):
-            yield RuleHit(
-                option.start,
-                f"%a in {value}, and there is no --array",
-                f"write: --{option.name}=NAME_%j.log",
-                "note",
-                "without --array, here or on the command line, %a is 4294967294.",
-            )
-    for option, value in _logs(facts) if "array" in facts.options else ():
-        if value not in ("", "/dev/null") and "$" not in value and not _OWN_FILE.search(value):
-            yield RuleHit(
-                option.start,
-                f"every task of the array writes into {value}",
-                f"write: --{option.name}=NAME_%A_%a.log",
-            )
-
-
-@rule(
     "log-overwritten",
     "note",
     "Slurm empties the log when a job starts: two jobs at a time write into one file, and the log of"
@@ -692,18 +566,22 @@ def array_output(facts: LintFacts) -> Hits:
     once=True,
 )
 def log_overwritten(facts: LintFacts) -> Hits:
-    if facts.value("open-mode") in ("append", "a"):
-        return
+    array = "array" in facts.options
     for option, value in _logs(facts):
-        own = re.search(r"%\d*[jJAr]|[$\\<{]|XXX", value)  # also a template's placeholder
-        index = re.search(r"%\d*a", value)
-        alike = (index is not None) == ("array" in facts.options)  # else for array-output
-        if value and alike and not value.startswith("/dev/") and not own:
-            base, dot, ending = value.rpartition(".")
-            good = f"{base}_%j.{ending}" if dot and "/" not in ending else f"{value}_%j"
-            good = value.replace(index[0], f"%A_{index[0]}") if index else good
-            what = f"every run of this script writes into {value}"
-            yield RuleHit(option.start, what, f"write: --{option.name}={good}")
+        own = re.search(r"%\d*[jJar]" if array else r"%\d*[jJAr]", value)
+        unknown = re.search(r"[$\\<{]|XXX|^/dev/", value)  # also a template's placeholder
+        kept = not array and facts.value("open-mode") in ("append", "a")
+        if not value or own or unknown or kept:
+            continue
+        base, dot, ending = value.rpartition(".")
+        mark = "%A_%a" if array else "%j"
+        good = f"{base}_{mark}.{ending}" if dot and "/" not in ending else f"{value}_{mark}"
+        yield RuleHit(
+            option.start,
+            f"every {'task of the array' if array else 'run of this script'} writes into {value}",
+            f"write: --{option.name}={good}",
+            "warning" if array else None,
+        )
 
 
 @rule(
@@ -732,73 +610,40 @@ def requeue_truncates(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "log-directory-too-late",
-    "warning",
+    "log-directory",
+    "note",
     "Slurm opens the log before the script starts: before 23.02 a missing directory ends the job"
     " with 0:53 and no log.",
     "Slurm commit ecc671a141",
     until="23.02",
     once=True,
 )
-def log_directory_too_late(facts: LintFacts) -> Hits:
-    wanted = {_clean(value.rpartition("/")[0]): option.name for option, value in _logs(facts)}
-    wanted.pop("", None)
-    submits = [one for one in facts.named("sbatch", "exec") if one.scope.inside("if")]
-    branches = [one.scope.inside("if") for one in submits]
-    itself = [
-        one.start for one in submits if "sbatch" in (text := facts.shown(one)) and "$0" in text
-    ]
-    for command in facts.named("mkdir"):
-        early = command.scope.inside("if") in branches or command.start < max(itself, default=0)
-        if facts.place(command) != "batch" or early:
-            continue  # it also runs where the script is submitted
-        for word in command.words[1:]:
-            made = _made(facts, command, word)
-            folder = next((one for one in wanted if one in made), None)
-            if folder is not None:
-                yield RuleHit(
-                    command.start,
-                    f"{folder} is made by the job whose --{wanted[folder]} needs it",
-                    f"before sbatch: mkdir -p {folder.replace('%x', 'JOB_NAME')}",
-                )
-
-
-@rule(
-    "log-directory-missing",
-    "note",
-    "before 23.02 Slurm does not make it: the job ends at once with 0:53 and no log.",
-    "Slurm commit ecc671a141",
-    until="23.02",
-    once=True,
-)
-def log_directory_missing(facts: LintFacts) -> Hits:
-    if is_ours(facts) or any(log_directory_too_late(facts)):
+def log_directory(facts: LintFacts) -> Hits:
+    if is_ours(facts) or _SUBMITS_ITSELF.search(facts.text):
         return
     for option, value in _logs(facts):
         folder = _clean(value.rpartition("/")[0])
+        makes = [one for one in facts.named("mkdir") if _makes(one, folder)]
         own = re.search(r"%\d*[jJA]", folder)
         relative = folder.strip("./") and not folder.startswith(("/", "~", "..", "$"))
-        made = re.search(rf"mkdir\b[^\n]*{re.escape(folder.partition('/')[0])}", facts.text)
-        if (own or relative) and not made and "$" not in folder:
+        if makes and folder and facts.place(makes[0]) == "batch":
+            what = f"{folder} is made by the job whose --{option.name} needs it"
+            yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
+        elif (own or relative) and not makes and "$" not in folder:
             fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
             if own:
                 fix = f"write a directory that exists: --{option.name}={value.replace('/', '_')}"
             yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
 
 
-def _made(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> set[str]:
-    """Return the directories that `word` of mkdir makes, as --output would name them."""
-    parts = facts.variables_of(command).flatten(word.parts)
-    if parts and (parts[0].text in ("SLURM_SUBMIT_DIR", "PWD") or parts[0].raw == "$(pwd)"):
-        parts = [WordPiece("text", ".", "", 0, 0), *parts[1:]]
-    path = PurePosixPath("".join(_LOG_NAMES.get(one.text, one.raw or one.text) for one in parts))
-    above = command.has("-p", "--parents") and not path.is_absolute()
-    made = [path, *(path.parents if above else ())]
-    moves = [one for one in facts.named("cd") if one.start < command.start and one.words[1:]]
-    here = facts.argv(moves[-1]).words[1].text if moves else ""
-    return {str(one) for one in made if one.name} | {
-        str(here / one) for one in made if here[:1] == "/"
-    }
+_SUBMITS_ITSELF = re.compile(r"\bsbatch\b[^\n]*\$\{?(?:0|BASH_SOURCE)")
+_HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
+
+
+def _makes(command: SimpleCommand, folder: str) -> bool:
+    """Whether `mkdir` makes `folder`, named from here or as the end of an absolute path."""
+    made = (f"/{_HERE.sub('', word.text)}/" for word in command.words[1:])
+    return any(f"{one}".startswith(f"/{folder}/") or f"/{folder}/".endswith(one) for one in made)
 
 
 def _clean(path: str) -> str:

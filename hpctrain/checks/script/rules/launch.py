@@ -19,7 +19,7 @@ from hpctrain.checks.script.calls import (
 )
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand, WordPiece
-from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
 from hpctrain.finding import Level
 
@@ -52,7 +52,7 @@ _OWN_PORT = (
     "config_file",
     "hostfile",
 )
-_PORT_OPTIONS = ("master_port", "main_process_port")
+_PORT_OPTIONS = ("master_port", "main_process_port", "rdzv_endpoint")
 _ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
 _PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
 _LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
@@ -69,7 +69,6 @@ _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 
     "SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are set in the batch shell too, "
     "all 0, so every node acts as the first.",
     "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; accelerate#2816",
-    fixes=True,
 )
 def rank_expanded_early(facts: LintFacts) -> Hits:
     if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
@@ -132,7 +131,6 @@ def _early(facts: LintFacts, command: SimpleCommand, part: WordPiece, *, sure: b
         f" srun … bash -c '… ${part.text} …' with single quotes",
         level,
         reason,
-        _escape(facts, command, part),
     )
 
 
@@ -146,17 +144,6 @@ def _several(facts: LintFacts, command: SimpleCommand, call: SrunCall, name: str
         return True if facts.many_nodes and not call.has("nodes") else None
     counted = {"nodes", "ntasks"} & set(facts.options) or call.has("nodes", "ntasks")
     return None if counted else False
-
-
-def _escape(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> list[Edit]:
-    via = command.shell.via
-    dollar = facts.text[part.start : part.start + 1] == "$" and part.quote == '"'
-    if via is None or via.shell.depth or not dollar:
-        return []
-    spans = [(one.start, one.end) for one in via.heredocs]
-    spans += [(one.start, one.end) for one in via.words]
-    inside = any(start <= part.start < end for start, end in spans)
-    return [Edit(part.start, part.start, "\\")] if inside else []
 
 
 def _exported_early(facts: LintFacts) -> Hits:
@@ -477,64 +464,42 @@ def mpirun_in_srun(facts: LintFacts) -> Hits:
     "another job, or a leftover process, may hold the port on a shared node: "
     "address already in use.",
     _RUN,
-    fixes=True,
 )
 def fixed_port(facts: LintFacts) -> Hits:
     # --standalone chooses a port itself.
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
     if not facts.is_batch or (facts.launches and not meeting) or _holds_nodes(facts):
         return
+    for launch in meeting:
+        count = launch.option("nproc_per_node", "num_processes", "num_gpus")
+        processes = facts.number(count, launch.command) or 0
+        machines = launch.option("nnodes", "num_machines", "num_nodes")
+        nodes = facts.number(machines, launch.command) if machines else 1
+        least = 0 if launch.kind == "torchrun" else 1
+        alone = launch.complete and not launch.remote and nodes == 1 and not facts.many_nodes
+        if alone and facts.asks_gpus and processes > least and not launch.has(*_OWN_PORT):
+            what = f"{launch.kind} always uses its default port, 29500"
+            yield RuleHit(launch.at.start, what, f"add: {_DEFAULT_PORT[launch.kind]}")
     # These read options only; others may pass on MASTER_PORT of the environment.
     ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
+    words = [
+        (one.name, one.word)
+        for one, _ in facts.assigned(*_PORT_NAMES)
+        if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
+    ]
     for launch in meeting:
-        fix = _DEFAULT_PORT[launch.kind]
-        alone = launch.complete and not launch.has(*_OWN_PORT)
-        if alone and not launch.remote and _one_node(facts, launch):
-            yield RuleHit(
-                launch.at.start, f"{launch.kind} always uses its default port, 29500", f"add: {fix}"
-            )
+        given = ((name, launch.option(name)) for name in _PORT_OPTIONS)
+        words += [(f"--{name}", word) for name, word in given if word is not None]
     told: set[str] = set()
-    for name, word, command in _meeting_words(facts, meeting):
-        port, last = _PORT.search(word.text), word.parts[-1]
-        if port is None or last.kind != "text" or name in ("RDZV_ID", "--rdzv_id"):
-            continue
-        unread = not name.startswith("--") and not re.search(rf"\$\{{?{name}\b", facts.text)
-        if port[1] in told or (ignored and unread):
-            continue
-        told.add(port[1])
-        # If it is written twice, both must stay equal.
-        alone = len(re.findall(rf"(?<!\d){port[1]}(?!\d)", facts.text)) == 1
-        plain = name in _PORT_NAMES and facts.text[word.start : word.end] == port[1]
-        here = not command.shell.depth and not command.heredocs
-        yield RuleHit(
-            last.start,
-            f"{name} always has the port {port[1]}",
-            f"write: MASTER_PORT={_FORMULA}",
-            edits=[Edit(word.start, word.end, _FORMULA)] if alone and plain and here else [],
-        )
-
-
-def _one_node(facts: LintFacts, launch: LauncherCall) -> bool:
-    """Whether a launcher on one node opens a port: torchrun even for one process."""
-    count = launch.option("nproc_per_node", "num_processes", "num_gpus")
-    processes = facts.number(count, launch.command) or 0
-    opens = processes > (0 if launch.kind == "torchrun" else 1)
-    machines = launch.option("nnodes", "num_machines", "num_nodes")
-    nodes = facts.number(machines, launch.command) if machines else 1
-    return facts.asks_gpus and opens and nodes == 1 and not facts.many_nodes
-
-
-def _meeting_words(
-    facts: LintFacts, launches: list[LauncherCall]
-) -> Iterator[tuple[str, ShellWord, SimpleCommand]]:
-    """Yield the settings of the rendezvous: name, value, and command."""
-    for assignment, command in facts.assigned(*_PORT_NAMES, "RDZV_ID", "MASTER_ADDR"):
-        yield assignment.name, assignment.word, command
-    for launch in launches:
-        for name in (*_PORT_OPTIONS, "rdzv_endpoint", "rdzv_id"):
-            word = launch.options.get(name)
-            if word is not None:
-                yield f"--{name}", word, launch.command
+    for name, word in words:
+        port = _PORT.search(word.text)
+        if port is not None and word.parts[-1].kind == "text" and port[1] not in told:
+            told.add(port[1])
+            yield RuleHit(
+                word.parts[-1].start,
+                f"{name} always has the port {port[1]}",
+                f"write: MASTER_PORT={_FORMULA}",
+            )
 
 
 def _holds_nodes(facts: LintFacts) -> bool:

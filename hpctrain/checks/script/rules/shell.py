@@ -12,7 +12,6 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
-    TALKERS,
     TESTS,
     harmless,
     in_another_branch,
@@ -20,7 +19,6 @@ from hpctrain.checks.script.rules.common import (
     option_on,
     works,
 )
-from hpctrain.checks.script.shells import SHELLS
 from hpctrain.finding import Level
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
@@ -53,9 +51,10 @@ _TRAINING_PROGRAMS = frozenset(
 #: A program of the user's, by its path.
 _BUILT = re.compile(r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+(?<!\.sh)\Z")
 _CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
-_SMALL = re.compile(r"-(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip install\b")
+_SMALL = re.compile(
+    r"^\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
+)
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
-_A_TRAINING = r"(?:srun|python[\d.]*|torchrun|accelerate|deepspeed)\s"
 
 
 def _runs_script(command: SimpleCommand) -> bool:
@@ -70,46 +69,18 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
 
 
 def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
-    evaluates = command.name == "eval" and any(
-        re.search(rf"(?m)^\s*{re.escape(part.text)}=[\"']?\s*{_A_TRAINING}", facts.text)
-        for part in command.expansions()
-        if part.kind == "var"
-    )
-    known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
     inner = command in facts.starts_shell and any(
         one.shell.via is command and works(one) for one in facts.commands
     )
-    known = known or inner or command in facts.call_of
-    call = facts.call_of.get(command)
-    words = facts.argv(command).words[call.command :] if call else command.words
-    begin = 0 if words and words[0].program in ("pip", "pip3", *SHELLS) else 1
-    small = not inner and bool(
-        _SMALL.match(" ".join(word.text for word in words[begin : begin + 2]))
-    )
-    small = small or any(
-        word.program in ("rocm-smi", "nvidia-smi") or (word.text, following.text) == ("-m", "pip")
-        for word, following in pairwise(command.words)
-    )
-    looks = command in facts.call_of and harmless(facts, command)
     program = command.words[0] if command.words else None
     built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
-    return bool(known or built or evaluates or _calls_work(facts, command)) and not (small or looks)
-
-
-def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether it calls a function of the script that does the work, and never exits."""
-    if command.name not in facts.batch.functions:
+    call = facts.call_of.get(command)
+    known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
+    if not (known or inner or built or call):
         return False
-    body = [
-        one
-        for one in facts.commands
-        if (function := one.scope.inside("function")) and function.name == command.name
-    ]
-    work = next((at for at, one in enumerate(body) if works(one)), len(body))
-    return bool(body[work:]) and not any(
-        one.name in _GIVES_UP or _reads_status(one) or (works(one) and _is_condition(facts, one))
-        for one in body[work:]
-    )
+    words = facts.argv(command).words[call.command :] if call else command.words
+    line = " ".join(word.program for word in words)
+    return inner or not (_SMALL.search(line) or (call and harmless(facts, command)))
 
 
 def _reads_status(command: SimpleCommand) -> bool:
@@ -243,15 +214,6 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     caught = any(_keeps_status(facts, one) for one in facts.named("trap"))
     if not facts.is_batch or not steps or caught:
         return
-    own_job = {part.text for part in steps[-1].expansions()} & {"SLURM_JOB_ID", "SLURM_JOBID"}
-    if steps[-1].name == "scancel" and own_job and steps[-1].scope.kind == "file" and steps[1:]:
-        yield RuleHit(
-            steps[-1].start,
-            "scancel as the last line: a job that has done its work is CANCELLED",
-            "remove the line",
-            reason="the job ends with its last line anyway; cancelled, it starts no afterok job and"
-            " does not tell whether it failed.",
-        )
     trained = [
         one
         for one, following in zip_longest(own, own[1:])
@@ -291,27 +253,17 @@ def exit_code_lost(facts: LintFacts) -> Hits:
 )
 def status_under_errexit(facts: LintFacts) -> Hits:
     for before, command in pairwise(facts.commands):
-        tests = command.name in TESTS and before.scope is command.scope.parent
-        keeps = (tests or not command.words) and _reads_status(command)
-        here = (tests or before.scope is command.scope) and before.shell is command.shell
+        keeps = not command.words and _reads_status(command)
+        here = before.scope is command.scope and before.shell is command.shell
         plain = before.words and before.after in ("\n", ";") and not before.conditional
-        if not (keeps and here and plain) or before.name.startswith(("[", "set")):
-            continue
         outside = command.scope.inside("$(") is None and not before.is_background
-        if not outside or not option_on(facts, "errexit", command.shell, command.start):
+        if not (keeps and here and plain and outside) or before.name.startswith(("[", "set")):
             continue
-        if tests and before.name not in TALKERS:
+        if option_on(facts, "errexit", command.shell, command.start):
+            name, tried = command.assignments[0].name, before.name or "the command"
             yield RuleHit(
                 command.start,
-                f"$? is tested only when {before.name or 'the command'} succeeded",
-                f"if ! {before.name or 'COMMAND'} …; then",
-                "note",
-            )
-        elif not tests:
-            name = command.assignments[0].name
-            yield RuleHit(
-                command.start,
-                f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
+                f"{name}=$? is reached only when {tried} succeeded",
                 f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
             )
 
@@ -559,31 +511,20 @@ def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level | None:
     """Return `error` if the job goes to the directory that `part` names, or starts a program with
     a path in it; None if nothing reads it.
     """
+    line = facts.text[: part.start].rpartition("\n")[2]
+    if not re.match(r"\s*(?:export\s+|readonly\s+)?\w+=", line):
+        return "error"
     names: set[str] = set()
-    spans: list[range] = []
     for assignment, _ in facts.assigned():
-        read = {each.text for each in assignment.word.expansions() if each.kind == "var"}
-        inner = {
-            each.text
-            for piece in assignment.word.parts
-            for one in piece.commands
-            for each in one.expansions()
-        }
-        if names & (read | inner) or assignment.start <= part.start < assignment.word.end:
+        value = facts.text[assignment.start : assignment.word.end]
+        read = re.findall(r"\$\{?(\w+)", value)
+        if assignment.start <= part.start < assignment.word.end or names & set(read):
             names.add(assignment.name)
-            spans.append(range(assignment.start, assignment.word.end))
-    users = [
-        user
-        for read_at, user in (facts.variables(*names) if names else ())
-        if user.words and not any(read_at.start in span for span in spans)
-    ]
-    starts = any(
-        _works_long(facts, user) or user.name in ("", "cd", "pushd", "source", ".")
-        for user in users
-    )
-    if names and not users:
-        return None
-    return "error" if starts or not names else "warning"
+    users = [one for _, one in facts.variables(*names) if one.words and not one.scope.inside("$(")]
+    starts = ("cd", "pushd", "source", ".")
+    if any(_works_long(facts, one) or one.name in starts for one in users):
+        return "error"
+    return "warning" if users else None
 
 
 # ---- signals -------------------------------------------------------------------------------------
@@ -598,29 +539,6 @@ def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
     for trap in facts.named("trap"):
         if signal in _trapped(trap) and facts.place(trap) == "batch":
             yield trap
-
-
-@rule(
-    "signal-not-to-batch",
-    "error",
-    "without B: Slurm signals the job steps and not the batch shell, so the trap never runs.",
-    "sbatch(1) --signal",
-)
-def signal_not_to_batch(facts: LintFacts) -> Hits:
-    asked = facts.signal
-    if asked is None or asked.to_batch:
-        return
-    in_tasks = any(
-        facts.place(trap) != "batch" and any(asked.name in word.text for word in trap.words[2:])
-        for trap in facts.named("trap")
-    )
-    if not in_tasks and any(_batch_traps(facts, asked.name)):
-        value = facts.value("signal") or ""
-        yield RuleHit(
-            facts.options["signal"].start,
-            f"--signal={value} does not reach the trap of the batch shell",
-            f"write: --signal=B:{value.partition(':')[2] or value}",
-        )
 
 
 _KNOWN_SOURCES = frozenset(
@@ -652,22 +570,23 @@ def signal_without_trap(facts: LintFacts) -> Hits:
 @rule(
     "signal-unheard",
     "warning",
-    "without B: Slurm signals the job steps, which srun starts; this script starts none.",
+    "without B: Slurm signals the job steps, which srun starts, and not the batch shell.",
     "sbatch(1) --signal",
 )
 def signal_unheard(facts: LintFacts) -> Hits:
     asked = facts.signal
-    if asked is None or asked.to_batch or facts.call_of:
+    if asked is None or asked.to_batch:
         return
-    if any(facts.named("mpirun", "mpiexec", "ibrun", "trap")):
-        return
-    others = any(facts.named("bash", "sh", "source", "."))
-    if any(works(one) for one in facts.commands) and not others:
-        yield RuleHit(
-            facts.options["signal"].start,
-            f"--signal={facts.value('signal')} reaches job steps alone, and there is no srun",
-            "start the training with: srun python …",
-        )
+    start, value = facts.options["signal"].start, facts.value("signal") or ""
+    traps = [one for one in facts.named("trap") if asked.name in _trapped(one)]
+    others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
+    if traps and all(facts.place(one) == "batch" for one in traps):
+        what = f"--signal={value} does not reach the trap of the batch shell"
+        fix = f"write: --signal=B:{value.partition(':')[2] or value}"
+        yield RuleHit(start, what, fix, "error")
+    elif not facts.call_of and not others and any(map(works, facts.commands)):
+        what = f"--signal={value} reaches job steps alone, and there is no srun"
+        yield RuleHit(start, what, "start the training with: srun python …")
 
 
 @rule(

@@ -9,11 +9,10 @@ from itertools import pairwise
 
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import WordPiece
-from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
 from hpctrain.slurm.notations import array
 
-_KILL = ("-K", "--kill-on-bad-exit")
 _GUARDS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
 _TASKS = (
     "ntasks",
@@ -61,7 +60,6 @@ _TASK_INDEX = re.compile(
     "srun(1) of 22.05; Slurm commit 9807bafa0f",
     since="22.05",
     until="23.11",
-    fixes=True,
     once=True,
 )
 def srun_cpus_per_task(facts: LintFacts) -> Hits:
@@ -71,20 +69,10 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
     for command, call in facts.call_of.items():
         if call.has("cpus-per-task", "overlap", "pty") or harmless(facts, command):
             continue
-        line = (
-            'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'  # for all srun calls below it
-        )
-        begin = facts.block.ends
-        edits = (
-            []
-            if command.shell.depth or begin > call.at.start
-            else [Edit(begin, begin, f"{line}\n")]
-        )
         yield RuleHit(
             call.at.start,
             "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
-            f"above it: {line}",
-            edits=edits,
+            'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
         )
 
 
@@ -94,24 +82,16 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
     "the value of -K is optional and belongs into the same word; srun treats the "
     "next word as the program.",
     "srun(1) --kill-on-bad-exit",
-    fixes=True,
 )
 def kill_on_bad_exit_value(facts: LintFacts) -> Hits:
     for command, call in facts.call_of.items():
         word = call.words.get("kill-on-bad-exit")
-        following = next(iter(facts.argv(command).words[call.command :]), None)
-        if word is None or following is None or following.text not in ("0", "1"):
-            continue
-        if call.options["kill-on-bad-exit"] is None:
-            plain = facts.text[word.start : following.end].split() == [word.text, following.text]
-            good = f"--kill-on-bad-exit={following.text}"
+        following = next((one.text for one in facts.argv(command).words[call.command :]), "")
+        if word and following in ("0", "1") and call.options["kill-on-bad-exit"] is None:
             yield RuleHit(
                 word.start,
-                f"srun takes {following.text!r} after {word.text} for the program to run",
-                f"write: {good}",
-                edits=[Edit(word.start, following.end, good)]
-                if plain and word.text in _KILL
-                else [],
+                f"srun takes {following!r} after {word.text} for the program to run",
+                f"write: --kill-on-bad-exit={following}",
             )
 
 
@@ -210,28 +190,6 @@ def mpirun_slots(facts: LintFacts) -> Hits:
                     f"{command.name} starts {count} processes, and the job has {tasks} tasks",
                     f"write: #SBATCH --ntasks={count}",
                 )
-
-
-@rule(
-    "threads-oversubscribed",
-    "note",
-    "the threads of all processes then compete for the same cores.",
-    "OpenMP specification, OMP_NUM_THREADS",
-    once=True,
-)
-def threads_oversubscribed(facts: LintFacts) -> Hits:
-    cores, tasks = facts.count("cpus-per-task"), facts.count("ntasks-per-node") or 1
-    for assignment, command in facts.assigned("OMP_NUM_THREADS"):
-        names = {part.text for part in assignment.word.expansions()}
-        threads = facts.number(assignment.word, command) or 0
-        what = ""
-        if tasks > 1 and names & {"SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"}:
-            what = f"each of {tasks} tasks on a node starts threads for all cores of the job there"
-        elif cores and tasks * cores < threads and "exclusive" not in facts.options:
-            what = f"{threads} threads, and the job has {tasks * cores} cores on each node"
-        if what:
-            fix = 'write: OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
-            yield RuleHit(assignment.start, what, fix)
 
 
 @rule(
