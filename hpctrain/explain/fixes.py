@@ -186,16 +186,13 @@ def fragmentation(case: JobContext, groups: Groups) -> Fix | None:
 
 #: The required memory is unknown: half as much again is the usual next try.
 _MORE = 1.5
-_WORKERS = "dataloader_num_workers"
 #: Processes killed above this fraction of the limit may have reached it: the record samples memory
 #: only every few seconds.
 _NEARLY = 0.7
 
 
 def host_memory(case: JobContext, _: Groups) -> Fix | None:
-    """Request half as much memory again, up to a node's; if the node has no more, use fewer
-    workers.
-    """
+    """Request half as much memory again, up to a node's."""
     each = whole(setting(case, "resources", "mem_per_cpu"))
     had, node = _memory_limit(case), case.node_memory_bytes
     if had is None:
@@ -204,11 +201,11 @@ def host_memory(case: JobContext, _: Groups) -> Fix | None:
     why = f"the samples saw {size(peak)} of {size(had)}" if peak else f"{size(had)} was not enough"
     wanted = _rounded_up(had * _MORE, GIB if had >= 2 * GIB else MIB)
     if node is not None and wanted > node:
-        if had < node and not each:
-            everything = change(case, "resources.mem", "0")
-            more = f"all memory of a node, {size(node)}: {why}"
-            return fix(told(everything), *kept(case, everything), more=more)
-        return _fewer_workers(case, node)
+        if had >= node or each:
+            return None
+        everything = change(case, "resources.mem", "0")
+        more = f"all memory of a node, {size(node)}: {why}"
+        return fix(told(everything), *kept(case, everything), more=more)
     if each:
         per_cpu = units.format_memory(_rounded_up(each * _MORE, 256 * MIB))
         new = change(case, "resources.mem_per_cpu", per_cpu)
@@ -231,14 +228,6 @@ def _memory_limit(case: JobContext) -> int | None:
     asked = each * gpus_per_node(case) if each else whole(setting(case, "resources", "mem"))
     account = case.account.memory_bytes if case.account is not None else None
     return account or asked or min(limits, default=None) or case.node_memory_bytes
-
-
-def _fewer_workers(case: JobContext, node: int) -> Fix | None:
-    now = whole(setting(case, "training", _WORKERS))
-    if not now or not is_ours(case):
-        return None
-    new = change(case, f"training.{_WORKERS}", now // 2)
-    return fix(told(new), *kept(case, new), more=f"the job has all of the node, {size(node)}")
 
 
 def killed(case: JobContext, groups: Groups) -> Fix | None:

@@ -217,28 +217,20 @@ def test_memory_for_each_core() -> None:
 
 
 def test_a_node_has_no_more_than_it_has() -> None:
-    small = JobContext(
-        config=training(dataloader_num_workers="8"), samples=(sample(),), node_memory_bytes=80 * GIB
-    )
+    small = JobContext(config=config(), samples=(sample(),), node_memory_bytes=80 * GIB)
     assert text(FIXES["host_memory"](small, {})).splitlines()[0] == "--mem 64G -> 0"
-    full = replace(small, node_memory_bytes=64 * GIB)
-    assert new(FIXES["host_memory"](full, {})) == {"training.dataloader_num_workers": 4}
-    no_workers = replace(full, config=config())
-    assert FIXES["host_memory"](no_workers, {}) is None
+    assert FIXES["host_memory"](replace(small, node_memory_bytes=64 * GIB), {}) is None
 
 
 @given(
     mem=st.integers(512, 400_000).map(lambda mib: mib * MIB),
     node=st.none() | st.integers(512, 500_000).map(lambda mib: mib * MIB),
-    workers=st.integers(0, 16),
     used=st.integers(1, 600_000),
 )
-@example(mem=GIB, node=1_600 * MIB, workers=0, used=1)
-@example(mem=3_414 * MIB, node=5_121 * MIB, workers=0, used=1)
-def test_sizes_only_grow_and_stay_below_the_node(
-    mem: int, node: int | None, workers: int, used: int
-) -> None:
-    said = training(dataloader_num_workers=str(workers))
+@example(mem=GIB, node=1_600 * MIB, used=1)
+@example(mem=3_414 * MIB, node=5_121 * MIB, used=1)
+def test_sizes_only_grow_and_stay_below_the_node(mem: int, node: int | None, used: int) -> None:
+    said = config()
     said["resources"] = {**said["resources"], "mem": mem}
     seen = sample(
         cgroup_limit_mib=mem // MIB, cgroup_used_mib=used, node_total_mib=None, node_used_mib=None
@@ -249,15 +241,9 @@ def test_sizes_only_grow_and_stay_below_the_node(
     if fixed is None:
         return
     for change in fixed.changes:
-        if change.key == "resources.mem":
-            size = units.parse_memory(str(change.new))
-            assert size == 0 or mem < size
-            assert node is None or size <= node
-        else:
-            assert (change.key, int(str(change.new)) < workers) == (
-                "training.dataloader_num_workers",
-                True,
-            )
+        size = units.parse_memory(str(change.new))
+        assert size == 0 or mem < size
+        assert node is None or size <= node
 
 
 # -- Fixes of time, of the job itself, and what is true of all of them
