@@ -63,13 +63,13 @@ def delete_runs(
         now = [run for name in plan.go if (run := store.read_run(runs_dir, name)) is not None]
         return deletion.plan_runs(now, chosen, runs_dir)
 
-    def table(runs: list[Run]) -> list[str]:
+    def show(runs: list[Run]) -> None:
         now = time.time()
         rows = [
-            (*run_table.cells(run, plan.states[run.id], now)[:6], text.size(plan.sizes[run.id]))
+            (*run_table.cells(run, plan.states[run.id], now), text.size(plan.sizes[run.id]))
             for run in runs
         ]
-        return run_table.table((*run_table.HEAD[:6], "SIZE"), rows)
+        run_table.show(rows, "SIZE", err=not dry_run)
 
     def remove(run: Run) -> str | None:
         try:
@@ -82,7 +82,7 @@ def delete_runs(
         plan,
         plan_again,
         remove,
-        table,
+        show,
         noun="run",
         key="id",
         command=typed("hpctrain runs delete", chosen, runs_dir),
@@ -154,16 +154,13 @@ def delete_checkpoints(
     rules = CheckpointRules(keep_last, damaged)
     meant = deletion.choose(chosen, runs_dir, whole=True)
     if damaged:
-        total = sum(each.manifest.bytes for each in meant.all if each.manifest)
-        meant = deletion.choose_again(
-            deletion.read(meant, listing.ByteProgress("read", total)), runs_dir
-        )
+        meant = deletion.choose_again(deletion.read(meant), runs_dir)
     plan = deletion.plan_checkpoints(meant, runs_dir, rules)
     _carry_out(
         plan,
         lambda: deletion.plan_checkpoints(deletion.choose_again(meant, runs_dir), runs_dir, rules),
         deletion.remove_checkpoint,
-        listing.checkpoint_table,
+        lambda found: listing.show_checkpoints(found, err=not dry_run),
         noun="checkpoint",
         key="name",
         command=command,
@@ -180,7 +177,7 @@ def _carry_out(
     plan: DeletionPlan[T],
     plan_again: Callable[[], DeletionPlan[T]],
     remove: Callable[[T], str | None],
-    table: Callable[[list[T]], list[str]],
+    show: Callable[[list[T]], None],
     *,
     noun: str,
     key: str,
@@ -196,7 +193,7 @@ def _carry_out(
         Exit: the user declined.
     """
     if not as_json or not (yes or dry_run):
-        _preview(plan, table, noun, dry_run=dry_run)
+        _preview(plan, show, noun, dry_run=dry_run)
     removed = []
     if plan.go and not dry_run:
         what = _sum(plan, plan.go, noun)
@@ -225,16 +222,13 @@ def _sum(plan: DeletionPlan[T], names: Iterable[str], noun: str) -> str:
 
 
 def _preview(
-    plan: DeletionPlan[T], table: Callable[[list[T]], list[str]], noun: str, *, dry_run: bool
+    plan: DeletionPlan[T], show: Callable[[list[T]], None], noun: str, *, dry_run: bool
 ) -> None:
     if plan.go:
-        lines = [*table(list(plan.go.values())), _sum(plan, plan.go, noun)]
-        click.echo("\n".join(lines), err=not dry_run)
-    kept = list(plan.keep.items())
-    for name, why in kept[:_SHOWN]:
+        show(list(plan.go.values()))
+        click.echo(_sum(plan, plan.go, noun), err=not dry_run)
+    for name, why in plan.keep.items():
         say(f"stays: {name} ({printable(why)})")
-    if len(kept) > _SHOWN:
-        say(f"stays: {len(kept) - _SHOWN} more")
     if not plan.go:
         say("nothing to remove")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,7 +14,7 @@ import click
 
 from hpctrain.cli import run_table
 from hpctrain.cli.options import complete_runs, filter_options, json_option, runs_dir_option
-from hpctrain.cli.output import print_json, say
+from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.errors import HpctrainError
 from hpctrain.jobs import deletion, requested, schedulers, targets
 from hpctrain.jobs.targets import RunFilter
@@ -28,12 +26,8 @@ from hpctrain.slurm import job_ids
 from hpctrain.util import text
 from hpctrain.util.text import number, printable
 
-#: Seconds between two progress lines.
-_EVERY_S = 10.0
 #: The number of newest runs to list if none are named.
 SHOWN = 30
-#: The column number in `config.yaml:12:3`, omitted to save space in tables.
-_IN_LINE = re.compile(r":(\d+):\d+$")
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -50,9 +44,7 @@ def list_runs(chosen: RunFilter, runs_dir: Path, show_all: bool, as_json: bool) 
     if not runs_dir.exists():
         if as_json:
             print_json(runs=[], foreign=[])
-        say(f"no runs: {Path.cwd()} has no directory {runs_dir}")
-        say("of another directory: hpctrain runs list --runs-dir DIR")
-        say("next: hpctrain submit")
+        say(f"no runs: {Path.cwd()} has no directory {runs_dir}; next: hpctrain submit")
         return
     listing = targets.existing_runs(runs_dir)
     meant = sorted(
@@ -61,34 +53,22 @@ def list_runs(chosen: RunFilter, runs_dir: Path, show_all: bool, as_json: bool) 
     survey = schedulers.survey(runs_dir, meant)
     states = survey.states
     meant = [run for run in meant if chosen.has(states[run.id].word)]
-    trials = {run.id: run_table.trial_of(runs_dir, run.id) for run in meant}
     if as_json:
-        rows = [_run_row(run, states[run.id]) | {"trial": trials[run.id]} for run in meant]
+        rows = [
+            _run_row(run, states[run.id]) | {"trial": run_table.trial_of(runs_dir, run.id)}
+            for run in meant
+        ]
         print_json(runs=rows, foreign=list(listing.foreign))
     else:
         shown = meant if show_all or chosen.words else meant[-SHOWN:]
         if shown:
-            click.echo("\n".join(_table(shown, states, trials, now)))
+            pairs = [(run, states[run.id]) for run in shown]
+            run_table.show(
+                [(*run_table.cells(*pair, now), run_table.why(*pair)) for pair in pairs], "WHY"
+            )
         _notes(listing, meant, shown, chosen, runs_dir)
     if survey.silent is not None and any(state.word == "unknown" for state in states.values()):
         say(f"note: {run_table.summary(survey.silent)}; some states are unknown")
-
-
-def _table(
-    shown: list[Run],
-    states: dict[str, State],
-    trials: dict[str, dict[str, Any] | None],
-    now: float,
-) -> list[str]:
-    *head, why = run_table.HEAD
-    has_trials = any(trials[run.id] for run in shown)
-    rows = []
-    for run in shown:
-        *cells, reason = run_table.cells(run, states[run.id], now)
-        trial = trials[run.id]
-        values = (str(trial["number"]), run_table.values(trial["params"])) if trial else ("-", "-")
-        rows.append((*cells, *(values if has_trials else ()), reason))
-    return run_table.table((*head, *(("TRIAL", "VALUES") if has_trials else ()), why), rows)
 
 
 def _run_row(run: Run, state: State) -> dict[str, Any]:
@@ -113,18 +93,14 @@ def _notes(
     listed = layout.in_runs_dir("hpctrain runs list", runs_dir)
     if not meant:
         say(f"no runs{'' if chosen.is_empty else ' like that'} in {runs_dir.absolute()}")
-        say("next: hpctrain submit" if chosen.is_empty else f"next: {listed}")
     if len(shown) < len(meant):
         say(f"and {len(meant) - len(shown)} older ones: {listed} --all")
     for run in shown:
-        for problem in run.problems[:3]:
-            say(f"note: {run.id}: {printable(problem)}")
-        if len(run.problems) > 3:
-            say(f"note: {run.id}: and {len(run.problems) - 3} more that cannot be read")
+        if run.problems:
+            more = f", and {len(run.problems) - 1} more" if len(run.problems) > 1 else ""
+            say(f"note: {run.id}: {printable(run.problems[0])}{more}")
     if listing.foreign and chosen.is_empty:
-        names = ", ".join(printable(name) for name in listing.foreign[:3])
-        more = f" and {len(listing.foreign) - 3} more" if len(listing.foreign) > 3 else ""
-        say(f"note: not runs, ignored: {names}{more}")
+        say(f"note: not runs, ignored: {', '.join(map(printable, listing.foreign[:3]))}")
     if shown:
         say(f"next: {layout.in_runs_dir(f'hpctrain runs show {shown[-1].id}', runs_dir)}")
 
@@ -163,17 +139,26 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
     if as_json:
         print_json(**_run_row(shown, state), **facts)
         return
-    metrics = model.evaluation_of(directory).items()
-    lines = _lines(shown, state, directory, facts)
-    lines += _section(
-        ("EVALUATION", "VALUE"), [(printable(name), number(value, 6)) for name, value in metrics]
+    for label, value in _facts(shown, state, directory, facts):
+        click.echo(f"{label:10} {value}")
+    _section(
+        ("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "EXIT", "HOW IT ENDED"),
+        _attempts(shown, state),
     )
-    rows = [
-        (path, printable(value)[:50], printable(_IN_LINE.sub(r":\1", where)))
-        for path, value, where in model.config_rows(config, origins)
+    files = [
+        (
+            one["name"],
+            "-" if one["step"] is None else str(one["step"]),
+            one["problem"] or "complete",
+        )
+        for one in facts["saved"]
     ]
-    lines += _section(("CONFIG", "VALUE", "FROM"), rows)
-    click.echo("\n".join(lines))
+    _section(("CHECKPOINT", "STEP", "FILES"), files)
+    _section(("WHAT", "PREDICTED", "MEASURED", "PREDICTION IS OFF"), _fit(facts["fit"]))
+    metrics = model.evaluation_of(directory).items()
+    _section(("EVALUATION", "VALUE"), [(name, number(value, 6)) for name, value in metrics])
+    rows = model.config_rows(config, origins)
+    _section(("CONFIG", "VALUE", "FROM"), [(key, value[:50], where) for key, value, where in rows])
     for problem in shown.problems:
         say(f"note: {printable(problem)}")
     if survey.silent is not None:
@@ -182,8 +167,10 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
         say(f"next: {line}")
 
 
-def _section(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    return ["", *run_table.table(head, rows)] if rows else []
+def _section(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    if rows:
+        click.echo()
+        show_table(head, rows)
 
 
 def _next_steps(run: Run, state: State, runs_dir: Path, *, saved: bool) -> list[str]:
@@ -210,53 +197,28 @@ def _next_steps(run: Run, state: State, runs_dir: Path, *, saved: bool) -> list[
     return steps
 
 
-def _lines(run: Run, state: State, directory: Path, facts: dict[str, Any]) -> list[str]:
+def _facts(run: Run, state: State, directory: Path, facts: dict[str, Any]) -> list[tuple[str, str]]:
     point = f", combination {run.index}" if run.index is not None else ""
     stage = f", stage {printable(run.stage)}" if run.stage else ""
     words = run_table.why(run, state)
     is_open = state.word in ("pending", "running", "unknown")
-    rows = [
+    step = "-"
+    if run.last_step is not None:
+        step = f"{run.last_step}, loss {number(run.last_loss)}"
+    return [
         ("run", run.id),
         ("state", f"{state.word}: {words}" if words and is_open else words or state.word),
         ("launch", f"{run.tag}{point}{stage}"),
-    ]
-    if trial := run_table.trial_of(directory.parent, run.id):
-        study = printable(str(trial["study"]))
-        rows.append(("trial", f"{trial['number']} of {study}: {run_table.values(trial['params'])}"))
-    rows += [
         ("name", printable(run.name or "-")),
         ("owner", facts["owner"]),
         ("created", text.date(run.created)),
         ("directory", f"{directory} ({text.size(facts['bytes'])})"),
-        (
-            "step",
-            f"{run.last_step}, loss {number(run.last_loss)}" if run.last_step is not None else "-",
-        ),
+        ("step", step),
         ("code", _code(facts["code"] or {})),
     ]
-    if environment := facts["environment"]:
-        versions = environment.get("versions")
-        known = environment | (versions if isinstance(versions, dict) else {})
-        names = [name for name in ("python", "torch", "transformers", "trl") if name in known]
-        told = ", ".join(f"{name} {known[name]}" for name in names)
-        rows.append(("ran with", printable(told or "see environment.json")))
-    files = [
-        (
-            printable(one["name"]),
-            "-" if one["step"] is None else str(one["step"]),
-            printable(one["problem"] or "complete"),
-        )
-        for one in facts["saved"]
-    ]
-    return [
-        *(f"{label:10} {value}" for label, value in rows),
-        *_attempts(run, state),
-        *_section(("CHECKPOINT", "STEP", "FILES"), files),
-        *_fit(facts["fit"]),
-    ]
 
 
-def _fit(record: dict[str, Any] | None) -> list[str]:
+def _fit(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
     rows = []
     for each in predicted.beside(record) if record is not None else ():
         shown = [
@@ -264,32 +226,29 @@ def _fit(record: dict[str, Any] | None) -> list[str]:
             for value in (each.predicted, each.measured)
         ]
         rows.append((each.name, *shown, "-" if each.off is None else f"{100 * each.off:+.1f} %"))
-    return _section(("WHAT", "PREDICTED", "MEASURED", "PREDICTION IS OFF"), rows)
+    return rows
 
 
-def _attempts(run: Run, state: State) -> list[str]:
-    if not run.attempts:
-        return [] if state.word in ("failed", "stopped") else ["", "it has not started"]
+def _attempts(run: Run, state: State) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for each in run.attempts:
         # Only the last attempt's job state is known; for earlier ones, use their files.
         ended = job_state.of_job(None, each, next_job=job_state.continuation(run, each, state.live))
         if each is run.last and state.word not in ("pending", "running", "unknown"):
             ended = job_state.of_run(run, state)
-        is_timed = each.started is not None and each.ended is not None
         code = each.status if each.status is not None else each.exit_code
         rows.append(
             (
-                printable(each.name),
-                printable(each.job or "-"),
-                printable(each.host or "-"),
+                each.name,
+                each.job or "-",
+                each.host or "-",
                 text.date(each.started),
-                run_table.ago(each.started, each.ended or 0.0) if is_timed else "-",
+                "-" if each.ended is None else run_table.ago(each.started, each.ended),
                 "-" if code is None else str(code),
-                printable(ended.words or "-"),
+                ended.words or "-",
             )
         )
-    return _section(("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "EXIT", "HOW IT ENDED"), rows)
+    return rows
 
 
 def _code(code: dict[str, Any]) -> str:
@@ -301,24 +260,6 @@ def _code(code: dict[str, Any]) -> str:
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
-
-
-class ByteProgress:
-    """Progress lines on stderr for long operations: one every 10 s."""
-
-    def __init__(self, verb: str, total: int | None = None) -> None:
-        self._verb, self._total, self._done = verb, total, 0
-        self._next = time.monotonic() + _EVERY_S
-        self._lock = threading.Lock()
-
-    def __call__(self, count: int) -> None:
-        """Add the number of bytes."""
-        with self._lock:
-            self._done += count
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + _EVERY_S
-                of = f" of {text.size(self._total)}" if self._total is not None else ""
-                say(f"{self._verb} {text.size(self._done)}{of}")
 
 
 @click.command("list")
@@ -338,7 +279,7 @@ def list_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> None:
         matching = "" if chosen.is_empty else "matching "
         say(f"no {matching}checkpoints in {runs_dir.absolute()}")
         return
-    click.echo("\n".join(checkpoint_table(found)))
+    show_checkpoints(found)
     damaged = [one.path for one in found if one.wrong and not one.unfinished]
     if damaged:
         say(f"next: {checkpoints.drop_damaged(damaged)}")
@@ -347,28 +288,24 @@ def list_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> None:
         say(f"next: {verify}, which reads the files")
 
 
-def checkpoint_table(found: list[Saved]) -> list[str]:
-    """Return the lines of a table of checkpoints."""
+def show_checkpoints(found: list[Saved], *, err: bool = False) -> None:
+    """Print a table of checkpoints."""
     now = time.time()
-    rows: list[tuple[str, ...]] = []
-    for one in found:
-        made = one.manifest
-        rows.append(
-            (
-                one.run,
-                one.path.name,
-                "-" if made is None else str(made.step),
-                run_table.ago(made.saved_at if made else None, now),
-                text.size(one.size()),
-                "-" if made is None else str(made.world_size),
-                "best" if one.best else "-",
-                printable("; ".join(one.wrong)) or "complete",
-            )
+    rows = [
+        (
+            one.run,
+            one.path.name,
+            "-" if one.manifest is None else str(one.manifest.step),
+            run_table.ago(one.manifest.saved_at if one.manifest else None, now),
+            text.size(one.size()),
+            "-" if one.manifest is None else str(one.manifest.world_size),
+            "best" if one.best else "-",
+            "; ".join(one.wrong) or "complete",
         )
-    head: tuple[str, ...] = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "IS")
-    if not any(one.best for one in found):  # leaves more of 80 columns to the others
-        head, rows = (*head[:6], head[7]), [(*row[:6], row[7]) for row in rows]
-    return run_table.table(head, rows)
+        for one in found
+    ]
+    head = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "IS")
+    show_table(head, rows, err=err)
 
 
 def _checkpoint_row(one: Saved) -> dict[str, Any]:
@@ -403,16 +340,16 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
     found = [one for one in deletion.choose(chosen, runs_dir).all if not one.unfinished]
     if not found and not chosen.is_empty:
         raise HpctrainError("no matching checkpoints to verify", fix="hpctrain checkpoints list")
-    progress = ByteProgress("read", sum(one.manifest.bytes for one in found if one.manifest))
-    rows = []
-    damaged = []
+    rows, damaged = [], []
     for one in found:
-        wrong = manifest.problems(one.path, digests=True, progress=progress)
+        wrong = manifest.problems(one.path, digests=True)
         damaged += [one.path] if wrong else []
         row = {"run_id": one.run, "name": one.path.name, "ok": not wrong, "problems": list(wrong)}
         rows.append(row)
         if not as_json:
-            _say_verified(one, wrong)
+            click.echo(f"{one.name}  {'damaged' if wrong else 'ok'}  {text.size(one.size())}")
+            for problem in wrong:
+                click.echo(f"  {printable(problem)}")
     if as_json:
         print_json(checkpoints=rows)
     if damaged:
@@ -424,12 +361,3 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
     if not as_json:
         say(f"{len(found)} as saved")
     return 0
-
-
-def _say_verified(one: Saved, wrong: tuple[str, ...]) -> None:
-    size = text.size(one.manifest.bytes) if one.manifest else "-"
-    click.echo(f"{one.name}  {'damaged' if wrong else 'ok'}  {size}")
-    for problem in wrong[:10]:
-        click.echo(f"  {printable(problem)}")
-    if len(wrong) > 10:
-        click.echo(f"  and {len(wrong) - 10} more")

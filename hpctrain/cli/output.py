@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -49,6 +49,46 @@ def columns(widest: int = 100) -> int:
     if not sys.stdout.isatty():
         return WIDTH
     return max(40, min(widest, shutil.get_terminal_size().columns))
+
+
+def show_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[int] = (),
+    colours: Sequence[str | None] = (),
+    err: bool = False,
+) -> None:
+    """Print a table. On a terminal, the rows are colored; the last cell of a row that is too long,
+    often a sentence, is below it, and what is still too long is cut.
+
+    Args:
+        head: the headings.
+        rows: the cells; control characters are escaped.
+        right: indices of right-aligned columns.
+        colours: of the rows.
+        err: whether to print to stderr.
+    """
+    cells = [head, *([text.printable(cell) for cell in row] for row in rows)]
+    lines = text.table(cells, right=right)
+    if (sys.stderr if err else sys.stdout).isatty():
+        width = shutil.get_terminal_size().columns
+        narrow = text.table([row[:-1] for row in cells], right=right)
+        fitting = zip(lines, narrow, cells, strict=True)
+        found = [_fitted(line, short, row[-1], width) for line, short, row in fitting]
+        if has_colour():
+            found[0][0] = style(found[0][0], bold=True)
+            for shown, colour in zip(found[1:], colours, strict=False):
+                shown[0] = style(shown[0], fg=colour)
+        lines = [line for shown in found for line in shown]
+    click.echo("\n".join(lines), err=err)
+
+
+def _fitted(line: str, short: str, last: str, width: int) -> list[str]:
+    if text.width(line) <= width:
+        return [line]
+    first = short if text.width(short) <= width else f"{short[: width - 1]}…"
+    return [first, *text.wrap(last, max(20, width), indent="  ")]
 
 
 # -- findings ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -92,11 +92,11 @@ def choose(chosen: RunFilter, runs_dir: Path, *, whole: bool = False) -> Chosen:
     return Chosen(runs, chosen_of, named)
 
 
-def read(meant: Chosen, progress: Callable[[int], None]) -> Chosen:
+def read(meant: Chosen) -> Chosen:
     """Read the files of all selected checkpoints; record damaged ones for later readers."""
     for each in meant.all:
         if not each.unfinished:
-            manifest.problems(each.path, digests=True, progress=progress)
+            manifest.problems(each.path, digests=True)
     return meant
 
 

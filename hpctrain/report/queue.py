@@ -259,33 +259,17 @@ def when(at: float, now: float) -> str:
     return f"{time.strftime('%Y-%m-%d', there)} {clock}"
 
 
-# -- pending jobs ----------------------------------------------------------------------------------
+def pending_job(row: QueueRow) -> dict[str, Any]:
+    """Return why a job waits: the keys of `pending` in `hpctrain ps JOB --json`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingJob:
-    """Why a job waits: the keys of `pending` in `hpctrain ps JOB --json`.
-
-    Attributes:
-        reason: Slurm's; words: the same as text; kind: of pending.Reason.
-        fix: the command to type; None if there is nothing to do but wait.
-        expected: when Slurm expects it to start, in seconds since the epoch.
+    `fix` is the command to type, null if there is nothing to do but wait; `expected` is when Slurm
+    expects it to start, in seconds since the epoch.
     """
-
-    reason: str | None
-    words: str
-    kind: str
-    fix: str | None
-    expected: float | None
-
-
-def pending_job(row: QueueRow) -> PendingJob:
-    """Return the reason and the expected start of a pending job."""
     reason = pending.explain(row.record.reason)
-    return PendingJob(
-        reason=row.record.reason,
-        words=row.state.why,
-        kind=reason.kind,
-        fix=reason.fix and reason.fix.replace("{job}", row.job_id.partition("_[")[0]),
-        expected=None if reason.kind == "never" else row.place.expected,
-    )
+    return {
+        "reason": row.record.reason,
+        "words": row.state.why,
+        "kind": reason.kind,
+        "fix": reason.fix and reason.fix.replace("{job}", row.job_id.partition("_[")[0]),
+        "expected": None if reason.kind == "never" else row.place.expected,
+    }

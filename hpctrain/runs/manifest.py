@@ -18,7 +18,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -144,7 +144,6 @@ def problems(
     *,
     digests: bool,
     threads: int = 4,
-    progress: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
     """Return the problems of a checkpoint as short texts; empty if it is complete.
 
@@ -155,7 +154,6 @@ def problems(
         digests: read all files, compare digests, and store the result; otherwise check names,
             sizes, and the last stored result for files that are unchanged since.
         threads: files to read at the same time.
-        progress: called with the number of bytes read since its last call, from several threads.
     """
     manifest, why = _read(directory)
     if manifest is None:
@@ -173,7 +171,7 @@ def problems(
         else:
             sound.append((file, path))
     if digests:
-        changed, unread = _read_all(manifest, sound, threads=threads, progress=progress)
+        changed, unread = _read_all(manifest, sound, threads=threads)
         _remember(directory, changed)
         wrong += [*map(_changed, changed), *unread]
     elif known := (files.read_json(directory / CHECKPOINT_DAMAGE) or {}).get("changed"):
@@ -277,7 +275,6 @@ def _read_all(
     sound: list[tuple[str, Path]],
     *,
     threads: int,
-    progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, list[int]], list[str]]:
     """Return the changed files with their state when read (`_state`), and the problems of those
     that cannot be read.
@@ -289,7 +286,7 @@ def _read_all(
         name, path = item
         try:
             state = _state(path)
-            if _digest(path, sync=False, progress=progress) != manifest.files[name]:
+            if _digest(path, sync=False) != manifest.files[name]:
                 changed[name] = state
         except OSError as error:
             unread.append(f"{name} cannot be read: {error.strerror}")
@@ -324,7 +321,7 @@ def _state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _digest(path: Path, *, sync: bool, progress: Callable[[int], None] | None = None) -> FileDigest:
+def _digest(path: Path, *, sync: bool) -> FileDigest:
     """Digest one file; hashlib releases the GIL, so threads run in parallel."""
     digest, size, buffer = hashlib.sha256(), 0, bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -332,8 +329,6 @@ def _digest(path: Path, *, sync: bool, progress: Callable[[int], None] | None = 
         while count := stream.readinto(buffer):
             digest.update(view[:count])
             size += count
-            if progress is not None:
-                progress(count)
         if sync:
             os.fsync(stream.fileno())
     return FileDigest(size, digest.hexdigest())

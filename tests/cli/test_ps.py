@@ -5,16 +5,12 @@ do.
 import json
 import re
 import time
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from hpctrain.cli.actions import ps
-from hpctrain.memory.sample import Sample
 from hpctrain.report import queue
 from hpctrain.runs import job_state, launch
-from hpctrain.runs.progress import Progress
 from hpctrain.runs.store import Attempt
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
@@ -105,8 +101,16 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
     said = cluster.run("ps")
     assert said.code == 0, said.err
     lines = {line.split()[0]: line for line in said.out.splitlines()}
-    assert lines["JOB"].split() == [*ps._COLUMNS, "WHY"]
-    assert lines["41"].split() == ["41", "sft", "RUNNING", "1h02/4h00", *["-"] * 5, "2", "slurm"]
+    assert lines["JOB"].split() == [*ps._COLUMNS]
+    assert lines["41"].split() == [
+        "41",
+        "sft",
+        "RUNNING",
+        "1:02:03/4:00:00",
+        *["-"] * 5,
+        "2",
+        "slurm",
+    ]
     assert lines["42"].endswith(
         f"waiting: 3 jobs ahead by priority; Slurm expects {queue.when(SOON, time.time())}"
     )
@@ -271,10 +275,7 @@ def waits(cluster: Desk) -> Desk:
 
 
 def test_why_a_job_waits_and_when_it_is_expected_to_start(waits: Desk) -> None:
-    said = waits.run("ps", "42")
-    assert said.code == 0, said.err
-    assert "waiting: 1 job ahead by priority; Slurm expects " in said.out
-    assert re.search(r"^expected start: .* \(in (2h00|1h59)\)$", said.out, re.MULTILINE)
+    assert "waiting: 1 job ahead by priority; Slurm expects " in waits.run("ps", "42").out
     [job] = json.loads(waits.run("ps", "42", "--json").out)["jobs"]
     told = job["pending"]
     assert (job["ahead"], told["kind"], told["fix"]) == (1, "queue", None)
@@ -293,127 +294,25 @@ def test_why_a_job_waits_and_when_it_is_expected_to_start(waits: Desk) -> None:
 def test_what_changes_that_a_job_waits(waits: Desk, reason: str, fix: str | None) -> None:
     show(waits, [queued("42", reason=reason)])
     said = waits.run("ps", "42")
-    assert "\nexpected start: " in said.out
     assert (f"to change that: {fix}" in said.out.splitlines()) == (fix is not None)
 
 
 # the terminal
 
 
-def shown(rows: list[queue.QueueRow], width: int) -> list[str]:
-    return [str(line) for line in ps._shown(rows, width)]
-
-
-def row(**more: object) -> queue.QueueRow:
-    record = JobRecord(
-        job_id="123456",
-        scheduler="slurm",
-        state="RUNNING",
-        name="sft",
-        elapsed_s=3723,
-        time_limit_s=14400,
-        n_nodes=2,
-    )
-    worst = Sample(
-        time_ms=1,
-        step=1,
-        event="step",
-        host="n1",
-        rank=3,
-        world_size=8,
-        local_rank=3,
-        gpu_used_mib=62464,
-        gpu_total_mib=81920,
-    )
-    progress = Progress(
-        step=1200,
-        max_steps=10000,
-        loss=1.2345,
-        tokens_per_s=12345.6,
-        eta_s=7800.0,
-        samples=(worst,),
-    )
-    values: dict[str, Any] = {
-        "record": record,
-        "job_id": "123456",
-        "run": "sft-261121-031508-7f3a",
-        "progress": progress,
-    } | more
-    state = queue.state_of(
-        values["record"], None, place=values.pop("place", QueuePlace()), now=time.time()
-    )
-    return queue.QueueRow(state=state, **values)  # type: ignore[arg-type]
-
-
-def test_eighty_columns_hold_what_matters() -> None:
-    head, line = shown([row()], 80)
-    assert (
-        head.split()
-        == ["JOB", "RUN", "STATE", "TIME", "STEP", "LOSS", "ETA", "MEMORY", "TOK/S"][
-            : len(head.split())
-        ]
-    )
-    assert {"STEP", "LOSS", "ETA", "MEMORY"} <= set(head.split())
-    assert line.split()[2:7] == ["RUNNING", "1h02/4h00", "1200/10000", "1.234", "2h10"]
-    assert "61/80G r3" in line
-    assert max(map(len, (head, line))) <= 80
-
-
-WORDS = {
-    "61/80G",
-    "r3",
-    "123456",
-    "RUNNING",
-    "1h02/4h00",
-    "1200/10000",
-    "1.234",
-    "2h10",
-    "12k",
-    "2",
-    "slurm",
-    "sft-261121-031508-7f3a",
-}
-
-
-def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
-    for width in range(12, 200):
-        lines = shown([row(), row(record=replace(row().record, state="COMPLETED"))], width)
-        assert max(map(len, lines)) <= max(width, 20)
-        for word in lines[1].split():
-            assert word in WORDS or (word.startswith("sft") and "…" in word), "no number is cut"
-        assert (lines[0].split()[0], len(lines)) == ("JOB", 3)
-
-
-def test_why_stands_behind_the_row_or_below_it() -> None:
-    record = JobRecord(
-        job_id="7", scheduler="slurm", state="PENDING", name="sft", reason="Priority"
-    )
-    at = time.mktime((*time.localtime(time.time() + 86_400)[:3], 14, 20, 0, 0, 0, -1))
-    said = "waiting: 3 jobs ahead by priority; Slurm expects tomorrow 14:20"
-    waiting = row(
-        record=record, job_id="7", run=None, progress=None, place=QueuePlace(ahead=3, expected=at)
-    )
-    head, line = shown([waiting], 120)
-    assert line.endswith(f"  {said}")
-    assert "STEP" not in head, "a column that nobody fills is none"
-    assert shown([row(), waiting], 60)[-2:] == [
-        "  waiting: 3 jobs ahead by priority; Slurm expects tomorrow",
-        "  14:20",
-    ]
-
-
-def test_a_terminal_and_no_colour(cluster: Desk, hpctrain: str) -> None:
+def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctrain: str) -> None:
     show(
         cluster,
-        [queued("41", "RUNNING", "None"), queued("42")],
+        [queued("41", "RUNNING", "None"), queued("42", name="a" * 30)],
         (place("7", 9, "eve"), place("42", 1, "ada")),
     )
     cluster.patch.delenv("NO_COLOR", raising=False)
     plain, coloured = on_a_terminal(hpctrain, "ps", NO_COLOR="1"), on_a_terminal(hpctrain, "ps")
     assert "\x1b" not in plain
-    assert "\x1b[36mRUNNING" in coloured
+    assert "\x1b[36m41 " in coloured
     assert max(len(line) for line in plain.splitlines()) <= 80
-    assert "waiting: 1 job ahead by priority" in plain
+    assert plain.splitlines()[-1] == "  waiting: 1 job ahead by priority"
+    assert "STEP" not in plain, "a column that nobody fills is none"
 
 
 @pytest.mark.parametrize(

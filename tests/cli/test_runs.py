@@ -123,7 +123,7 @@ class TestList:
         assert rows(said)["sft-new"][0] == "stopped"
         assert "not runs, ignored: Nov20_tensorboard" in said.err
         again = desk.run("runs", "list", "--runs-dir", str(runs)).out
-        aged = re.compile(r"\d+ (?:s|min|h|d)\b *")  # between the two the clock goes on
+        aged = re.compile(r"[\d.]+ (?:s|min|h|days)\b *")  # between the two the clock goes on
         assert [aged.sub("AGO ", line) for line in again.splitlines()] == [
             aged.sub("AGO ", line) for line in said.out.splitlines()
         ]
@@ -243,7 +243,7 @@ class TestShow:
             "failed with exit code 1",
             "not finite",
             "0123456789ab and changes",
-            "config.yaml:3\n",
+            "config.yaml:3:5",
             "1:00:00",
             "60.0",
             "node1",

@@ -206,10 +206,6 @@ def test_a_study_from_its_beginning_to_the_config_of_the_best(project: Desk) -> 
     ]
     listed = json.loads(project.run("runs", "list", "--json").out)["runs"]
     assert {run["trial"]["number"] for run in listed} == {0, 1, 2, 3}
-    assert "VALUES" in project.run("runs", "list").out.splitlines()[0]
-    assert (
-        f"trial      {best['number']} of line: x=" in project.run("runs", "show", best["run"]).out
-    )
 
     assert json.loads(project.run("tune", "best", "--json").out)["best"]["number"] == best["number"]
     written = project.run("tune", "best", "line", "--to", "best.yaml")

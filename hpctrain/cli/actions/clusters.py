@@ -11,12 +11,11 @@ from typing import Any
 
 import click
 
-from hpctrain.cli.output import print_json, say
+from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.clusters import load
 from hpctrain.clusters.load import IDENTITY, leaves, tally
 from hpctrain.clusters.profile import checked
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.util import text
 
 
 def show_all(*, as_json: bool) -> int:
@@ -95,14 +94,14 @@ def _row(name: str, path: Path, found: load.ProfileSource) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], detected: list[str]) -> None:
-    table = [("NAME", "TITLE", "GPUS", "PARTITIONS")]
+    cells = []
     for row in rows:
         partitions, default = row["partitions"], row["default_partition"]
         first = default if default in partitions else next(iter(partitions), "-")
         more = f" +{len(partitions) - 1}" if len(partitions) > 1 else ""
-        table.append((row["name"], row["title"] or "-", _gpus(row), first + more))
-    for cells, line in zip(table, text.table(table), strict=True):
-        click.echo(("* " if cells[0] in detected else "  ") + line)
+        mark = "*" if row["name"] in detected else ""
+        cells.append((mark, row["name"], row["title"] or "-", _gpus(row), first + more))
+    show_table(("", "NAME", "TITLE", "GPUS", "PARTITIONS"), cells)
     looks_like = f"this machine looks like {', '.join(detected)} (*)"
     say(looks_like if detected else "no profile matches this machine")
     if detected:

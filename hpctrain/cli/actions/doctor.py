@@ -11,7 +11,7 @@ import click
 
 import hpctrain
 from hpctrain.cli import follow
-from hpctrain.cli.output import WIDTH, coloured_block, counts, print_json, say
+from hpctrain.cli.output import WIDTH, coloured_block, counts, print_json, say, show_table
 from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import login
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
@@ -232,7 +232,7 @@ def _text(path: Path) -> str:
 def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> None:
     if report.nodes:
         rows = [_row(node, report, context) for node in report.nodes]
-        click.echo("\n".join(text.table([("NODE", "GPUS", "CORES"), *rows])))
+        show_table(("NODE", "GPUS", "CORES"), rows)
     for group in dict.fromkeys(speed.group for speed in report.speeds):
         best = report.speed_of(group)
         if best is not None:

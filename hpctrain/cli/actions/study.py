@@ -13,7 +13,7 @@ import click
 
 from hpctrain.cli import run_table
 from hpctrain.cli.actions import submit
-from hpctrain.cli.output import print_json, say
+from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.config import layers
 from hpctrain.config import study as tune
 from hpctrain.config.study import Definition, definition, with_values
@@ -28,7 +28,6 @@ from hpctrain.terminal import for_files
 from hpctrain.training import study
 from hpctrain.training.study import Row
 from hpctrain.util import files, shell, yaml12
-from hpctrain.util.text import printable
 
 _STATES = ("completed", "pruned", "failed", "running", "waiting")
 
@@ -175,7 +174,7 @@ def status(runs: Path, name: str | None, *, as_json: bool) -> None:
             best=None if best_one is None else best_one.number,
         )
         return
-    click.echo("\n".join(_page(wanted, rows, states, best_one)))
+    _show(wanted, rows, states, best_one)
     say("next: hpctrain ps" if best_one is None else f"next: {_best_command(name)}")
 
 
@@ -183,17 +182,15 @@ def _best_command(name: str) -> str:
     return f"hpctrain tune best {name} --to best.yaml"
 
 
-def _page(
+def _show(
     wanted: Definition, rows: list[Row], states: Mapping[str, State], best_one: Row | None
-) -> list[str]:
+) -> None:
     done = sum(row.state in ("completed", "pruned") for row in rows)
     counted = f"{done} of {wanted.trials} trials done"
-    lines = [f"study {wanted.study}: {counted}; {wanted.metric}, {wanted.direction}"]
+    click.echo(f"study {wanted.study}: {counted}; {wanted.metric}, {wanted.direction}")
     if best_one is not None:
         values = run_table.values(best_one.params)
-        lines.append(f"best: trial {best_one.number} with {best_one.value:.6g}: {values}")
-    if not rows:
-        return [*lines, "no trial has started yet"]
+        click.echo(f"best: trial {best_one.number} with {best_one.value:.6g}: {values}")
     cells = []
     for row in rows:
         step = max(row.reports, default=None)
@@ -208,11 +205,10 @@ def _page(
                 "-" if step is None else str(step),
                 *(run_table.value(row.params.get(key)) for key in wanted.space),
                 row.run or "-",
-                printable(row.reason or ""),
+                row.reason or "",
             )
         )
-    head = ("TRIAL", "STATE", "VALUE", "STEP", *wanted.space, "RUN", "WHY")
-    return [*lines, "", *run_table.table(head, cells)]
+    show_table(("TRIAL", "STATE", "VALUE", "STEP", *wanted.space, "RUN", "WHY"), cells)
 
 
 def _as_json(row: Row) -> dict[str, Any]:

@@ -335,16 +335,16 @@ def show_plan(plan: SweepPlan) -> None:
     points: Sequence[SweepPoint] = plan.chosen
     if sys.stdout.isatty():
         points = points[:_SHOWN]
-    rows = [["POINT", *varying]]
+    rows = []
     for point in points:
         words = {key: shown(value) for key, value in point.values}
         cells = [_cell(words[key]) if key in words else "-" for key in varying]
         rows.append([str(point.index), *cells])
     lines = [*_summary(plan), *([f"the same in all: {constant}"] if constant else []), ""]
-    lines += text.table(rows)
-    if left_out := len(plan.chosen) - len(points):
-        lines.append(f"... and {left_out} more: hpctrain submit --dry-run | less")
     click.echo("\n".join(lines))
+    output.show_table(["POINT", *varying], rows)
+    if left_out := len(plan.chosen) - len(points):
+        say(f"and {left_out} more: hpctrain submit --dry-run | less")
     known_keys = {entry.name: ".".join(entry.path) for entry in FIELDS if len(entry.path) > 1}
     known_keys |= {alias[-1]: ".".join(path) for alias, path in ALIASES.items()}
     for key in plan.sweep.keys:
