@@ -101,40 +101,13 @@ OTHERWISE = {
     "nodes": "nodes: {}",
     "tasks": "tasks: {}",
     "cores": "cores: {}",
-    "cores_of_task": "cores: {}",
     "gpus": "GPUs: {}",
     "time_limit": "a time limit of `{}`",
-    "dependency": "waits for `{}`",
     "array": "an array of jobs of this one script: {}",
     "signal": "sends the signal `{}`",
     "mail_type": "on: {}",
     "memory": "`{}` of host memory",
-    "gres": "from each node: `{}`",
     "switches": "`{}` switches",
-}
-DEPENDENCIES = {
-    "after": "starts after job {} has started",
-    "afterany": "starts when job {} has ended, whatever its exit code",
-    "afterok": "starts when job {} has ended with exit code 0",
-    "afternotok": "starts only if job {} has failed",
-    "aftercorr": "each task of this array starts when the same task of job {} has succeeded",
-    "singleton": "waits for your other jobs of the same name: one at a time",
-    "afterburstbuffer": "starts after the burst buffer of job {}",
-}
-#: Replacements in file names.
-PATTERNS = {
-    "j": "the job's number",
-    "J": "job and step number",
-    "A": "the array's number",
-    "a": "the number in the array",
-    "x": "the job's name",
-    "u": "your user name",
-    "N": "the first node's name",
-    "n": "the node's number in the job",
-    "t": "the task's number",
-    "s": "the step",
-    "b": "the number in the array, modulo 10",
-    "r": "how often it was requeued (from Slurm 25.11)",
 }
 
 #: Options of sbatch and pyxis: long name to explanation.
@@ -209,7 +182,11 @@ DIRECTIVES: dict[str, Sentence] = {
     ),
     "cpus-per-gpu": Sentence("{it} for each GPU. Excludes --cpus-per-task.", reading="cores"),
     "gres": Sentence(
-        "{it}. Without it: no GPU; programs then see none, or train on the CPU.", reading="gres"
+        (
+            "{it} on each node (per node, not in total{product}). Without it: no GPU; programs then"
+            " see none, or train on the CPU."
+        ),
+        reading="gres",
     ),
     "gpus": Sentence(
         (
@@ -332,8 +309,8 @@ DIRECTIVES: dict[str, Sentence] = {
     "begin": Sentence("does not start before: {value}."),
     "deadline": Sentence("is removed if it cannot end before: {value}."),
     "dependency": Sentence(
-        "{it}. A condition that can no longer come true leaves the job in the queue for ever.",
-        reading="dependency",
+        "waits for `{value}`. A condition that can no longer come true leaves the job in the queue"
+        " for ever."
     ),
     "kill-on-invalid-dep": Sentence(
         "what happens when its dependency can never come true: `yes` cancels it, `no`"
@@ -369,14 +346,15 @@ DIRECTIVES: dict[str, Sentence] = {
         "the address for those mails. Without it: your user name on the cluster."
     ),
     "output": Sentence(
-        "stdout of the job goes here{it}. Without it: slurm-JOBID.out in the job's directory.",
+        (
+            "stdout of the job goes here; %j is the job's number, %x its name. Without it:"
+            " slurm-JOBID.out in the job's directory."
+        ),
         section=LOGS,
-        reading="pattern",
     ),
     "error": Sentence(
-        "stderr (warnings, tracebacks) goes here{it}. Without it: into the same file as stdout.",
+        "stderr (warnings, tracebacks) goes here. Without it: into the same file as stdout.",
         section=LOGS,
-        reading="pattern",
     ),
     "open-mode": Sentence("{it}", section=LOGS, reading="open_mode"),
     "input": Sentence(
@@ -505,7 +483,7 @@ SRUN: dict[str, Sentence] = {
             " over from the job: one core for all."
         ),
         source="srun(1), release notes of 22.05 and 23.11",
-        reading="cores_of_task",
+        reading="cores",
     ),
     "kill-on-bad-exit": _srun("{it}.", reading="kill"),
     "wait": _srun("so many seconds after the first task has ended, the others are ended: {value}."),

@@ -291,11 +291,7 @@ def show_explained(text: str, findings: list[Finding], *, sources: bool = False)
         bold = colour == "bold"
         styled = style(line, fg=None if bold else colour, bold=bold)
         click.echo(styled if has_colour() else line, color=True)
-    unknown = [
-        str(line.number)
-        for line in lines
-        if not line.known or any(not part.known for part in line.parts)
-    ]
+    unknown = [str(line.number) for line in lines if not line.known]
     if unknown:
         more = ", …" if len(unknown) > 10 else ""
         say(
@@ -333,12 +329,10 @@ def _page(
         hanging = margin + " " * (len(text) - len(text.lstrip()) + 4)
         for shown in wrapped(text, number, hanging) or [number.rstrip()]:
             yield shown, None if line.kind == "comment" else "cyan"
-        notes = [(line.why, line.source, line.known)] if line.why else []
-        notes += [(f"{part.what}: {part.why}", part.source, part.known) for part in line.parts]
-        for why, source, known in notes:
-            cited = f" [{source}]" if sources and source else ""
-            for shown in wrapped(why + cited, margin, margin + "  " * (why != line.why)):
-                yield shown, None if known else "yellow"
+        for note in line.notes:
+            cited = f" [{note.source}]" if sources and note.source else ""
+            for shown in wrapped(note.shown + cited, margin, margin + "  " * bool(note.what)):
+                yield shown, None if note.known else "yellow"
         for finding in found:
             for shown in wrapped(f"{finding.level}: {finding.what} [{finding.id}]", margin):
                 yield shown, COLOURS[finding.level]
