@@ -16,7 +16,6 @@ REFUSED = {
     "dos-line-ends": "DOS line breaks",
     "no-shebang": "does not look like a batch script",
     "unknown-option": "unrecognized option|ambiguous|invalid option",
-    "site-option": "unrecognized option",
     "not-an-option": "Invalid directive found|is not a valid",
     "blank-around-equals": "is not a valid node count",
     "option-without-value": "requires an argument|Invalid",
@@ -24,7 +23,6 @@ REFUSED = {
     "cpus-per-gpu-and-task": "mutually exclusive",
     "invalid-time": "Invalid --time specification",
     "invalid-mem": "Invalid --mem specification",
-    "gpu-value-gres": "Invalid generic resource",
     "ntasks-and-per-node-too-many": "node configuration is not available|Requested",
 }
 #: And what it takes without a word: that is why these are findings.
@@ -33,7 +31,6 @@ TAKEN = (
     "directive-indented",
     "directive-case",
     "directive-misspelt",
-    "directive-hash",
     "directive-twice",
     "short-option-equals",
     "two-gpu-dialects",

@@ -183,32 +183,13 @@ def directive_variable(facts: LintFacts) -> Hits:
         yield RuleHit(option.start, what, fix, level)
 
 
-@rule(
-    "directive-hash",
-    "warning",
-    "an unquoted # begins a comment, also in the middle of a word.",
-    _OPT,
-)
-def directive_hash(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "directive-hash"):
-        yield RuleHit(
-            flaw.start,
-            f"the value is cut at #: {flaw.text!r} is what sbatch reads",
-            "put the value in double quotes",
-        )
-
-
 def _near_option(flaw: DirectiveFlaw) -> str | None:
     name = flaw.text.lower().replace("_", "-")
+    if name in directives.PLUGINS:
+        return None
     if name in directives.OTHER_NAMES:
         return directives.OTHER_NAMES[name]
     return next(iter(difflib.get_close_matches(name, directives.SBATCH, n=1, cutoff=0.8)), None)
-
-
-def _unknown_options(facts: LintFacts) -> Iterator[DirectiveFlaw]:
-    for flaw in _flaws(facts, "unknown-option"):
-        if flaw.text.lower().replace("_", "-") not in directives.PLUGINS:
-            yield flaw
 
 
 @rule(
@@ -220,30 +201,11 @@ def _unknown_options(facts: LintFacts) -> Iterator[DirectiveFlaw]:
 def unknown_option(facts: LintFacts) -> Hits:
     for flaw in _flaws(facts, "unknown-letter"):
         yield RuleHit(flaw.start, f"sbatch has no option -{flaw.text}", "sbatch --help")
-    for flaw in _unknown_options(facts):
-        near = _near_option(flaw)
+    for flaw in _flaws(facts, "unknown-option"):
+        near = _near_option(flaw)  # else an option of a site's plugin
         if near is not None:
-            yield RuleHit(
-                flaw.start,
-                f"sbatch has no option --{flaw.text}; did you mean --{near}?",
-                f"write: --{near}",
-            )
-
-
-@rule(
-    "site-option",
-    "note",
-    "only a site's plugin can know it, and on any other cluster sbatch refuses the script.",
-    "spank(7)",
-)
-def site_option(facts: LintFacts) -> Hits:
-    for flaw in _unknown_options(facts):
-        if _near_option(flaw) is None:
-            yield RuleHit(
-                flaw.start,
-                f"--{flaw.text} is not an option of sbatch itself",
-                "sbatch --help (it lists a site's own options last)",
-            )
+            what = f"sbatch has no option --{flaw.text}; did you mean --{near}?"
+            yield RuleHit(flaw.start, what, f"write: --{near}")
 
 
 @rule(
@@ -363,30 +325,6 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
             "keep one of the two, best --gpus-per-node (it also sets SLURM_GPUS_PER_NODE)",
             "error" if facts.slurm else "warning",
         )
-
-
-@rule(
-    "gpu-value",
-    "error",
-    "Slurm refuses the request, or waits for GPUs of a type that no node has.",
-    "sbatch(1) --gres, --gpus",
-)
-def gpu_value(facts: LintFacts) -> Hits:
-    gres = facts.value("gres") or ""
-    if re.search(r"\bgpu=\d", gres):
-        yield RuleHit(
-            facts.options["gres"].start,
-            f"--gres={gres} has = where Slurm needs a colon",
-            f"write: --gres={gres.replace('gpu=', 'gpu:')}",
-        )
-    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
-        value = facts.value(name) or ""
-        if value.startswith("gpu:"):
-            yield RuleHit(
-                facts.options[name].start,
-                f"--{name}={value} requests GPUs of the type 'gpu'",
-                f"write: --{name}={value[4:]}",
-            )
 
 
 @rule(
@@ -596,17 +534,9 @@ def requeue_truncates(facts: LintFacts) -> Hits:
     if facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or ""):
         return
     said = [each for each in facts.block.options if each.name in ("requeue", "no-requeue")]
-    starts = [each.start for each in said[-1:] if each.name == "requeue"]
-    if facts.is_batch:
-        starts += [
-            command.start
-            for command in facts.named("scontrol")
-            if len(command.words) > 1 and command.words[1].text == "requeue"
-        ]
-    for start in starts:
-        yield RuleHit(
-            start, "the log is emptied when the job is requeued", "add: #SBATCH --open-mode=append"
-        )
+    if said and said[-1].name == "requeue":
+        what = "the log is emptied when the job is requeued"
+        yield RuleHit(said[-1].start, what, "add: #SBATCH --open-mode=append")
 
 
 @rule(

@@ -821,20 +821,15 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     for assignment, command in assigned:
         parts = facts.variables_of(command).flatten(assignment.word.parts)
         value = "".join(part.raw or part.text for part in parts)
-        named = re.fullmatch(r"\d+(?:,\d+)*", value)
-        if not named or not have or facts.place(command) == "unknown":
+        place = facts.place(command)
+        if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or place == "unknown":
             continue
-        count, highest = len(set(named[0].split(","))), max(map(int, named[0].split(",")))
+        named = {int(number) for number in value.split(",")}
         once = command.declares or not command.words  # else each process may get its own
         whole = once and not changes and not command.scope.inside("loop", "if", "case")
-        what = ""
-        if highest >= have and "exclusive" not in facts.options:
-            what = (
-                f"CUDA_VISIBLE_DEVICES names GPU {highest}, and those of the job are {have}, from 0"
-            )
-        elif count != have and whole and facts.place(command) == "batch":
-            what = f"CUDA_VISIBLE_DEVICES names {count} GPUs, and the job has {have} on each node"
-        if what:
+        what = f"CUDA_VISIBLE_DEVICES names {value}, and the job has {have} GPUs on each node, from 0"
+        missing = max(named) >= have and "exclusive" not in facts.options
+        if missing or (whole and len(named) != have and place == "batch"):
             yield RuleHit(assignment.start, what, "remove the assignment")
     # Other processes, or a server, may use the rest.
     shared = len(facts.launches) != 1 or re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text)

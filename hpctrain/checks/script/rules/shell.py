@@ -30,7 +30,6 @@ _OTHER_MODULES = re.compile(
     r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)\b[^\s;]*)+)\s*\Z",
     re.IGNORECASE,
 )
-_BASH_COMMANDS = ("[[", "source", "shopt", "mapfile", "readarray", "pushd", "popd")
 _SENDS = re.compile(
     r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
 )
@@ -268,9 +267,6 @@ def status_under_errexit(facts: LintFacts) -> Hits:
             )
 
 
-_CONDA_VERBS = ("create", "install", "remove", "uninstall", "update")
-
-
 @rule(
     "prompt-unanswered",
     "warning",
@@ -278,19 +274,19 @@ _CONDA_VERBS = ("create", "install", "remove", "uninstall", "update")
     "sbatch(1) --input",
 )
 def prompt_unanswered(facts: LintFacts) -> Hits:
+    if not facts.is_batch or "always_yes" in facts.text.lower():
+        return
     for command in facts.commands:
-        words = [word.text for word in command.words]
-        verb = words[1] if len(words) > 1 else ""
-        fix = ""
-        if command.name in _MANAGERS and verb in _CONDA_VERBS:
-            fix = f"write: {command.name} {verb} --yes"
-        elif command.name in ("pip", "pip3") and verb == "uninstall":
-            fix = "write: pip uninstall --yes"
-        told = any(re.match(r"-[a-z]*y|--yes|--dry-run|--help", word) for word in words[2:])
+        asks = _ASKS.match(" ".join(word.program for word in command.words))
         fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
-        answered = told or fed or "always_yes" in facts.text.lower()
-        if fix and not answered and facts.is_batch:
-            yield RuleHit(command.start, f"{command.name} {verb} asks a question", fix)
+        if asks and not fed and not _ANSWERED.search(facts.shown(command)):
+            yield RuleHit(command.start, f"{asks[0]} asks a question", f"write: {asks[0]} --yes")
+
+
+_ASKS = re.compile(
+    r"(?:conda|mamba|micromamba) (?:create|install|remove|uninstall|update)\b|pip3? uninstall\b"
+)
+_ANSWERED = re.compile(r"\s(?:-[a-z]*y|--yes|--dry-run|--help)")
 
 
 @rule(
@@ -302,14 +298,8 @@ def prompt_unanswered(facts: LintFacts) -> Hits:
 def blank_around_assignment(facts: LintFacts) -> Hits:
     # What follows `exec` in a file of two languages is not for bash.
     for command in facts.commands if not any(facts.named("exec")) else ():
-        texts = [word.text for word in command.words[:2]]
-        if command.shell.depth or not texts:
-            continue
-        name = command.words[0]
-        assigns = len(texts) > 1 and re.fullmatch(r"[A-Za-z_]\w*", texts[0]) and texts[1] == "="
-        dollar = re.match(r"\$[A-Za-z_]\w*=", facts.text[name.start : name.end])
-        if assigns or dollar:
-            shown = facts.text[command.start : command.end].partition("\n")[0]
+        shown = facts.shown(command).partition("\n")[0]
+        if re.match(r"[A-Za-z_]\w*\s+=\s|\$[A-Za-z_]\w*=", shown) and not command.shell.depth:
             good = re.sub(r"^\$?(\w+)\s*=\s*", r"\1=", shown)
             yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good}")
 
@@ -443,39 +433,6 @@ def _may_know_conda(facts: LintFacts, command: SimpleCommand) -> bool:
         for hook in hooks
     )
     return login or hooked or "conda" in facts.batch.functions
-
-
-@rule(
-    "sh-shebang",
-    "note",
-    "where sh is dash (Debian, Ubuntu), it is not found or is a syntax error; where sh is bash, the"
-    " script runs.",
-    "dash(1)",
-    once=True,
-)
-def sh_shebang(facts: LintFacts) -> Hits:
-    if facts.shell_name not in ("sh", "dash") or not facts.is_batch:
-        return
-    for command in facts.commands:
-        what = _bash_only(command) if not command.shell.depth else ""
-        if what:
-            yield RuleHit(
-                command.start,
-                f"{what} in a script that {facts.shebang} runs",
-                "write as the first line: #!/bin/bash",
-            )
-
-
-def _bash_only(command: SimpleCommand) -> str:
-    if command.name in _BASH_COMMANDS:
-        return command.name
-    if command.name in ("module", "ml"):
-        return f"{command.name}, which is a function of bash,"
-    if command.name != "for" and any(one.array is not None for one in command.assignments):
-        return "an array"
-    if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):
-        return "a redirection of bash"
-    return "set -o pipefail" if command.name == "set" and command.has("pipefail") else ""
 
 
 @rule(

@@ -5,13 +5,11 @@ cores and array indices that the job has.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
-from hpctrain.slurm.notations import array
 
 _GUARDS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
 _TASKS = (
@@ -40,16 +38,11 @@ _GUARDED = re.compile(
 )
 
 
-_OTHER_SLOTS = re.compile(r"oversubscribe|--?host|machinefile|I_MPI|intel|mpich|impi", re.I)
 _DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": ("1", "1."),
     "HIP_LAUNCH_BLOCKING": ("1",),
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
 }
-_TASK_INDEX = re.compile(
-    r"\[(?:\$?\{?SLURM_ARRAY_TASK_ID\}?|\$\(\(\s*\$?\{?SLURM_ARRAY_TASK_ID\}?"
-    r"\s*(?P<less>-\s*1)?\s*\)\))\]\Z"
-)
 
 
 @rule(
@@ -169,30 +162,6 @@ def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
 
 
 @rule(
-    "mpirun-slots",
-    "warning",
-    "Open MPI starts no more processes than the job has tasks: not enough slots available.",
-    "mpirun(1) of Open MPI",
-)
-def mpirun_slots(facts: LintFacts) -> Hits:
-    tasks = facts.count("ntasks")
-    if tasks is None and facts.nodes:
-        tasks = facts.nodes * (facts.count("ntasks-per-node") or 1)
-    other = {"ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "exclusive"}
-    if not tasks or other & set(facts.options) or _OTHER_SLOTS.search(facts.text):
-        return
-    for command in facts.named("mpirun", "mpiexec"):
-        for flag, value in pairwise(facts.argv(command).words):
-            count = facts.number(value, command) if flag.text in ("-n", "-np", "--np") else None
-            if count and count > tasks and facts.place(command) == "batch":
-                yield RuleHit(
-                    flag.start,
-                    f"{command.name} starts {count} processes, and the job has {tasks} tasks",
-                    f"write: #SBATCH --ntasks={count}",
-                )
-
-
-@rule(
     "debug-setting",
     "warning",
     "it is for finding an error: the CPU waits for each kernel, or each collective is checked, and"
@@ -204,33 +173,3 @@ def debug_setting(facts: LintFacts) -> Hits:
         if assignment.word.text in _DEBUGGING[assignment.name]:
             what = f"{assignment.name}={assignment.word.text} slows the training"
             yield RuleHit(assignment.start, what, "remove it")
-
-
-@rule(
-    "array-index",
-    "warning",
-    "bash counts from 0, and an element that does not exist is an empty text.",
-    "bash(1) Arrays",
-    once=True,
-)
-def array_index(facts: LintFacts) -> Hits:
-    indices = array.known(facts.value("array"))
-    lists = {
-        assignment.name: assignment.array
-        for assignment, command in facts.assigned()
-        if assignment.array and not assignment.append and command.scope.kind == "file"
-        if all(word.is_literal and not set("*?{") & set(word.text) for word in assignment.array)
-    }
-    for part, _ in facts.variables(*lists) if indices else ():
-        match = _TASK_INDEX.match(part.operand)
-        if match is None:
-            continue
-        size, less = len(lists[part.text]), 1 if match["less"] else 0
-        missing = [index for index in indices if not 0 <= index - less < size]
-        if missing or (min(indices) - less == 1 and max(indices) - less == size - 1):
-            whole = f"--array={less}-{size - 1 + less}"
-            if missing:
-                what = f"{part.text} has {size} elements, and none for the task {missing[0]}"
-            else:
-                what = f"no task uses the first element of {part.text}"
-            yield RuleHit(part.start, what, f"write: #SBATCH {whole}")
