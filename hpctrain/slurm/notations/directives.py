@@ -56,7 +56,7 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class DirectiveFlaw:
-    """Something that sbatch refuses, or reads differently than intended; `kind` is a finding id."""
+    """Something that sbatch refuses, or reads differently than intended; `kind` names the fault."""
 
     kind: str
     start: int
@@ -163,7 +163,6 @@ class _DirectiveWord:
 
     text: str
     start: int
-    cut_by_hash: bool = False
 
 
 def _words(line: str, begin: int) -> tuple[list[_DirectiveWord], str]:
@@ -177,8 +176,6 @@ def _words(line: str, begin: int) -> tuple[list[_DirectiveWord], str]:
             word, escaped = None, False
             continue
         if character == "#" and not quoting and not escaped:
-            if word is not None:
-                word.cut_by_hash = True
             break
         if word is None:
             word = _DirectiveWord("", index)
@@ -204,11 +201,6 @@ class _LineReader:
         if unmatched:
             self._flaw("directive-quote", 0, self.line, unmatched)
             return
-        if self.line.endswith("\\"):
-            self._flaw("directive-continued", len(self.line) - 1, self.line)
-        for word in words:
-            if word.cut_by_hash:
-                self._flaw("directive-hash", word.start, word.text)
         if words and words[0].text in ("hetjob", "packjob"):
             self.block.hetjobs.append(self.offset)
             self.block.component_starts.append(len(self.block.options))
@@ -252,8 +244,6 @@ class _LineReader:
             hint = self.rest.pop(0).text if self.rest else ""
             self._flaw("blank-around-equals", word.start, f"--{written}", hint)
             return
-        if value is not None and name in SBATCH_FLAGS:
-            self._flaw("flag-with-value", word.start, f"--{written}={value}", f"--{written}")
         self._option(name, value, f"--{written}", word.start)
 
     def _short(self, word: _DirectiveWord) -> None:
