@@ -159,13 +159,13 @@ CASES = [
         HEAD + "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4\ntorchrun --standalone"
         " --nproc_per_node 4 t.py\n",
     ),
-    ("rank-missing", TWO + f"srun torchrun --nnodes 2 {MEET} t.py\n"),
+    ("rendezvous-missing", TWO + f"srun torchrun --nnodes 2 {MEET} t.py\n"),
     (
-        "rank-missing",
+        "rendezvous-missing",
         TWO + "srun accelerate launch --config_file c.yaml --num_machines 2 --main_process_ip $A"
         " t.py\n",
     ),
-    ("rank-missing", TWO + "srun torchrun --nnodes 2 --master_addr $A $EXTRA t.py\n"),
+    ("rendezvous-missing", TWO + "srun torchrun --nnodes 2 --master_addr $A $EXTRA t.py\n"),
     (
         "rendezvous-missing",
         TWO
@@ -180,8 +180,8 @@ CASES = [
         "rendezvous-local",
         TWO + f"export MASTER_ADDR=$(hostname)\nsrun torchrun --nnodes 2 {MEET} t.py\n",
     ),
-    ("launcher-alone", TWO + "srun -N 1 -n 1 torchrun --standalone t.py\n"),
-    ("launcher-alone", TWO + "srun torchrun $ARGS t.py\n"),
+    ("rendezvous-missing", TWO + "srun -N 1 -n 1 torchrun --standalone t.py\n"),
+    ("rendezvous-missing", TWO + "srun torchrun $ARGS t.py\n"),
     (
         "nnodes-mismatch",
         TWO
@@ -189,18 +189,18 @@ CASES = [
         " t.py\n",
     ),
     (
-        "num-processes",
+        "more-processes-than-gpus",
         TWO + "N=2\nG=4\nsrun accelerate launch --num_machines $N --num_processes $((N * G))"
         " --config_file c t.py\n",
     ),
     (
-        "num-processes",
+        "more-processes-than-gpus",
         HEAD
         + "#SBATCH --nodes=1 --gpus-per-node=4\naccelerate launch --multi_gpu --num_processes 3"
         " t.py\n",
     ),
     (
-        "num-processes",
+        "more-processes-than-gpus",
         TWO
         + "srun accelerate launch --num_machines 2 --num_processes $WORLD --config_file c t.py\n",
     ),

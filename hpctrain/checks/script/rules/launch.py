@@ -266,84 +266,60 @@ def launchers_per_node(facts: LintFacts) -> Hits:
             )
 
 
-def _on_several_nodes(facts: LintFacts, kind: str) -> Iterator[tuple[LauncherCall, int, int]]:
-    """Yield the launchers of a kind on several nodes whose options are all known, with the step's
-    number of nodes and the number that they expect (0: unset).
+def _on_several_nodes(facts: LintFacts) -> Iterator[tuple[LauncherCall, int, int]]:
+    """Yield the launchers on several nodes whose options are all known, with the step's number of
+    nodes and the number that they expect (0: unset).
     """
-    defaults = ("PET_", "ACCELERATE_")
     names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
-    if any(name.startswith(defaults) for name in names):
+    if any(name.startswith(("PET_", "ACCELERATE_")) for name in names):
         return
     for launch, nodes, _ in _steps(facts):
         told = launch.complete and not launch.has("config_file", "cpu", "tpu")
-        if launch.kind == kind and nodes and nodes > 1 and told:
+        if launch.kind != "deepspeed" and nodes and nodes > 1 and told:
             expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
             yield launch, nodes, expected or 0
 
 
 @rule(
-    "launcher-alone",
-    "warning",
-    "without a number of nodes, each launcher starts a training of its own, all as rank 0 and into"
-    " the same files.",
-    _BOTH,
-)
-def launcher_alone(facts: LintFacts) -> Hits:
-    for launch, nodes, _ in _on_several_nodes(facts, "torchrun"):
-        how = "--standalone" if launch.has("standalone") else "without --nnodes"
-        if launch.has("standalone") or not launch.has("nnodes"):
-            yield RuleHit(launch.at.start, f"torchrun {how} on each of {nodes} nodes", _C10D)
-    for launch, nodes, _ in _on_several_nodes(facts, "accelerate"):
-        if not launch.has("num_machines"):
-            yield RuleHit(
-                launch.at.start,
-                f"accelerate launch without --num_machines on each of {nodes} nodes",
-                f"add: --num_machines {nodes}",
-            )
-
-
-@rule(
     "rendezvous-missing",
     "error",
-    "each node looks for the rendezvous on itself, and the launchers time out.",
-    _RUN,
-)
-def rendezvous_missing(facts: LintFacts) -> Hits:
-    for launch, _, expected in _on_several_nodes(facts, "torchrun"):
-        static = (launch.text("rdzv_backend") or "static") == "static"
-        # Other backends read only --rdzv_endpoint, and default to localhost.
-        meets = launch.has("rdzv_endpoint", "standalone", *(["master_addr"] if static else []))
-        if expected > 1 and not meets:
-            yield RuleHit(
-                launch.at.start, "torchrun for several nodes without a rendezvous address", _C10D
-            )
-    for launch, _, expected in _on_several_nodes(facts, "accelerate"):
-        if expected > 1 and not launch.has("main_process_ip"):
-            what = "accelerate launch for several nodes without --main_process_ip"
-            yield RuleHit(launch.at.start, what, 'add: --main_process_ip "$MASTER_ADDR"')
-
-
-@rule(
-    "rank-missing",
-    "error",
-    "every node acts as the first, so the launchers wait for each other until they time out.",
+    "the launchers do not find each other, and wait until they time out.",
     _BOTH,
 )
-def rank_missing(facts: LintFacts) -> Hits:
-    for kind, meets, option in (
-        ("torchrun", "master_addr", "node_rank"),
-        ("accelerate", "main_process_ip", "machine_rank"),
-    ):
-        for launch, _, expected in _on_several_nodes(facts, kind):
-            backend = launch.option("rdzv_backend")
-            static = backend is None or (kind == "accelerate" and backend.text == "static")
-            told = launch.has(option, "rdzv_endpoint", "standalone", "deepspeed_hostfile")
-            if expected > 1 and launch.has(meets) and static and not told:
-                yield RuleHit(
-                    launch.at.start,
-                    f"{kind} with --{meets} and without --{option}",
-                    f'add: --{option} "$SLURM_NODEID", expanded in each task',
-                )
+def rendezvous_missing(facts: LintFacts) -> Hits:
+    for launch, nodes, expected in _on_several_nodes(facts):
+        is_torchrun, backend = launch.kind == "torchrun", launch.text("rdzv_backend") or "static"
+        count, address, rank = _MEETING[launch.kind]
+        # torchrun's other backends read only --rdzv_endpoint, and default to localhost.
+        found = launch.has("rdzv_endpoint", *([address] if backend == "static" else []))
+        found = found if is_torchrun else launch.has(address)
+        ranked = launch.has(rank, "rdzv_endpoint", "deepspeed_hostfile") or backend != "static"
+        if launch.has("standalone") or not launch.has(count):
+            yield RuleHit(
+                launch.at.start,
+                f"{launch.kind} on each of {nodes} nodes, and without their number",
+                _C10D if is_torchrun else f"add: --{count} {nodes}",
+                "warning",
+                "each launcher starts a training of its own, all as rank 0 and into the same files.",
+            )
+        elif expected > 1 and not found:
+            what = f"{launch.kind} for several nodes without the address of the first"
+            yield RuleHit(
+                launch.at.start, what, _C10D if is_torchrun else f'add: --{address} "$MASTER_ADDR"'
+            )
+        elif expected > 1 and not ranked:
+            what = (
+                f"{launch.kind} with --{address} and without --{rank}: every node acts as the first"
+            )
+            fix = f'add: --{rank} "$SLURM_NODEID", expanded in each task'
+            yield RuleHit(launch.at.start, what, fix)
+
+
+#: Options for the number of nodes, the address of the first, and the node's own number.
+_MEETING = {
+    "torchrun": ("nnodes", "master_addr", "node_rank"),
+    "accelerate": ("num_machines", "main_process_ip", "machine_rank"),
+}
 
 
 @rule(
@@ -365,7 +341,11 @@ def nnodes_mismatch(facts: LintFacts) -> Hits:
 
 
 _GPU_REQUESTS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
-_PER_NODE = {"torchrun": "nproc_per_node", "deepspeed": "num_gpus"}
+_COUNTS = {
+    "torchrun": "nproc_per_node",
+    "deepspeed": "num_gpus",
+    "accelerate": "num_processes",
+}
 #: Options of programs that count the GPUs of a node.
 _GPU_COUNT = re.compile(
     r"(?:--)?(?:num[-_]gpus?|n[-_]gpus?|ngpus?|gpus[-_]per[-_]node|tensor[-_]parallel[-_]size"
@@ -373,55 +353,41 @@ _GPU_COUNT = re.compile(
 )
 
 
-def _own_gpus(launch: LauncherCall) -> bool:
-    return launch.call is not None and launch.call.has(*_GPU_REQUESTS)
-
-
-@rule(
-    "num-processes",
-    "error",
-    "accelerate divides it by the number of machines, so GPUs stay idle or the start fails.",
-    "accelerate/commands/launch.py",
-)
-def num_processes(facts: LintFacts) -> Hits:
-    have = facts.gpus_per_node
-    for launch in facts.launches if have else ():
-        total = facts.number(launch.option("num_processes"), launch.command)
-        machines: int | None = 1
-        if launch.has("num_machines"):
-            machines = facts.number(launch.option("num_machines"), launch.command)
-        if launch.kind != "accelerate" or not total or not machines or not have:
-            continue
-        most = machines * have
-        fails = total > most or total % machines or total == have
-        elsewhere = _own_gpus(launch) or launch.has("cpu") or total == most
-        if not elsewhere and (fails or machines > 1):
-            yield RuleHit(
-                launch.words["num_processes"].start,
-                f"--num_processes {total} is the total of all nodes, and {machines} nodes x {have}"
-                f" GPUs = {most}",
-                f"write: --num_processes {most}",
-                "error" if fails else "warning",
-            )
-
-
 @rule(
     "more-processes-than-gpus",
     "error",
-    "the surplus processes end with: invalid device ordinal.",
-    _RUN,
+    "the surplus processes end with: invalid device ordinal; with fewer, GPUs stay idle.",
+    _BOTH,
 )
 def more_processes_than_gpus(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node if "gloo" not in facts.text else None
+    if not have:
+        return
     gpus = f"{have} GPU{'s' if have != 1 else ''}"
-    for launch in facts.launches if have else ():
-        name = _PER_NODE.get(launch.kind, "")
+    # Other processes, or a server, may use the rest.
+    shared = re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text) or len(facts.launches) != 1
+    shared = shared or any(one.is_background for one in facts.commands)
+    for launch in facts.launches:
+        name = _COUNTS[launch.kind]
         count = facts.number(launch.option(name), launch.command)
-        if count and have and count > have and not _own_gpus(launch):
-            what = f"{count} processes on a node with {gpus}"
-            yield RuleHit(launch.words[name].start, what, f"write: --{name} {have}")
+        machines: int | None = 1
+        if name == "num_processes" and launch.has("num_machines"):
+            machines = facts.number(launch.option("num_machines"), launch.command)
+        own = launch.call is not None and launch.call.has(*_GPU_REQUESTS)
+        if not count or not machines or own or launch.has("cpu") or count == machines * have:
+            continue
+        # accelerate divides the total by the number of machines.
+        fails = count > machines * have or count % machines or (machines > 1 and count == have)
+        if fails or machines > 1 or (launch.kind == "torchrun" and not shared):
+            nodes = f"{machines} nodes x " if machines > 1 else ""
+            yield RuleHit(
+                launch.words[name].start,
+                f"--{name} is {count}, and the job has {nodes}{gpus}",
+                f"write: --{name} {machines * have}",
+                "error" if fails else "note" if machines == 1 else "warning",
+            )
     launched = {launch.command for launch in facts.launches}
-    for command in facts.commands if have and facts.nodes in (None, 1) else ():
+    for command in facts.commands if facts.nodes in (None, 1) else ():
         plain = works(command) and command not in launched
         words = facts.argv(command).words if plain else []
         for word, following in zip_longest(words, words[1:]):
@@ -430,7 +396,7 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
             count = counted if equals else facts.number(following, command)
             call = facts.call_of.get(command)
             elsewhere = call is not None and call.has(*_GPU_REQUESTS)
-            if _GPU_COUNT.match(option) and have and have < (count or 0) < 99 and not elsewhere:
+            if _GPU_COUNT.match(option) and have < (count or 0) < 99 and not elsewhere:
                 yield RuleHit(
                     word.start,
                     f"{option} is {count}, and the job has {gpus}",
@@ -827,24 +793,12 @@ def gpus_hidden(facts: LintFacts) -> Hits:
         named = {int(number) for number in value.split(",")}
         once = command.declares or not command.words  # else each process may get its own
         whole = once and not changes and not command.scope.inside("loop", "if", "case")
-        what = f"CUDA_VISIBLE_DEVICES names {value}, and the job has {have} GPUs on each node, from 0"
+        what = (
+            f"CUDA_VISIBLE_DEVICES names {value}, and the job has {have} GPUs on each node, from 0"
+        )
         missing = max(named) >= have and "exclusive" not in facts.options
         if missing or (whole and len(named) != have and place == "batch"):
             yield RuleHit(assignment.start, what, "remove the assignment")
-    # Other processes, or a server, may use the rest.
-    shared = len(facts.launches) != 1 or re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text)
-    for launch in (
-        () if shared or any(one.is_background for one in facts.commands) else facts.launches
-    ):
-        started = facts.number(launch.option("nproc_per_node"), launch.command)
-        elsewhere = _own_gpus(launch) or launch.kind != "torchrun"
-        if started and have and started < have and not elsewhere:
-            yield RuleHit(
-                launch.words["nproc_per_node"].start,
-                f"torchrun starts {started} processes, and the job has {have} GPUs on each node",
-                f"write: --nproc_per_node {have}",
-                "note",
-            )
 
 
 @rule(
