@@ -63,11 +63,6 @@ def _pairs(_context: click.Context, parameter: click.Parameter, words: Sequence[
     help="Column of a role (text, prompt, completion, messages ...).",
 )
 @click.option(
-    "--text-unit",
-    type=click.Choice(("line", "block", "file")),
-    help="What one example of a text file is.",
-)
-@click.option(
     "--loss-on",
     type=click.Choice(("all", "completion", "assistant")),
     help="Tokens to train on. Default: the form's.",
@@ -118,8 +113,6 @@ def _pairs(_context: click.Context, parameter: click.Parameter, words: Sequence[
     is_flag=True,
     help="Turn prompt and completion strings into a conversation.",
 )
-@click.option("--no-eos", is_flag=True, help="Do not append the EOS token to examples.")
-@click.option("--trust-remote-code", is_flag=True, help="Run the tokenizer's own Python code.")
 @click.option(
     "--workers",
     type=click.IntRange(1),

@@ -50,21 +50,16 @@ class EncodeOptions:
         truncation: for longer examples: `keep_start` or `drop`.
         template: a chat template file that replaces the tokenizer's.
         template_options: variables for the template, such as enable_thinking.
-        eos: append the EOS token unless the template ends a turn itself.
         system: system prompt for conversations that have none.
-        as_chat: turn prompt and completion strings into a user and an assistant turn. (Alpaca's
-            always are, if there is a chat template.)
-        trust_remote_code: as in transformers.
+        as_chat: turn prompt and completion strings into a user and an assistant turn.
     """
 
     max_length: int | None = None
     truncation: Truncation = "keep_start"
     template: Path | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    eos: bool = True
     system: str | None = None
     as_chat: bool = False
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,38 +139,31 @@ class Encoder:
         UsageError: the tokenizer cannot be loaded, or does not support the recipe.
     """
 
+    template: str | None = None
+    _closed = False
+
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         _check(recipe)
-        self._tokens = FastTokenizer(recipe.tokenizer, trust_remote_code=recipe.trust_remote_code)
+        self._tokens = FastTokenizer(recipe.tokenizer)
         self.tokenizer = self._tokens.tokenizer
         self.vocabulary = len(self.tokenizer)
-        given = None if recipe.template is None else read_template(str(recipe.template))
-        own = given if given is not None else self._tokens.template(None)
         form = recipe.columns.form
-        self._as_chat = (recipe.as_chat and form == "prompt-completion") or (
-            form == "alpaca" and (own is not None or recipe.as_chat)
-        )
-        chat = (
-            form == "messages"
-            or self._as_chat
-            or (form == "prompt-completion" and recipe.columns.conversational)
-        )
-        if chat and own is None:
-            raise _no_template(recipe)
-        self._given = given
-        self._finders: dict[str, TurnFinder] = {}
-        self.template = own if chat else None
-        self.notes = tuple(self._decided(chat=chat))
         if (
-            recipe.eos
-            and self.tokenizer.eos_token_id is None
-            and not (chat and self._closed(self._finder(None)))
+            form in ("messages", "alpaca")
+            or recipe.as_chat
+            or (form == "prompt-completion" and recipe.columns.conversational)
         ):
+            self._finder = self._turn_finder()
+            self.template = self._finder.template.text
+            # Whether the template ends the last turn with a special token.
+            self._closed = self._tokens.has_special(self._finder.last_end)
+        self.notes = tuple(self._decided())
+        if self.tokenizer.eos_token_id is None and not self._closed:
             raise UsageError(
                 f"the tokenizer {recipe.tokenizer} has no EOS token, and an example should end"
                 " with one",
-                hint="set eos_token in its tokenizer_config.json, or use --no-eos",
+                hint="set eos_token in its tokenizer_config.json",
             )
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Encoded | Dropped]:
@@ -191,7 +179,7 @@ class Encoder:
         columns, loss_on = self.recipe.columns, self.recipe.loss_on
         where = getattr(row, "where", "")
         example = forms.example(
-            row, columns.form, columns.names, system=self.recipe.system, as_chat=self._as_chat
+            row, columns.form, columns.names, system=self.recipe.system, as_chat=self.recipe.as_chat
         )
         if isinstance(example, Dropped):
             return example
@@ -199,29 +187,23 @@ class Encoder:
         if isinstance(example, forms.PromptCompletion):
             text = example.prompt + example.completion
             trained = None if loss_on == "all" else ((len(example.prompt), len(text)),)
-            laid = _Laid(text, trained, chat=False, eos=self.recipe.eos, ends=True, where=where)
+            laid = _Laid(text, trained, chat=False, eos=True, ends=True, where=where)
         else:
             laid = self._lay_chat(example, where)
         if isinstance(laid, _Laid) and len(laid.text) > MAX_CHARACTERS:
             return Dropped(f"more than {MAX_CHARACTERS:,} characters", where, f"{len(laid.text):,}")
+        if isinstance(laid, _Laid) and _SURROGATE.search(laid.text):
+            return Dropped("the text is not valid Unicode", where, "half a surrogate pair")
         return laid
 
     def _lay_chat(self, chat: forms.Chat, where: str) -> _Laid | Dropped:
         loss_on = self.recipe.loss_on
         try:
-            finder = self._finder(chat.tools)
-            eos = self.recipe.eos and not self._closed(finder)
+            eos = not self._closed
             if loss_on == "all":
-                return _Laid(
-                    finder.template.render(chat.messages, chat.tools),
-                    None,
-                    chat=True,
-                    eos=eos,
-                    ends=True,
-                    where=where,
-                )
-            wanted = self._wanted(chat)
-            text, turns = finder.find(chat.messages, chat.tools, wanted)
+                text = self._finder.template.render(chat.messages, chat.tools)
+                return _Laid(text, None, chat=True, eos=eos, ends=True, where=where)
+            text, turns = self._finder.find(chat.messages, chat.tools, self._wanted(chat))
         except Refused as refused:
             return Dropped("the chat template refuses it", where, str(refused))
         if turns.lost:
@@ -258,25 +240,19 @@ class Encoder:
             if message["role"] == "assistant" and i not in chat.untrained
         ]
 
-    def _finder(self, tools: list[Any] | None) -> TurnFinder:
-        """Return the finder for the template; a tokenizer may have a separate one for conversations
-        with tools.
-        """
-        text = self._given if self._given is not None else self._tokens.template(tools)
+    def _turn_finder(self) -> TurnFinder:
+        recipe, tokens = self.recipe, self._tokens
+        text = tokens.template() if recipe.template is None else read_template(str(recipe.template))
         if text is None:
-            raise _no_template(self.recipe)
-        if text not in self._finders:
-            template = ChatTemplate(
-                text, {**self._tokens.tokenizer.special_tokens_map, **self.recipe.template_options}
+            raise UsageError(
+                f"the tokenizer {recipe.tokenizer} has no chat template, and the data is conversations",
+                details=(
+                    "a base model's tokenizer often has none; its instruction-tuned sister has",
+                ),
+                hint="name one: --template FILE.jinja",
             )
-            self._finders[text] = TurnFinder(
-                template, self._tokens.boundaries, self._tokens.leading_special
-            )
-        return self._finders[text]
-
-    def _closed(self, finder: TurnFinder) -> bool:
-        """Whether the template ends the last turn with a special token."""
-        return self._tokens.has_special(finder.last_end)
+        variables = {**self.tokenizer.special_tokens_map, **recipe.template_options}
+        return TurnFinder(ChatTemplate(text, variables), tokens.boundaries, tokens.leading_special)
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -288,11 +264,7 @@ class Encoder:
             if isinstance(laid, Dropped):
                 yield laid
                 continue
-            encoding = next(encodings)
-            if encoding is None:
-                yield Dropped("the text is not valid Unicode", laid.where, "half a surrogate pair")
-            else:
-                yield self._finished(laid, encoding)
+            yield self._finished(laid, next(encodings))
 
     def _finished(self, laid: _Laid, encoding: Any) -> Encoded | Dropped:
         ids = array("i", encoding.ids)
@@ -324,32 +296,15 @@ class Encoder:
             return Dropped(reason, laid.where, f"the first is token {trained[0][0]}")
         return Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
 
-    def _decided(self, *, chat: bool) -> Iterator[str]:
+    def _decided(self) -> Iterator[str]:
         """Yield sentences about the decisions, for the user."""
-        form, eos = self.recipe.columns.form, self.tokenizer.eos_token
-        if form == "alpaca":
-            yield f"alpaca: with {'the chat template' if chat else 'the prompts of Stanford Alpaca'}"
-        if (
-            form == "prompt-completion"
-            and not chat
-            and (self._given or self._tokens.template(None))
-        ):
-            yield "prompt and completion are used without the chat template (or: --as-chat)"
-        if not chat:
-            if self.recipe.eos:
-                yield f"each example ends with {eos}"
-            return
-        finder = self._finder(None)
-        if not self._closed(finder):
-            added = f"{eos} is" if self.recipe.eos else "nothing is"
-            yield f"the chat template ends turns without a special token: {added} added to the last"
-        if self.recipe.loss_on != "all" and not finder.known:
-            yield (
-                "the chat template does not show the text of a message: it may be for messages of"
-                " parts (images)"
-            )
-        if "strftime_now" in finder.template.text:
-            yield "the chat template writes today's date into the text"
+        eos = self.tokenizer.eos_token
+        if self.template is None:
+            if self.recipe.columns.form == "prompt-completion" and self._tokens.template():
+                yield "prompt and completion are used without the chat template (or: --as-chat)"
+            yield f"each example ends with {eos}"
+        elif not self._closed:
+            yield f"the chat template ends turns without a special token: {eos} is added to the last"
 
 
 def _check(recipe: Recipe) -> None:
@@ -368,19 +323,6 @@ def _check(recipe: Recipe) -> None:
             "prompt and completion are strings, and have no assistant turns",
             hint="use --loss-on completion",
         )
-    if recipe.max_length is not None and recipe.max_length < 2:
-        raise UsageError(
-            f"an example of at most {recipe.max_length} tokens teaches nothing",
-            hint="use --max-length 2048",
-        )
-
-
-def _no_template(recipe: Recipe) -> UsageError:
-    return UsageError(
-        f"the tokenizer {recipe.tokenizer} has no chat template, and the data is conversations",
-        details=("a base model's tokenizer often has none; its instruction-tuned sister has",),
-        hint="name one: --template FILE.jinja",
-    )
 
 
 def _tokens_of(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -441,8 +383,8 @@ class FastTokenizer:
         UsageError: it cannot be loaded, or is not a fast one.
     """
 
-    def __init__(self, name: str, *, trust_remote_code: bool) -> None:
-        self.tokenizer: Any = _load(name, trust_remote_code=trust_remote_code)
+    def __init__(self, name: str) -> None:
+        self.tokenizer: Any = _load(name)
         if not getattr(self.tokenizer, "is_fast", False):
             raise UsageError(
                 f"the tokenizer {name} has no fast version (tokenizer.json), which says where in"
@@ -466,27 +408,15 @@ class FastTokenizer:
             key=len,
         )
 
-    def template(self, tools: list[Any] | None) -> str | None:
-        """Return the tokenizer's chat template; None if it has none."""
-        if not self.tokenizer.chat_template:
-            return None
-        try:
-            return str(self.tokenizer.get_chat_template(None, tools))
-        except ValueError:  # several named templates without a default
-            return None
+    def template(self) -> str | None:
+        """Return the tokenizer's chat template; None if it has none, or several without a default."""
+        template = self.tokenizer.chat_template
+        return template.get("default") if isinstance(template, dict) else template
 
     def encode(self, texts: Sequence[str], *, offsets: bool) -> list[Any]:
-        """Return the encodings of texts, with only the special tokens that the texts contain; None
-        for invalid Unicode.
-        """
+        """Return the encodings of texts, with only the special tokens that the texts contain."""
         encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
-        try:
-            return list(encode(list(texts), add_special_tokens=False))
-        except (TypeError, UnicodeError):  # a text contains an unpaired surrogate
-            return [
-                None if _SURROGATE.search(text) else encode([text], add_special_tokens=False)[0]
-                for text in texts
-            ]
+        return list(encode(list(texts), add_special_tokens=False))
 
     def around(self, ids: array[int]) -> tuple[array[int], array[int]]:
         """Return the ids to add before and after a text, without those that it already has."""
@@ -521,20 +451,16 @@ class FastTokenizer:
         return any(token in text for token in self._special)
 
 
-def _load(name: str, *, trust_remote_code: bool) -> Any:
+def _load(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
-            str(stored.expanded(name)), use_fast=True, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(str(stored.expanded(name)), use_fast=True)
     except Exception as error:  # transformers lets its readers' exceptions through
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise UsageError(
             f"cannot load the tokenizer {name}",
-            details=tuple(
-                f"transformers said: {line}" if i == 0 else line for i, line in enumerate(words[:4])
-            ),
+            details=(f"transformers said: {words[0]}", *words[1:4]),
             hint="name a directory with tokenizer.json and tokenizer_config.json",
         ) from error
 

@@ -26,9 +26,6 @@ Form = Literal["text", "prompt-completion", "messages", "alpaca"]
 Message = dict[str, Any]
 
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
-#: Columns of preference data, which has no single conversation to train on.
-_PREFERRED: Final = {"chosen", "rejected"}
-_NO_TALKS: Final = {"tools", *_PREFERRED}
 ROLES: Final[Mapping[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "text": (("text",), ()),
     "prompt-completion": (("prompt", "completion"), ("tools", "system")),
@@ -110,15 +107,14 @@ def detect(
             hint=f"use --form {'messages' if 'messages' in fitting else next(iter(fitting))}",
         )
     ((chosen, names),) = fitting.items()
-    talks = [name for name, kind in kinds.items() if kind == "messages" and name not in _NO_TALKS]
+    talks = [name for name, kind in kinds.items() if kind == "messages"]
     if chosen == "messages" and "messages" not in named and len(talks) > 1:
         raise UsageError(
             f"{len(talks)} columns hold conversations: {', '.join(talks)}",
             hint=f"use --column messages={names['messages']}",
         )
     left_out = [name for name in columns if name not in names.values()]
-    more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
-    unused = f"; not used: {', '.join(left_out[:8])}{more}" if left_out else ""
+    unused = f"; not used: {', '.join(left_out)}" if left_out else ""
     return Columns(
         form=chosen,
         names=names,
@@ -190,9 +186,7 @@ def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form
             return named[role]
         names = [name for name in _CALLED[role] if kinds.get(name) in usable.get(role, ("text",))]
         if role == "messages":
-            names += [
-                name for name, kind in kinds.items() if kind == role and name not in _PREFERRED
-            ]
+            names += [name for name, kind in kinds.items() if kind == role]
         return names[0] if names else None
 
     found: dict[Form, dict[str, str]] = {}
@@ -208,7 +202,7 @@ def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form
     if "messages" not in named and talk.get("messages") in pair.values():
         found.pop("messages", None)
     texts = [name for name, kind in kinds.items() if kind == "text"]
-    if not found and len(texts) == 1 and not _PREFERRED & kinds.keys():
+    if not found and len(texts) == 1:
         found["text"] = {"text": texts[0]}
     return found
 
@@ -216,30 +210,20 @@ def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _listed(kinds: Mapping[str, str]) -> str:
-    shown = [f"{name} ({kind})" for name, kind in list(kinds.items())[:20]]
-    return ", ".join(shown) + (f" and {len(kinds) - 20} more" if len(kinds) > 20 else "")
-
-
 def _nothing(kinds: Mapping[str, str], form: Form | None) -> UsageError:
-    if "input_ids" in kinds:
-        return UsageError(
-            "the data is tokenized already: it has a column input_ids",
-            hint="use the text that it was made from",
-        )
-    details = [f"columns: {_listed(kinds)}"]
     roles = ROLES[form or "prompt-completion"][0]
-    hint = f"use {' '.join(f'--column {role}=NAME' for role in roles)}"
-    if kinds.keys() >= _PREFERRED:
-        pair = "prompt" in kinds and kinds["chosen"] == "text"
-        column = "prompt=prompt --column completion=chosen" if pair else "messages=chosen"
-        problem, hint = "the data has preference pairs (chosen, rejected)", f"use --column {column}"
-    elif form:
-        problem = f"the columns do not fit the form {form}"
-    else:
-        problem = "the columns fit no form of data"
-        details += [f"needed for {name}: {', '.join(ROLES[name][0])}" for name in FORMS]
-    return UsageError(problem, details=tuple(details), hint=hint)
+    return UsageError(
+        f"the columns do not fit the form {form}" if form else "the columns fit no form of data",
+        details=(
+            f"columns: {_listed(kinds)}",
+            *(f"needed for {name}: {', '.join(ROLES[name][0])}" for name in FORMS),
+        ),
+        hint=f"use {' '.join(f'--column {role}=NAME' for role in roles)}",
+    )
+
+
+def _listed(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
 def _roles(names: Mapping[str, str]) -> str:
@@ -267,17 +251,6 @@ SPEAKERS: Final[Mapping[str, str]] = {
     "ipython": "tool",
 }
 """Role names in data, mapped to those of chat templates."""
-
-ALPACA = (
-    "Below is an instruction that describes a task. Write a response that appropriately completes"
-    " the request.\n\n### Instruction:\n{instruction}\n\n### Response:\n"
-)
-ALPACA_INPUT = (
-    "Below is an instruction that describes a task, paired with an input that provides further"
-    " context. Write a response that appropriately completes the request.\n\n###"
-    " Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
-)
-"""The prompts of Stanford Alpaca (train.py), for a tokenizer without a chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +302,7 @@ def example(
         form: one of `forms.Form`.
         names: role to column.
         system: system prompt for conversations that have none.
-        as_chat: turn prompt and completion, or instruction and output, into a user and an assistant
-            turn.
+        as_chat: turn prompt and completion into a user and an assistant turn.
     """
     where = getattr(row, "where", "")
     try:
@@ -339,7 +311,7 @@ def example(
         if form == "messages":
             return _conversation(row, names, system)
         if form == "alpaca":
-            return _alpaca(row, names, system, as_chat)
+            return _alpaca(row, names, system)
         return _pair(row, names, system, as_chat)
     except _Wrong as wrong:
         return Dropped(wrong.reason, where, wrong.detail)
@@ -369,33 +341,21 @@ def _optional(row: Mapping[str, Any], names: Mapping[str, str], role: str) -> st
     return value if value.strip() else None
 
 
-def _alpaca(
-    row: Mapping[str, Any], names: Mapping[str, str], system: str | None, as_chat: bool
-) -> Example:
-    instruction, output = _string(row, names["instruction"]), _string(row, names["output"])
-    further = _optional(row, names, "input")
-    system = _optional(row, names, "system") or system
-    if as_chat:
-        question = instruction if further is None else f"{instruction}\n\n{further}"
-        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
-        return Chat(_with_system(turns, system), prompt=len(turns) - 1 + bool(system))
-    prompt = (
-        ALPACA.format(instruction=instruction)
-        if further is None
-        else ALPACA_INPUT.format(instruction=instruction, input=further)
-    )
-    return PromptCompletion(f"{system}\n\n{prompt}" if system else prompt, output)
+def _alpaca(row: Mapping[str, Any], names: Mapping[str, str], system: str | None) -> Chat:
+    question, output = _string(row, names["instruction"]), _string(row, names["output"])
+    if further := _optional(row, names, "input"):
+        question += f"\n\n{further}"
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
+    talk = _with_system(turns, _optional(row, names, "system") or system)
+    return Chat(talk, prompt=len(talk) - 1)
 
 
 def _pair(
     row: Mapping[str, Any], names: Mapping[str, str], system: str | None, as_chat: bool
 ) -> Example:
     prompt, completion = _value(row, names["prompt"]), _value(row, names["completion"])
-    if (
-        isinstance(prompt, str)
-        and isinstance(completion, str)
-        and not (_is_json(prompt) and _is_json(completion))
-    ):
+    as_text = isinstance(prompt, str) and isinstance(completion, str)
+    if as_text and (_parsed(prompt) is None or _parsed(completion) is None):
         if not completion.strip():
             raise _Wrong(f"{names['completion']} is empty")
         if not as_chat:
@@ -450,10 +410,6 @@ def _with_system(messages: list[Message], system: str | None) -> list[Message]:
 
 
 # -- messages --------------------------------------------------------------------------------------
-
-
-def _is_json(text: str) -> bool:
-    return text[:1] in ("[", "{") and _parsed(text) is not None
 
 
 def _parsed(text: str) -> list[Any] | dict[str, Any] | None:

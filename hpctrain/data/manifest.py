@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpctrain.clusters.load import is_file
 from hpctrain.util.stored import made, read_regular
 
 NAME = "hpctrain.json"
@@ -25,20 +24,6 @@ BATCH = 8
 _SMALLEST_BOUND = 16
 
 WHOLE = "tokenizer.json"
-#: The files of a tokenizer without a tokenizer.json: vocabularies of slow tokenizers,
-#: SentencePiece models, Mistral's and OpenAI's.
-PARTS = (
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "target.spm",
-    "tekken.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "added_tokens.json",
-)
 _MAX_TOKENIZER_BYTES = 500_000_000
 
 
@@ -164,74 +149,24 @@ def expected_longest(lengths: Mapping[int, int], size: int) -> float:
 
 
 def tokenizer_fingerprint(folder: Path) -> str | None:
-    """Return the sha256, in hex, of the content of the tokenizer's files; None if the directory has
-    none that can be read.
+    """Return the sha256, in hex, of the vocabulary, the merges and the added tokens in a
+    directory's tokenizer.json; None if it cannot be read.
 
-    For tokenizer.json: the vocabulary, the merges, the added tokens, the normalizer and the
-    pre-tokenizer. It ignores the order of keys, formatting, the padding and truncation settings at
-    the time of saving, post_processor and decoder, and fields at their default, which only some
-    versions of `tokenizers` write.
+    Equal fingerprints mean that each id is the same token. It ignores the order of keys,
+    formatting, and what does not change ids, such as the padding and truncation settings at the
+    time of saving.
     """
-    folder = Path(folder)
     try:
-        if is_file(folder / WHOLE):
-            return _of_json(read_regular(folder / WHOLE, _MAX_TOKENIZER_BYTES))
-        parts = {
-            name: read_regular(folder / name, _MAX_TOKENIZER_BYTES)
-            for name in PARTS
-            if is_file(folder / name)
+        content = json.loads(read_regular(Path(folder) / WHOLE, _MAX_TOKENIZER_BYTES).decode())
+        model, added = content["model"], content.get("added_tokens") or []
+        merges = model.get("merges") or []
+        ids = {
+            # Unigram's vocabulary is a list of pairs; their positions are the ids.
+            "vocab": model["vocab"],
+            # "a b" in older files, ["a", "b"] in newer ones.
+            "merges": [merge.split(" ") if isinstance(merge, str) else merge for merge in merges],
+            "added": sorted([int(token["id"]), token["content"]] for token in added),
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not parts:
-        return None
-    listed = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
-
-
-def _of_json(text: bytes) -> str:
-    content = json.loads(text.decode())
-    model = dict(content["model"])
-    vocabulary, merges = model.pop("vocab", None), model.pop("merges", None)
-    added = sorted(content.get("added_tokens") or [], key=lambda token: int(token["id"]))
-    meaning = {
-        "model": _without_defaults(model),
-        # Unigram's vocabulary is a list of pairs; their positions are the ids.
-        "vocab": vocabulary,
-        # "a b" in older files, ["a", "b"] in newer ones.
-        "merges": [merge.split(" ") if isinstance(merge, str) else merge for merge in merges or []],
-        "added": [
-            [
-                token["id"],
-                token["content"],
-                bool(token.get("normalized")),
-                bool(token.get("single_word")),
-            ]
-            for token in added
-        ],
-        "normalizer": _without_defaults(content.get("normalizer")),
-        "pre_tokenizer": _without_defaults(content.get("pre_tokenizer")),
-    }
-    return hashlib.sha256(
-        json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
-    ).hexdigest()
-
-
-#: Fields whose default is true.
-_TRUE = ("use_regex", "trim_offsets")
-
-
-def _without_defaults(value: Any) -> Any:
-    """Remove defaults: null, false and "", for some fields true, and the model type BPE."""
-    if isinstance(value, dict):
-        kept = {key: _without_defaults(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if not _says_nothing(key, item)}
-    if isinstance(value, list):
-        return [_without_defaults(item) for item in value]
-    return value
-
-
-def _says_nothing(key: str, item: Any) -> bool:
-    if key in _TRUE:
-        return item is True
-    return item in (None, False, "") or (key == "type" and item == "BPE")
+    return hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest()

@@ -447,10 +447,8 @@ class _Preparation:
                 "truncation": request.truncation,
                 "template": None if request.template is None else str(request.template),
                 "template_options": dict(request.template_options),
-                "eos": request.eos,
                 "system": request.system,
                 "as_chat": request.as_chat,
-                "unit": request.unit,
                 "validation": request.validation,
             },
             version=__version__,
@@ -505,12 +503,11 @@ def worker_count() -> int:
 
 @contextmanager
 def _pool(workers: int, resolved: ResolvedRequest) -> Iterator[ProcessPoolExecutor]:
-    """Start the workers; an exception in the block terminates them.
+    """Start the workers; an exception in the block ends them once their pieces are finished.
 
     They are forked, as `datasets` forks its own, so that libraries and tokenizer are loaded only
     once.
     """
-    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("fork"),
@@ -519,11 +516,6 @@ def _pool(workers: int, resolved: ResolvedRequest) -> Iterator[ProcessPoolExecut
     )
     try:
         yield pool
-    except BaseException:
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.terminate()
-        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -532,8 +524,8 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(encoder: Encoder, columns: tuple[str, ...]) -> None:
-    """Initialize a worker: only the parent handles Ctrl-C, and the worker ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Initialize a worker: Ctrl-C ends it without a traceback, and it ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would compete with the processes
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,10 +20,6 @@ from hpctrain.data.sources import Source, opened
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import shell
 
-MAX_LINE = 256 << 20
-"""Maximum bytes per line."""
-MAX_JSON = 2 << 30
-"""Maximum bytes of a JSON file, which is read into memory as a whole."""
 NOT_UTF8 = "not UTF-8"
 _BOM = b"\xef\xbb\xbf"
 _DELIMITERS: Final = (",", ";", "\t", "|")
@@ -89,10 +85,9 @@ def pieces(sources: Sequence[Source], *, target_bytes: int) -> tuple[SourcePiece
     """
     found: list[SourcePiece] = []
     for source in sources:
-        lines = source.kind == "jsonl" or source.unit in ("line", "block")
         if source.kind in ("parquet", "arrow"):
             found += _arrow_pieces(source, target_bytes)
-        elif lines and not source.compressed and source.bytes > target_bytes:
+        elif source.kind in ("jsonl", "text") and not source.compressed:
             found += _line_pieces(source, target_bytes)
         else:
             found.append(SourcePiece(source=source, bytes=source.bytes))
@@ -102,9 +97,9 @@ def pieces(sources: Sequence[Source], *, target_bytes: int) -> tuple[SourcePiece
 def _line_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
     start, first, at = 0, 1, 0
     with source.path.open("rb", buffering=1 << 20) as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 2):
+        for number, line in enumerate(file, 2):
             at += len(line)
-            if at - start >= target_bytes and (source.unit != "block" or not line.strip()):
+            if at - start >= target_bytes and (not source.blocks or not line.strip()):
                 size = at - start
                 yield SourcePiece(source=source, start=start, stop=at, first=first, bytes=size)
                 start, first = at, number
@@ -150,32 +145,22 @@ def read_rows(
 def _lines(piece: SourcePiece, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each line of a piece, without line ending and byte order
     mark.
-
-    Raises:
-        HpctrainError: a line is too long.
     """
     if piece.start:
         file.seek(piece.start)
-    at, number = piece.start, piece.first
-    while (piece.stop is None or at < piece.stop) and (line := file.readline(MAX_LINE + 1)):
-        if len(line) > MAX_LINE:
-            raise HpctrainError(
-                f"{piece.source.path}:{number} has more than {MAX_LINE >> 20} MiB in one line",
-                hint="divide it into several examples",
-            )
+    at = piece.start
+    for number, line in enumerate(file, piece.first):
         yield number, (line if at else line.removeprefix(_BOM)).rstrip(b"\r\n")
-        at, number = at + len(line), number + 1
+        at += len(line)
+        if at == piece.stop:
+            return
 
 
 def _text_rows(piece: SourcePiece, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
-    """Yield the examples of a text file in the column `text`: lines, blocks between empty lines, or
-    the whole file.
-    """
+    """Yield the examples of a text file in the column `text`: lines, or blocks between empty lines."""
     lines = _lines(piece, file)
     blocks: Iterable[list[tuple[int, bytes]]] = ([line] for line in lines)
-    if piece.source.unit == "file":
-        blocks = [list(lines)]
-    elif piece.source.unit == "block":
+    if piece.source.blocks:
         parts = groupby(lines, key=lambda line: bool(line[1].strip()))
         blocks = (list(block) for _, block in parts)
     for block in blocks:
@@ -216,24 +201,16 @@ def _json_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]
     """Yield the examples of a JSON file: the items of its array, or its object. Reads the whole file
     into memory.
     """
-    name = source.path
-    content = file.read(MAX_JSON + 1)
-    if len(content) > MAX_JSON:
-        raise HpctrainError(
-            f"{name} has more than {MAX_JSON >> 30} GiB of JSON, which is read as a whole",
-            fix=f"jq -c '.[]' {shell.quote(name)} > rows.jsonl",
-        )
     try:
-        value = json.loads(content.decode("utf-8-sig"))
+        value = json.loads(file.read().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise HpctrainError(
-            f"{name}{line}: not JSON from here on",
+            f"{source.path} is not JSON",
             details=(f"json said: {error}",),
-            fix=f"python -m json.tool {shell.quote(name)} > /dev/null",
+            fix=f"python -m json.tool {shell.quote(source.path)} > /dev/null",
         ) from error
     for number, row in enumerate(value if isinstance(value, list) else [value], 1):
-        yield _row_of(row, f"{name}:row {number}")
+        yield _row_of(row, f"{source.path}:row {number}")
 
 
 # -- CSV -------------------------------------------------------------------------------------------
@@ -243,44 +220,35 @@ def _csv_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
     """Yield the examples, all values as strings.
 
     Raises:
-        UsageError: the first line names no columns.
+        UsageError: the first line does not name each column once.
     """
-    csv.field_size_limit(MAX_LINE)  # 128 KiB otherwise
+    csv.field_size_limit(1 << 30)  # 128 KiB otherwise
     lines = (line.decode("utf-8", "surrogateescape") for line in file)
     header = next(lines, "").removeprefix("\ufeff")
-    unquoted = "".join(header.split('"')[::2])
     # max() returns the first of several equally frequent ones.
-    delimiter = "\t" if source.kind == "tsv" else max(_DELIMITERS, key=unquoted.count)
-    reader = csv.reader(chain([header], lines), delimiter=delimiter)
-    names = next(reader, [])
+    delimiter = "\t" if source.kind == "tsv" else max(_DELIMITERS, key=header.count)
+    reader = csv.DictReader(chain([header], lines), delimiter=delimiter)
+    names = list(reader.fieldnames or [])
     if not any(names) or len(set(names)) < len(names):
-        why = "names no columns" if not any(names) else f"names a column twice: {', '.join(names)}"
         raise UsageError(
-            f"the first line of {source.path} {why}",
+            f"the first line of {source.path} does not name each column once: {', '.join(names)}",
             hint="put the names of the columns into its first line",
         )
     while True:
         where = f"{source.path}:{reader.line_num + 1}"
         try:
-            values = next(reader, None)
+            row = next(reader, None)
         except csv.Error as error:
             yield Dropped("not CSV", where, str(error))
             continue
-        if values is None:
+        if row is None:
             return
-        if any(value.strip() for value in values):
-            yield _csv_row(names, values, where)
-
-
-def _csv_row(names: list[str], values: list[str], where: str) -> SourceRow | Dropped:
-    if len(values) != len(names):
-        detail = f"{len(values)} and not {len(names)}"
-        return Dropped("another number of fields than the header", where, detail)
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        return Dropped(NOT_UTF8, where)
-    return SourceRow(zip(names, values, strict=True), where)
+        if None in row or None in row.values():
+            yield Dropped("another number of fields than the header", where)
+        elif any("\udc80" <= character <= "\udcff" for character in "".join(row.values())):
+            yield Dropped(NOT_UTF8, where)
+        else:
+            yield SourceRow(row, where)
 
 
 # -- Parquet and Arrow -----------------------------------------------------------------------------
@@ -307,32 +275,23 @@ def _arrow_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
 
 
 def _arrow_rows(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[SourceRow]:
-    batches = _parquet_batches if piece.source.kind == "parquet" else _arrow_batches
     number = piece.first
-    for batch in batches(piece, wanted):
+    for batch in _arrow_batches(piece, wanted):
+        names = [name for name in batch.schema.names if wanted is None or name in wanted]
         for at in range(0, batch.num_rows, _ARROW_ROWS):
-            for values in batch.slice(at, _ARROW_ROWS).to_pylist():
+            for values in batch.select(names).slice(at, _ARROW_ROWS).to_pylist():
                 yield SourceRow(values, f"{piece.source.path}:row {number}")
                 number += 1
 
 
-def _parquet_batches(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[Any]:
-    with _parquet(piece.source.path) as file, _damage(piece.source.path, "Parquet"):
-        every = file.schema_arrow.names
-        names = None if wanted is None else [name for name in every if name in wanted]
-        stop = file.metadata.num_row_groups if piece.stop is None else piece.stop
-        if groups := list(range(piece.start, stop)):
-            yield from file.iter_batches(_ARROW_ROWS, row_groups=groups, columns=names)
-
-
 def _arrow_batches(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[Any]:
-    for index, batch in enumerate(_record_batches(piece.source.path)):
-        if piece.stop is not None and index >= piece.stop:
-            return
-        if index >= piece.start:
-            every = batch.schema.names
-            names = every if wanted is None else [name for name in every if name in wanted]
-            yield batch.select(names)
+    if piece.source.kind == "arrow":
+        yield from islice(_record_batches(piece.source.path), piece.start, piece.stop)
+        return
+    with _parquet(piece.source.path) as file, _damage(piece.source.path, "Parquet"):
+        names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+        groups = range(file.metadata.num_row_groups)[piece.start : piece.stop]
+        yield from file.iter_batches(_ARROW_ROWS, row_groups=groups, columns=names)
 
 
 def _parquet(path: Path) -> Any:
@@ -347,12 +306,7 @@ def _record_batches(path: Path) -> Iterator[Any]:
     import pyarrow
 
     with _damage(path, "Arrow"):
-        mapped = pyarrow.memory_map(str(path))
-        try:
-            yield from pyarrow.ipc.open_stream(mapped)
-        except pyarrow.ArrowInvalid:
-            file = pyarrow.ipc.open_file(mapped)
-            yield from (file.get_batch(index) for index in range(file.num_record_batches))
+        yield from pyarrow.ipc.open_stream(pyarrow.memory_map(str(path)))
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class PrepareRequest(EncodeOptions):
         paths: data files and directories.
         target: directory of the result.
         tokenizer: local directory; `tokenizer_name`: as the user named it.
-        form, columns, unit: see `forms.detect` and `sources.find`; detected by default.
+        form, columns: see `forms.detect`; detected by default.
         loss_on: None: the form's default.
         pack: put several examples into each row of `max_length` tokens.
         validation: size of the validation split as examples, or as a fraction below 1; 0: none;
@@ -56,7 +56,6 @@ class PrepareRequest(EncodeOptions):
     tokenizer_name: str = ""
     form: forms.Form | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
-    unit: sources.TextUnit | None = None
     loss_on: LossOn | None = None
     pack: bool = False
     validation: float | None = None
@@ -158,7 +157,7 @@ def resolve(request: PrepareRequest) -> ResolvedRequest:
         raise UsageError(
             "packing needs the length of a row", hint="use --max-length 4096, or --no-pack"
         )
-    found = sources.find(request.paths, unit=request.unit)
+    found = sources.find(request.paths)
     _refuse_prepared(found)
     stats = tuple(_stat(source.path) for source in found)
     rows = _first_rows(found)
@@ -199,21 +198,16 @@ def resolve(request: PrepareRequest) -> ResolvedRequest:
 def _refuse_prepared(found: tuple[sources.Source, ...]) -> None:
     """Refuse prepared datasets as input."""
     folders = dict.fromkeys(parent for source in found for parent in list(source.path.parents)[:2])
-    prepared = [folder for folder in folders if (folder / MANIFEST).is_file()]
-    if prepared:
+    if prepared := [folder for folder in folders if (folder / MANIFEST).is_file()]:
         raise UsageError(
             f"{prepared[0]} is a prepared dataset, not raw data",
-            details=tuple(f"  and so is {folder}" for folder in prepared[1:]),
             fix=f"hpctrain prepare --show 3 {shell.quote(prepared[0])}",
             hint="name the files of DATA one by one",
         )
 
 
 def _stat(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:  # it is missing now
-        return 0, 0
+    status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
@@ -221,15 +215,9 @@ def _first_rows(found: tuple[sources.Source, ...]) -> tuple[SourceRow, ...]:
     """Return the first rows of the first file, and a few from some others."""
     rows: list[SourceRow] = []
     for source in found[:_FILES_LOOKED_AT]:
-        pieces = readers.pieces([source], target_bytes=_SMALLEST_PIECE)
         wanted = _LOOKED_AT if source is found[0] else _LOOKED_AT // _FILES_LOOKED_AT
-        readable = (
-            row
-            for piece in pieces
-            for row in readers.read_rows(piece)
-            if isinstance(row, SourceRow)
-        )
-        rows += islice(readable, wanted)
+        found_rows = readers.read_rows(readers.SourcePiece(source=source))
+        rows += islice((row for row in found_rows if isinstance(row, SourceRow)), wanted)
     return tuple(rows)
 
 

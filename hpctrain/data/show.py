@@ -1,17 +1,14 @@
 r"""Examples for inspection: the first ones of raw data or of a dataset, printed so that the mask can
 be checked.
 
-In color, unmasked tokens are green and special tokens underlined. Without color, unmasked tokens
-are between ⟦ and ⟧, which are written \u27e6 and \u27e7 where the text contains them. A newline is
-shown as ↵, a tab as →, and an invisible space as ·. Reads little, writes nothing.
+Unmasked tokens are between ⟦ and ⟧, which are written \u27e6 and \u27e7 where the text contains
+them. A newline is shown as ↵, a tab as →. Reads little, writes nothing.
 """
 
 from __future__ import annotations
 
-import io
-import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -21,16 +18,13 @@ from hpctrain.data import readers
 from hpctrain.data.readers import Dropped, SourcePiece
 from hpctrain.data.request import ResolvedRequest
 from hpctrain.errors import HpctrainError
-from hpctrain.terminal import sgr
 from hpctrain.util import shell
 from hpctrain.util.text import count as counted
 
 OPEN, CLOSE = "⟦", "⟧"
 _HEAD, _TAIL = 80, 40
 """Tokens shown from the start and the end of a long run."""
-_SHOWN: Final = {"\n": "↵\n", "\t": "→", "\r": "␍", "\x00": "␀", OPEN: "\\u27e6", CLOSE: "\\u27e7"}
-_UNSEEN_SPACE = re.compile(r"(?<=\s) | (?=\s)|^ | $")
-_ESCAPE = re.compile("\x1b\\[([\\d;]+)m")
+_SHOWN: Final = {"\n": "↵\n", "\t": "→", OPEN: "\\u27e6", CLOSE: "\\u27e7"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,77 +114,30 @@ def _examples(where: str, row: dict[str, list[int]]) -> list[ShownExample]:
 # -- printing --------------------------------------------------------------------------------------
 
 
-def lines(
-    tokenizer: Any,
-    input_ids: Sequence[int],
-    labels: Sequence[int],
-    *,
-    colour: bool,
-    width: int = 80,
-) -> list[str]:
-    """Return the lines of one example, with a summary as the last line.
+def lines(tokenizer: Any, input_ids: Sequence[int], labels: Sequence[int]) -> list[str]:
+    """Return the lines of one example, with a summary as the last line; the middle of a long run is
+    replaced by a count.
 
     Args:
         tokenizer: the transformers tokenizer.
         input_ids: token ids.
         labels: the same, -100 where masked.
-        colour: mark unmasked tokens by color instead of brackets.
-        width: columns of the terminal.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    ids, trained = list(input_ids), [label != -100 for label in labels]
-    shown = Text(overflow="fold")
-    stretches = list(_stretches(tokenizer, ids, trained))
-    marked = [trained and not colour for _, trained, _ in stretches]
-    beside = zip(stretches, marked, [False, *marked], [*marked[1:], False], strict=False)
-    for (text, _, style), mark, before, after in beside:
-        closes = mark and not after
-        body = text.removesuffix("\n") if closes else text
-        end = CLOSE + text[len(body) :] if closes else ""
-        shown.append(OPEN * (mark and not before) + body + end, style if colour else "")
-    paper = io.StringIO()
-    Console(
-        file=paper,
-        width=width - 2,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-    ).print(shown)
-    # `_visible` has removed the text's own escape sequences.
-    colored = _ESCAPE.sub(lambda found: sgr(*map(int, found[1].split(";"))), paper.getvalue())
-    count, total = sum(trained), len(trained)
-    runs = sum(now and not before for before, now in zip([False, *trained], trained, strict=False))
-    part = f"{100 * count / total:.0f} %" if total else "-"
-    summary = f"{total:,} tokens, {count:,} unmasked ({part})"
-    return [
-        *(f"  {line}".rstrip() for line in colored.splitlines() if line),
-        f"  {summary} in {counted(runs, 'stretch', 'stretches')}",
-    ]
-
-
-def _stretches(
-    tokenizer: Any, ids: Sequence[int], trained: Sequence[bool]
-) -> Iterator[tuple[str, bool, str]]:
-    """Yield text, mask and style of runs of tokens with the same style; the middle of a long run is
-    replaced by a count.
-    """
-    specials = set(tokenizer.all_special_ids) | {
-        index for index, token in tokenizer.added_tokens_decoder.items() if not str(token).isspace()
-    }
-    start = 0
-    marks = zip(trained, (index in specials for index in ids), strict=True)
-    for (unmasked, special), run in groupby(marks):
-        stop = start + len(list(run))
-        style = ("green " if unmasked else "") + ("underline" if special else "")
-        gap = stop - start - _HEAD - _TAIL
-        parts = [(start, stop)] if gap <= 10 else [(start, start + _HEAD), (stop - _TAIL, stop)]
-        for number, (first, last) in enumerate(parts):
-            if number:
-                yield f" ⋯ {gap:,} tokens ⋯ ", unmasked, "dim"
-            yield _visible(_text(tokenizer, ids, first, last)), unmasked, style
+    ids, shown, start = list(input_ids), "", 0
+    runs = [(on, len(list(run))) for on, run in groupby(label != -100 for label in labels)]
+    for unmasked, size in runs:
+        stop = start + size
+        gap = size - _HEAD - _TAIL
+        words = _visible(_text(tokenizer, ids, start, start + _HEAD if gap > 0 else stop))
+        if gap > 0:
+            words += f" ⋯ {gap:,} tokens ⋯ {_visible(_text(tokenizer, ids, stop - _TAIL, stop))}"
+        shown += f"{OPEN}{words}{CLOSE}" if unmasked else words
         start = stop
+    count = sum(size for unmasked, size in runs if unmasked)
+    part = f"{100 * count / len(ids):.0f} %" if ids else "-"
+    stretches = counted(sum(unmasked for unmasked, _ in runs), "stretch", "stretches")
+    summary = f"{len(ids):,} tokens, {count:,} unmasked ({part}) in {stretches}"
+    return [f"  {line}".rstrip() for line in (*shown.splitlines(), summary)]
 
 
 def _text(tokenizer: Any, ids: Sequence[int], start: int, stop: int) -> str:
@@ -211,14 +158,13 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return the text with invisible characters and terminal control characters escaped."""
+    """Return the text with invisible characters escaped."""
     return "".join(
         _SHOWN.get(character)
         or (
             character.encode("unicode_escape").decode()
-            if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
-            and character != " "
+            if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
             else character
         )
-        for character in _UNSEEN_SPACE.sub("·", text)
+        for character in text
     )

@@ -1,7 +1,7 @@
 """The data files in the given paths: kind, split, compression, and all problems at once.
 
 A text file does not mark where an example ends. A file with empty lines is read by block, others by
-line; `unit` overrides this, and `sentence` reports the choice.
+line; `sentence` reports the choice.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final, Literal, cast
 
-from hpctrain.clusters.load import is_file
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import shell, stored, text
 
 Kind = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "arrow"]
-TextUnit = Literal["line", "block", "file"]
 
+_HINT = (
+    "name files or directories of JSONL, JSON, CSV, Parquet or text, or of save_to_disk; for data"
+    " on the hub: hf download NAME --repo-type dataset --local-dir DIR"
+)
 SPLITS: Final = ("train", "validation", "test")
 _BUFFER = 1 << 20
 _BY_NAME: Final[dict[str, Kind]] = {
@@ -64,7 +66,7 @@ class Source:
         bytes: size on disk.
         split: `train`, `validation` or `test`, if the files have splits.
         compressed: by gzip.
-        unit: for text, the extent of one example: a line, a block between empty lines, or the file.
+        blocks: of text: an example is a block between empty lines, not a line.
     """
 
     path: Path
@@ -72,47 +74,40 @@ class Source:
     bytes: int
     split: str | None = None
     compressed: bool = False
-    unit: TextUnit | None = None
+    blocks: bool = False
 
 
-def find(paths: Sequence[Path], *, unit: TextUnit | None = None) -> tuple[Source, ...]:
+def find(paths: Sequence[Path]) -> tuple[Source, ...]:
     """Return the files in the paths, in the order of the paths, and by name within a directory.
 
     Args:
         paths: files, directories of files, directories that `save_to_disk` wrote.
-        unit: the extent of one example in a text file; None: detected.
 
     Raises:
-        UsageError: all problems with the paths.
+        UsageError: a path is not data or cannot be read, or there is none.
     """
     sources: dict[Path, Source] = {}
-    problems: list[str] = [] if paths else ["no data was named"]
     for path in map(stored.expanded, paths):
+        files = _data_below(path) if path.is_dir() else [(path, path.name)]
         try:
-            inside = path.is_dir()
-            for item, split in _files(path) if inside else [(path, _split(path.name))]:
-                source = _source(item, split, unit)
-                if source.bytes:
-                    sources.setdefault(item.resolve(), source)
-                elif not inside:
-                    problems.append(f"{item} is empty")
-        except HpctrainError as error:
-            problems.append(error.what)
+            for item, name in files:
+                sources.setdefault(item.resolve(), _source(item, _split(name)))
         except OSError as error:
-            problems.append(f"cannot read {error.filename or path}: {error.strerror or error}")
-    if not problems and not sources:
-        problems.append(
-            f"no data in {', '.join(map(str, paths))}: looked for {', '.join(_BY_NAME)},"
-            " compressed or not"
-        )
-    if problems:
+            what = f"cannot read {error.filename or path}: {error.strerror or error}"
+            raise UsageError(what, hint=_HINT) from error
+    found = [source for source in sources.values() if source.bytes]
+    if not found:
         raise UsageError(
-            problems[0] if len(problems) == 1 else f"{len(problems)} problems with the data",
-            details=() if len(problems) == 1 else tuple(problems),
-            hint="name files or directories of JSONL, JSON, CSV, Parquet or text, or of"
-            " save_to_disk; for data on the hub: hf download NAME --repo-type dataset --local-dir DIR",
+            f"no data in {', '.join(map(str, paths))}: looked for {', '.join(_BY_NAME)},"
+            " compressed or not",
+            hint=_HINT,
         )
-    return _with_splits(list(sources.values()))
+    # Splits count if there are several, including one for training.
+    splits = {source.split or "train" for source in found}
+    several = len(splits) > 1 and "train" in splits
+    return tuple(
+        replace(source, split=(source.split or "train") if several else None) for source in found
+    )
 
 
 def sentence(sources: Sequence[Source]) -> str:
@@ -127,10 +122,9 @@ def sentence(sources: Sequence[Source]) -> str:
 
 
 def _words(source: Source) -> str:
-    units = {"line": "a line", "block": "between empty lines", "file": "a file"}
     packed = " (gz)" if source.compressed else ""
-    unit = f", one example {units[source.unit]}" if source.unit else ""
-    return f"{source.kind}{packed}{unit}"
+    extent = f", one example {'between empty lines' if source.blocks else 'a line'}"
+    return f"{source.kind}{packed}{extent * (source.kind == 'text')}"
 
 
 @contextmanager
@@ -158,26 +152,13 @@ def opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
 # -- which files -----------------------------------------------------------------------------------
 
 
-def _files(path: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yield the data files of a directory, each with the split in its name or directory.
+def _data_below(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the data files of a directory, each with its relative path, which may name a split.
 
     Raises:
         OSError: a directory cannot be read.
     """
-    if is_file(path / "dataset_dict.json"):
-        saved = sorted(path.glob("*/state.json"), key=lambda state: state.parent.name != "train")
-        found = [(file, state.parent.name) for state in saved for file in state.parent.iterdir()]
-    elif is_file(path / "state.json"):
-        found = [(file, "") for file in path.iterdir()]
-    else:
-        yield from ((file, _split(str(file.relative_to(path)))) for file in _data_below(path))
-        return
-    for file, split in sorted(found, key=lambda each: (each[1] != "train", each[1], each[0])):
-        if file.suffix == ".arrow" and not _BESIDE.match(file.name):
-            yield file, split or None
 
-
-def _data_below(path: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         raise error
 
@@ -185,7 +166,7 @@ def _data_below(path: Path) -> Iterator[Path]:
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
         for file in (Path(directory, name) for name in sorted(names)):
             if not _BESIDE.match(file.name) and _suffix(file)[0] in _BY_NAME:
-                yield file
+                yield file, str(file.relative_to(path))
 
 
 def _suffix(path: Path) -> tuple[str, bool]:
@@ -194,18 +175,20 @@ def _suffix(path: Path) -> tuple[str, bool]:
     return (path.with_suffix("") if compressed else path).suffix.lower(), compressed
 
 
-def _source(path: Path, split: str | None, unit: TextUnit | None) -> Source:
+def _source(path: Path, split: str | None) -> Source:
     """Return the source of a file.
 
     Raises:
-        HpctrainError: it is not a readable data file.
+        UsageError: it is not a data file.
         OSError: it cannot be opened.
     """
     stored.open_regular(path).close()
     suffix, compressed = _suffix(path)
     kind = _BY_NAME.get(suffix)
     if kind is None or (compressed and kind in ("parquet", "arrow")):
-        raise HpctrainError(f"{path} is not data: its name ends with none of {', '.join(_BY_NAME)}")
+        raise UsageError(
+            f"{path} is not data: its name ends with none of {', '.join(_BY_NAME)}", hint=_HINT
+        )
     source = Source(
         path=path, kind=kind, bytes=path.stat().st_size, split=split, compressed=compressed
     )
@@ -216,7 +199,7 @@ def _source(path: Path, split: str | None, unit: TextUnit | None) -> Source:
     if kind == "json":
         return replace(source, kind="jsonl" if _is_lines(beginning) else "json")
     blocks = re.search(rb"\S[ \t]*\r?\n[ \t]*\r?\n\s*\S", beginning)
-    return replace(source, unit=unit or ("block" if blocks else "line"))
+    return replace(source, blocks=blocks is not None)
 
 
 def _is_lines(beginning: bytes) -> bool:
@@ -232,12 +215,3 @@ def _split(name: str) -> str | None:
     """Return the split in a file name; None if there is none, or several."""
     names = [split for split, words in _SPLIT.items() if words.search(name)]
     return names[0] if len(names) == 1 else None
-
-
-def _with_splits(sources: list[Source]) -> tuple[Source, ...]:
-    """Return the sources with their splits if there are several, including one for training."""
-    splits = {source.split for source in sources}
-    several = bool(splits - {None, "train"}) and bool(splits & {None, "train"})
-    return tuple(
-        replace(source, split=(source.split or "train") if several else None) for source in sources
-    )

@@ -55,7 +55,6 @@ class TimelineRequest:
         held_out: the fraction of rows (or groups) in the test split, from 0 to below 1.
         seed: of the split.
         least: events that are rarer in the training rows become `<unk>`.
-        most: keep at most so many events of a row, the last ones; None: all.
         vocabulary: the vocabulary.json of an earlier dataset to reuse; None: create a new one.
     """
 
@@ -67,7 +66,6 @@ class TimelineRequest:
     held_out: float = 0.1
     seed: int = 0
     least: int = 1
-    most: int | None = None
     vocabulary: Path | None = None
 
 
@@ -198,14 +196,9 @@ def _numbers(
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     found = files.read_json(path)
-    if (
-        found is None
-        or not {PAD, UNKNOWN} <= set(found)
-        or not all(isinstance(number, int) for number in found.values())
-    ):
+    if found is None or not {PAD, UNKNOWN} <= set(found):
         raise UsageError(
-            f"{path} is not a vocabulary: it must have the id of each event, of {PAD} and of"
-            f" {UNKNOWN}",
+            f"{path} is not a vocabulary: it must have the id of each event, {PAD} and {UNKNOWN}",
             fix=f"head {shell.quote(path)}",
         )
     return found
@@ -260,8 +253,7 @@ def _timeline(
     key = f"{request.seed}:{row[request.group] if request.group is not None else where}"
     drawn = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
     held_out = int.from_bytes(drawn[:8], "big") / 2**64 < request.held_out
-    latest = events[-request.most :] if request.most else events
-    return TimelineRow(latest, label, "test" if held_out else "train", where)
+    return TimelineRow(events, label, "test" if held_out else "train", where)
 
 
 def _events(value: Any, where: str) -> list[Any]:
@@ -313,7 +305,7 @@ def _manifest(
         tokenizer_name=str(request.vocabulary or VOCABULARY),
         template=None,
         vocabulary=size,
-        max_length=request.most,
+        max_length=None,
         packed=False,
         splits={split: _split(lengths) for split, lengths in counted.lengths.items() if lengths},
         dropped=dict(counted.dropped),
@@ -352,9 +344,6 @@ def _manifest(
 @click.option("--seed", type=int, default=0, metavar="N", help="Of the split. Default: 0.")
 @click.option(
     "--min-count", "least", type=int, default=1, metavar="N", help="Rarer events become <unk>."
-)
-@click.option(
-    "--max-events", "most", type=int, metavar="N", help="Keep the last N events of a row."
 )
 @click.option(
     "--vocabulary",

@@ -146,7 +146,6 @@ def test_a_template_that_looks_into_messages_is_not_masked_by_guess(folder: Any)
         folder("byte_level", made.TEMPLATES["chatml"][0].replace("{{ m['role'] }}", count))
     )
     assert "rewrites the assistant's turns" in dropped(ours.encode([row])).reason
-    assert any("does not show" in note for note in ours.notes)
     marked = encoder(
         folder(
             "byte_level",

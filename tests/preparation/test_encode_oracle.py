@@ -222,21 +222,6 @@ def test_assistant_only_loss_is_trls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_truncation_and_loss_on_all_are_trls(tmp_path: Path) -> None:
-    rows = conversations()
-    folder = made.save(
-        made.byte_level(bos=True, eos_token="<|im_end|>"),
-        tmp_path / "t",
-        made.TEMPLATES["llama 3"][0],
-    )
-    theirs = pairs(prepared(folder, rows, tmp_path / "o", max_length=50))
-    assert (
-        ours_of(Recipe(tokenizer=folder, columns=MESSAGES, loss_on="all", max_length=50), rows)
-        == theirs
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("maker", ["byte_level", "sentencepiece_like"])
 def test_texts_and_completions_are_trls(maker: str, tmp_path: Path) -> None:
     words = made.texts()[1].split()
@@ -264,20 +249,3 @@ def test_texts_and_completions_are_trls(maker: str, tmp_path: Path) -> None:
     )
     theirs = pairs(prepared(folder, spaced, tmp_path / "o"))
     assert ours_of(Recipe(tokenizer=folder, columns=pair, loss_on="completion"), spaced) == theirs
-
-
-@pytest.mark.slow
-def test_conversational_completions_are_trls(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}
-        for row in conversations()
-    ]
-    folder = made.save(made.byte_level(eos_token="<|im_end|>"), tmp_path / "t", made.QWEN3)
-    columns = Columns(
-        form="prompt-completion",
-        names={"prompt": "prompt", "completion": "completion"},
-        sentence="",
-        conversational=True,
-    )
-    theirs = pairs(prepared(folder, rows, tmp_path / "o"))
-    assert ours_of(Recipe(tokenizer=folder, columns=columns, loss_on="completion"), rows) == theirs

@@ -50,8 +50,6 @@ def test_eos_ends_a_text_once(folder: Any) -> None:
     for content in ("some words", "some words<|endoftext|>"):
         ids = list(one(ours.encode([{"text": content}])).input_ids)
         assert (ids.count(eos), ids[-1]) == (1, eos)
-    without = one(encoder(folder("byte_level"), TEXT, eos=False).encode([{"text": "some words"}]))
-    assert eos not in without.input_ids
     around = encoder(
         folder("wordpiece"), TEXT
     )  # [SEP] is its EOS, and it puts one after a text itself
@@ -73,11 +71,10 @@ def test_eos_ends_a_conversation_only_where_the_template_does_not(folder: Any) -
     assert any("<|endoftext|> is added" in note for note in open_.notes)
 
 
-def test_a_tokenizer_without_eos_is_refused_unless_no_eos_is_wanted(folder: Any) -> None:
+def test_a_tokenizer_without_eos_is_refused_unless_the_template_ends_turns(folder: Any) -> None:
     tokenizer = folder("byte_level", eos_token=None)
     with pytest.raises(UsageError, match="has no EOS token"):
         encoder(tokenizer, TEXT)
-    assert one(encoder(tokenizer, TEXT, eos=False).encode([{"text": "words"}])).trained
     closed = folder("byte_level", made.TEMPLATES["chatml"][0], eos_token=None)
     assert one(encoder(closed).encode([talk("q", "a")])).trained
 
@@ -117,20 +114,14 @@ def test_a_conversational_completion_is_all_that_follows_the_prompt(folder: Any)
     assert said(ours, one(ours.encode([row]))) == ["a<|im_end|>\n"]
 
 
-def test_alpaca_is_a_conversation_where_there_is_a_template_and_stanfords_words_elsewhere(
-    folder: Any,
-) -> None:
+def test_alpaca_is_a_conversation(folder: Any) -> None:
     row = {"instruction": "Add.", "input": "2 and 2", "output": "4"}
     chat = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]), ALPACA)
     example = one(chat.encode([row]))
     assert text(chat, example.input_ids).startswith("<|im_start|>user\nAdd.\n\n2 and 2<|im_end|>")
     assert said(chat, example) == ["4<|im_end|>\n"]
-    plain = encoder(folder("byte_level"), ALPACA)
-    example = one(plain.encode([row]))
-    assert "### Input:\n2 and 2\n\n### Response:\n4<|endoftext|>" in text(plain, example.input_ids)
-    assert said(plain, example)[-1].endswith("4<|endoftext|>")
-    without = one(plain.encode([{**row, "input": ""}]))
-    assert "### Input:" not in text(plain, without.input_ids)
+    without = one(chat.encode([{**row, "input": ""}]))
+    assert "user\nAdd.<|im_end|>" in text(chat, without.input_ids)
 
 
 def test_strings_become_turns_when_asked_for(folder: Any) -> None:

@@ -57,12 +57,9 @@ SAME: dict[str, Any] = {
         truncation={"max_length": 5}, padding={"strategy": "BatchLongest"}
     ),
     "merges in one string": changed(model={**PLAIN["model"], "merges": ["a b"]}),
-    "defaults left out": changed(
-        model={"vocab": PLAIN["model"]["vocab"], "merges": [["a", "b"]]},
-        pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-    ),
     "added tokens in other order": changed(added_tokens=PLAIN["added_tokens"][::-1]),
     "what is put around a text": changed(post_processor=None, decoder=None),
+    "the cut": changed(normalizer=None, pre_tokenizer=None),
 }
 OTHER: dict[str, Callable[[], dict[str, Any]]] = {
     "another id": lambda: changed(model={**PLAIN["model"], "vocab": {"a": 1, "b": 0, "ab": 2}}),
@@ -71,11 +68,6 @@ OTHER: dict[str, Callable[[], dict[str, Any]]] = {
     "one more token": lambda: changed(
         added_tokens=[*PLAIN["added_tokens"], {"id": 5, "content": "<x>"}]
     ),
-    "another normalizer": lambda: changed(normalizer=None),
-    "another cut": lambda: changed(
-        pre_tokenizer={**PLAIN["pre_tokenizer"], "add_prefix_space": True}
-    ),
-    "no regex": lambda: changed(pre_tokenizer={**PLAIN["pre_tokenizer"], "use_regex": False}),
 }
 
 

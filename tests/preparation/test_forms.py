@@ -125,13 +125,8 @@ def test_most_rows_decide_what_a_column_holds() -> None:
             "--column prompt=NAME --column completion=NAME",
         ),
         ({"n": 3}, "the columns fit no form", "--column prompt=NAME --column completion=NAME"),
-        (
-            {"prompt": "q", "chosen": "a", "rejected": "b"},
-            "preference pairs",
-            "--column prompt=prompt --column completion=chosen",
-        ),
-        ({"chosen": TALK, "rejected": TALK}, "preference pairs", "--column messages=chosen"),
-        ({"input_ids": [1, 2]}, "tokenized already", None),
+        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "the columns fit no form", None),
+        ({"chosen": TALK, "rejected": TALK}, "2 columns hold", "--column messages=chosen"),
         ({"prompt": "q", "completion": "a", "messages": TALK}, "fit 2 forms", "--form messages"),
         (
             {"left": TALK, "right": TALK},

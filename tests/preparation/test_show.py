@@ -8,7 +8,6 @@ import pytest
 
 from hpctrain.data import show
 from hpctrain.errors import HpctrainError
-from hpctrain.terminal import sgr
 from tests.preparation import encode_made as made
 
 pytestmark = pytest.mark.torch
@@ -19,16 +18,14 @@ def tokenizer() -> Any:
     return made.byte_level()
 
 
-def shown(
-    tokenizer: Any, *parts: tuple[str, bool], colour: bool = False, width: int = 80
-) -> list[str]:
+def shown(tokenizer: Any, *parts: tuple[str, bool]) -> list[str]:
     ids: list[int] = []
     labels: list[int] = []
     for text, trained in parts:
         new = tokenizer.encode(text, add_special_tokens=False)
         ids += new
         labels += new if trained else [-100] * len(new)
-    return show.lines(tokenizer, ids, labels, colour=colour, width=width)
+    return show.lines(tokenizer, ids, labels)
 
 
 def test_trained_tokens_stand_between_brackets_without_colour(tokenizer: Any) -> None:
@@ -39,30 +36,23 @@ def test_trained_tokens_stand_between_brackets_without_colour(tokenizer: Any) ->
     )
     assert lines[:-1] == [
         "  <|im_start|>user↵",
-        "  hi··you→<|im_end|>↵",
+        "  hi  you→<|im_end|>↵",
         "  <|im_start|>assistant↵",
-        "  ⟦well·↵",
-        "  ·yes<|im_end|>↵⟧",
+        "  ⟦well ↵",
+        "   yes<|im_end|>↵",
+        "  ⟧",
     ]
     assert re.fullmatch(r"  \d+ tokens, \d+ unmasked \(\d+ %\) in 1 stretch", lines[-1])
 
 
-def test_colour_takes_the_place_of_brackets_and_ends_with_each_line(tokenizer: Any) -> None:
-    lines = shown(tokenizer, ("ask<|im_end|>", False), ("one\ntwo", True), colour=True)
-    assert lines[0] == f"  ask{sgr(4)}<|im_end|>{sgr(0)}{sgr(32)}one↵{sgr(0)}"
-    assert lines[1] == f"  {sgr(32)}two{sgr(0)}"
-    assert all("⟦" not in line for line in lines)
-
-
 def test_brackets_and_orders_to_the_terminal_in_the_text_are_written_out(tokenizer: Any) -> None:
     lines = shown(tokenizer, ("a⟦b⟧c\x1b[31m\u202e\x00\r\u200b", True))
-    assert lines[0] == "  ⟦a\\u27e6b\\u27e7c\\x1b[31m\\u202e␀␍\\u200b⟧"
+    assert lines[0] == "  ⟦a\\u27e6b\\u27e7c\\x1b[31m\\u202e\\x00\\r\\u200b⟧"
 
 
 def test_long_examples_are_shortened_in_the_middle_with_counts(tokenizer: Any) -> None:
-    lines = shown(tokenizer, ("word " * 5000, False), ("end", True), width=60)
+    lines = shown(tokenizer, ("word " * 5000, False), ("end", True))
     assert len(lines) < 20
-    assert max(map(len, lines)) <= 60
     (cut,) = [number for line in lines for number in re.findall(r"⋯ ([\d,]+) tokens ⋯", line)]
     assert (
         int(cut.replace(",", ""))
@@ -73,7 +63,7 @@ def test_long_examples_are_shortened_in_the_middle_with_counts(tokenizer: Any) -
 def test_a_character_of_several_tokens_is_whole_where_the_mask_does_not_cut_it(
     tokenizer: Any,
 ) -> None:
-    assert shown(tokenizer, ("a ", False), ("😀 日本", True))[0] == "  a·⟦😀 日本⟧"
+    assert shown(tokenizer, ("a ", False), ("😀 日本", True))[0] == "  a ⟦😀 日本⟧"
 
 
 def test_spaces_between_stretches_are_kept_where_a_decoder_leaves_out_the_first(
@@ -82,8 +72,8 @@ def test_spaces_between_stretches_are_kept_where_a_decoder_leaves_out_the_first(
     spaced = made.sentencepiece_like()
     ids = spaced.encode("two words and more", add_special_tokens=False)
     middle = len(spaced.encode("two words", add_special_tokens=False))
-    lines = show.lines(spaced, ids, [-100] * middle + ids[middle:], colour=False)
-    assert lines[0] == "  two words⟦·and more⟧"
+    lines = show.lines(spaced, ids, [-100] * middle + ids[middle:])
+    assert lines[0] == "  two words⟦ and more⟧"
 
 
 # -- what is drawn ---------------------------------------------------------------------------------

@@ -107,27 +107,16 @@ def test_the_same_rows_and_seed_make_the_same_dataset_and_another_seed_another_s
     assert made[0].digest == made[1].digest != made[2].digest
 
 
-def test_the_last_events_stay(
-    tmp_path: Path,
-) -> None:
-    rows = [
-        {"events": list(range(1, length)), "label": length % 2} for length in (3, 9, 5, 7, 4, 8)
-    ]
-    made = prepare(
-        TimelineRequest(
-            files=(write(tmp_path / "a.jsonl", rows),),
-            to=tmp_path / "out",
-            held_out=0,
-            most=5,
-        )
-    )
+def test_numbers_are_their_own_ids(tmp_path: Path) -> None:
+    rows = [{"events": list(range(1, length)), "label": length % 2} for length in (3, 9, 5)]
+    file = write(tmp_path / "a.jsonl", rows)
+    made = prepare(TimelineRequest(files=(file,), to=tmp_path / "out", held_out=0))
     data = load(tmp_path / "out")
     assert list(data) == ["train"]
     assert data["train"][0] == {
         "input_ids": [1, 2],
         "label": 1,
     }
-    assert data["train"][1]["input_ids"] == [4, 5, 6, 7, 8]
     assert (made.vocabulary, made.settings["pad_token_id"]) == (9, 0)
     assert not (tmp_path / "out" / "vocabulary.json").exists(), "events are numbers already"
     zero = write(

@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
-from hpctrain.cli.output import WIDTH, columns, has_colour, print_json, say
+from hpctrain.cli.output import WIDTH, print_json, say
 from hpctrain.config import layers
 from hpctrain.data import show as drawing
 from hpctrain.data.encode import FastTokenizer, load_libraries
@@ -42,22 +42,19 @@ DEFAULT_LENGTH = 4096
 """Sequence length in tokens if neither the options nor the config set it; less if the model has
 fewer positions.
 """
-_WIDEST_EXAMPLE = 120
 _SHOWN_DROPPED = 3
 _FEW_TRAINED = 0.05
 """Below this fraction of unmasked tokens, a wrong mask is more likely than short answers."""
 
 
-def _load_libraries(options: Mapping[str, Any]) -> None:
-    # The tokenizer's own code may need torch, and so may a program that calls this.
-    load_libraries(
-        without_torch=not options["trust_remote_code"] and Path(sys.argv[0]).name == "hpctrain"
-    )
+def _load_libraries() -> None:
+    # A program that calls this may need torch.
+    load_libraries(without_torch=Path(sys.argv[0]).name == "hpctrain")
 
 
 def run(data: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> None:
     """Write the dataset; `options` are the command's parameters by name."""
-    _load_libraries(options)
+    _load_libraries()
     from hpctrain.data import pipeline
 
     with _progress() as progress:
@@ -176,11 +173,9 @@ def _request(
         tokenizer_name=str(model),
         form=options["form"],
         columns=options["columns"],
-        unit=options["text_unit"],
         max_length=length,
         template=Path(template) if template else None,
         template_options={name: _value(word) for name, word in options["template_options"].items()},
-        eos=not options["no_eos"],
         pack=pack,
         **{
             name: options[name]
@@ -189,7 +184,6 @@ def _request(
                 "truncation",
                 "system",
                 "as_chat",
-                "trust_remote_code",
                 "validation",
                 "seed",
                 "workers",
@@ -324,7 +318,7 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
     Raises:
         UsageError: there is nothing to show, or a model is missing.
     """
-    _load_libraries(options)
+    _load_libraries()
     if len(data) == 1 and _is_tokenised(Path(data[0])):
         tokenizer = _tokenizer_of(Path(data[0]), options)
         examples = drawing.of_dataset(Path(data[0]), count)
@@ -346,14 +340,8 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
         return
     for example in examples:
         click.echo(f"{example.where}:")
-        for line in drawing.lines(
-            tokenizer,
-            example.ids,
-            example.labels,
-            colour=has_colour(),
-            width=columns(_WIDEST_EXAMPLE),
-        ):
-            click.echo(line, color=has_colour())
+        for line in drawing.lines(tokenizer, example.ids, example.labels):
+            click.echo(line)
         click.echo()
 
 
@@ -377,7 +365,7 @@ def _tokenizer_of(folder: Path, options: Mapping[str, Any]) -> Any:
             f"warning: {folder} was not made with the tokenizer of {model}: the text below is not the"
             " original"
         )
-    return FastTokenizer(str(model), trust_remote_code=options["trust_remote_code"]).tokenizer
+    return FastTokenizer(str(model)).tokenizer
 
 
 def _document(tokenizer: Any, example: ShownExample) -> dict[str, Any]:
