@@ -31,8 +31,8 @@ from hpctrain.checks.script.model import (
 MAX_SCOPES = 1000
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*+")
-_PLAIN = re.compile(r"""[^ \t\n'"$`\\|&;<>()]++(?=[ \t\n|&;<>)]|\Z)""")
 _CHUNK = re.compile(r"""[^ \t\n'"$`\\|&;<>()]++""")
+_SINGLE = re.compile("'[^']*+'")
 _ANSI = re.compile(r"\$'(?:[^'\\]|\\.)*+'", re.DOTALL)
 _SPECIAL = "'\"$`\\"
 _IN_DOUBLE = re.compile(r'[^"$`\\]++')
@@ -42,7 +42,6 @@ _IN_QUOTED_PARAMETER = re.compile(r"""[^}"$`\\]++""")
 _IN_ARITHMETIC = re.compile(r"""[^()'"$`\\]++""")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _PARAMETER = re.compile(r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])?", re.ASCII)
-_BRACKETS = re.compile(r"[()]")
 _BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
 _ARITHMETIC_NAME = re.compile(r"(?<![\w$#{])[A-Za-z_]\w*", re.ASCII)
 _REDIRECT = re.compile(
@@ -169,7 +168,6 @@ class _ShellReader:
         self._heredocs: list[tuple[Heredoc, re.Pattern[str], bool]] = []
 
     def problem(self, start: int, what: str, *, fatal: bool = True) -> None:
-        """Record a syntax error."""
         self.shell.problems.append((start, what, fatal))
 
     def _expansion(
@@ -210,12 +208,7 @@ class _ShellReader:
     # ---- words -----------------------------------------------------------------------------------
 
     def _word(self) -> ShellWord | None:
-        """Read one word at `pos`; None if there is none."""
         start = self.pos
-        plain = _PLAIN.match(self.text, start)
-        if plain is not None and not (self.source.holes and _HOLES.search(plain[0])):
-            self.pos = plain.end()
-            return self._plain(plain[0], start)
         parts: list[WordPiece] = []
         while self.pos < self.length and self._word_piece(parts):
             pass
@@ -224,17 +217,16 @@ class _ShellReader:
         return ShellWord.of(parts, *self.source.span(start, self.pos))
 
     def _plain(self, text: str, start: int) -> ShellWord:
-        """Return the word, from `start` to `pos`, that consists of `text`."""
         span = self.source.span(start, self.pos)
         return ShellWord(text, *span, (WordPiece("text", text, "", *span),))
 
     def _word_piece(self, parts: list[WordPiece]) -> bool:
-        """Read one piece of an unquoted word into `parts`; False at the word's end."""
         start, chunk = self.pos, _CHUNK.match(self.text, self.pos)
         if chunk is not None:
             self.pos = chunk.end()
             if chunk[0][-1] in "?*+@!" and self.text.startswith("(", self.pos):
-                self._skip_pattern()
+                self.pos += 1
+                self._brackets(start, 1)
             self._text(parts, self.text[start : self.pos], start)
         elif self.text.startswith(("<(", ">("), start):
             self._substitution(parts, "")
@@ -243,10 +235,9 @@ class _ShellReader:
         return self.pos > start
 
     def _special(self, parts: list[WordPiece], quote: str) -> None:
-        """Read a quote, an escape or an expansion."""
         start, character = self.pos, self.text[self.pos]
         if character == "'":
-            self._single(parts)
+            self._verbatim(parts, _SINGLE, "'")
         elif character == '"':
             self._double(parts)
         elif character == "$":
@@ -260,7 +251,6 @@ class _ShellReader:
             self.pos = min(start + 2, self.length)
 
     def _text(self, parts: list[WordPiece], text: str, start: int) -> None:
-        """Add `text`, which is at `start`, and continue after it."""
         self.pos = start + len(text)
         for piece in _HOLES.split(text) if self.source.holes else [text]:
             if self.source.holes and _HOLES.match(piece):
@@ -270,13 +260,13 @@ class _ShellReader:
                 parts.append(WordPiece("text", piece, "", *span))
             start += len(piece)
 
-    def _single(self, parts: list[WordPiece]) -> None:
-        start = self.pos
-        end = self.text.find("'", start + 1)
-        if end < 0:
-            self.problem(start, "a single quote is not closed")
-            end = self.length
-        self._text(parts, self.text[start + 1 : end], start + 1)
+    def _verbatim(self, parts: list[WordPiece], quoted: re.Pattern[str], opener: str) -> None:
+        start, begin = self.pos, self.pos + len(opener)
+        match = quoted.match(self.text, start)
+        if match is None:
+            self.problem(start, f"a quote {opener}…' is not closed")
+        end = match.end() - 1 if match else self.length
+        self._text(parts, self.text[begin:end], begin)
         self.pos = min(end + 1, self.length)
 
     def _double(self, parts: list[WordPiece]) -> None:
@@ -326,21 +316,12 @@ class _ShellReader:
         elif following == "(":
             self._substitution(parts, quote)
         elif following == "'" and not quote:
-            self._ansi(parts)
+            self._verbatim(parts, _ANSI, "$'")
         elif following == '"' and not quote:
             self.pos += 1
             self._double(parts)
         else:
             self._text(parts, "$", start)
-
-    def _ansi(self, parts: list[WordPiece]) -> None:
-        start = self.pos
-        match = _ANSI.match(self.text, start)
-        if match is None:
-            self.problem(start, "a quote $'…' is not closed")
-        end = match.end() - 1 if match else self.length
-        self._text(parts, self.text[start + 2 : end], start + 2)
-        self.pos = min(end + 1, self.length)
 
     def _parameter(self, parts: list[WordPiece], quote: str) -> None:
         start = self.pos
@@ -359,24 +340,23 @@ class _ShellReader:
         piece.operand, piece.nested = operand, _expansions(nested)
         parts.append(piece)
 
-    def _arithmetic(self, parts: list[WordPiece], quote: str) -> None:
-        start = self.pos
-        self.pos += 3
-        nested = self._arithmetic_inside(start)
-        inside = self.text[start + 3 : self.pos - 2]
+    def _arithmetic(self, parts: list[WordPiece], quote: str, opening: str = "$((") -> None:
+        start, begin = self.pos, self.pos + len(opening)
+        self.pos = begin
+        nested = self._brackets(start, 2)
+        inside = self.text[begin : self.pos - 2]
         if not nested and inside.isspace():
             return
         names = () if "$(" in inside or "`" in inside else _ARITHMETIC_NAME.finditer(inside)
-        spans = ((start + 3 + name.start(), start + 3 + name.end()) for name in names)
+        spans = ((begin + name.start(), begin + name.end()) for name in names)
         read = [self._expansion("var", self.text[a:b], quote, a, b) for a, b in spans]
         piece = self._expansion("arith", inside, quote, start)
         piece.nested = (*read, *nested)
         parts.append(piece)
 
-    def _arithmetic_inside(self, start: int) -> tuple[WordPiece, ...]:
-        """Read past the `))` that closes the `((` at `start`; return the expansions inside."""
+    def _brackets(self, start: int, level: int) -> tuple[WordPiece, ...]:
+        """Read past the brackets that close the `level` open ones; return the expansions inside."""
         nested: list[WordPiece] = []
-        level = 2
         while self.pos < self.length and level:
             match = _IN_ARITHMETIC.match(self.text, self.pos)
             if match is not None:
@@ -401,7 +381,6 @@ class _ShellReader:
         parts.append(piece)
 
     def _nested(self, closer: str, start: int) -> tuple[tuple[SimpleCommand, ...], bool]:
-        """Read the commands of a substitution; return them, and whether `closer` was found."""
         outer, first = self.scope, len(self.shell.commands)
         self.scope = Scope("$(", outer, self.source.at(start), depth=outer.depth + 1)
         closed = self.commands_until(closer)
@@ -426,21 +405,9 @@ class _ShellReader:
         piece.commands = commands
         parts.append(piece)
 
-    def _skip_pattern(self) -> None:
-        """Skip an extended pattern, ?(…), ignoring quotes."""
-        start, level = self.pos, 0
-        for match in _BRACKETS.finditer(self.text, self.pos, self.length):
-            level += 1 if match[0] == "(" else -1
-            if level == 0:
-                self.pos = match.end()
-                return
-        self.pos = self.length
-        self.problem(start, "a pattern list is not closed")
-
     # ---- redirections ----------------------------------------------------------------------------
 
     def _redirect(self, command: SimpleCommand | None) -> bool:
-        """Read one redirection into `command`; return whether there was one."""
         match = _REDIRECT.match(self.text, self.pos)
         if match is None:
             return False
@@ -469,7 +436,6 @@ class _ShellReader:
             self._blanks()
 
     def _newline(self) -> None:
-        """Read a newline, and the heredocs that begin after it."""
         self.pos += 1
         waiting, self._heredocs = self._heredocs, []
         for heredoc, last_line, quoted in waiting:
@@ -510,7 +476,6 @@ class _ShellReader:
         return closed
 
     def _element(self, character: str, closer: str) -> bool:
-        """Read one element of a list; return whether it was `closer`."""
         if self.scope.expects_pattern and character not in "\n#":
             self._pattern()
         elif character == "\n":
@@ -608,7 +573,7 @@ class _ShellReader:
         if self.text.startswith("((", self.pos):
             opening = self.pos
             self.pos += 2
-            self._arithmetic_inside(opening)
+            self._brackets(opening, 2)
         else:
             self._simple(loop_variable=True)
 
@@ -650,12 +615,9 @@ class _ShellReader:
             self._push("(", start)
             self.pos = min(self.pos + 1, self.length)
             return
-        self.pos += 2
-        nested = self._arithmetic_inside(start)
-        text = self.text[start : self.pos]
-        piece = self._expansion("arith", text, "", start)
-        piece.nested = nested
-        word = ShellWord(text, piece.start, piece.end, (piece,))
+        parts: list[WordPiece] = []
+        self._arithmetic(parts, "", "((")
+        word = ShellWord.of(parts, *self.source.span(start, self.pos))
         self._finish(SimpleCommand(start, self.scope, self.shell, words=[word]))
 
     def _close_parenthesis(self, closer: str) -> bool:

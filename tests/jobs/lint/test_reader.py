@@ -193,7 +193,7 @@ def test_variables_are_put_in_where_their_value_is_certain() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("echo 'a\n", "single quote"),
+        ("echo 'a\n", "a quote '"),
         ('echo "a\n', "double quote"),
         ("echo $(a\n", "$("),
         ("echo ${a\n", "${"),
