@@ -384,8 +384,6 @@ LAUNCH = "srun torchrun --standalone t.py &\nwait $!\n"
         # bash only warns, and takes the rest of the file for the body.
         ("unreadable-shell", HEAD + "python - <<EOF\nimport t\n", "warning"),
         ("unreadable-shell", HEAD + "x=$(python - <<EOF\nimport t\n", "error"),
-        # The process may be one that wants the signal.
-        ("usr1-kills-launcher", HEAD + f"./monitor &\nkill -USR1 $!\n{LAUNCH}", "warning"),
         ("usr1-kills-launcher", HEAD + f"scancel -s USR1 7\n{LAUNCH}", "error"),
     ],
 )

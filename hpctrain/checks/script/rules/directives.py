@@ -358,19 +358,13 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    given = {name for name in _CORES if name in facts.options}
-    one = given == {"cpus-per-task"} and facts.value("cpus-per-task") == "1"
-    few = one and tasks < (facts.gpus_per_node or 0)
-    told = (given and not few) or facts.block.hetjobs
+    told = set(_CORES) & set(facts.options) or facts.block.hetjobs
     unknown = "$" in (facts.value("ntasks-per-node") or "")
     meant = unknown or tasks > (facts.gpus_per_node or 1)  # as cores
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
-        asked = (option for option in facts.block.options if option.name in (*GPU_OPTIONS, "gres"))
-        yield RuleHit(
-            next(asked).start,
-            f"the job requests GPUs and {'too few' if few else 'no'} cores for them",
-            "write: #SBATCH --cpus-per-task=8",
-        )
+        asked = next(one for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres"))
+        what = "the job requests GPUs and no cores for them"
+        yield RuleHit(asked.start, what, "write: #SBATCH --cpus-per-task=8")
 
 
 @rule(

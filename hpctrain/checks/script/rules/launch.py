@@ -666,7 +666,6 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         return
     if not facts.is_batch or several == 1 or started:
         return
-    tasks = facts.options.get("ntasks")
     per_node = facts.count("ntasks-per-node") or several
     # A task for each GPU, and a rendezvous.
     ranks = per_node == facts.gpus_per_node and any(
@@ -680,14 +679,6 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             command.start,
             f"{command.name} starts once, without srun, and {why}",
             f"srun {facts.shown(command)[:60]}",
-        )
-    elif tasks is not None and "nodes" not in facts.options:
-        cores = several * (facts.count("cpus-per-task") or 1)
-        yield RuleHit(
-            tasks.start,
-            f"the {several} tasks may be on several nodes, and the script uses the first",
-            f"write: --ntasks=1 --cpus-per-task={cores}",
-            "note",
         )
 
 

@@ -30,10 +30,10 @@ _OTHER_MODULES = re.compile(
     r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)\b[^\s;]*)+)\s*\Z",
     re.IGNORECASE,
 )
+#: Slurm signals the tasks, unless the batch shell is named.
 _SENDS = re.compile(
-    r"\b(kill|scancel)\b[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b(?![^;|&]*\$\$)"
+    r"\bscancel\b(?![^;|&]*(?:--batch|\s-\w*b))[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b"
 )
-_TO_BATCH = re.compile(r"scancel\b.*(?:--batch|-\w*b\w*\s)")
 _CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
 
@@ -53,6 +53,7 @@ _CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
 _SMALL = re.compile(
     r"^\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
 )
+_KEEPS_STATUS = re.compile(r"\bexit\s+[\"']?\$|\$\?")
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
 
@@ -169,20 +170,6 @@ def wait_without_pid(facts: LintFacts) -> Hits:
             )
 
 
-def _keeps_status(facts: LintFacts, trap: SimpleCommand) -> bool:
-    """Whether a trap at the end of the script, or its function, may set the exit code."""
-    if not {"EXIT", "ERR", "0"} & set(_trapped(trap)):
-        return False
-    handler = trap.words[1].text if len(trap.words) > 1 else ""
-    called = (one for one in facts.commands if one.scope.inside("function"))
-    inside = " ".join(
-        facts.shown(one)
-        for one in called
-        if (function := one.scope.inside("function")) and function.name in handler.split()
-    )
-    return re.search(r"\bexit\b|\$\?|status|\brc\b", f"{handler} {inside}") is not None
-
-
 def _is_handled(facts: LintFacts, following: SimpleCommand | None) -> bool:
     """Whether the next command reads the exit code, other than to test it without an exit."""
     if following is None or not _reads_status(following):
@@ -210,7 +197,8 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         if one.shell is facts.batch and one.scope.inside("function", "$(") is None
     ]
     steps = [one for one in own if one.words]
-    caught = any(_keeps_status(facts, one) for one in facts.named("trap"))
+    trapped = {name for one in facts.named("trap") for name in _trapped(one)}
+    caught = {"EXIT", "ERR", "0"} & trapped and _KEEPS_STATUS.search(facts.text)
     if not facts.is_batch or not steps or caught:
         return
     trained = [
@@ -405,34 +393,24 @@ def _activates(command: SimpleCommand) -> bool:
 )
 def conda_not_initialised(facts: LintFacts) -> Hits:
     login = re.search(r"\s(?:-\w*[li]|--login)", facts.shell_flags)
-    if login or not facts.is_batch or "get-user-env" in facts.options:
+    known = login or "get-user-env" in facts.options or "conda" in facts.batch.functions
+    if known or not facts.is_batch:
         return
+    # The content of sourced files is unknown.
+    hooks = [
+        one.start
+        for one in facts.named("source", ".", "eval", "module", "ml")
+        if not _OTHER_MODULES.match(facts.shown(one))
+    ]
     for command in facts.named("conda", "mamba"):
         activates = len(command.words) > 1 and command.words[1].text == "activate"
-        if activates and not _may_know_conda(facts, command):
+        first = command.start < min(hooks, default=command.end)
+        if activates and first and not command.shell.depth:
             yield RuleHit(
                 command.start,
                 f"{command.name} activate in a shell that was not prepared for it",
                 f"above it: {_CONDA_SH}",
             )
-
-
-def _may_know_conda(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether anything before `command` could have defined conda; the content of sourced files is
-    unknown.
-    """
-    via = command.shell.via
-    options = [word.text for word in via.words[1:] if len(word.text) < 9] if via else []
-    login = any(re.fullmatch(r"-\w*[li]\w*|--login", option) for option in options)
-    shells = [command.shell, *([via.shell] if via is not None else [])]
-    hooks = facts.named("source", ".", "eval", "module", "ml")
-    hooked = any(
-        hook.shell in shells
-        and hook.start < command.start
-        and not _OTHER_MODULES.match(facts.shown(hook))
-        for hook in hooks
-    )
-    return login or hooked or "conda" in facts.batch.functions
 
 
 @rule(
@@ -620,11 +598,8 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
         what = f"--signal={facts.value('signal')} goes to {kinds[0]} in each task"
         yield RuleHit(facts.options["signal"].start, what, fix)
         return
-    senders = (one for one in facts.named("kill", "scancel", "trap") if not one.shell.depth)
-    sending = (one for one in senders if _SENDS.search(facts.shown(one)))
-    to_tasks = [one for one in sending if not _TO_BATCH.search(facts.shown(one))]
+    senders = (one for one in facts.named("scancel", "trap") if not one.shell.depth)
+    to_tasks = [one for one in senders if _SENDS.search(facts.shown(one))]
     if to_tasks:
-        first = min(to_tasks, key=lambda one: one.start)
-        # The process that `kill` names may be another than srun's.
-        level: Level = "error" if "scancel" in facts.shown(first) else "warning"
-        yield RuleHit(first.start, f"this sends USR1 to {kinds[0]} in each task", fix, level)
+        start = min(one.start for one in to_tasks)
+        yield RuleHit(start, f"this sends USR1 to {kinds[0]} in each task", fix)
