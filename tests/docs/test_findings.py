@@ -40,5 +40,5 @@ def test_the_examples_of_a_lint_rule(id_: str) -> None:
     wrong, right = examples
     if id_ == "dos-line-ends":
         wrong = wrong.replace("\n", "\r\n")
-    assert id_ in {one.id for one in lint(wrong, "x.sbatch")}
-    assert [one.id for one in lint(right, "x.sbatch")] == []
+    assert id_ in {one.id for one in lint(wrong, "x.sbatch", rule.since)}
+    assert [one.id for one in lint(right, "x.sbatch", rule.since)] == []

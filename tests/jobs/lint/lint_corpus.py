@@ -10,6 +10,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from hpctrain.checks.script import lint
+from hpctrain.finding import Finding
+
 TESTS = Path(__file__).parents[2]
 _EXPECT = re.compile(r"\s*# expect(?:@(\d+))?: ([\w-]+)")
 
@@ -25,6 +28,12 @@ class Case:
     def file(self) -> str:
         """Its file's name."""
         return f"{self.name}.sbatch"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What lint finds in it, on the version of Slurm that a comment names."""
+        version = re.search(r"# slurm: (\S+)", self.text)
+        return lint(self.text, self.file, version and version[1])
 
     @property
     def expected(self) -> set[tuple[int, str]]:

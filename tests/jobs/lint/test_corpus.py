@@ -12,7 +12,7 @@ def test_a_correct_script_is_silent() -> None:
     found = {
         f"{case.name}:{one.line}: {one.level} {one.id}": one.what
         for case in (*corpus.CORRECT, *corpus.GOLDEN)
-        for one in lint(case.text, case.file)
+        for one in case.findings
     }
     assert found == {}
 
@@ -20,7 +20,7 @@ def test_a_correct_script_is_silent() -> None:
 def test_a_wrong_script_gets_its_findings_and_no_others() -> None:
     wrong = {}
     for case in corpus.WRONG:
-        found = {(one.line, one.id) for one in lint(case.text, case.file)}
+        found = {(one.line, one.id) for one in case.findings}
         if found != case.expected:
             wrong[case.name] = {"missing": case.expected - found, "too many": found - case.expected}
     assert wrong == {}
@@ -29,7 +29,7 @@ def test_a_wrong_script_gets_its_findings_and_no_others() -> None:
 def test_a_finding_shows_its_line() -> None:
     for case in corpus.WRONG:
         lines = case.text.split("\n")
-        for one in lint(case.text, case.file):
+        for one in case.findings:
             assert one.line is not None
             assert one.column is not None
             assert 1 <= one.column <= len(lines[one.line - 1]) + 1

@@ -613,38 +613,6 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
             )
 
 
-@rule(
-    "hostname-address",
-    "warning",
-    "hostname may print 127.0.1.1, several addresses, or that of a network that the nodes do not"
-    " share.",
-    "hostname(1); nebius-solutions-library#177",
-)
-def hostname_address(facts: LintFacts) -> Hits:
-    flags = {"-i", "--ip-address", "-I", "--all-ip-addresses"}
-    for command in facts.named("hostname", "srun"):
-        words = [word.text for word in facts.argv(command).words]
-        asks = "hostname" in words and flags & set(words[words.index("hostname") :])
-        if asks and command.scope.inside("$(") and not _takes_first(facts, command):
-            yield RuleHit(command.start, "the address comes from hostname", _FIRST)
-
-
-def _takes_first(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether one of the addresses is selected, in the pipe or from the assigned variable."""
-    if isinstance(command.pipe_next, SimpleCommand):
-        return command.pipe_next.name in _CUTTERS
-    into = [
-        assignment
-        for assignment, _ in facts.assigned()
-        for word in assignment.array or [assignment.word]
-        if any(command in part.commands for part in word.parts)
-    ]
-    return any(
-        part.operand[:1] in ("%", "[") or user.name in ("read", "mapfile", "readarray")
-        for part, user in facts.variables(*(one.name for one in into))
-    )
-
-
 # ---- steps and their GPUs ------------------------------------------------------------------------
 
 
