@@ -202,26 +202,20 @@ def srun_call(argv: list[ShellWord]) -> SrunCall | None:
 
 
 def _srun_option(call: SrunCall, word: ShellWord, following: list[ShellWord]) -> bool:
-    """Add the options in `word`, which may be several letters; return whether the next word is a
-    value.
-    """
+    """Add the option in `word`; return whether the next word is its value."""
     if word.text.startswith("--"):
         name, equals, value = word.text[2:].partition("=")
         name, rest = slurm.ALIASES.get(name, name), len(word.text) - len(value)
         takes = not equals and name in slurm.SRUN_WITH_VALUE
     else:
-        equals, takes, name, rest = "", False, "", len(word.text)
-        for at, letter in enumerate(word.text[1:], start=2):
-            name = slurm.SRUN_SHORT_WITH_VALUE.get(letter, "")
-            takes = bool(name) and at == len(word.text)
-            name = name or slurm.SRUN_SHORT_OPTIONAL.get(letter, "")
-            if name:
-                equals, rest = word.text[at:], at
-                break
-            call.add(slurm.SRUN_SHORT_FLAGS.get(letter, letter), word, None)
+        letter, equals, rest = word.text[1], word.text[2:], 2
+        name = slurm.SRUN_SHORT_WITH_VALUE.get(letter, "")
+        takes = bool(name) and not equals
+        name = name or slurm.SRUN_SHORT_OPTIONAL.get(letter, "")
+        if not name:  # flags, of which several may be in one word
+            name, equals = slurm.SRUN_SHORT_FLAGS.get(letter, letter), ""
     value_word = _rest(word, rest) if equals else following[0] if takes and following else None
-    if name:
-        call.add(name, word, value_word)
+    call.add(name, word, value_word)
     return takes
 
 

@@ -55,7 +55,6 @@ class LintFacts:
         #: bash, sh, …; None for another language, of which only the directives are checked.
         self.shell_name = shell[1] if shell else ("bash" if self.shebang is None else None)
         self.shell_flags = shell[2] if shell else ""
-        self._places: dict[str, Place] = {}
         #: The shell that runs the file.
         self.batch = Shell("batch" if self.is_batch else "unknown")
         if self.shell_name is not None and "\r\n" not in text:  # bash cannot read CRLF either
@@ -203,19 +202,10 @@ class LintFacts:
         if self.runs_itself and command.shell.place == "batch":
             return "unknown"
         function = command.scope.inside("function")
-        return command.shell.place if function is None else self._function_place(function.name, ())
-
-    def _function_place(self, name: str, asked: tuple[str, ...]) -> Place:
-        if name in asked or len(asked) > 8:
-            return "unknown"
-        if name not in self._places:
-            places: set[Place] = set()
-            for caller in self.by_name.get(name, ()):
-                outer = caller.scope.inside("function")
-                inside = outer and self._function_place(outer.name, (*asked, name))
-                places.add(inside or caller.shell.place)
-            self._places[name] = places.pop() if len(places) == 1 else "unknown"
-        return self._places[name]
+        if function is None:
+            return command.shell.place
+        places = {caller.shell.place for caller in self.by_name.get(function.name, ())}
+        return places.pop() if len(places) == 1 else "unknown"
 
     def place_of(self, part: WordPiece, command: SimpleCommand) -> Place:
         """Return where the piece `part` of `command` is expanded."""

@@ -7,6 +7,7 @@ marked.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -137,17 +138,16 @@ class Variables:
 
     def _product(self, text: str) -> str:
         """Return the value of a product of names and numbers, the usual arithmetic in scripts."""
-        product = 1
-        for factor in text.split("*", 9):
-            match = _FACTOR.fullmatch(factor)
-            name = match[1] if match is not None else "?"
-            parts = self.flatten([WordPiece("text" if name.isdecimal() else "var", name, "", 0, 0)])
-            # The value of a variable may be a product too, of the variable itself.
-            digits = "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
-            if not digits.isdecimal():
-                return "?"
-            product *= int(digits)
-        return str(product)
+        factors = [_FACTOR.fullmatch(factor) for factor in text.split("*", 9)]
+        digits = [self._factor(match[1]) if match is not None else "?" for match in factors]
+        return str(math.prod(map(int, digits))) if all(map(str.isdecimal, digits)) else "?"
+
+    def _factor(self, name: str) -> str:
+        if name.isdecimal():
+            return name
+        parts = self.flatten([WordPiece("var", name, "", 0, 0)])
+        # The value of a variable may be a product too, of the variable itself.
+        return "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
 
 
 def _placed(parts: Iterable[WordPiece], command: SimpleCommand) -> list[WordPiece]:

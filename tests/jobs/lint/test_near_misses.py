@@ -172,12 +172,12 @@ CASES = [
         + "export PET_RDZV_ENDPOINT=$A:1 PET_RDZV_BACKEND=c10d\nsrun torchrun --nnodes 2 t.py\n",
     ),
     (
-        "rendezvous-local",
+        "rendezvous-address",
         TWO
         + "srun -N1 -n1 torchrun --nnodes 1 --rdzv_endpoint localhost:0 --rdzv_backend c10d t.py\n",
     ),
     (
-        "rendezvous-local",
+        "rendezvous-address",
         TWO + f"export MASTER_ADDR=$(hostname)\nsrun torchrun --nnodes 2 {MEET} t.py\n",
     ),
     ("rendezvous-missing", TWO + "srun -N 1 -n 1 torchrun --standalone t.py\n"),

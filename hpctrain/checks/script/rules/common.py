@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
 
 from hpctrain.checks.script.calls import CONTAINERS, PROGRAMS, WRAPPERS
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Shell, SimpleCommand
-from hpctrain.checks.script.shells import SHELLS
 
 #: Programs that do a job's work instead of preparing it.
 _WORKERS = frozenset({"srun", "python", "mpirun", "mpiexec", "ibrun", "uv", "poetry", "pixi"})
@@ -38,7 +35,9 @@ _HARMLESS = frozenset(
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 TALKERS = frozenset({"echo", "printf", "logger"})
 TESTS = frozenset({"[", "[[", "test", "case"})
-_LETTERS = {"errexit": "e", "nounset": "u"}
+_SHELL_FLAGS = re.compile(
+    r"\b(?:ba|da|z|k)?sh((?:\s+[-+]\w+(?:\s+(?:pipefail|errexit|nounset)\b)?)*)(?=\s|\Z)"
+)
 
 
 def works(command: SimpleCommand) -> bool:
@@ -73,27 +72,11 @@ def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand
 
 def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:
     """Whether `set -o NAME` is in effect in `shell` at offset `before`, judging by text order."""
-    start = facts.shell_flags.split()
-    if shell.via is not None:
-        words = shell.via.words
-        at = next((at for at, word in enumerate(words) if word.program in SHELLS), len(words))
-        start = [word.text for word in words[at + 1 :]]
-    on = bool(_switched(start, name))
-    for command in facts.named("set"):
-        if command.shell is shell and command.start < before:
-            switched = _switched([word.text for word in command.words[1:]], name)
-            on = on if switched is None else switched
-    return on
-
-
-def _switched(words: Sequence[str], name: str) -> bool | None:
-    """Return whether the options of `set`, or of bash, switch `name` on or off; None if they do not
-    contain it.
-    """
-    switched = None
-    for word, following in pairwise([*words, ""]):
-        if not re.match(r"[-+]\w", word):
-            continue
-        if _LETTERS.get(name, "/") in word or ("o" in word and following == name):
-            switched = word[0] == "-"
-    return switched
+    via = _SHELL_FLAGS.search(facts.shown(shell.via)) if shell.via is not None else None
+    texts = [via[1] if via else "" if shell.via is not None else facts.shell_flags]
+    texts += [
+        facts.shown(one) for one in facts.named("set") if one.shell is shell and one.start < before
+    ]
+    letter = {"errexit": "e", "nounset": "u"}.get(name, "/")
+    signs = re.findall(rf"(?<!\S)([-+])\w*(?:{letter}|o\s+{name}\b)", " ".join(texts))
+    return bool(signs) and signs[-1] == "-"

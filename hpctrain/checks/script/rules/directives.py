@@ -130,7 +130,8 @@ def directive_misspelt(facts: LintFacts) -> Hits:
     for match in _LOOKS_LIKE.finditer(facts.text, 0, facts.block.ends):
         indent, blank, word = match.groups()
         similar = word.isupper() and difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
-        usage = word != word.upper() and _is_usage(facts, match.start())
+        # In a usage, as `#sbatch train.sh`.
+        usage = word.islower() and _USAGE.match(facts.text, match.end())
         close = (similar and word != "SBATCH") or (word.upper() == "SBATCH" and not usage)
         if close and not blank and (indent or word != "SBATCH"):
             safe = word.upper() == "SBATCH"
@@ -142,16 +143,8 @@ def directive_misspelt(facts: LintFacts) -> Hits:
             )
 
 
+_USAGE = re.compile(r"[^\n]*\s[^-\s]\S*\.\w+(?:\s|\Z)")
 _AT_THE_BEGINNING = "write #SBATCH at the beginning of the line"
-
-
-def _is_usage(facts: LintFacts, start: int) -> bool:
-    """Whether the comment is an sbatch command line, which contains a script: then not all words
-    are options.
-    """
-    line = facts.text[start:].partition("\n")[0].lstrip()
-    flaws = directives.read_block(f"#!/bin/sh\n#SBATCH{line[7:]}\n").flaws
-    return any(flaw.kind == "not-an-option" for flaw in flaws)
 
 
 # ---- what sbatch refuses, or reads differently than it looks -------------------------------------

@@ -55,6 +55,7 @@ _OWN_PORT = (
 _PORT_OPTIONS = ("master_port", "main_process_port", "rdzv_endpoint")
 _ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
 _PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
+_HOST = re.compile(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d")
 _LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
 _CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
 _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
@@ -80,9 +81,10 @@ def rank_expanded_early(facts: LintFacts) -> Hits:
             continue
         for part in _ranks_of(facts, command, call):
             several = _several(facts, command, call, part.text)
-            if part.start not in seen and several is not False:
+            told = part.start in seen or _is_ignored(facts, command, part)
+            if not told and several is not False:
                 seen.add(part.start)
-                yield _early(facts, command, part, sure=bool(several))
+                yield _early(part, sure=bool(several))
     yield from _exported_early(facts)
 
 
@@ -112,26 +114,23 @@ def _consumed(facts: LintFacts, command: SimpleCommand, call: SrunCall) -> Itera
                 yield word
 
 
-def _early(facts: LintFacts, command: SimpleCommand, part: WordPiece, *, sure: bool) -> RuleHit:
-    level: Level = "error" if sure else "warning"
-    reason = None
-    launch = next((one for one in facts.launches if one.command is command), None)
-    if launch is not None and (launch.text("rdzv_backend") or "static") != "static":
-        words = filter(None, map(launch.options.get, _RANK_OPTIONS))
-        if any(item.start == part.start for word in words for item in word.expansions()):
-            level = "note"
-            reason = (
-                "the c10d rendezvous ignores the node rank, so this is harmless until the backend"
-                " is static."
-            )
+def _early(part: WordPiece, *, sure: bool) -> RuleHit:
     return RuleHit(
         part.start,
         f"${part.text} is expanded in the batch shell, where it is 0, and not in each task",
         f"write \\${part.text} inside double quotes or a heredoc, or"
         f" srun … bash -c '… ${part.text} …' with single quotes",
-        level,
-        reason,
+        "error" if sure else "warning",
     )
+
+
+def _is_ignored(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> bool:
+    """Whether it is the node rank of a launcher with the c10d rendezvous, which gives out ranks."""
+    launch = next((one for one in facts.launches if one.command is command), None)
+    if launch is None or (launch.text("rdzv_backend") or "static") == "static":
+        return False
+    words = filter(None, map(launch.options.get, _RANK_OPTIONS))
+    return any(item.start == part.start for word in words for item in word.expansions())
 
 
 def _several(facts: LintFacts, command: SimpleCommand, call: SrunCall, name: str) -> bool | None:
@@ -480,61 +479,45 @@ def _holds_nodes(facts: LintFacts) -> bool:
 
 
 @rule(
-    "rendezvous-local",
+    "rendezvous-address",
     "error",
     "every node waits on itself for the others, and the launchers time out.",
     _RUN,
 )
-def rendezvous_local(facts: LintFacts) -> Hits:
+def rendezvous_address(facts: LintFacts) -> Hits:
+    fixed = facts.is_batch and "nodelist" not in facts.options
+    for start, name, word, command, nodes in _addresses(facts):
+        own = _own_name(facts, command, word)
+        if own and nodes != 1:
+            what = f"{name} is {own} on each of {nodes or 'the'} nodes"
+            yield RuleHit(start, what, f"above srun: {_FIRST}", None if nodes else "warning")
+        elif fixed and not own and word.is_literal and _HOST.match(word.text):
+            why = "a job on other nodes connects to this one, and waits until it times out."
+            what = f"{name} is always {word.text}"
+            yield RuleHit(start, what, f"above srun: {_FIRST}", "warning", why)
+
+
+def _addresses(
+    facts: LintFacts,
+) -> Iterator[tuple[int, str, ShellWord, SimpleCommand, int | None]]:
+    """Yield the addresses of the rendezvous: offset, name, value, command, and the number of nodes
+    that use it (None: unknown, maybe several).
+    """
+    for assignment, command in facts.assigned("MASTER_ADDR"):
+        several = facts.least_nodes if facts.many_nodes and facts.call_of else 1
+        if facts.place(command) != "unknown":
+            yield assignment.start, "MASTER_ADDR", assignment.word, command, several
     for launch in facts.launches:
-        via = facts.starter(launch.command)
-        nodes = facts.call_nodes(via, launch.call) if launch.call and facts.is_batch else 0
+        nodes: int | None = 1
         expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
-        unknown = nodes is None and "nodes" in facts.options and launch.has("nnodes")
-        several = unknown or (nodes or 0) > 1
-        for name in _ADDRESS_OPTIONS if several and expected != 1 else ():
-            word = launch.options.get(name)
-            own = _own_name(facts, launch.command, word) if word is not None else None
-            if own:
-                yield RuleHit(
-                    launch.words[name].start,
-                    f"--{name} is {own} on each of {nodes or 'the'} nodes",
-                    f"above srun: {_FIRST}",
-                    "warning" if unknown else None,
-                )
-    for assignment, command in facts.assigned("MASTER_ADDR"):
-        own = _own_name(facts, command, assignment.word)
-        if own and facts.many_nodes and facts.call_of and facts.place(command) != "unknown":
-            yield RuleHit(
-                assignment.start, f"MASTER_ADDR is {own} on every node", f"above srun: {_FIRST}"
-            )
-
-
-@rule(
-    "fixed-address",
-    "warning",
-    "a job on other nodes connects to this one, and waits until it times out.",
-    _RUN,
-    once=True,
-)
-def fixed_address(facts: LintFacts) -> Hits:
-    if not facts.is_batch or "nodelist" in facts.options:
-        return
-    for assignment, command in facts.assigned("MASTER_ADDR"):
-        if _is_a_host(assignment.word) and facts.place(command) != "unknown":
-            what = f"MASTER_ADDR is always {assignment.word.text}"
-            yield RuleHit(assignment.start, what, f"above srun: {_FIRST}")
-    for launch in facts.launches:
+        if launch.call and facts.is_batch and expected != 1:
+            nodes = facts.call_nodes(facts.starter(launch.command), launch.call)
+            if nodes is None and not (launch.has("nnodes") and "nodes" in facts.options):
+                nodes = 1
         for name in _ADDRESS_OPTIONS:
             word = launch.options.get(name)
-            if word is not None and _is_a_host(word):
-                what = f"--{name} is always {word.text}"
-                yield RuleHit(launch.words[name].start, what, f"above srun: {_FIRST}")
-
-
-def _is_a_host(word: ShellWord) -> bool:
-    named = re.match(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d", word.text)
-    return word.is_literal and named is not None and not _LOCAL.match(word.text)
+            if word is not None:
+                yield launch.words[name].start, f"--{name}", word, launch.command, nodes
 
 
 def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str | None:

@@ -580,15 +580,15 @@ def trap_in_foreground(facts: LintFacts) -> Hits:
     "torch/distributed/elastic; tried with torch 2.13, accelerate 1.15",
 )
 def usr1_kills_launcher(facts: LintFacts) -> Hits:
-    traps = {one.shell for one in facts.named("trap") if "USR" in facts.shown(one)}
-    told = "SIGNALS_TO_HANDLE" in facts.text
+    traps = {
+        one.shell for one in facts.named("trap") if one.shell.via and "USR" in facts.shown(one)
+    }
     kinds = [
         one.kind
         for one in facts.launches
-        if one.call and not (one.command.shell.via and one.command.shell in traps)
-        if one.kind != "torchrun" or not (told or one.has("signals_to_handle") or not one.complete)
+        if one.call and one.complete and one.command.shell not in traps
     ]
-    if not kinds:
+    if not kinds or re.search(r"signals[-_]to[-_]handle", facts.text, re.IGNORECASE):
         return
     fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
     if kinds[0] == "accelerate":
