@@ -39,19 +39,6 @@ _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DI
 _USUAL_NODE = 4
 #: Below 32768, where Linux's ephemeral ports begin.
 _FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
-_DEFAULT_PORT = {
-    "torchrun": "--standalone",
-    "accelerate": f"--main_process_port {_FORMULA}",
-    "deepspeed": f"--master_port {_FORMULA}",
-}
-_OWN_PORT = (
-    "master_port",
-    "main_process_port",
-    "rdzv_endpoint",
-    "rdzv_backend",
-    "config_file",
-    "hostfile",
-)
 _PORT_OPTIONS = ("master_port", "main_process_port", "rdzv_endpoint")
 _ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
 _PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
@@ -435,16 +422,6 @@ def fixed_port(facts: LintFacts) -> Hits:
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
     if not facts.is_batch or (facts.launches and not meeting) or _holds_nodes(facts):
         return
-    for launch in meeting:
-        count = launch.option("nproc_per_node", "num_processes", "num_gpus")
-        processes = facts.number(count, launch.command) or 0
-        machines = launch.option("nnodes", "num_machines", "num_nodes")
-        nodes = facts.number(machines, launch.command) if machines else 1
-        least = 0 if launch.kind == "torchrun" else 1
-        alone = launch.complete and not launch.remote and nodes == 1 and not facts.many_nodes
-        if alone and facts.asks_gpus and processes > least and not launch.has(*_OWN_PORT):
-            what = f"{launch.kind} always uses its default port, 29500"
-            yield RuleHit(launch.at.start, what, f"add: {_DEFAULT_PORT[launch.kind]}")
     # These read options only; others may pass on MASTER_PORT of the environment.
     ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
     words = [

@@ -593,13 +593,13 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
     fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
     if kinds[0] == "accelerate":
         fix = "send TERM, or let the training poll $SLURM_JOB_END_TIME"
-    asked = facts.signal
+    asked, starts = facts.signal, [one.start for one in facts.commands if _sends(facts, one)]
     if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
-        what = f"--signal={facts.value('signal')} goes to {kinds[0]} in each task"
-        yield RuleHit(facts.options["signal"].start, what, fix)
-        return
-    senders = (one for one in facts.named("scancel", "trap") if not one.shell.depth)
-    to_tasks = [one for one in senders if _SENDS.search(facts.shown(one))]
-    if to_tasks:
-        start = min(one.start for one in to_tasks)
-        yield RuleHit(start, f"this sends USR1 to {kinds[0]} in each task", fix)
+        starts.insert(0, facts.options["signal"].start)
+    if starts:
+        yield RuleHit(starts[0], f"this sends USR1 to {kinds[0]} in each task", fix)
+
+
+def _sends(facts: LintFacts, command: SimpleCommand) -> bool:
+    named = command.name in ("scancel", "trap") and not command.shell.depth
+    return named and _SENDS.search(facts.shown(command)) is not None
