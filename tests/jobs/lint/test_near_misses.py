@@ -384,6 +384,15 @@ LAUNCH = "srun torchrun --standalone t.py &\nwait $!\n"
         ("unreadable-shell", HEAD + "python - <<EOF\nimport t\n", "warning"),
         ("unreadable-shell", HEAD + "x=$(python - <<EOF\nimport t\n", "error"),
         ("usr1-kills-launcher", HEAD + f"scancel -s USR1 7\n{LAUNCH}", "error"),
+        (
+            "more-processes-than-gpus",
+            TWO
+            + "srun accelerate launch --num_machines 2 --num_processes 6 --config_file c t.py\n",
+            "warning",
+        ),
+        ("log-overwritten", HEAD + "#SBATCH --array=1-3 --output=a.log\npython t.py\n", "warning"),
+        ("log-overwritten", HEAD + "#SBATCH --output=a.log\npython t.py\n", "note"),
+        ("exit-code-lost", HEAD + "trap 'exit $?' USR1\npython t.py\necho\n", "warning"),
     ],
 )
 def test_an_error_is_certain(id_: str, text: str, level: str) -> None:
