@@ -2,15 +2,12 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 
 from hpctrain.checks.script import explanations
 from hpctrain.checks.script.explain import ScriptLine, explain
-from hpctrain.checks.script.explanations import Sentence
 from tests.jobs.lint import lint_corpus as corpus
 
 GOLDENS = sorted((corpus.TESTS / "golden").glob("*/script*.sbatch"))
@@ -53,16 +50,6 @@ def test_every_line_that_hpctrain_wrote_is_explained(golden: Path) -> None:
     assert sections[:2] == ["what this file is", "what is requested from Slurm"]
     assert explain(text)[-1].section == "after the launch"
     assert "on each node" in sections
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=200)
-@given(corpus.any_text)
-def test_no_text_makes_it_fail_and_no_line_is_lost(text: str) -> None:
-    lines = explain(text)
-    assert "\n".join(line.text for line in lines) == text
-    assert [line.number for line in lines] == list(range(1, len(lines) + 1))
-    assert all(line.section and isinstance(line.to_json()["parts"], list) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +170,6 @@ def test_headings_of_a_foreign_script() -> None:
 
 # ---- the tables ----------------------------------------------------------------------------------
 
-TABLES: dict[str, dict[str, Sentence]] = {
-    "directives": explanations.DIRECTIVES,
-    "srun": explanations.SRUN,
-    "torchrun": explanations.TORCHRUN,
-    "accelerate": explanations.ACCELERATE,
-    "variables": explanations.OWN_VARIABLES,
-}
-
 
 @pytest.mark.slurm
 def test_every_option_of_the_real_sbatch_and_srun_has_an_entry() -> None:
@@ -200,21 +179,3 @@ def test_every_option_of_the_real_sbatch_and_srun_has_an_entry() -> None:
         options = set(re.findall(r"^ +(?:-\w, )?--([a-z][\w-]+)", page.stdout, re.MULTILINE))
         assert len(options) > 60
         assert sorted(options - set(table)) == []
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "table"),
-    [
-        (["torchrun", "--help"], explanations.TORCHRUN),
-        (["accelerate", "launch", "--help"], explanations.ACCELERATE),
-    ],
-)
-def test_the_options_of_the_launchers_are_real(
-    command: list[str], table: dict[str, Sentence]
-) -> None:
-    program = Path(sys.executable).with_name(command[0])
-    page = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=True)
-    options = {name.replace("_", "-") for name in re.findall(r"--([a-z][\w-]+)", page.stdout)}
-    assert sorted(set(table) - options) == []

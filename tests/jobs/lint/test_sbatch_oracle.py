@@ -73,36 +73,3 @@ def test_sbatch_takes_it_without_a_word(name: str, lab: dict[str, str], tmp_path
     said = judged(WRONG[name], lab, tmp_path)
     assert said.returncode == 0, said.stderr
     assert "to start at" in said.stderr
-
-
-@pytest.mark.parametrize("case", corpus.CORRECT, ids=corpus.name)
-def test_sbatch_can_read_the_correct_scripts(
-    case: corpus.Case, lab: dict[str, str], tmp_path: Path
-) -> None:
-    """Site names, and what the lab has not (plugins, large nodes), are taken out; the rest sbatch
-    must be able to parse.
-    """
-    lines = case.text.split("\n")
-    names = (
-        "account",
-        "A ",
-        "partition",
-        "p ",
-        "constraint",
-        "container-",
-        "nice",
-        "exclude",
-        "gres=gpu:a",
-        "gres=gpu:2,nvme",
-        "part=",
-    )
-    kept = [line for line in lines if not re.match(rf"#SBATCH -{{1,2}}({'|'.join(names)})", line)]
-    said = judged("\n".join(kept), lab, tmp_path)
-    impossible = (
-        r"allocation failure|node configuration is not available|Memory|More processors|Batch job"
-        r" submission failed"
-    )
-    assert said.returncode == 0 or re.search(impossible, said.stderr), said.stderr
-    assert not re.search(
-        r"unrecognized|Invalid directive|Unmatched|requires an argument|Invalid --", said.stderr
-    ), said.stderr
