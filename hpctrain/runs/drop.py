@@ -97,35 +97,20 @@ def _is_unchanged(run: Run, now: Run | None) -> bool:
 
 
 def _put_back(aside: Path, home: Path) -> None:
-    """Put a run back; if a job has created the directory again, move the files into it and
-    overwrite nothing.
+    """Put a run back.
 
     Raises:
-        HpctrainError: some files exist twice; the older ones are kept.
+        HpctrainError: a job has created the directory again; the older files are kept beside it.
     """
     try:
         aside.rename(home)
     except OSError:
-        _merge(aside, home)
-        if aside.exists():
-            kept = aside.with_name(aside.name.replace(_DROPPED, _KEPT, 1))
-            aside.rename(kept)
-            raise HpctrainError(
-                f"a job has written files again that {home.name} had; the older ones are in {kept}",
-                fix=f"diff -r {shlex.quote(str(kept))} {shlex.quote(str(home))}",
-            ) from None
-
-
-def _merge(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for entry in list(source.iterdir()):
-        other = target / entry.name
-        if entry.is_dir() and not entry.is_symlink():
-            _merge(entry, other)
-        elif not os.path.lexists(other):
-            entry.rename(other)
-    with suppress(OSError):
-        source.rmdir()
+        kept = aside.with_name(aside.name.replace(_DROPPED, _KEPT, 1))
+        aside.rename(kept)
+        raise HpctrainError(
+            f"a job has written {home.name} again; its older files are in {kept}",
+            fix=f"diff -r {shlex.quote(str(kept))} {shlex.quote(str(home))}",
+        ) from None
 
 
 def clean(runs: Path) -> None:

@@ -10,8 +10,7 @@ A measurement of the speed (`Speed`) is a line of the log and a row of metrics.j
     data_wait=0.3% step_s=0.812 memory=38120/81559M reserved=40110M rank=3 host=9120M eta=0:13:16
 
 It is always one line (wrapped here). `M` is MiB, `-` is unknown. All values are for the entire job,
-over the steps since the previous line; docs/memory.md explains each. `parse_line` is the inverse of
-`format_line`, to the precision of the line.
+over the steps since the previous line; docs/memory.md explains each.
 
 Other lines that show progress, from hpctrain and from any transformers Trainer:
 
@@ -107,45 +106,6 @@ def format_line(speed: Speed) -> str:
         f" host={_known(speed.host_mib, '{}M')}"
         f" eta={'-' if speed.eta_s is None else clock(speed.eta_s)}"
     )
-
-
-_SPEED_NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
-_LINE = re.compile(
-    re.escape(MARK)
-    + r" step=(?P<step>\d+)/(?P<max_steps>\d+) tokens/s=(?P<tokens_per_s>-|\d+)"
-    + r" useful_tokens/s=(?P<useful_tokens_per_s>-|\d+)"
-    r" trained_tokens/s=(?P<trained_tokens_per_s>-|\d+)"
-    + rf" mfu=(?P<mfu>-|{_SPEED_NUMBER}%) data_wait=(?P<data_wait>-|{_SPEED_NUMBER}%)"
-    rf" step_s=(?P<step_s>-|{_SPEED_NUMBER})"
-    + r" memory=(?:-|(?P<peak_mib>\d+)/(?P<total_mib>-|\d+)M) reserved=(?P<reserved_mib>-|\d+M)"
-    r" rank=(?P<rank>-|\d+)" + r" host=(?P<host_mib>-|\d+M) eta=(?P<eta_s>-|\d+:\d\d:\d\d)\s*$",
-    re.ASCII,
-)
-_PARTS = frozenset({"mfu", "data_wait"})
-_WHOLE = frozenset(
-    {"step", "max_steps", "peak_mib", "reserved_mib", "total_mib", "rank", "host_mib"}
-)
-
-
-def parse_line(line: str) -> Speed | None:
-    """Return the measurement in a log line, or None if it has none.
-
-    A launcher's prefix is skipped; a truncated line, or one with text after it, gives None.
-    """
-    if MARK not in line or (match := _LINE.search(line)) is None:
-        return None
-    return Speed(**{name: _value(name, text) for name, text in match.groupdict().items()})
-
-
-def _value(name: str, text: str | None) -> Any:
-    if text is None or text == "-":
-        return None
-    if name == "eta_s":
-        hours, minutes, seconds = map(int, text.split(":"))
-        return float(hours * 3600 + minutes * 60 + seconds)
-    if name in _WHOLE:
-        return int(text.removesuffix("M"))
-    return float(text.removesuffix("%")) / (100 if name in _PARTS else 1)
 
 
 def rounded(speed: Speed) -> Speed:
@@ -362,24 +322,21 @@ def _with_speed(found: Progress, rows: list[metrics.Row]) -> Progress:
         steps = logged[-1]["step"] - logged[0]["step"] if logged else 0
         seconds = logged[-1]["at"] - logged[0]["at"] if logged else 0
         return replace(found, step_s=seconds / steps if steps > 0 and seconds > 0 else None)
-    found = replace(found, **_speed_values(measured))
+    useful = measured.useful_tokens_per_s
+    found = replace(
+        found,
+        tokens_per_s=measured.tokens_per_s if useful is None else useful,
+        mfu=measured.mfu,
+        data_wait=measured.data_wait,
+        step_s=measured.step_s,
+        eta_s=measured.eta_s,
+    )
     if found.max_steps and found.step is not None and found.step >= found.max_steps:
         return replace(found, eta_s=0.0)
     if found.eta_s is not None and found.at is not None:
         passed = max(0.0, found.at - float(row["at"]))
         return replace(found, eta_s=max(0.0, found.eta_s - passed))
     return found
-
-
-def _speed_values(speed: Speed) -> dict[str, Any]:
-    useful = speed.useful_tokens_per_s
-    return {
-        "tokens_per_s": speed.tokens_per_s if useful is None else useful,
-        "mfu": speed.mfu,
-        "data_wait": speed.data_wait,
-        "step_s": speed.step_s,
-        "eta_s": speed.eta_s,
-    }
 
 
 def _thinned(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -443,7 +400,9 @@ def watched(run_dir: Path) -> dict[str, Any]:
 
 
 _NUMBER = r"-?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|nan|inf)"
-_TRAIN = re.compile(r"\[train\] (?:begin: )?step=(?P<step>[0-9]{1,15})/(?P<most>[0-9]{1,15})\b")
+_TRAIN = re.compile(
+    r"\[(?:train|speed)\] (?:begin: )?step=(?P<step>[0-9]{1,15})/(?P<most>[0-9]{1,15})\b"
+)
 _PAIR = re.compile(rf"\b(?P<name>[A-Za-z_]\w{{0,60}})=(?P<value>{_NUMBER})(?=\s|$)")
 _DICT = re.compile(r"\{'[A-Za-z_][\w./ -]{0,60}': .{1,4000}?\}")
 _ITEM = re.compile(rf"'(?P<name>[A-Za-z_][\w./ -]{{0,60}})': '?(?P<value>{_NUMBER})'?(?=[,}}])")
@@ -485,7 +444,6 @@ class Lines:
     most: int | None = None
     epoch: float | None = None
     eval_loss: float | None = None
-    measured: Speed | None = None
     losses: list[tuple[int, float]] = field(default_factory=list)
     samples: dict[int, list[Sample]] = field(default_factory=dict)
 
@@ -495,8 +453,6 @@ class Lines:
             self._bar(bar)
         if memory.MARK in line:
             self._memory(line)
-        elif (found := parse_line(line)) is not None:
-            self.measured, self.step, self.most = found, found.step, found.max_steps
         elif (said := logged(line)) is not None:
             if said.step is not None:
                 self.step, self.most = said.step, said.max_steps
@@ -533,9 +489,6 @@ class Lines:
         """Return the progress; `at` is unknown, because lines have no time."""
         newest, recent = of_ranks(self.samples.values())
         step, most = (self.step, self.most) if self.step is not None else self.bar or (None, None)
-        speed: dict[str, Any] = {"step_s": self.bar_step_s, "eta_s": self.bar_left}
-        if self.measured is not None:
-            speed = _speed_values(self.measured)
         return Progress(
             step=step,
             max_steps=most,
@@ -545,7 +498,8 @@ class Lines:
             recent=recent,
             loss=self.losses[-1][1] if self.losses else None,
             losses=_thinned(self.losses),
-            **speed,
+            step_s=self.bar_step_s,
+            eta_s=self.bar_left,
         )
 
 
