@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from hpctrain.doctor.facts import DoctorContext, EnvironmentFacts, InsideFacts, ProbeResult
 from hpctrain.finding import Finding, Level
 from hpctrain.util import shell
 from hpctrain.util.text import listed
 
-_OLDEST_PYTHON = Version("3.11")
 _CUDA, _ROCM = "cu126", "rocm6.4"
 
 
@@ -100,14 +99,6 @@ def _wrong_environment(
             ),
             fix=_MAKE.get(facts.kind)
             or f"python3 -m venv --clear {shell.quote(facts.place or '')}",
-        )
-    if Version(inside.version) < _OLDEST_PYTHON:
-        yield problem(
-            "doctor-python-old",
-            f"Python {inside.version} is too old for hpctrain, which needs 3.11",
-            evidence=inside.executable,
-            reason="hpctrain cannot be installed in that environment",
-            fix="python3.11 -m venv venv",
         )
     if facts.launcher is None:
         program = "python" if context.spec.launcher == "srun" else context.spec.launcher
@@ -229,18 +220,12 @@ def torch_build(facts: EnvironmentFacts, context: DoctorContext) -> ProbeResult:
 
 
 def _named(requirement: str) -> str:
-    try:
-        return Requirement(requirement).name.lower()
-    except InvalidRequirement:
-        return requirement.strip()
+    return Requirement(requirement).name.lower()
 
 
 def satisfies(version: str, requirement: str) -> bool:
     """Return whether a version meets a requirement. Only releases are compared, so 5.0rc1 and
-    5.0+cu126 count as 5.0; unreadable versions pass.
+    5.0+cu126 count as 5.0.
     """
-    try:
-        release = Version(version).base_version
-        return Requirement(requirement).specifier.contains(release, prereleases=True)
-    except (InvalidRequirement, InvalidVersion):
-        return True
+    release = Version(version).base_version
+    return Requirement(requirement).specifier.contains(release, prereleases=True)

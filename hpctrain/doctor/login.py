@@ -5,10 +5,8 @@ job's environment, and the training's start without a network.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ from hpctrain.doctor.facts import DoctorContext, ProbeResult
 from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.finding import Finding
 from hpctrain.util import process, shell
-from hpctrain.util.file_systems import FileSystem, file_system, quota_of
+from hpctrain.util.file_systems import file_system, quota_of
 from hpctrain.util.text import count, size
 
 
@@ -97,17 +95,6 @@ def _kill_children() -> None:
 # -- Slurm and disks -------------------------------------------------------------------------------
 
 
-def python(_context: DoctorContext) -> list[ProbeResult]:
-    """Report the interpreter that runs hpctrain."""
-    source = sys.prefix
-    if (Path(sys.prefix) / "conda-meta").is_dir():
-        source = f"the conda environment {sys.prefix}"
-    elif sys.prefix != sys.base_prefix:
-        source = f"the virtual environment {sys.prefix}, made from {sys.base_prefix}"
-    words = f"hpctrain runs on Python {platform.python_version()} of {source}"
-    return [result("python", words)]
-
-
 def slurm(context: DoctorContext) -> list[ProbeResult]:
     """Report the cluster profile, and check whether Slurm answers and the user has an account."""
     if shutil.which("sinfo") is None:
@@ -170,7 +157,6 @@ def _cluster(context: DoctorContext, cluster_name: str | None) -> ProbeResult:
 
 #: Free space below this does not fit the next checkpoint of a small model.
 _LITTLE_BYTES = 5 << 30
-_FEW_INODES = 10_000
 #: Fraction of a quota above which a job may exceed it.
 _NEAR = 0.9
 
@@ -183,9 +169,17 @@ def quotas(context: DoctorContext) -> list[ProbeResult]:
         if system is None:
             parts.append(f"{name}: unknown")
             continue
-        inodes = "" if system.free_files is None else f" and {count(system.free_files, 'file')}"
-        parts.append(f"{name} ({system.kind}): {size(system.free)}{inodes} free")
-        found += _room(f"in {name} ({path})", shell.quote(path), system)
+        parts.append(f"{name} ({system.kind}): {size(system.free)} free")
+        if system.free < _LITTLE_BYTES and system.kind != "ramfs":
+            little = problem(
+                "doctor-disk-full",
+                f"only {size(system.free)} are free in {name} ({path})",
+                level="warning",
+                evidence="statvfs",
+                reason="a checkpoint or a cache that does not fit ends the job",
+                fix=f"df -h {shell.quote(path)}",
+            )
+            found.append(little)
         quota = quota_of(system)
         if quota is None:
             continue
@@ -208,27 +202,6 @@ def quotas(context: DoctorContext) -> list[ProbeResult]:
     return [result("quotas", "; ".join(parts), dict.fromkeys(found))]
 
 
-def _room(where: str, path: str, system: FileSystem) -> Iterator[Finding]:
-    if system.free < _LITTLE_BYTES and system.kind != "ramfs":
-        yield problem(
-            "doctor-disk-full",
-            f"only {size(system.free)} are free {where}",
-            level="warning",
-            evidence="statvfs",
-            reason="a checkpoint or a cache that does not fit ends the job",
-            fix=f"df -h {path}",
-        )
-    if system.free_files is not None and system.free_files < _FEW_INODES:
-        yield problem(
-            "doctor-inodes",
-            f"only {count(system.free_files, 'more file')} can be created {where}",
-            level="warning",
-            evidence="statvfs",
-            reason="an environment has tens of thousands of files: without inodes, writes fail",
-            fix=f"df -i {path}",
-        )
-
-
 # -- modules ---------------------------------------------------------------------------------------
 
 _MODULE_MARK = "HPCTRAIN-MODULE"
@@ -239,15 +212,16 @@ _FAILED = re.compile(
     r" load",
     re.IGNORECASE,
 )
-#: Messages of Environment Modules and Lmod about a nonexistent module.
-_UNKNOWN_WORDS = ("unable to locate", "unknown", "not found", "cannot be loaded as requested")
 
 
 def modules(context: DoctorContext) -> list[ProbeResult]:
     """Load the job's modules in the job's shell, and report which one fails and why."""
-    spec, elsewhere = context.spec, context.profile.modules.on_login_nodes is False
+    spec = context.spec
     if not spec.modules:
         return [result("modules", "the job loads none")]
+    if context.profile.modules.on_login_nodes is False:
+        words = f"not tried: on {context.profile.name} modules load on compute nodes only"
+        return [result("modules", words, unknown=True)]
     lines = [
         "type module >/dev/null 2>&1 || exit 77",
         *(f"{line} </dev/null >/dev/null 2>&1" for line in environment.module_lines(spec)),
@@ -266,9 +240,6 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
         return [result("modules", words, unknown=True)]
     except SchedulerError:  # the job's shell is not on PATH
         pass
-    if not has_command and elsewhere:
-        words = "this login node has no `module` command; compute nodes have it"
-        return [result("modules", words, unknown=True)]
     if not has_command:
         missing = problem(
             "doctor-module-command",
@@ -280,21 +251,16 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
         )
         return [result("modules", "the job's shell has no `module` command", [missing])]
     parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", out, flags=re.MULTILINE)[1:]
-    told = list(zip(spec.modules, parts[::2], parts[1::2], strict=False))
-    failed = {
-        name: messages
-        for name, status, messages in told
-        if status != "0" or _FAILED.search(messages) is not None
-    }
-    if failed and elsewhere:
-        words = f"{', '.join(failed)}: on {context.profile.name} modules load on compute nodes only"
-        return [result("modules", words, unknown=True)]
+    told = dict(zip(spec.modules, zip(parts[::2], parts[1::2], strict=False), strict=False))
+    failed = []
+    for name in spec.modules:
+        status, messages = told.get(name, ("1", ""))
+        if status != "0" or _FAILED.search(messages) is not None:
+            failed.append(_not_loaded(name, messages))
+        if name not in told:  # it ended the shell that loaded it
+            break
     if failed:
-        words = f"{len(failed)} of {len(spec.modules)} do not load"
-        return [result("modules", words, (_not_loaded(*each) for each in failed.items()))]
-    if len(told) < len(spec.modules):
-        words = f"{spec.modules[len(told)]} ended the shell that loaded it"
-        return [result("modules", words, unknown=True)]
+        return [result("modules", f"{len(failed)} of {len(spec.modules)} do not load", failed)]
     return [result("modules", f"{', '.join(spec.modules)} load here")]
 
 
@@ -302,15 +268,13 @@ def _not_loaded(module: str, messages: str) -> Finding:
     # The lines with the problem, without Lmod's advice below them.
     lines = [line.strip() for line in messages.splitlines() if line.strip()]
     at = next((number for number, line in enumerate(lines) if _FAILED.search(line)), 0)
-    shown, name = " ".join(lines[at : at + 2])[:300], module.partition("/")[0]
-    low = shown.lower()
-    unknown = name.lower() in low and any(words in low for words in _UNKNOWN_WORDS)
+    shown = " ".join(lines[at : at + 2])[:300]
     return problem(
         "doctor-module-unknown",
-        f"the module {module} does not {'exist' if unknown else 'load'} here",
+        f"the module {module} does not load here",
         evidence=f"module load printed: {shown or 'nothing'}",
         reason="the job stops there, before the training",
-        fix=f"module {'avail' if unknown else 'show'} {shell.quote(name if unknown else module)}",
+        fix=f"module avail {shell.quote(module.partition('/')[0])}",
     )
 
 
@@ -422,7 +386,6 @@ def _nothing_to_try(context: DoctorContext) -> str | None:
 
 
 PROBES: tuple[Probe, ...] = (
-    Probe("python", 10.0, python),
     Probe("slurm", 75.0, slurm),
     Probe("modules", environment.ENVIRONMENT_S + 15, modules),
     Probe("environment", environment.ENVIRONMENT_S + 15, job_environment),

@@ -42,7 +42,7 @@ def evaluate(
         names = hostlist.compress(hosts)
         fix = finding.fix.replace(_NODES, names)
         found.append(replace(finding, what=f"{names}: {finding.what}", fix=fix))
-    found += _network(report, context)
+    found += _network(report)
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -106,7 +106,7 @@ def _of_node(
 ) -> Iterator[Finding]:
     """Yield the problems of a node, without its name."""
     yield from _missing_gpus(node, ranks, context)
-    yield from _cores(node, ranks)
+    yield from _cores(ranks)
     yield from _access(node)
 
 
@@ -138,36 +138,24 @@ def _missing_gpus(
     )
 
 
-def _cores(node: NodeFacts, ranks: tuple[RankFacts, ...]) -> list[Finding]:
-    tasks: dict[int | None, RankFacts] = {rank.task: rank for rank in ranks if rank.cpu_set}
-    asked = next((rank.cpus_per_task for rank in ranks if rank.cpus_per_task), None)
-    if not tasks or asked is None:
-        return []
+def _cores(ranks: tuple[RankFacts, ...]) -> Iterator[Finding]:
+    asked = next((rank.cpus_per_task for rank in ranks if rank.cpus_per_task), 0)
     few = [rank for rank in ranks if rank.cpu_set and len(rank.cpu_set) < asked]
     if few:
         fewest = min(few, key=lambda rank: len(rank.cpu_set))
-        one = len({core for rank in ranks for core in rank.cpu_set}) == 1 and asked > 1
         who = "all ranks" if len(few) == len(ranks) else _ranks([rank.rank for rank in few])
-        on = "one core" if one else count(len(fewest.cpu_set), "core")
-        hardware = (
-            f"; the node has {count(node.cores, 'core')}"
-            if node.cores is not None and node.cores < asked
-            else ""
+        yield Finding(
+            id="node-cores-few",
+            level="error" if len(fewest.cpu_set) == 1 else "warning",
+            what=f"{who} on {count(len(fewest.cpu_set), 'core')} (CPU {fewest.cpus}) of {asked} for"
+            " each task",
+            evidence=f"sched_getaffinity, against SLURM_CPUS_PER_TASK={asked}",
+            reason=(
+                "data loading and kernel launches of all processes queue for the same cores, and"
+                " the GPUs wait"
+            ),
+            fix="set launch.cpu_bind: none in config.yaml",
         )
-        return [
-            Finding(
-                id="node-cores-few",
-                level="error" if len(fewest.cpu_set) == 1 and not hardware else "warning",
-                what=f"{who} on {on} (CPU {fewest.cpus}) of {asked} for each task",
-                evidence=f"sched_getaffinity, against SLURM_CPUS_PER_TASK={asked}{hardware}",
-                reason=(
-                    "data loading and kernel launches of all processes queue for the same cores,"
-                    " and the GPUs wait"
-                ),
-                fix="set launch.cpu_bind: none in config.yaml",
-            )
-        ]
-    return []
 
 
 def _access(node: NodeFacts) -> Iterator[Finding]:
@@ -198,7 +186,7 @@ def _ranks(numbers: list[int]) -> str:
 # -- the network -----------------------------------------------------------------------------------
 
 
-def _network(report: Report, context: DoctorContext) -> list[Finding]:
+def _network(report: Report) -> list[Finding]:
     wrong = [speed for speed in report.speeds if not speed.right]
     if wrong:
         return [
@@ -213,49 +201,12 @@ def _network(report: Report, context: DoctorContext) -> list[Finding]:
                 fix="NCCL_P2P_DISABLE=1 hpctrain doctor --job",
             )
         ]
-    return [*_interface(report, context), *_slow(report)]
-
-
-def expected(context: DoctorContext) -> tuple[str, ...]:
-    """Return the interface prefixes in the profile, in the syntax of NCCL_SOCKET_IFNAME."""
-    words = context.profile.network.interface
-    return tuple(word.strip().lstrip("=^") for word in (words or "").split(",") if word.strip())
+    return list(_slow(report))
 
 
 def used(report: Report) -> tuple[str, ...]:
     """Return the distinct interfaces, or InfiniBand devices, that the data went over."""
     return tuple(dict.fromkeys(name for found in report.networks for name in found.devices))
-
-
-def _interface(report: Report, context: DoctorContext) -> list[Finding]:
-    wanted = expected(context)
-    nodes = {rank.host for rank in report.ranks}
-    if not wanted or len(nodes) < 2 or context.cluster is None:
-        return []
-    strays: dict[str, list[str]] = {}
-    for found in report.networks:
-        # The interfaces of the data for sockets, else the one that the ranks connected over.
-        names = found.devices if found.transport == "Socket" else (found.bootstrap,)
-        between = [name for name in names if name]
-        if between and not any(name.startswith(wanted) for name in between):
-            strays.setdefault(", ".join(between), []).append(found.host)
-    speed = report.speed_of("all")
-    fast = f"all-reduce {rate(speed.bandwidth)} " if speed is not None else "the ranks talk "
-    profile = context.cluster.profile.name
-    return [
-        Finding(
-            id="node-interface",
-            level="warning",
-            what=f"{fast}over {names}; the profile of {profile} expects {', '.join(wanted)}",
-            evidence=(
-                f"on {', '.join(dict.fromkeys(hosts))};"
-                f" {context.cluster.evidence('network', 'interface')}"
-            ),
-            reason="this network is ten to seventy times slower, and every step waits for it",
-            fix=f"set environment.env: {{NCCL_SOCKET_IFNAME: {wanted[0]}}} in config.yaml",
-        )
-        for names, hosts in strays.items()
-    ]
 
 
 def _slow(report: Report) -> Iterator[Finding]:

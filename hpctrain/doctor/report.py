@@ -74,13 +74,11 @@ class NetworkFacts:
         transport: `IB`, `Socket`, or the plugin's name, such as `AWS Libfabric (cxi)`; None if NCCL
             opened none (one node).
         devices: for data: InfiniBand devices, or interfaces of sockets; none with gloo.
-        bootstrap: the interface over which the ranks connect.
     """
 
     host: str
     transport: str | None = None
     devices: tuple[str, ...] = ()
-    bootstrap: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +222,13 @@ def read_lines(text: str) -> list[dict[str, Any]]:
 # -- NCCL's messages -------------------------------------------------------------------------------
 
 
-# Wording of NCCL 2.18 to 2.27 with NCCL_DEBUG=INFO (src/transport/net_ib.cc, net_socket.cc,
-# bootstrap.cc; the OFI plugin's of aws-ofi-nccl):
-#     NCCL INFO Bootstrap: Using hsn0:10.0.0.1<0>            (before 2.20: Bootstrap : Using …)
+# Wording of NCCL 2.18 to 2.27 with NCCL_DEBUG=INFO (src/transport/net_ib.cc, net_socket.cc; the OFI
+# plugin's of aws-ofi-nccl):
 #     NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.2.3.4<0>
 #     NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.0.1.1<0>
 #     NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)
 #     NCCL INFO Using network AWS Libfabric
-_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?P<name>[^:\s]+):")
-_IB = re.compile(r"NET/IB ?: Using (?P<devices>.*?)(?:; OOB (?P<oob>[^:\s]+):.*)?$", re.MULTILINE)
+_IB = re.compile(r"NET/IB ?: Using (?P<devices>.*?)(?:; OOB .*)?$", re.MULTILINE)
 _SOCKET = re.compile(r"NET/Socket ?: Using (?P<devices>.*)$", re.MULTILINE)
 _OFI = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s,]+)")
 _NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
@@ -241,7 +237,7 @@ _DEVICE = re.compile(r"\[\d+\]([^:\s\[]+)")
 
 def nccl_network(text: str, host: str) -> NetworkFacts:
     """Return the network in one process's log; missing values are None."""
-    bootstrap, ib, sockets = _BOOTSTRAP.search(text), _IB.search(text), _SOCKET.search(text)
+    ib, sockets = _IB.search(text), _SOCKET.search(text)
     ofi, network = _OFI.search(text), _NETWORK.search(text)
     kinds = {"OFI": ofi, "IB": ib, "Socket": sockets}
     name = network["name"] if network else next((kind for kind in kinds if kinds[kind]), None)
@@ -252,5 +248,4 @@ def nccl_network(text: str, host: str) -> NetworkFacts:
         host=host,
         transport=name,
         devices=tuple(_DEVICE.findall(found["devices"])) if found else (),
-        bootstrap=bootstrap["name"] if bootstrap else ib["oob"] if ib else None,
     )

@@ -108,7 +108,6 @@ ENVIRONMENTS: list[tuple[str, str, EnvironmentFacts, dict[str, Any], str]] = [
         {"cluster": cluster(nodes={"n": {"gpus": 4, "arch": "aarch64", "vendor": "cuda"}})},
         "the nodes of x are aarch64",
     ),
-    ("doctor-python-old", "error", inside(version="3.6.8"), {}, "Python 3.6.8 is too old"),
     (
         "doctor-launcher-missing",
         "error",

@@ -216,13 +216,13 @@ def test_modules_load_one_after_the_other_in_the_jobs_shell(
     found = of_modules(context, "good/1", "needs", "old", "bad", "broken").findings
     assert {finding.id for finding in found} == {"doctor-module-unknown"}
     assert [finding.what for finding in found] == [
-        "the module old does not exist here",
-        "the module bad does not exist here",
+        "the module old does not load here",
+        "the module bad does not load here",
         "the module broken does not load here",
     ]
     assert "Unable to locate a modulefile for 'old'" in found[0].evidence
     ended = of_modules(context, "good/1", "ends", "old")
-    assert (ended.word, ended.sentence) == ("unknown", "ends ended the shell that loaded it")
+    assert (ended.word, ended.sentence) == ("error", "1 of 3 do not load")
 
 
 @pytest.mark.usefixtures("shell_with_modules")

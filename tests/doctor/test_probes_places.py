@@ -68,7 +68,6 @@ QUOTA = Quota(used=10 * G, limit=50 * G, files=10, files_limit=100, command="quo
         (None, None, "ok"),
         (DISK, replace(QUOTA, used=99 * G, limit=0, files_limit=0), "ok"),
         (replace(DISK, free=G), QUOTA, "warning doctor-disk-full"),
-        (replace(DISK, free_files=7), QUOTA, "warning doctor-inodes"),
         (DISK, replace(QUOTA, used=46 * G), "warning doctor-quota"),
         (DISK, replace(QUOTA, used=50 * G), "error doctor-quota"),
         (DISK, replace(QUOTA, files=95), "warning doctor-quota"),

@@ -23,8 +23,6 @@ from hpctrain.doctor import IDS, environment_evaluation, inside, report
         ("5.1.3", "Transformers>=4.56.2,!=5.1.*", False),
         ("1.10", "accelerate (>=1.10.1)", False),
         ("7", "datasets[audio]<6", False),
-        ("odd", "peft>=1", True),
-        ("1", "what >> is this", True),
     ],
 )
 def test_what_versions_demand(version: str, demand: str, well: bool) -> None:
@@ -95,15 +93,15 @@ a:1:1 [0] NCCL INFO Using network Socket
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (SLINGSHOT, ("AWS Libfabric (cxi)", (), "hsn0")),
-        (INFINIBAND, ("IB", ("mlx5_0", "mlx5_1"), "ib0")),
-        (SOCKETS, ("Socket", ("eth0", "eth1"), None)),
-        ("", (None, (), None)),
+        (SLINGSHOT, ("AWS Libfabric (cxi)", ())),
+        (INFINIBAND, ("IB", ("mlx5_0", "mlx5_1"))),
+        (SOCKETS, ("Socket", ("eth0", "eth1"))),
+        ("", (None, ())),
     ],
 )
 def test_what_nccl_says_of_its_network(text: str, expected: tuple[Any, ...]) -> None:
     found = report.nccl_network(text, "a")
-    assert (found.transport, found.devices, found.bootstrap) == expected
+    assert (found.transport, found.devices) == expected
 
 
 # -- Every id is said somewhere, and listed

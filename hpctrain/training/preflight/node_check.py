@@ -320,14 +320,9 @@ def _tell_network(*, on_gpu: bool, log: Path) -> None:
     if on_gpu:
         text = log.read_text(errors="replace") if log.exists() else ""
         found = report.nccl_network(text, node_name())
-        tell(
-            "network",
-            transport=found.transport,
-            devices=list(found.devices)[:16],
-            bootstrap=found.bootstrap,
-        )
+        tell("network", transport=found.transport, devices=list(found.devices)[:16])
         return
-    tell("network", transport="gloo", devices=[], bootstrap=None)
+    tell("network", transport="gloo", devices=[])
 
 
 if __name__ == "__main__":
