@@ -11,7 +11,6 @@ import errno
 import json
 import math
 import os
-import re
 import stat
 import types
 from collections.abc import Mapping
@@ -25,12 +24,6 @@ T = TypeVar("T")
 MAX_BYTES = 16_000_000
 #: Where a pipe of this process has a name.
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-#: Integers in a record are smaller: their uses (times, process ids, floating point) do not support
-#: larger ones.
-_MAX_INT = 2**63
-#: Characters that no name and no path can contain. A surrogate from U+DC80 to U+DCFF represents a
-#: byte that is not UTF-8.
-_NO_TEXT = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
@@ -104,7 +97,8 @@ def _whole(opened: IO[bytes], path: str | Path, limit: int) -> bytes:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 20 or not -_MAX_INT <= int(digits) < _MAX_INT:
+    # Their uses (times, process ids, floating point) do not support larger ones.
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise ValueError("a number in it is too large")
     return int(digits)
 
@@ -117,16 +111,13 @@ def value_of(content: bytes | str) -> Any:
     """Parse JSON text.
 
     Raises:
-        ValueError: it is not valid, is nested too deep, or contains an unusable number or text.
+        ValueError: it is not valid, or nested too deep.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8", "surrogateescape")
-        value = _JSON.decode(text)
-    except (RecursionError, MemoryError) as error:
+        return _JSON.decode(text)
+    except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-    if "\\u" in text and _NO_TEXT.search(_all_text(value)):
-        raise ValueError("a string in it is not valid Unicode")
-    return value
 
 
 def read_object(path: str | Path, limit: int = MAX_BYTES) -> dict[str, Any] | None:
@@ -218,18 +209,3 @@ def _converted(value: Any, kind: Any) -> Any:
     if len(kinds) != len(value):
         return value
     return tuple(_converted(item, each) for item, each in zip(value, kinds, strict=True))
-
-
-def _all_text(value: Any) -> str:
-    found: list[str] = []
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            found.append(each)
-        elif isinstance(each, dict):
-            found += each
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-    return "".join(found)

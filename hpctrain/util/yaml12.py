@@ -24,11 +24,6 @@ _NULLS = {"", "~", "null", "Null", "NULL"}
 #: YAML 1.2, chapter 5.1: everything that is not c-printable.
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
-#: Deeper than any config: beyond some thousands, composing overflows the stack of the C library and
-#: crashes Python.
-_MAX_DEPTH = 100
-#: More values than any config; a few lines of nested aliases could expand to billions.
-_MAX_VALUES = 200_000
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 
@@ -101,7 +96,6 @@ def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
     """Like `load`, for any top-level type, such as a list."""
     text = text.removeprefix("\ufeff")  # some editors add a byte order mark
     try:
-        _refuse_depth(text, file)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise UsageError(
@@ -110,7 +104,10 @@ def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
     if node is None:
         return None, {}
     builder = _NodeBuilder(file)
-    value = builder.build(node, ())
+    try:
+        value = builder.build(node, ())
+    except RecursionError as error:  # nested too deeply, or an alias that contains itself
+        raise UsageError(f"{file} is nested too deeply", hint=_hint(file)) from error
     if builder.problems:
         raise UsageError(
             problems_in(len(builder.problems), file),
@@ -175,34 +172,18 @@ def dump(data: dict[str, Any]) -> str:
 class _NodeBuilder:
     def __init__(self, file: str) -> None:
         self.file = file
-        self.count = 0
         self.places: dict[NodePath, FilePlace] = {}
         self.problems: list[str] = []
-        self._open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, path: NodePath) -> Any:
         self.places.setdefault(path, self._place(node))
-        self.count += 1
-        if self.count > _MAX_VALUES:
-            raise UsageError(
-                f"{self.file} holds more than {_MAX_VALUES} values, its aliases written out",
-                details=(f"{self._place(node)}: this one was written out too often",),
-                hint=_hint(self.file),
-            )
         if isinstance(node, yaml.ScalarNode):
             if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
                 return str(node.value)
             return None if node.value in _NULLS else Plain(node.value)
-        if any(node is parent for parent in self._open):
-            self.problems.append(f"{self._place(node)}: an alias that contains itself")
-            return None
-        self._open.append(node)
-        try:
-            if isinstance(node, yaml.SequenceNode):
-                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-            return self._mapping(node, path)
-        finally:
-            self._open.pop()
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._mapping(node, path)
 
     def _mapping(self, node: yaml.Node, path: NodePath) -> dict[str, Any]:
         built: dict[str, Any] = {}
@@ -225,22 +206,6 @@ class _NodeBuilder:
 
     def _place(self, node: yaml.Node) -> FilePlace:
         return FilePlace(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
-
-
-def _refuse_depth(text: str, file: str) -> None:
-    """Refuse `text` that is nested deeper than `_MAX_DEPTH`, without composing it."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            mark: Any = event.start_mark
-            place = FilePlace(file, mark.line + 1, mark.column + 1)
-            raise UsageError(
-                f"{file} is nested too deeply",
-                details=(f"{place}: more than {_MAX_DEPTH} levels",),
-                hint=_hint(file),
-            )
 
 
 def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
