@@ -66,7 +66,7 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
         (
             (
                 "--select",
-                "pythonbuffered,missing-time",
+                "pythonbuffered,fixed-port",
                 "--ignore",
                 "pythonbuffered",
                 "--level",
@@ -321,7 +321,7 @@ def test_a_foreign_script_with_its_findings(desk: Desk) -> None:
     assert "[rank-expanded-early]" in below
     document = json.loads(desk.run("lint", "--explain", "--json", "job.sh").out)
     assert [one["id"] for one in document["lines"][6]["findings"]] == ["rank-expanded-early"]
-    chosen = desk.run("lint", "--explain", "--select", "missing-time", "job.sh")
+    chosen = desk.run("lint", "--explain", "--select", "fixed-port", "job.sh")
     assert "rank-expanded-early" not in chosen.out
 
 

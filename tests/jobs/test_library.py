@@ -182,7 +182,7 @@ def test_a_standalone_script_needs_no_other_file(
     made = {"version": "1.2", "directory": where, "template": render.template_name(spec)}
     text = render.render(spec, templates, arguments=(header.STANDALONE,), standalone=True, **made)
     assert script_files.library_path(text) is None
-    assert [finding.rule for finding in lint(text, "x.sbatch")] == []
+    assert lint(text, "x.sbatch") == []
     said = header.read_header(text)
     assert (said and said.standalone, said and said.arguments) == (True, ())
     machine.run(text, spec)

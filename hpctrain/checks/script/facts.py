@@ -124,12 +124,14 @@ class LintFacts:
     def gres_gpus(self) -> int | None:
         """The GPUs that --gres requests; None if it requests none."""
         found = _GRES_GPU.findall(self.value("gres") or "")
-        return sum(int(count or 1) for count in found) if found else None
+        return sum(int(count or 1) for count in found) or None
 
     @property
     def asks_gpus(self) -> bool:
         """Whether a directive requests GPUs."""
-        return self.gres_gpus is not None or any(name in self.options for name in GPU_OPTIONS)
+        return self.gres_gpus is not None or any(
+            self.value(name) not in (None, "0") for name in GPU_OPTIONS
+        )
 
     def _slurm_numbers(self) -> dict[str, int]:
         per_node = self.count("ntasks-per-node")

@@ -35,7 +35,6 @@ TAKEN = (
     "short-option-equals",
     "two-gpu-dialects",
     "gpus-is-total",
-    "missing-time",
     "array-output",
     "requeue-truncates",
     "signal-not-to-batch",

@@ -9,7 +9,9 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Shell, SimpleCommand
 
 #: Programs that do a job's work instead of preparing it.
-_WORKERS = frozenset({"srun", "python", "mpirun", "mpiexec", "ibrun", "uv", "poetry", "pixi"})
+_WORKERS = frozenset(
+    {"srun", "python", "mpirun", "mpiexec", "ibrun", "uv", "poetry", "pixi", "pdm"}
+)
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
 _LAUNCH_VARIABLES = ("$SRUN", "${SRUN", "$LAUNCH", "${LAUNCH")

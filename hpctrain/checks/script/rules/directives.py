@@ -32,8 +32,6 @@ _TIME = re.compile(
 )
 _MEMORY = re.compile(r"\d+\s*(?:[KMGTP](?:i?B)?)?\Z", re.IGNORECASE | re.ASCII)
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
-_LOG_NAMES = {"SLURM_JOB_NAME": "%x"}
-_OWN_FILE = re.compile(r"%\d*[ajJr]")
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -261,9 +259,11 @@ def directive_twice(facts: LintFacts) -> Hits:
 
 _PLACEHOLDER = re.compile(
     r"^#SBATCH[ \t](?:"
-    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{[A-Za-z_]\w*\}|\{%|(?<==)#{3,}\w+|(?<==)\*\w+\*)"
+    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%|(?<==)#{3,}\w+"
+    r"|(?<==)\*\w+\*)"
     r"|\s*(?:-[Ap]|--account|--partition|--qos|--mail-user)[= ][ \t]*"
-    r"((?i:\[[a-z]\w*\]|your[-_.]\S+|replace[-_]\S+|change[-_]?me|\.{3,}|x{3,}|todo)(?=\s|\Z)))",
+    r"((?i:\[[a-z]\w*\]|(?:your|xyz|foo|dummy|example|placeholder|insert|enter|some)[-_.]\S+"
+    r"|replace[-_]\S+|change[-_]?me|\.{3,}|x{3,}|xyz|todo)(?=\s|\Z)))",
     re.MULTILINE,
 )
 
@@ -330,6 +330,9 @@ def gpus_is_total(facts: LintFacts) -> Hits:
     total = facts.options.get("gpus")
     others = {"gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"}
     told = others & set(facts.options) or facts.gres_gpus is not None
+    if total and "gpus-per-node" in facts.options and not facts.block.hetjobs:
+        what = f"both --gpus={total.value} and --gpus-per-node={facts.value('gpus-per-node')}"
+        yield RuleHit(total.start, what, "remove --gpus", "note", "one of the two is enough.")
     if total and facts.many_nodes and not told:
         yield RuleHit(
             total.start,
@@ -351,12 +354,17 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    told = set(_CORES) & set(facts.options) or facts.block.hetjobs
+    given = set(_CORES) & set(facts.options)
+    gpus, few = facts.gpus_per_node or 1, facts.value("cpus-per-task") == "1"
+    few = few and given == {"cpus-per-task"} and (tasks == 1 or tasks < gpus)
+    told = (given and not few) or facts.block.hetjobs
     unknown = "$" in (facts.value("ntasks-per-node") or "")
-    meant = unknown or tasks > (facts.gpus_per_node or 1)  # as cores
+    bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
+    # Without srun, the only process has the cores of all tasks.
+    meant = unknown or (not bound and tasks > gpus * (2 if facts.call_of else 1))
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = next(one for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres"))
-        what = "the job requests GPUs and no cores for them"
+        what = f"the job requests GPUs and {'one core' if few else 'no cores'} for a task"
         yield RuleHit(asked.start, what, "write: #SBATCH --cpus-per-task=8")
 
 
@@ -372,15 +380,23 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
     told = facts.asks_gpus or {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
     steps = any(call.has("gres", *GPU_OPTIONS) for call in facts.call_of.values())
+    needs = next((name for name in _OF_GPUS if name in facts.options), None)
+    if needs and not facts.asks_gpus and not steps:
+        what = f"--{needs} and no GPU directive"
+        yield RuleHit(facts.options[needs].start, what, "add: #SBATCH --gpus-per-node=1")
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
-    if not named or told or steps or is_ours(facts):
-        return
-    if partition and any(map(works, facts.commands)):
-        yield RuleHit(
-            partition.start,
-            f"--partition={partition.value} and no GPU directive",
-            "add: #SBATCH --gpus-per-node=1",
-        )
+    elif (
+        partition
+        and named
+        and not (told or steps or is_ours(facts))
+        and any(map(works, facts.commands))
+    ):
+        what = f"--partition={partition.value} and no GPU directive"
+        yield RuleHit(partition.start, what, "add: #SBATCH --gpus-per-node=1")
+
+
+#: Options that have no effect without GPUs.
+_OF_GPUS = ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
 
 
 @rule(
@@ -457,22 +473,6 @@ def unit_missing(facts: LintFacts) -> Hits:
             yield RuleHit(option.start, what, f"for hours write: --time={hours[1]}:00:00", "note")
 
 
-#: A line with a time limit that sbatch ignores.
-_UNREAD_TIME = re.compile(r"(?im)^[ \t]*#?S[BATCH]{3,6}\s(?:.*\s)?(?:-t|--time)\b")
-
-
-@rule(
-    "missing-time",
-    "note",
-    "the site default applies (10 minutes up to the partition maximum); long limits start later.",
-    "sbatch(1) --time",
-)
-def missing_time(facts: LintFacts) -> Hits:
-    meant = _UNREAD_TIME.search(facts.text)  # another finding
-    if facts.options and "time" not in facts.options and not meant:
-        yield RuleHit(facts.block.options[0].start, "no --time", "add: #SBATCH --time=HH:MM:SS")
-
-
 # ---- logs ----------------------------------------------------------------------------------------
 
 
@@ -484,34 +484,27 @@ def _logs(facts: LintFacts) -> Iterator[tuple[Directive, str]]:
 
 @rule(
     "log-overwritten",
-    "note",
-    "Slurm empties the log when a job starts: two jobs at a time write into one file, and the log of"
-    " the last run is lost.",
-    "sbatch(1) --output, --open-mode",
+    "warning",
+    "the tasks empty and overwrite the log of each other; %A_%a gives each a file.",
+    "sbatch(1) FILENAME PATTERN",
     once=True,
 )
 def log_overwritten(facts: LintFacts) -> Hits:
     array = "array" in facts.options
+    meant = array or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
     for option, value in _logs(facts):
-        own = re.search(r"%\d*[jJar]" if array else r"%\d*[jJAr]", value)
-        unknown = re.search(r"[$\\<{]|XXX|^/dev/", value)  # also a template's placeholder
-        kept = not array and facts.value("open-mode") in ("append", "a")
-        if not value or own or unknown or kept:
-            continue
-        base, dot, ending = value.rpartition(".")
-        mark = "%A_%a" if array else "%j"
-        good = f"{base}_{mark}.{ending}" if dot and "/" not in ending else f"{value}_{mark}"
-        yield RuleHit(
-            option.start,
-            f"every {'task of the array' if array else 'run of this script'} writes into {value}",
-            f"write: --{option.name}={good}",
-            "warning" if array else None,
-        )
+        shared = array and value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value)
+        if shared:
+            what = f"every task of the array writes into {value}"
+            yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%A_%a.log")
+        elif re.search(r"%\d*a", value) and not meant:
+            what, why = f"%a in {value}, and there is no --array", "%a is then 4294967294."
+            yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%j.log", "note", why)
 
 
 @rule(
     "requeue-truncates",
-    "warning",
+    "note",
     "a requeued job truncates its log, unless --open-mode=append, so the first "
     "run's errors are lost.",
     "sbatch(1) --open-mode; slurm.conf(5) JobFileAppend",

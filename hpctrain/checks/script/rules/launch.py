@@ -523,6 +523,13 @@ def nodelist_cut(facts: LintFacts) -> Hits:
             fix = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
             level: Level = "error" if facts.many_nodes else "warning"
             yield RuleHit(part.start, f"the node list is cut with {how}", fix, level)
+    for assignment, command in facts.assigned() if facts.many_nodes else ():
+        words = assignment.array or []
+        parts = facts.variables_of(command).flatten(words[0].parts) if len(words) == 1 else []
+        if len(parts) == 1 and words[0].parts[0].quote and "show hostname" in parts[0].raw:
+            what = f"in quotes, all node names are one element of {assignment.name}"
+            good = "without the quotes"
+            yield RuleHit(words[0].start, what, good, None, "the nodes cannot be told apart.")
 
 
 def _is_printed(command: SimpleCommand) -> bool:
@@ -608,8 +615,15 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             f"{command.name} starts once, without srun, and {why}",
             f"srun {facts.shown(command)[:60]}",
         )
+    elif not any(one.is_background or one.name in _PARALLEL for one in facts.commands):
+        option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
+        what = f"{several} tasks are requested, and one process starts, without srun"
+        why = "a task is a process; cores of one process are requested with --cpus-per-task."
+        if any(map(works, facts.commands)):
+            yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
 
 
+_PARALLEL = frozenset({"parallel", "xargs", "make", "snakemake", "nextflow"})
 #: Programs that find the other nodes of the job themselves.
 _KNOWS_NODES = re.compile(
     r"\b(?:ray|dask|submitit|parsl|julia|hostfile|charmrun)\b|NODELIST|mpi"
@@ -723,13 +737,13 @@ def gpus_hidden(facts: LintFacts) -> Hits:
 @rule(
     "container-without-gpus",
     "warning",
-    "without --nv (--rocm for AMD) the container sees no GPU, unless the site's settings add it.",
+    "without --nv the container sees no NVIDIA GPU, unless the site's settings add it.",
     "Apptainer user guide, GPU support",
     once=True,
 )
 def container_without_gpus(facts: LintFacts) -> Hits:
-    # Another step with the option: this one may be meant for the CPU.
-    if not facts.asks_gpus or re.search(r"--(?:nv|rocm)|_(?:NV|ROCM)\b", facts.text):
+    # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
+    if not facts.asks_gpus or re.search(r"--nv|rocm|_NV\b", facts.text, re.I):
         return
     for command in facts.commands:
         argv = facts.argv(command)

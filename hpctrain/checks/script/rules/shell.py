@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand, WordPiece
+from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
     TESTS,
@@ -19,7 +19,6 @@ from hpctrain.checks.script.rules.common import (
     option_on,
     works,
 )
-from hpctrain.finding import Level
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
@@ -27,7 +26,7 @@ _MANAGERS = ("conda", "mamba", "micromamba")
 #: Loads modules that do not bring conda.
 _OTHER_MODULES = re.compile(
     r"(?:module|ml)\s+(?:purge|list|unload .*|(?:load|add)"
-    r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)\b[^\s;]*)+)\s*\Z",
+    r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z",
     re.IGNORECASE,
 )
 #: Slurm signals the tasks, unless the batch shell is named.
@@ -359,7 +358,7 @@ def secret_in_script(facts: LintFacts) -> Hits:
 @rule(
     "nounset-before-activation",
     "warning",
-    "scripts that conda runs here may use unset variables, which ends the job there.",
+    "conda's and the start-up files of a shell may use unset variables, which ends the job there.",
     "bash(1) set -u",
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
@@ -377,9 +376,12 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
             )
 
 
+_STARTUP = re.compile(r"/\.?(?:bashrc|bash_profile|profile)\Z")
+
+
 def _activates(command: SimpleCommand) -> bool:
     if command.name in ("source", "."):
-        return any(word.text == "activate" for word in command.words[1:2])
+        return any(word.text == "activate" or _STARTUP.search(word.text) for word in command.words)
     return command.name in _MANAGERS and command.has("activate", "deactivate")
 
 
@@ -430,36 +432,17 @@ def script_directory(facts: LintFacts) -> Hits:
         takes = takes or part.operand in ("%/*", "[0]%/*")
         sure = not command.conditional and command.after not in ("||", "&&")
         here = facts.place(command) == "batch" and not part.place
-        if takes and sure and here and not command.scope.inside("if"):
-            shown = facts.text[part.start : part.end]
-            level = _level_of_directory(facts, part)
-            if level is not None:
-                yield RuleHit(
-                    part.start,
-                    f"the directory of {shown} is Slurm's spool directory",
-                    'cd "$SLURM_SUBMIT_DIR", or write the path out',
-                    level,
-                )
-
-
-def _level_of_directory(facts: LintFacts, part: WordPiece) -> Level | None:
-    """Return `error` if the job goes to the directory that `part` names, or starts a program with
-    a path in it; None if nothing reads it.
-    """
-    line = facts.text[: part.start].rpartition("\n")[2]
-    if not re.match(r"\s*(?:export\s+|readonly\s+)?\w+=", line):
-        return "error"
-    names: set[str] = set()
-    for assignment, _ in facts.assigned():
-        value = facts.text[assignment.start : assignment.word.end]
-        read = re.findall(r"\$\{?(\w+)", value)
-        if assignment.start <= part.start < assignment.word.end or names & set(read):
-            names.add(assignment.name)
-    users = [one for _, one in facts.variables(*names) if one.words and not one.scope.inside("$(")]
-    starts = ("cd", "pushd", "source", ".")
-    if any(_works_long(facts, one) or one.name in starts for one in users):
-        return "error"
-    return "warning" if users else None
+        line = facts.text[: part.start].rpartition("\n")[2]
+        name = re.match(r"\s*(?:export\s+|readonly\s+)?(\w+)=", line)
+        read = not name or re.search(rf"\$\{{?{name[1]}\b", facts.text[part.end :])
+        if takes and sure and here and read and not command.scope.inside("if"):
+            goes = re.match(r"\s*(?:cd|pushd|source|\.)\s", line)
+            yield RuleHit(
+                part.start,
+                f"the directory of {facts.text[part.start : part.end]} is Slurm's spool directory",
+                'cd "$SLURM_SUBMIT_DIR", or write the path out',
+                "error" if goes else "warning",
+            )
 
 
 # ---- signals -------------------------------------------------------------------------------------
@@ -545,6 +528,32 @@ def trap_without_signal(facts: LintFacts) -> Hits:
 
 
 @rule(
+    "endless-wait",
+    "warning",
+    "when it never comes, the job holds its GPUs until the time limit.",
+    "bash(1)",
+)
+def endless_wait(facts: LintFacts) -> Hits:
+    waits = facts.named("curl", "wget", "nc", "[", "[[", "test")
+    for command in waits if facts.asks_gpus else ():
+        loop = command.scope.inside("loop")
+        asks = command.name not in TESTS or command.has("-f", "-e", "-s")
+        here = asks and facts.place(command) == "batch"  # one process of several may wait
+        if loop is None or loop.name not in ("while", "until") or not here:
+            continue
+        inside = [one for one in facts.commands if loop in one.scope.chain()]
+        text = facts.text[loop.start : max(one.end for one in inside)]
+        if any(one.name == "sleep" for one in inside) and not _GIVES_UP_WAITING.search(text):
+            what = f"a loop waits with {command.name}, without an end"
+            yield RuleHit(loop.start, what, 'end it: timeout 600 bash -c "…", or kill -0 "$pid"')
+
+
+_GIVES_UP_WAITING = re.compile(
+    r"(?<!-)\b(?:timeout|exit|return|kill|SECONDS|squeue|scontrol|date|ps|jobs)\b|\(\(|-[lg][te]\s"
+)
+
+
+@rule(
     "trap-in-foreground",
     "error",
     "bash runs a trap only when the command in the foreground has ended, that is, "
@@ -603,3 +612,26 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
 def _sends(facts: LintFacts, command: SimpleCommand) -> bool:
     named = command.name in ("scancel", "trap") and not command.shell.depth
     return named and _SENDS.search(facts.shown(command)) is not None
+
+
+@rule(
+    "variable-unset",
+    "warning",
+    "bash puts an empty text in its place, without an error.",
+    "bash(1) PARAMETERS",
+    once=True,
+)
+def variable_unset(facts: LintFacts) -> Hits:
+    sources = facts.named("source", ".", "eval")
+    if not facts.is_batch or any(one.words[-1].program not in _KNOWN_SOURCES for one in sources):
+        return
+    for command in facts.commands:
+        for part in command.expansions():
+            name = part.text
+            plain = part.kind == "var" and not part.operand and re.match(r"[a-z]\w*\Z", name)
+            if not plain or name.endswith("_proxy") or facts.place_of(part, command) != "batch":
+                continue
+            # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME.
+            if not re.search(rf"(?<![\w$\{{#!%\\-]){name}\b", facts.text):
+                what = f"nothing in the script sets ${name}"
+                yield RuleHit(part.start, what, f"write above it: {name}=VALUE")
