@@ -5,7 +5,6 @@ Reads the runs' files; the states are passed in.
 
 from __future__ import annotations
 
-import difflib
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ _CURVE = 120
 CURVES = 60
 """Maximum number of curves: more lines are unreadable."""
 METRICS = ("eval_loss", "eval_accuracy", "loss")
-"""Sort order without --metric: the first one that at least half of the runs have."""
+"""Sort order without --metric: the first one that any run has."""
 _HIGHER = (
     "accuracy",
     "f1",
@@ -179,25 +178,15 @@ def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | N
     Raises:
         UsageError: no run has the requested metric.
     """
-    having: dict[str, int] = {}
-    for each in points.values():
-        for name in {name for point in each for name in point.values}:
-            having[name] = having.get(name, 0) + 1
-    if asked is not None and asked not in having and f"eval_{asked}" in having:
-        asked = f"eval_{asked}"
+    having = {name for each in points.values() for point in each for name in point.values}
     if asked is not None and having and asked not in having:
-        close = difflib.get_close_matches(asked, having, n=1)
-        names = ", ".join(sorted(having)[:12])
         raise UsageError(
             f"no run has logged {asked!r}",
-            details=(f"  they have: {names}",),
-            hint=f"use --metric {close[0] if close else sorted(having)[0]}",
+            details=(f"  they have: {', '.join(sorted(having)[:12])}",),
+            hint="use --metric with one of these",
         )
-    if asked is not None:
-        return asked
-    half = max(1, sum(map(bool, points.values()))) / 2
-    known = [name for name in METRICS if name in having]
-    return next((name for name in known if having[name] >= half), known[0] if known else None)
+    known = (name for name in METRICS if name in having)
+    return asked if asked is not None else next(known, None)
 
 
 def _order(row: ComparedRun, *, higher: bool) -> tuple[int, float, int, str]:
@@ -224,24 +213,12 @@ def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
         training = (requested.ran_with(run, runs_dir).config or {}).get("training")
         said = training if isinstance(training, dict) else {}
     return {
-        str(key): hidden_in(str(key), _scalar(item))
+        str(key): hidden_in(
+            str(key), item if item is None or isinstance(item, str | int | float) else shown(item)
+        )
         for key, item in said.items()
         if key != "schema"
     }
-
-
-def _scalar(item: Any) -> Scalar:
-    """Convert a value to a scalar; numbers written as text become numbers."""
-    if item is None or isinstance(item, int | float):
-        return item
-    text = item if isinstance(item, str) else shown(item)
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        return value if math.isfinite(value) else text
-    return text
 
 
 def to_json(found: Comparison) -> dict[str, Any]:

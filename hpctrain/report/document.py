@@ -8,12 +8,11 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from hpctrain.explain.model import Diagnosis
 from hpctrain.memory.sample import Sample
 from hpctrain.report.charts import Chart, Marker, Series
-from hpctrain.report.compare import CURVES, Comparison, Scalar, best_words, cell
+from hpctrain.report.compare import CURVES, Comparison, best_words, cell
 from hpctrain.report.efficiency import Efficiency, gpu_peak_mib, mean_of, records_of
 from hpctrain.report.model import RunReport
 from hpctrain.runs import job_state
@@ -159,8 +158,6 @@ def _subtitle(facts: RunReport) -> str:
     words = [
         "" if summary == given.state.word else summary,
         f"launch {run.tag}" if run.tag != run.id else "",
-        f"combination {run.index}" if run.index is not None else "",
-        f"stage {run.stage}" if run.stage else "",
         f"by {given.owner}",
         f"made {text.date(run.created)}" if run.created else "",
         f"jobs {', '.join(run.job_ids[-4:])}" if run.job_ids else "",
@@ -188,23 +185,13 @@ def _tiles(facts: RunReport) -> list[tuple[str, str, str]]:
     for key, name, factor, unit, what in (
         ("useful_tokens_per_s", "tokens/s", 1, "", "useful ones, the second half"),
         ("mfu", "model FLOP/s", 100, " %", "of the GPUs' peak"),
-        ("data_wait", "waits for data", 100, " %", "slowest process"),
     ):
         if (mean := mean_of(past, key)) is not None:
             found.append((name, number(factor * mean, 3 if unit else 4) + unit, what))
-    if counted.gpu_peak_bytes and counted.gpu_total_bytes:
-        full = f"{100 * counted.gpu_peak_bytes / counted.gpu_total_bytes:.0f} %"
-        of = f"{text.size(counted.gpu_peak_bytes)} of {text.size(counted.gpu_total_bytes)}"
-        found.append(("fullest GPU", full, of))
     if counted.gpu_hours is not None:
         asked = counted.asked_gpu_hours
         of = f"of {number(asked, 3)} requested" if asked else ""
         found.append(("GPU hours", number(counted.gpu_hours, 3), of))
-    elif counted.held_s:
-        found.append(("time with nodes", text.duration(counted.held_s), ""))
-    if restarts := sum(start.first_step is not None for start in past.starts[1:]):
-        again = f"{past.lost_steps} steps repeated" if past.lost_steps else "no step lost"
-        found.append(("restarts", str(restarts), again))
     return found
 
 
@@ -394,17 +381,8 @@ def _efficiency(counted: Efficiency) -> Iterable[Block]:
         yield Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2))
     if counted.next:
         yield Paragraph("Request next time", heading=True)
-        lines = [ask.directive for ask in counted.next]
-        if counted.next[0].in_config:
-            lines = [
-                "resources:",
-                *(f"  {ask.option.replace('-', '_')}: {ask.value}" for ask in counted.next),
-            ]
-        yield Verbatim(tuple(lines))
-        rows = [
-            (ask.key or ask.option, ask.asked or "-", ask.value, ask.why) for ask in counted.next
-        ]
-        yield Table(head=("option", "requested", "next time", "because"), rows=rows)
+        asks = [(ask.line, ask.asked or "-", ask.why) for ask in counted.next]
+        yield Table(head=("next time", "requested", "because"), rows=asks)
     yield from map(Paragraph, counted.notes)
 
 
@@ -450,28 +428,18 @@ def _config(facts: RunReport) -> Iterable[Block]:
         yield Verbatim((facts.command,))
     if facts.config:
         yield Table(head=("key", "value", "from"), rows=facts.config)
-    if facts.resolved:
-        whole = json.dumps(facts.resolved, indent=1, ensure_ascii=False)
-        yield Table(rows=[(whole,)], folded="as resolved, defaults included")
 
 
 def _environment(facts: RunReport) -> Iterable[Block]:
-    values = dict(facts.environment)
-    packages = values.pop("packages", [])
-    rows: Rows = [] if facts.code else [("code", "not recorded")]
-    for key, value in {**facts.code, **values}.items():
-        if isinstance(value, Mapping):
-            rows.append((key, " ".join(f"{name}={inner}" for name, inner in value.items())))
-        elif isinstance(value, list) and value:
-            names = [str(each) for each in value]
-            counts = (f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-            rows.append((key, ", ".join(counts)))
-        elif value not in (None, [], ""):
-            rows.append((key, str(value)))
-    yield Table(rows=[row for row in rows if row[0] != "schema"])
-    if isinstance(packages, list) and packages:
-        whole = "\n".join(map(str, packages))
-        yield Table(rows=[(whole,)], folded=f"{len(packages)} packages")
+    values = {**facts.code, **facts.environment}
+    known = {key: value for key, value in values.items() if value not in (None, [], "")}
+    yield Table(
+        rows=[
+            (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for key, value in known.items()
+            if key not in ("schema", "packages")
+        ]
+    )
 
 
 def _log_ends(facts: RunReport) -> Iterable[Block]:
@@ -524,15 +492,10 @@ def _compared(found: Comparison) -> Block:
                 *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
             )
         )
-    numeric = [
-        6 + at
-        for at, key in enumerate(found.keys)
-        if all(_is_number(row.values[key]) for row in found.rows if key in row.values)
-    ]
     return Table(
         head=("run", "state", found.metric or "metric", "best", "steps", "took", *found.keys),
         rows=rows,
-        numeric=(2, 3, 4, 5, *numeric),
+        numeric=(2, 3, 4, 5),
         classes=["best" if row is found.best else "" for row in found.rows],
     )
 
@@ -581,7 +544,6 @@ def history_charts(history: History) -> tuple[list[Chart], list[Chart]]:
 
     losses = _line("train", log, "loss", 0), _line("evaluation", evaluated, "eval_loss", 1)
     useful = _line("useful", speed, "useful_tokens_per_s", 0)
-    padded = _line("with padding", speed, "tokens_per_s", 5)
     flops = _line("model FLOP/s", speed, "mfu", 2, factor=100)
     waits = _line("waiting", speed, "data_wait", 3, factor=100)
     return [
@@ -589,7 +551,7 @@ def history_charts(history: History) -> tuple[list[Chart], list[Chart]]:
         *charts("lr", "Learning rate", _line("learning rate", log, "learning_rate", 0)),
         *charts("grad", "Gradient norm", _line("gradient norm", log, "grad_norm", 0)),
     ], [
-        *charts("tokens", "Tokens per second, all processes", useful, padded),
+        *charts("tokens", "Tokens per second, all processes", useful),
         *charts("mfu", "Model FLOP/s utilization", flops, unit="%"),
         *charts("wait", "Waiting for data, slowest process", waits, unit="%", top=5.0),
     ]
@@ -614,7 +576,6 @@ def _says(line: Series, unit: str) -> str:
     first, last, low, high = map(number, ends)
     lost = len(given) - len(values)
     bad = f"; {lost} of {len(given)} are NaN or infinite" if lost else ""
-    bad += ", the last too" if not math.isfinite(given[-1]) else ""
     unit = f" {unit}" if unit else ""
     return f"{line.name}: from {first} to {last}{unit}, lowest {low}, highest {high}{bad}"
 
@@ -723,11 +684,6 @@ def _coloured(
 
 
 # -- charts: several runs --------------------------------------------------------------------------
-
-
-def _is_number(value: Scalar) -> TypeGuard[int | float]:
-    """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def comparison_charts(found: Comparison) -> Iterable[Chart]:

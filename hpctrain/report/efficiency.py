@@ -196,7 +196,6 @@ def of(
     history: History,
     *,
     config: Mapping[str, Any] | None = None,
-    fit: Mapping[str, Any] | None = None,
     completed: bool = False,
     now: float | None = None,
 ) -> Efficiency:
@@ -206,7 +205,6 @@ def of(
         accounts: the records of its jobs.
         history: of the run.
         config: the resolved job config, with its `resources`.
-        fit: runs/ID/fit.json.
         completed: whether the training has done all of its steps.
         now: seconds since the epoch, for a run that is still running; None if it has ended.
     """
@@ -227,7 +225,7 @@ def of(
     wasted = [part for part in parts if part.id not in ("training", "since")]
     is_known = not any(part.id == SILENT for part in parts)
     has_gpus = bool(gpus) and all(each.gpus is not None for each in held)
-    peak, is_max_rss = _host_peak(history, fit, accounts, nodes)
+    peak, is_max_rss = _host_peak(history, accounts, nodes)
     gpu_peak, gpu_total = _gpu_memory(history)
     means = [each.mean_utilisation for each in history.ranks if each.mean_utilisation is not None]
     found = Efficiency(
@@ -249,7 +247,7 @@ def of(
         utilisation=sum(means) / len(means) / 100 if means else None,
         host_peak_bytes=peak,
         is_max_rss=is_max_rss,
-        host_asked_bytes=_host_asked(last, history),
+        host_asked_bytes=last.memory_bytes if last else None,
         gpu_peak_bytes=gpu_peak,
         gpu_total_bytes=gpu_total,
     )
@@ -315,33 +313,19 @@ def _gpus(last: JobRecord | None, history: History, resources: Mapping[str, Any]
 
 
 def _host_peak(
-    history: History,
-    fit: Mapping[str, Any] | None,
-    accounts: Sequence[JobRecord],
-    nodes: int | None,
+    history: History, accounts: Sequence[JobRecord], nodes: int | None
 ) -> tuple[int | None, bool]:
-    """Return the peak memory of one node's processes: as their cgroup or the training reports it,
-    else estimated (True) from the largest task that Slurm sampled.
+    """Return the peak memory of one node's processes, from their cgroup, else from the largest task
+    that Slurm sampled (True).
     """
     samples = [sample for each in history.ranks for sample in each.samples]
     if (peak := _most(sample.cgroup_used_mib for sample in samples)) is not None:
         return peak * MIB, False
-    measured = (fit or {}).get("measured") or {}
-    if measured.get("host"):
-        return int(measured["host"]), False
     steps = (step for account in accounts for step in account.steps if step.max_rss_bytes)
     tasks = (
         (step.max_rss_bytes or 0) * math.ceil((step.n_tasks or 1) / (nodes or 1)) for step in steps
     )
     return max(tasks, default=None), True
-
-
-def _host_asked(last: JobRecord | None, history: History) -> int | None:
-    if last is not None and last.memory_bytes:
-        return last.memory_bytes
-    newest = (sample for each in history.ranks for sample in each.samples[-1:])
-    limits = [each.cgroup_limit_mib for each in newest if each.cgroup_limit_mib is not None]
-    return min(limits) * MIB if limits else None
 
 
 def _gpu_memory(history: History) -> tuple[int | None, int | None]:
@@ -399,6 +383,11 @@ class Ask:
         return f"resources.{self.option.replace('-', '_')}" if self.in_config else None
 
     @property
+    def line(self) -> str:
+        """The line to copy: into the config, else into a batch script."""
+        return f"{self.key}: {self.value}" if self.in_config else self.directive
+
+    @property
     def directive(self) -> str:
         """The line of a batch script."""
         return f"#SBATCH --{self.option}={self.value}"
@@ -415,11 +404,8 @@ def _time_ask(
         for each in history.starts
         if each.first_step is not None and each.last_step is not None
     )
-    if len(found.counts) > 1:
-        counts = " and ".join(map(str, found.counts))
-        return None, [f"its jobs had {counts} GPUs: the time on one of these is unknown"]
     is_open = not completed and (not history.max_steps or running)
-    if not training or not steps or is_open:
+    if not training or not steps or is_open or len(found.counts) > 1:
         return None, []
     starts = max(1, sum(each.began is not None for each in history.starts))
     once = (seconds.get("loading", 0.0) + seconds.get("after", 0.0)) / starts

@@ -7,16 +7,11 @@ idle during start-up, evaluation and saving, so only several samples after a ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from hpctrain.jobs import suggest
-from hpctrain.jobs.suggest import Asked
 from hpctrain.memory.sample import Sample
 from hpctrain.slurm.notations import hostlist
 from hpctrain.util import text
-from hpctrain.util.secrets import redacted
-from hpctrain.util.text import is_number
 
 NEAR_ZERO_PERCENT = 5
 """Utilization up to which a GPU counts as idle."""
@@ -50,9 +45,7 @@ def judge(
     *,
     gpus_per_node: int | None,
     data_wait: float | None,
-    config: Mapping[str, Any] | None = None,
-    run: str | None = None,
-    asked: Asked | None = None,
+    run: str | None,
 ) -> tuple[Idle, ...]:
     """Return wasted resources, the worst first.
 
@@ -61,30 +54,17 @@ def judge(
             nothing.
         gpus_per_node: of the job.
         data_wait: the fraction of the time that the slowest rank waited for its data.
-        config: the resolved job config, for fixes with the user's own numbers.
         run: the run's id, for the commands.
-        asked: the options that the job was submitted with; the commands keep them.
     """
-    config = config or {}
     ranks: dict[int, list[Sample]] = {}
     for sample in samples:
         if sample.event == "step":
             ranks.setdefault(sample.rank, []).append(sample)
-    starving = _data(data_wait, config)
+    starving = _data(data_wait)
     found = _nodes(ranks, gpus_per_node)
     if not found:
-        found = _idle(ranks, config, run, starving=bool(starving))
-    found += starving
-    if asked is not None:
-        found = [replace(each, fix=redacted(suggest.kept(each.fix, asked))) for each in found]
-    return tuple(found)
-
-
-def _setting(config: Mapping[str, Any], name: str) -> int | None:
-    value = (config.get("training") or {}).get(name)
-    if isinstance(value, str) and is_number(value) and len(value) < 9:
-        return int(value)
-    return value if type(value) is int else None
+        found = _idle(ranks, run, starving=bool(starving))
+    return (*found, *starving)
 
 
 def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]:
@@ -102,10 +82,7 @@ def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]
     for (used, processes), hosts in same.items():
         what = f"{used} of {has} GPUs {'is' if used == 1 else 'are'} used"
         cause = f"a process uses one GPU, and {text.count(processes, 'process', 'processes')} run"
-        fix = (
-            f"start {has} processes on a node, or request what is used: hpctrain submit --gpus"
-            f" {used}"
-        )
+        fix = f"start {has} processes on a node, or request what is used: --gpus {used}"
         if used < processes:
             what = f"{processes} processes share {text.count(used, 'GPU')}"
             cause = "each process takes the first GPU, because the script ignores LOCAL_RANK"
@@ -115,13 +92,7 @@ def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]
     return found
 
 
-def _idle(
-    ranks: Mapping[int, Sequence[Sample]],
-    config: Mapping[str, Any],
-    run: str | None,
-    *,
-    starving: bool,
-) -> list[Idle]:
+def _idle(ranks: Mapping[int, Sequence[Sample]], run: str | None, *, starving: bool) -> list[Idle]:
     busy, resting = 0, []
     for _, tail in sorted(ranks.items()):
         percents = [
@@ -152,11 +123,7 @@ def _idle(
             "the batches are so small that Python takes longer than the GPU, or the training waits"
             " for files or the network"
         )
-        batch = _setting(config, "per_device_train_batch_size")
-        larger = "a larger per_device_train_batch_size"
-        if batch is not None:
-            larger = f"per_device_train_batch_size: {batch} -> {2 * batch}"
-        fix = f"{larger}; hpctrain fit reports which ones fit"
+        fix = "a larger per_device_train_batch_size; hpctrain fit reports which ones fit"
         if not any(each.torch_allocated_mib for each in resting):
             cause = "the training runs on the CPU; torch holds nothing on a GPU"
             fix = (
@@ -166,18 +133,14 @@ def _idle(
     return [Idle("gpu-idle", what, f"likely: {cause}", fix, rank=first.rank, node=first.host)]
 
 
-def _data(wait: float | None, config: Mapping[str, Any]) -> list[Idle]:
+def _data(wait: float | None) -> list[Idle]:
     if wait is None or not wait > STARVED:
         return []
-    script = config.get("script") is not None
-    workers = _setting(config, "dataloader_num_workers") or 0
-    where = "num_workers of its DataLoader" if script else "dataloader_num_workers"
-    each = text.count(workers, "data loader worker")
     return [
         Idle(
             "data-starved",
             f"the GPUs wait for their data {wait:.0%} of the time",
-            f"likely: {each} for each process cannot keep up",
-            f"{where}: {max(2, 2 * workers)}, with as many cores: --cpus-per-gpu",
+            "likely: the data loader's workers cannot keep up",
+            "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu",
         )
     ]

@@ -1,7 +1,7 @@
 """The screen of `hpctrain watch`: lines that fit a terminal. PURE.
 
 For one run, the most important lines are kept if there is little room: state, progress, time, then
-problems; the curve, ranks and warnings share the rest. Several runs have one line each; running
+problems; the curve and ranks share the rest. Several runs have one line each; running
 ones have priority.
 """
 
@@ -42,8 +42,7 @@ class View:
         fits: whether it ends before the time limit; verdict: the same as text.
         quiet: how long there was no new output, as text.
         saved: the newest checkpoint, as text.
-        warnings: the last of the log, the newest last.
-        notes: about the monitoring itself, such as an unreachable scheduler.
+        note: about the monitoring itself, such as an unreachable scheduler.
         next: commands to type.
         clock: the time of day.
     """
@@ -61,8 +60,7 @@ class View:
     quiet: str = ""
     saved: str = ""
     idle: tuple[Idle, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    note: str = ""
     next: tuple[str, ...] = ()
     clock: str = ""
 
@@ -82,20 +80,17 @@ def frame(view: View, width: int, height: int) -> list[Line]:
     top = [*_head(view, width), *_progress(view, width)]
     bottom = [
         *_lines([view.saved], "", width, whole=False),
-        *_lines(view.notes, "yellow", width),
+        *_lines([view.note], "yellow", width),
         *_lines([f"next: {command}" for command in view.next], "bold", width, whole=False),
     ]
     left = height - len(top) - len(bottom)
     idle = _idle(view.idle, width, max(0, min(6, left // 2)))
     left -= len(idle)
-    most = max(0, min(4, left // 3))
-    warnings = _lines(view.warnings[-most:] if most else (), "yellow", width, whole=False)
-    left -= len(warnings)
     # The ranks get the lines they need if a small curve still fits; the curve gets the rest.
     least = _CURVE_LEAST if len(view.progress.losses) > 1 else 0
     shown = ranks(view.progress, max(min(3, left), left - least))
     drawn = _curve(view.progress, width, left - len(shown))
-    lines = [*top, *drawn, *shown, *idle, *warnings, *bottom][:height]
+    lines = [*top, *drawn, *shown, *idle, *bottom][:height]
     return [(cut(words, width), style) for words, style in lines]
 
 
@@ -252,10 +247,8 @@ def frame_of_many(views: Sequence[View], title: str, width: int, height: int) ->
     """
     states = [view.level for view in views]
     told = ", ".join(f"{states.count(key)} {_WORDS[key]}" for key in _WORDS if key in states)
-    notes = dict.fromkeys(note for view in views for note in view.notes)
-    wasted = {each.what: view.title for view in views for each in view.idle[:1]}
-    problems = [f"{run}: {what}" for what, run in wasted.items()][:3]  # each is shown once
-    room = max(1, height - 2 - len(notes) - len(problems))
+    notes = dict.fromkeys(view.note for view in views if view.note)
+    room = max(1, height - 2 - len(notes))
     order = sorted(range(len(views)), key=lambda at: (_ORDER.index(views[at].level), at))
     shown = [views[at] for at in sorted(order if len(views) <= room else order[: room - 1])]
     # Parameter combinations of a sweep share its name as a prefix, which is in the header.
@@ -270,7 +263,6 @@ def frame_of_many(views: Sequence[View], title: str, width: int, height: int) ->
     lines += zip(rows[1:], styles, strict=True)
     if len(shown) < len(views):
         lines.append((f"and {len(views) - len(shown)} more", ""))
-    lines += _lines(problems, "bold red", width, whole=False)
     lines += _lines(notes, "yellow", width, whole=False)
     return [(cut(words, width), style) for words, style in lines[:height]]
 

@@ -114,7 +114,6 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -
         given.accounts,
         past,
         config=values,
-        fit=fit,
         completed=given.state.word == "completed",
         now=given.now if running else None,
     )
@@ -212,9 +211,8 @@ def _idle(run: Run, past: History, given: ExternalFacts, launched: RanWith) -> t
     idleness.
     """
     _, samples = progress.of_ranks([list(each.recent) for each in past.ranks])
-    config = launched.config or {}
     # Ranks cannot see unused GPUs: the scheduler, or the request, shows them.
-    per_node = (config.get("resources") or {}).get("gpus_per_node")
+    per_node = ((launched.config or {}).get("resources") or {}).get("gpus_per_node")
     last = given.accounts[-1] if given.accounts else None
     if last is not None and last.gpus and last.n_nodes:
         per_node = last.gpus // last.n_nodes
@@ -222,9 +220,7 @@ def _idle(run: Run, past: History, given: ExternalFacts, launched: RanWith) -> t
         samples,
         gpus_per_node=per_node,
         data_wait=efficiency.mean_of(past, "data_wait") if samples else None,
-        config=config,
         run=run.id,
-        asked=launched.asked,
     )
 
 

@@ -23,6 +23,7 @@ from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations import array, states
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.slurm.pending import QueuePlace
+from hpctrain.util import text
 from hpctrain.util.text import is_number
 
 #: Running tasks of one array that have a line each; more of them share one line.
@@ -239,24 +240,17 @@ def _waits_for(job: JobRecord, place: QueuePlace) -> str:
     if place.ahead == 0:
         first = job.reason in ("Priority", "Resources")
         return "next in the queue, waiting for nodes in use" if first else reason.words
-    ahead = f"{place.ahead} job{'' if place.ahead == 1 else 's'} ahead by priority"
-    if place.mine:
-        ahead += " (yours)" if place.mine == place.ahead else f" ({place.mine} of them yours)"
+    ahead = f"{text.count(place.ahead, 'job')} ahead by priority"
     plain = job.reason in ("Priority", "Resources", "None", None)
     return ahead if plain else f"{reason.words}; {ahead}"
 
 
 def when(at: float, now: float) -> str:
-    """Format a time in local time: `14:20`, `tomorrow 14:20`, `2026-11-24 14:20`."""
-    there, here = time.localtime(at), time.localtime(now)
-    clock = time.strftime("%H:%M", there)
+    """Format a time in local time: `14:20` today, `2026-11-24 14:20` on another day."""
     if at <= now + 60:
         return "now"
-    if there[:3] == here[:3]:
-        return clock
-    if there[:3] == time.localtime(now + 86_400)[:3]:
-        return f"tomorrow {clock}"
-    return f"{time.strftime('%Y-%m-%d', there)} {clock}"
+    there, here = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M" if there[:3] == here[:3] else "%Y-%m-%d %H:%M", there)
 
 
 def pending_job(row: QueueRow) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Files are read only if their size or time changed. Each scheduler gets one query
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from hpctrain.errors import SchedulerError
 from hpctrain.jobs import requested, schedulers
 from hpctrain.jobs.requested import RanWith
 from hpctrain.jobs.targets import Target
-from hpctrain.logs import files, text
+from hpctrain.logs import files
 from hpctrain.logs.files import LogFile
 from hpctrain.logs.read import Growing
 from hpctrain.report import idle, live, queue
@@ -141,26 +140,9 @@ def _status(scheduler: Scheduler, jobs: list[str]) -> list[JobRecord]:
 
 #: Only the end is read of a log that is new, or has grown by more at once.
 _END_BYTES = 1 << 18
-_MOST_LOGS, _MOST_WARNINGS, _SHOWN_WARNINGS = 12, 50, 6
-_WARNING = re.compile(
-    r"\b(?:warning|error|critical|fatal|killed|aborted|oom[-_ ]kill|out of"
-    r" memory|[A-Za-z]+(?:Error|Exception|Warning))\b",
-    re.IGNORECASE,
-)
-_NO_WARNING = re.compile(
-    r"\b(?:0|no) (?:errors?|warnings?)\b|\bTraceback\b|^\s*(?:File |warnings\.warn|raise )"
-    # C++ frames, and what torch and torchrun write in every healthy job
-    r"|^\s*frame #\d+: |barrier\(\): using the device under current context"
-    r"|has failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous",
-    re.IGNORECASE,
-)
-_NUMBERS = re.compile(r"[0-9]+")
-#: The job script's first line of each attempt (templates/job.sh).
-_BEGINS = re.compile(rb"^hpctrain: attempt \S+ of the run \S+ begins ")
+_MOST_LOGS = 12
 #: Maximum number of queried jobs of a run with many restarts.
 _ASKED = 8
-#: Seconds after which a job script should have created its run's directory.
-_BEGUN_S = 60.0
 _QUIET_S, _QUIET_INTERVALS = 120.0, 5.0
 _OUTCOMES = ("completed", "failed", "stopped")
 
@@ -181,8 +163,6 @@ class WatchedRun:
         jobs: its newest job ids, oldest first.
         run: read from its directory; None until that exists.
         ran_with: the settings it was launched with.
-        warnings: from the log of the newest attempt, newest last; the key is the line without its
-            numbers.
         heard: local time at which something new was read.
     """
 
@@ -195,7 +175,6 @@ class WatchedRun:
     run: Run | None = None
     ran_with: RanWith = field(default_factory=RanWith)
     progress: Progress = field(default_factory=Progress)
-    warnings: dict[str, str] = field(default_factory=dict)
     wasted: tuple[Idle, ...] = ()
     heard: float | None = None
     _stamps: dict[str, Any] = field(default_factory=dict)
@@ -225,8 +204,8 @@ class WatchedRun:
             self.ran_with = requested.ran_with(run, self.runs)
         self._find_logs()
         new = [lines for log in self._logs.values() if (lines := log.lines())]
-        for lines in new:
-            self._take_lines(lines)
+        for raw in (raw for lines in new for raw in lines):
+            self._lines.add(raw.decode("utf-8", "replace"))
         if changed or new:
             self._measure()
             self.heard = time.time()
@@ -261,20 +240,6 @@ class WatchedRun:
         }
         self._logs_of = key
 
-    def _take_lines(self, lines: list[bytes]) -> None:
-        for raw in lines:
-            self._lines.add(raw.decode("utf-8", "replace"))
-            if _BEGINS.match(raw):
-                self.warnings.clear()  # those of an earlier attempt
-            if _WARNING.search(raw.decode("latin-1")):
-                line = text.label(text.clean(raw)).rest.strip()
-                if line and not _NO_WARNING.search(line) and not text.progress_bar(line):
-                    key = _NUMBERS.sub("0", line)
-                    self.warnings.pop(key, None)
-                    self.warnings[key] = line
-        for key in list(self.warnings)[:-_MOST_WARNINGS]:
-            del self.warnings[key]
-
     def _measure(self) -> None:
         """Take values from the files, else from the log."""
         read = Progress()
@@ -285,17 +250,13 @@ class WatchedRun:
         read = logged if read.step is None else read
         read = replace(read, samples=samples.samples, recent=samples.recent)
         self.progress = replace(read, max_steps=read.max_steps or logged.max_steps)
-        config = self.ran_with.config or {}
+        resources = (self.ran_with.config or {}).get("resources") or {}
         knows_gpus = any(sample.gpu_uuid for sample in read.samples)
         self.wasted = idle.judge(
             read.recent,
-            gpus_per_node=(
-                (config.get("resources") or {}).get("gpus_per_node") if knows_gpus else None
-            ),
+            gpus_per_node=resources.get("gpus_per_node") if knows_gpus else None,
             data_wait=read.data_wait,
-            config=config,
             run=self.run_id,
-            asked=self.ran_with.asked,
         )
 
     # -- its jobs
@@ -387,8 +348,7 @@ def view(watched: WatchedRun, now: float) -> View:
         quiet=f"nothing new for {duration(silent)}" if runs and quiet else "",
         saved=saved,
         idle=watched.wasted if runs else (),
-        warnings=() if waits else tuple(watched.warnings.values())[-_SHOWN_WARNINGS:],
-        notes=tuple(notes(watched, elapsed)),
+        note=_note(watched),
         next=tuple(_next_steps(watched, saved=state.saved)) if ended else (),
         # A pending job has nothing that changes each second: avoid redrawing.
         clock=time.strftime("%H:%M:%S" if runs else "%H:%M", time.localtime(now)),
@@ -437,18 +397,14 @@ def _words(
     return words + "; no step is logged yet" * (not known.step or is_earlier)
 
 
-def notes(watched: WatchedRun, elapsed: float | None) -> Iterable[str]:
-    """Yield reasons for missing information: Slurm does not answer, or the run has no directory
-    though its job has been running for a while.
-    """
-    poller, unreachable = watched.poller, watched.poller.unreachable
-    if unreachable is not None and not all(map(poller.has_ended, watched.jobs)):
-        details = unreachable.details
-        said = details[-1].strip() if details else unreachable.what
-        yield f"Slurm does not answer ({said}); asking again"
-    is_there = watched.run_dir is None or watched.run is not None
-    if not is_there and watched.state in states.ACTIVE and (elapsed or 0.0) >= _BEGUN_S:
-        yield f"{watched.run_dir} does not exist: moved, or deleted? The training writes its steps there"
+def _note(watched: WatchedRun) -> str:
+    """Return why the scheduler's information is missing, or old."""
+    unreachable = watched.poller.unreachable
+    if unreachable is None or all(map(watched.poller.has_ended, watched.jobs)):
+        return ""
+    details = unreachable.details
+    said = details[-1].strip() if details else unreachable.what
+    return f"Slurm does not answer ({said}); asking again"
 
 
 def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
@@ -471,7 +427,6 @@ def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
 
 STEP_S = 15.0
 """Minimum seconds between two lines of steps."""
-_OLD_WARNINGS = 3
 _MEASURED = [
     "step",
     "max_steps",
@@ -487,7 +442,7 @@ _MEASURED = [
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One event: state, step, saved, warning, idle, note or end."""
+    """One event: state, step, saved, idle, note or end."""
 
     kind: str
     text: str
@@ -500,29 +455,24 @@ class ChangeLog:
     def __init__(self, watched: WatchedRun) -> None:
         self._watched = watched
         self._last: dict[str, Any] = {}
-        self._told: set[Any] | None = None
+        self._told: set[Any] = set()
         self._step_at = float("-inf")
 
     def changes(self, view: View, now: float) -> Iterable[WatchEvent]:
         """Yield news; steps at most every 15 s."""
         watched = self._watched
-        if self._told is None:  # older log lines: only the last ones
-            self._told = set(list(watched.warnings)[:-_OLD_WARNINGS])
         yield from self._state(view)
         yield from self._steps(view, now)
         saved = watched.progress.saved_step
         if self._is_new("saved", saved) and saved is not None:
             yield WatchEvent("saved", f"saved checkpoint-{saved}", {"step": saved})
-        for key, line in watched.warnings.items():
-            if key not in self._told and view.level != "wait":
-                yield WatchEvent("warning", line)
         for waste in view.idle:
             if (waste.id, waste.node, waste.rank) not in self._told:
                 words = f"{waste.what}; {waste.cause}; fix: {waste.fix}"
                 yield WatchEvent("idle", words, asdict(waste))
-        self._told |= {*watched.warnings, *((each.id, each.node, each.rank) for each in view.idle)}
-        if self._is_new("notes", view.notes):
-            yield from (WatchEvent("note", note) for note in view.notes)
+        self._told |= {(each.id, each.node, each.rank) for each in view.idle}
+        if self._is_new("note", view.note) and view.note:
+            yield WatchEvent("note", view.note)
         if self._is_new("ended", watched.ended) and watched.ended:
             values = {"exit_code": watched.code, "next": list(view.next)}
             yield WatchEvent("end", view.state, values)
@@ -545,18 +495,15 @@ class ChangeLog:
 
     def _steps(self, view: View, now: float) -> Iterable[WatchEvent]:
         known = self._watched.progress
-        turned = view.fits is not None and view.fits != self._last.get("fits")
-        is_due = now - self._step_at >= STEP_S or self._watched.ended or turned
+        is_due = now - self._step_at >= STEP_S or self._watched.ended
         if known.step is None or not is_due or not self._is_new("step", known.step):
             return
         self._step_at = now
-        self._last["fits"] = view.fits if view.fits is not None else self._last.get("fits")
         of = f" of {known.max_steps}" if known.max_steps else ""
         parts = [f"step {known.step}{of}" if known.step else "the training has started"]
         parts += [f"loss {number(known.loss)}"] if known.loss is not None else []
         parts += [f"{known.tokens_per_s:.0f} tokens/s"] if known.tokens_per_s is not None else []
-        left = "" if view.eta_s is None else f"done in about {duration(view.eta_s)}"
-        parts.append((view.verdict if turned else "") or left)
+        parts += [view.verdict] if view.verdict else []
         values = {
             **{name: getattr(known, name) for name in _MEASURED},
             "worst": queue.worst_rank(known.worst, "node"),
@@ -565,7 +512,7 @@ class ChangeLog:
             "time_limit_s": view.limit_s,
             "fits": view.fits,
         }
-        yield WatchEvent("step", ", ".join(filter(None, parts)), values)
+        yield WatchEvent("step", ", ".join(parts), values)
 
 
 # -- the session -----------------------------------------------------------------------------------

@@ -292,54 +292,10 @@ def test_a_job_of_another_user_is_not_called_cancelled(hangs: Desk) -> None:
 # what `watch` shows
 
 
-def log(desk: Desk, *lines: str, state: str = "RUNNING") -> None:
-    path = desk.write("logs/output_sft_24.log", "".join(f"{line}\n" for line in lines))
-    fields = (
-        f"JobId=24 JobName=sft UserId=a(1) GroupId=a(1) JobState={state} ExitCode=0:0 StdOut={path}"
-        f" StdErr={path}"
-    )
-    desk.program("scontrol", f"echo '{fields}'")
-
-
 def watched(desk: Desk) -> list[dict[str, Any]]:
     return [
         json.loads(line) for line in desk.run("watch", "r", "--once", "--json").out.splitlines()
     ]
-
-
-OLD = (
-    "hpctrain: attempt 24.0 of the run r begins on n1 at now",
-    "ValueError: of the first",
-    "RuntimeError: of both",
-)
-NEW = (
-    "hpctrain: attempt 24.1 of the run r begins on n1 at now",
-    "RuntimeError: of both",
-    "KeyError: of the second",
-)
-
-
-@pytest.mark.slow
-def test_errors_of_an_earlier_attempt_are_no_news(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
-    make.attempt(run, "24", restart=1, at=AT + 100)
-    log(cluster, *OLD, *NEW)
-    show(cluster, queued("24", "RUNNING"))
-    told = [
-        row["text"].rpartition(": of ")[2] for row in watched(cluster) if "Error" in row["text"]
-    ]
-    assert told == ["both", "the second"]
-    assert cluster.run("watch", "r", "--once").out.count("Error: ") == 2
-
-
-def test_while_a_job_waits_errors_are_no_news(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
-    log(cluster, *OLD)
-    show(cluster, queued("24", "PENDING", "BeginTime"))
-    assert not any(row["change"] == "warning" for row in watched(cluster))
-    assert "ValueError" not in cluster.run("watch", "r", "--once").out
 
 
 def test_before_the_first_step_is_logged_no_step_is_claimed(cluster: Desk) -> None:

@@ -321,16 +321,6 @@ def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctra
         ({"reason": "Priority"}, QueuePlace(ahead=1), "waiting: 1 job ahead by priority"),
         (
             {"reason": "Priority"},
-            QueuePlace(ahead=3, mine=2),
-            "waiting: 3 jobs ahead by priority (2 of them yours)",
-        ),
-        (
-            {"reason": "Priority"},
-            QueuePlace(ahead=2, mine=2),
-            "waiting: 2 jobs ahead by priority (yours)",
-        ),
-        (
-            {"reason": "Priority"},
             QueuePlace(mine=2),
             "waiting: 2 of your own jobs ahead by priority",
         ),

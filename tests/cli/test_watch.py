@@ -14,9 +14,7 @@ import pytest
 
 from hpctrain.local.scheduler import LocalScheduler
 from hpctrain.logs.read import Growing
-from hpctrain.report import watching
-from hpctrain.report.watching import StatusPoller, WatchedRun
-from hpctrain.slurm.notations.records import JobRecord
+from hpctrain.report.watching import StatusPoller
 from tests.cli.conftest import Desk
 from tests.cli.terminal import Terminal
 from tests.waiting import wait_until
@@ -53,7 +51,6 @@ while True:
         print(json.dumps(sample), file=memory)
         if step == 20:
             row("save", step)
-            print("[train] warning: something is odd", flush=True)
     if read("end" + name):
         break
     time.sleep(0.05)
@@ -118,7 +115,6 @@ def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Des
     terminal.shows("step 40 of 100")
     terminal.shows("saved checkpoint-20")
     terminal.shows("host n1")
-    terminal.shows("[train] warning: something is odd")
     terminal.shows("Ctrl-C leaves the job alone")
     lines = terminal.lines
     assert lines[0].startswith("r   ")
@@ -247,7 +243,6 @@ def test_piped_there_is_one_line_for_each_change(project: Desk) -> None:
         "r: step 40 of 100, loss 8, 1500 tokens/s, done in about N; the time limit leaves N"
     ]
     assert [line for line in told if "saved" in line] == ["r: saved checkpoint-20"], told
-    assert [line for line in told if "odd" in line] == ["r: [train] warning: something is odd"]
     assert told[-1].startswith("r: completed after N")
     assert len(told) <= 7, told
     assert err.splitlines() == ["next: hpctrain report r"]
@@ -278,7 +273,6 @@ def test_json_lines_and_the_jobs_own_code(project: Desk) -> None:
         "state",
         "step",
         "saved",
-        "warning",
         "end",
     }
     assert (rows[-1]["change"], rows[-1]["exit_code"], rows[-1]["next"][0]) == (
@@ -370,7 +364,6 @@ def test_a_training_of_ones_own_is_read_from_its_log(project: Desk) -> None:
 import os, time
 print("{'loss': '2.5', 'grad_norm': '0.51', 'learning_rate': '1e-05', 'epoch': '0.12'}", flush=True)
 os.write(2, b"\\r 10%|#         | 20/200 [00:20<1:30:00,  2.50it/s]")
-os.write(2, "\\nUserWarning: caf\\u00e9 \\x1b[31mred\\x1b[0m\\n".encode())
 while not os.path.exists("end"):
     time.sleep(0.05)
 """,
@@ -378,7 +371,6 @@ while not os.path.exists("end"):
     submit(project)
     terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
     terminal.shows("step 20 of 200, epoch 0.12")
-    terminal.shows("UserWarning: café red")
     assert "loss 2.5  step 0.4 s" in terminal.lines
     assert terminal.interrupt() == 130
 
@@ -504,47 +496,3 @@ def test_of_a_huge_log_the_end_is_read(tmp_path: Path) -> None:
     log = Growing(path, newest_bytes=1 << 18)
     assert 0 < len(log.lines()) <= 52_429
     assert log.lines() == []
-
-
-# -- What `hpctrain watch` shows of the log of a run
-
-
-def test_warnings_of_an_earlier_attempt_are_dropped_and_repeated_ones_shown_once(
-    tmp_path: Path,
-) -> None:
-    begins = "hpctrain: attempt 7.1 of the run r begins on n1 at 2026-11-22T04:10:00+0100"
-    poller = StatusPoller(time.monotonic)
-    watched = WatchedRun(tmp_path, "r", poller, lambda *_: (None, ""), jobs=("7",))
-    later = [f"srun: error: node{n}: task {n}: Exited with exit code 1" for n in range(3)]
-    lines = ["torch.OutOfMemoryError: CUDA out of memory.", begins, *later, "UserWarning: old"]
-    watched._take_lines([line.encode() for line in lines])
-    assert watching.view(watched, 0.0).warnings == (later[-1], "UserWarning: old")
-
-
-def test_what_torch_and_torchrun_write_in_healthy_jobs_is_no_warning(tmp_path: Path) -> None:
-    poller = StatusPoller(time.monotonic)
-    watched = WatchedRun(tmp_path, "r", poller, lambda *_: (None, ""), jobs=("7",))
-    watched._take_lines(
-        [
-            b"frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f libc10.so)",
-            b"W1123 14:13:29.562000 1049 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:"
-            b"1298] The node 'node2_1049_0' has failed to shutdown the rendezvous 'none' due to an"
-            b" error of type RendezvousConnectionError.",
-            b"/venv/lib/python3.12/site-packages/torch/distributed/c10d_logger.py:83: UserWarning:"
-            b" barrier(): using the device under current context. You can specify `device_id` in"
-            b" `init_process_group` to mute this warning.",
-        ]
-    )
-    assert watching.view(watched, 0.0).warnings == ()
-
-
-def test_a_run_whose_directory_was_taken_away_while_it_runs_is_said(tmp_path: Path) -> None:
-    """Its job runs, and nothing says any more how far it is: `no step` alone would be no truth."""
-    poller = StatusPoller(time.monotonic)
-    watched = WatchedRun(tmp_path, "gone", poller, lambda *_: (None, ""), jobs=("7",))
-    poller.records["7"] = JobRecord(job_id="7", scheduler="slurm", state="RUNNING")
-    (said,) = watching.notes(watched, 90.0)
-    assert said.startswith(f"{tmp_path / 'gone'} does not exist")
-    assert not list(watching.notes(watched, 5.0)), "it may have to be made yet"
-    poller.records["7"] = JobRecord(job_id="7", scheduler="slurm", state="PENDING")
-    assert not list(watching.notes(watched, None))

@@ -78,8 +78,7 @@ def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() ->
     shown = html.figure(chart)
     assert (
         shown["says"]
-        == "train: from 2.5 to 2.25, lowest 2.25, highest 2.5; 2 of 4 are NaN or infinite, the"
-        " last too"
+        == "train: from 2.5 to 2.25, lowest 2.25, highest 2.5; 2 of 4 are NaN or infinite"
     )
     assert ("bad", "NaN or infinite") in shown["keys"]
 

@@ -331,7 +331,6 @@ def test_jobs_of_one_run_that_differ_are_each_counted_as_they_were() -> None:
     assert found.asked_s == 21_600
     assert found.wasted_gpu_hours == pytest.approx(20 * 360 / 3600)
     assert ask(found, "time") is None, "steps on 16 GPUs say nothing of steps on 4"
-    assert "16 and 4 GPUs" in found.notes[0]
     assert (
         dict(document.efficiency_rows(found))["GPU hours"]
         == "20 used: 16 and 4 GPUs for 2.0 h; 2 of them were not training"

@@ -74,7 +74,6 @@ VIEW = View(
     verdict="done in about 13 min; the time limit leaves 1.9 h",
     idle=(IDLE,),
     saved="saved checkpoint-100, 2 min ago",
-    warnings=("first", "[train] warning: the training waits for its data"),
     clock="04:22:49",
 )
 
@@ -101,7 +100,6 @@ def test_a_frame_of_64_ranks_has_everything_in_80_by_24() -> None:
         "the GPU of rank 3 on n1 does nothing",
         "likely: it hangs",
         "fix: hpctrain logs --rank 3",
-        "warning: the training waits for its data",
         "saved checkpoint-100, 2 min ago",
     ):
         assert part in whole, part
@@ -157,8 +155,7 @@ def test_no_frame_is_larger_than_asked(
     view = dataclasses.replace(
         VIEW,
         progress=shown,
-        warnings=tuple(words),
-        notes=tuple(words[:1]),
+        note="".join(words),
         title="".join(words[:1]) or "x",
     )
     for lines in (
@@ -241,7 +238,7 @@ def test_a_painted_frame_is_what_it_says() -> None:
     assert painted(lines, color_system=None).splitlines() == texts(lines)
 
 
-def test_nothing_in_a_warning_is_an_order_to_the_terminal() -> None:
-    view = dataclasses.replace(VIEW, warnings=("\x1b[2J\x07 gone \x9b31m",))
+def test_nothing_in_a_note_is_an_order_to_the_terminal() -> None:
+    view = dataclasses.replace(VIEW, note="\x1b[2J\x07 gone \x9b31m")
     written = painted(live.frame(view, 79, 22), color_system=None)
     assert not {"\x1b", "\x07", "\x9b"} & set(written)
