@@ -301,9 +301,9 @@ _NOTES = (
     "  flash attention, of the memory-efficient kernel and of TRL's Triton kernels allocate.",
     (
         "- DDP: torch's reducer takes no fake tensors. With small real ones and a fake process"
-        " group it holds a second copy of gradients at"
+        " group it held a second copy of gradients at"
     ),
-    "  the peak, to the byte what the formula has (tests/fit/test_ddp.py).",
+    "  the peak, to the byte what the formula has.",
     (
         "- Optimizers' states and quantized weights: against the real ones of transformers and"
         " bitsandbytes on a CPU, within 5 % or 4 KiB"

@@ -2,8 +2,7 @@
 
 Packing is best-fit decreasing: examples from longest to shortest, each into the fullest row that
 has room for it (Johnson 1974; for language models Ding et al. 2024,
-https://huggingface.co/papers/2404.10830). TRL's `bfd` gives the same number of rows; a test
-compares the two.
+https://huggingface.co/papers/2404.10830). TRL's `bfd` gives the same number of rows.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 import ast
 import os
 import re
-import shutil
-import struct
 import sys
 import venv
 from collections.abc import Callable
@@ -139,27 +137,6 @@ def test_an_environment_whose_python_is_gone(
     assert (
         environment.environment(context(spec={"venv": "nowhere"})).missing == f"{tmp_path}/nowhere"
     )
-
-
-def test_a_python_of_another_machine(
-    context: Callable[..., DoctorContext], empty_venv: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "v"
-    shutil.copytree(empty_venv, copy, symlinks=True)
-    moved = environment.environment(context(spec={"venv": str(copy), "launcher": "srun"}))
-    assert moved.leads_to == str(empty_venv), (
-        "a copied environment activates the one that it was copied from"
-    )
-    activate = copy / "bin/activate"
-    activate.write_text(activate.read_text().replace(str(empty_venv), str(copy)))
-    python = copy / "bin/python"
-    python.unlink()
-    header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9) + struct.pack("<HH", 2, 183)
-    python.write_bytes(header + bytes(100))
-    python.chmod(0o755)
-    facts = environment.environment(context(spec={"venv": str(copy), "launcher": "srun"}))
-    assert facts.inside is None
-    assert "Exec format error" in (facts.messages or "")
 
 
 def test_the_variables_and_the_directory_of_the_job(

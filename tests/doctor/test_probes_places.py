@@ -241,21 +241,6 @@ def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_the_cores_are_those_of_taskset() -> None:
-    code = (
-        "import json\nfrom hpctrain.training.preflight import node_check\n"
-        "print(json.dumps(node_check.process_facts({'SLURM_CPUS_PER_TASK': '4'})))"
-    )
-    core = str(min(os.sched_getaffinity(0)))
-    done = subprocess.run(
-        ["taskset", "-c", core, sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f'"cpus": "{core}", "cpus_per_task": 4' in done.stdout
-
-
 def test_the_facts_of_a_node() -> None:
     assert node_check.node_facts({"SLURM_GPUS_ON_NODE": "2"}) == {
         "cores": os.cpu_count(),

@@ -203,19 +203,6 @@ def test_the_memory_of_the_run_that_was_measured_on_a_gpu():
     assert predicted.total == pytest.approx(found["used"], rel=0.02)
 
 
-@pytest.mark.slow
-@PROPERTY
-@given(LAYOUTS, st.sampled_from((128, 1024)))
-def test_checkpointing_never_keeps_more(layout, length):
-    """What it computes again is one layer, which is there without it too."""
-    off, full = (
-        dataclasses.replace(layout, checkpointing=kind, length=length) for kind in ("off", "full")
-    )
-    # The input of each layer, which not every layer keeps without checkpointing, is a small part of
-    # what it saves.
-    assert allocated(full) <= allocated(off) * 1.005
-
-
 @PROPERTY
 @given(LAYOUTS)
 def test_sharding_divides_what_is_sharded(layout):

@@ -219,33 +219,3 @@ def test_assistant_only_loss_is_trls(tmp_path: Path) -> None:
         made.byte_level(eos_token="<|im_end|>"), tmp_path / "p", made.TEMPLATES["chatml"][0]
     )
     assert ours_of(Recipe(tokenizer=plain, columns=MESSAGES, loss_on="assistant"), rows) == theirs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("maker", ["byte_level", "sentencepiece_like"])
-def test_texts_and_completions_are_trls(maker: str, tmp_path: Path) -> None:
-    words = made.texts()[1].split()
-    makes = {
-        "byte_level": lambda: made.byte_level(bos=True),
-        "sentencepiece_like": made.sentencepiece_like,
-    }
-    folder = made.save(makes[maker](), tmp_path / "t")
-    texts = [{"text": " ".join(words[at : at + 20])} for at in range(0, 400, 20)]
-    text = Columns(form="text", names={"text": "text"}, sentence="")
-    assert ours_of(Recipe(tokenizer=folder, columns=text, loss_on="all"), texts) == pairs(
-        prepared(folder, texts, tmp_path / "o")
-    )
-    spaced = [
-        {
-            "prompt": f"{' '.join(words[at : at + 8])}:{' ' if at % 40 else ''}",
-            "completion": f"{'' if at % 40 else ' '}{words[at + 9]} end",
-        }
-        for at in range(0, 400, 20)
-    ]
-    pair = Columns(
-        form="prompt-completion",
-        names={"prompt": "prompt", "completion": "completion"},
-        sentence="",
-    )
-    theirs = pairs(prepared(folder, spaced, tmp_path / "o"))
-    assert ours_of(Recipe(tokenizer=folder, columns=pair, loss_on="completion"), spaced) == theirs

@@ -37,28 +37,6 @@ def test_lengths_that_cannot_be_laid_out(lengths: list[int]) -> None:
         best_fit(lengths, 8)
 
 
-@pytest.mark.parametrize("capacity", [512, 2048, 4096])
-def test_as_many_rows_as_trl(capacity: int) -> None:
-    import numpy as np
-    import pyarrow as pa
-    from trl.data_utils import _pack_bfd
-
-    chosen = random.Random(capacity)
-    lengths = [min(capacity, int(chosen.lognormvariate(5, 1)) + 1) for _ in range(5000)]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    table = pa.table(
-        {
-            "input_ids": pa.ListArray.from_arrays(
-                offsets, pa.array(np.zeros(sum(lengths), dtype=np.int32))
-            )
-        }
-    )
-    theirs = _pack_bfd(table, capacity)
-    ours = best_fit(np.array(lengths), capacity)
-    assert len(ours) == theirs.num_rows
-    assert sum(lengths) / (len(ours) * capacity) > 0.99
-
-
 def test_draws_are_spread_and_another_seed_draws_otherwise() -> None:
     import numpy as np
 

@@ -44,39 +44,6 @@ def test_one_flipped_bit_is_found_wherever_it_is(
             assert checkpoints.newest_complete(Path(name), digests=False)[0] is None
 
 
-@pytest.mark.slow
-@given(content=CONTENTS, data=st.data())
-@settings(max_examples=100, deadline=None)
-def test_what_is_cut_off_or_gone_is_found_without_reading_the_files(
-    content: dict[str, bytes], data: st.DataObject
-) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = save(Path(name), 40, content)
-        victim = data.draw(
-            st.sampled_from(sorted(path for path in folder.rglob("*") if path.is_file()))
-        )
-        size = victim.stat().st_size
-        if size and data.draw(st.booleans()):
-            os.truncate(victim, data.draw(st.integers(0, 10**6)) % size)
-        else:
-            victim.unlink()
-        for digests in (False, True):
-            assert manifest.problems(folder, digests=digests)
-            assert checkpoints.newest_complete(Path(name), digests=digests)[0] is None
-
-
-def test_a_file_of_no_length_and_a_name_of_bytes_count_too(tmp_path: Path) -> None:
-    strange = os.fsdecode(b"caf\xe9.bin")
-    folder = save(tmp_path, 1, {strange: b"1", "empty": b""})
-    assert manifest.problems(folder, digests=True) == ()
-    (folder / strange).write_bytes(b"2")
-    assert manifest.problems(folder, digests=True) == (
-        f"{strange} has changed since it was saved (SHA-256)",
-    )
-    (folder / "empty").unlink()
-    assert "empty is missing" in manifest.problems(folder, digests=False)
-
-
 def test_damage_never_raises(tmp_path: Path) -> None:
     assert manifest.problems(tmp_path / "nowhere", digests=True) == ("there is no such directory",)
     folder = save(tmp_path, 40)
@@ -231,33 +198,6 @@ def test_rotation_keeps_the_newest_complete_the_protected_and_what_is_not_ours(
         "checkpoint-60",
         "notes",
     ]
-
-
-@pytest.mark.slow
-@given(
-    steps=st.sets(st.integers(1, 60), min_size=1, max_size=7),
-    keep=st.integers(-1, 5),
-    data=st.data(),
-)
-@settings(max_examples=40, deadline=None)
-def test_rotation_never_takes_the_last_good_one(
-    steps: set[int], keep: int, data: st.DataObject
-) -> None:
-    damaged = data.draw(st.sets(st.sampled_from(sorted(steps))))
-    with tempfile.TemporaryDirectory() as name:
-        for step in steps:
-            folder = save(Path(name), step, {"a": b"12"})
-            if step in damaged:
-                os.truncate(folder / "a", 1)
-        good = sorted(steps - damaged)
-        before = checkpoints.newest_complete(Path(name), digests=True)[0]
-        checkpoints.rotate(Path(name), keep)
-        after = checkpoints.newest_complete(Path(name), digests=True)[0]
-        assert after == before
-        left = {int(path.name.removeprefix("checkpoint-")) for path in Path(name).iterdir()}
-        assert left & set(good) == set(good[-max(1, keep) :])
-        if not good:
-            assert left == steps
 
 
 def test_a_checkpoint_that_is_a_link_loses_its_name_and_not_its_files(tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 the first.
 """
 
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from hpctrain.runs import checkpoints, manifest
+from hpctrain.runs import checkpoints
 from tests.runs.checkpoint_maker import save
 
 HERE = Path(__file__).parent
@@ -36,35 +34,6 @@ while True:
 def _start(directory: Path, first: int, stride: int) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", SAVES, str(HERE), str(directory), str(first), str(stride)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-
-
-def _kill_after(child: subprocess.Popen[str], seconds: float) -> list[int]:
-    """Kill the child some time after its first checkpoint, and return the steps that it said were
-    done.
-    """
-    first = child.stdout.readline()
-    time.sleep(seconds)
-    child.send_signal(signal.SIGKILL)
-    rest = child.stdout.read()
-    child.wait()
-    return [int(line) for line in (first + rest).splitlines()]
-
-
-@pytest.mark.slow
-def test_killed_anywhere_the_newest_complete_one_is_what_was_said(tmp_path: Path) -> None:
-    chance = random.Random(4)
-    last = 0
-    for _ in range(25):
-        said = _kill_after(_start(tmp_path, last + 1, 1), chance.uniform(0, 0.12))
-        newest, _ = checkpoints.newest_complete(tmp_path, digests=True)
-        # One more may have been published before it could be said.
-        assert newest.step in (said[-1], said[-1] + 1)
-        last = newest.step
-    checkpoints.clean(tmp_path)
-    checkpoints.rotate(tmp_path, 2)
-    left = sorted(tmp_path.iterdir())
-    assert len(left) == 2
-    assert all(manifest.problems(path, digests=True) == () for path in left)
 
 
 @pytest.mark.slow

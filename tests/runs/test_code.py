@@ -165,17 +165,6 @@ def test_what_is_too_large_is_named(project: Path) -> None:
     assert "fix: echo /corpus/ >>.hpctrainignore\n" in said
 
 
-@pytest.mark.slow
-def test_too_many_files_are_not_even_listed(project: Path) -> None:
-    (project / "crops").mkdir()
-    for number in range(code.LIMIT_FILES):
-        (project / "crops" / str(number)).touch()
-    with pytest.raises(UsageError, match=r"in 20,0.. files") as caught:
-        taken(project)
-    assert caught.value.fix is not None
-    assert "/crops/" in caught.value.fix
-
-
 _SUBMIT = """
 import sys, pathlib
 from hpctrain.jobs import project_code as code

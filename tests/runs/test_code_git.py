@@ -1,6 +1,5 @@
 """The code of a project with git: what is taken, what is left out, which version it is."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -162,22 +161,6 @@ def test_submodules_and_nested_repositories(repository: Repository, tmp_path: Pa
     assert "train.py" in names(project_code.snapshot(empty, empty / "runs"))
 
 
-def test_names_of_any_bytes(repository: Repository) -> None:
-    odd = [
-        os.fsdecode(b"\xff\xfe.py"),
-        'quote".py',
-        "new\nline.py",
-        "tab\t.py",
-        "é.py",
-        "back\\slash.py",
-        " blank ",
-    ]
-    repository.write(dict.fromkeys(odd[:4], "1"))
-    repository.git("add", "-A")
-    repository.write(dict.fromkeys(odd[4:], "2"))
-    assert names(repository.snapshot()) >= set(odd)
-
-
 def test_secrets_stay_out_of_files_and_diffs(repository: Repository) -> None:
     repository.write({"secrets.env": "PASSWORD=old\n", "deploy/my.key": "old\n"})
     repository.git("add", "-A")
@@ -277,23 +260,6 @@ def test_a_hook_of_another_repository_leads_nowhere_else(
         False,
     )
     assert "train.py" in names(snapshot)
-
-
-def test_looking_leaves_no_trace_in_the_repository(repository: Repository) -> None:
-    os.utime(
-        repository.path / "train.py", (1e9, 1e9)
-    )  # git would write this into the index: it looks for a change, and finds none
-
-    def state() -> dict[str, tuple[float, int]]:
-        return {
-            str(path): (path.stat().st_mtime_ns, path.stat().st_size)
-            for path in (repository.path / ".git").rglob("*")
-        }
-
-    before = state()
-    snapshot = repository.snapshot()
-    assert state() == before
-    assert (snapshot.as_json()["dirty"], snapshot.version.diff) == (False, None)
 
 
 # -- Patterns in gitignore's notation, compared with git and with `hpctrain sync`
