@@ -37,6 +37,9 @@ _HARMLESS = frozenset(
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 TALKERS = frozenset({"echo", "printf", "logger"})
 TESTS = frozenset({"[", "[[", "test", "case"})
+_KNOWN_SOURCES = frozenset(
+    {".bashrc", ".bash_profile", ".profile", "activate", "conda.sh", "mamba.sh", "modules.sh"}
+)
 _SHELL_FLAGS = re.compile(
     r"\b(?:ba|da|z|k)?sh((?:\s+[-+]\w+(?:\s+(?:pipefail|errexit|nounset)\b)?)*)(?=\s|\Z)"
 )
@@ -82,3 +85,11 @@ def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:
     letter = {"errexit": "e", "nounset": "u"}.get(name, "/")
     signs = re.findall(rf"(?<!\S)([-+])\w*(?:{letter}|o\s+{name}\b)", " ".join(texts))
     return bool(signs) and signs[-1] == "-"
+
+
+def sources(facts: LintFacts) -> bool:
+    """Whether the script reads another one, or text that it makes, which may do anything."""
+    return any(
+        not _KNOWN_SOURCES & {word.program for word in one.words[1:]}
+        for one in facts.named("source", ".", "eval")
+    )

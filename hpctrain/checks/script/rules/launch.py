@@ -18,9 +18,16 @@ from hpctrain.checks.script.calls import (
     SrunCall,
 )
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand, WordPiece
+from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import TALKERS, TESTS, harmless, in_another_branch, works
+from hpctrain.checks.script.rules.common import (
+    TALKERS,
+    TESTS,
+    harmless,
+    in_another_branch,
+    sources,
+    works,
+)
 from hpctrain.finding import Level
 
 _CONTAINER_OPTIONS = ("container-image", "container-name", "container", "environment")
@@ -61,16 +68,13 @@ _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 
 def rank_expanded_early(facts: LintFacts) -> Hits:
     if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
         return
-    seen: set[int] = set()
     for command in facts.commands:
         call = facts.call_around(command)
         if call is None or command.name in TALKERS | TESTS:
             continue
         for part in _ranks_of(facts, command, call):
             several = _several(facts, command, call, part.text)
-            told = part.start in seen or _is_ignored(facts, command, part)
-            if not told and several is not False:
-                seen.add(part.start)
+            if several is not False and not _is_ignored(facts, command, part):
                 yield _early(part, sure=bool(several))
     yield from _exported_early(facts)
 
@@ -518,7 +522,7 @@ def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str 
 )
 def nodelist_cut(facts: LintFacts) -> Hits:
     for part, command in facts.variables("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        how = "" if _is_printed(command) else _cutter(command, part)
+        how = "" if _is_printed(facts, command) else _cutter(command, part)
         if how and facts.nodes != 1:
             fix = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
             level: Level = "error" if facts.many_nodes else "warning"
@@ -532,13 +536,11 @@ def nodelist_cut(facts: LintFacts) -> Hits:
             yield RuleHit(words[0].start, what, good, None, "the nodes cannot be told apart.")
 
 
-def _is_printed(command: SimpleCommand) -> bool:
+def _is_printed(facts: LintFacts, command: SimpleCommand) -> bool:
     """Whether what a pipe writes is only printed into the job's log."""
-    last: Element | None = command
-    while isinstance(last, SimpleCommand) and last.pipe_next is not None:
-        last = last.pipe_next
-    prints = isinstance(last, SimpleCommand) and last.name in _CUTTERS and not last.redirects
-    return prints and command.scope.inside("$(", "function") is None
+    line = facts.text[command.start :].partition("\n")[0]
+    shown = command.name in TALKERS and ">" not in line
+    return shown and command.scope.inside("$(", "function") is None
 
 
 def _cutter(command: SimpleCommand, part: WordPiece) -> str:
@@ -592,7 +594,7 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
 )
 def tasks_without_srun(facts: LintFacts) -> Hits:
     several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
-    started = facts.call_of or facts.launches or any(facts.named(*_REMOTE, "source"))
+    started = facts.call_of or facts.launches or any(facts.named(*_REMOTE)) or sources(facts)
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
     lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
@@ -623,7 +625,9 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
 
 
-_PARALLEL = frozenset({"parallel", "xargs", "make", "snakemake", "nextflow"})
+_PARALLEL = frozenset(
+    {"parallel", "xargs", "make", "snakemake", "nextflow", "horovodrun", "bash", "sh"}
+)
 #: Programs that find the other nodes of the job themselves.
 _KNOWS_NODES = re.compile(
     r"\b(?:ray|dask|submitit|parsl|julia|hostfile|charmrun)\b|NODELIST|mpi"

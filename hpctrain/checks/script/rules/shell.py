@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, Scope, Shell, SimpleCommand
+from hpctrain.checks.script.model import Element, Scope, SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
     TESTS,
@@ -17,16 +17,17 @@ from hpctrain.checks.script.rules.common import (
     in_another_branch,
     is_ours,
     option_on,
+    sources,
     works,
 )
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
 _MANAGERS = ("conda", "mamba", "micromamba")
-#: Loads modules that do not bring conda.
+#: Loads modules that do not bring conda; or a placeholder.
 _OTHER_MODULES = re.compile(
     r"(?:module|ml)\s+(?:purge|list|unload .*|(?:load|add)"
-    r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z",
+    r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z|(?:source|\.)\s+/path/to/",
     re.IGNORECASE,
 )
 #: Slurm signals the tasks, unless the batch shell is named.
@@ -360,15 +361,14 @@ def secret_in_script(facts: LintFacts) -> Hits:
     "warning",
     "conda's and the start-up files of a shell may use unset variables, which ends the job there.",
     "bash(1) set -u",
+    once=True,
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
-    told: set[Shell] = set()
     for command in facts.commands:
-        inside = command.scope.inside("function", "$(") is not None or command.shell in told
+        inside = command.scope.inside("function", "$(") is not None
         if inside or not _activates(command):
             continue
         if option_on(facts, "nounset", command.shell, command.start):
-            told.add(command.shell)
             yield RuleHit(
                 command.start,
                 f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
@@ -459,11 +459,6 @@ def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
             yield trap
 
 
-_KNOWN_SOURCES = frozenset(
-    {".bashrc", ".bash_profile", ".profile", "activate", "conda.sh", "mamba.sh", "modules.sh"}
-)
-
-
 @rule(
     "signal-without-trap",
     "warning",
@@ -472,9 +467,8 @@ _KNOWN_SOURCES = frozenset(
     "sbatch(1) --signal; bash(1) SIGNALS",
 )
 def signal_without_trap(facts: LintFacts) -> Hits:
-    asked, sources = facts.signal, facts.named("source", ".")
-    unknown = any(one.words[-1].program not in _KNOWN_SOURCES for one in sources)
-    handled = any(facts.named("trap", "exec")) or unknown or not facts.shell_name
+    asked = facts.signal
+    handled = any(facts.named("trap", "exec")) or sources(facts) or not facts.shell_name
     works_on = any(one.words and not _AFTERWARDS.match(one.name) for one in facts.commands)
     if asked is not None and asked.to_batch and not handled and works_on:
         value = facts.value("signal")
@@ -537,8 +531,10 @@ def endless_wait(facts: LintFacts) -> Hits:
     waits = facts.named("curl", "wget", "nc", "[", "[[", "test")
     for command in waits if facts.asks_gpus else ():
         loop = command.scope.inside("loop")
-        asks = command.name not in TESTS or command.has("-f", "-e", "-s")
-        here = asks and facts.place(command) == "batch"  # one process of several may wait
+        missing = command.has("!") == (loop is not None and loop.name == "while")
+        asks = command.name not in TESTS or (missing and command.has("-f", "-e", "-s"))
+        # One process of several may wait; and a loop in the background may only watch.
+        here = asks and facts.place(command) == "batch" and not command.is_background
         if loop is None or loop.name not in ("while", "until") or not here:
             continue
         inside = [one for one in facts.commands if loop in one.scope.chain()]
@@ -549,7 +545,8 @@ def endless_wait(facts: LintFacts) -> Hits:
 
 
 _GIVES_UP_WAITING = re.compile(
-    r"(?<!-)\b(?:timeout|exit|return|kill|SECONDS|squeue|scontrol|date|ps|jobs)\b|\(\(|-[lg][te]\s"
+    r"(?<!-)\b(?:timeout|exit|return|kill|SECONDS|squeue|scontrol|date|ps|jobs"
+    r"|attempts?|tries|retry|retries|elapsed|count\w*)\b|\(\(|-[lg][te]\s"
 )
 
 
@@ -614,6 +611,12 @@ def _sends(facts: LintFacts, command: SimpleCommand) -> bool:
     return named and _SENDS.search(facts.shown(command)) is not None
 
 
+#: Sets variables whose names are not in the script.
+_SETS_ANY = re.compile(
+    r"\bset -a\b|\b(?:declare|export|local|typeset|readonly)\s+(?:-\w+\s+)*[\"']?[$`]"
+)
+
+
 @rule(
     "variable-unset",
     "warning",
@@ -622,8 +625,7 @@ def _sends(facts: LintFacts, command: SimpleCommand) -> bool:
     once=True,
 )
 def variable_unset(facts: LintFacts) -> Hits:
-    sources = facts.named("source", ".", "eval")
-    if not facts.is_batch or any(one.words[-1].program not in _KNOWN_SOURCES for one in sources):
+    if not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text):
         return
     for command in facts.commands:
         for part in command.expansions():
