@@ -11,7 +11,7 @@ ALL_WORKERS ?= $(shell echo $$(($(WORKERS) + 2)))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-extended test-all test-fast chaos other-slurm lint format bench docs gpu-kit lab-up lab-down clean
+.PHONY: help demo test test-extended test-all test-fast chaos lint format bench docs gpu-kit lab-up lab-down clean
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -70,10 +70,6 @@ test-newest: ## The training's tests on the newest releases of torch, transforme
 MINUTES ?= 40
 chaos: $(VENV)/full ## Break real jobs in 28 ways, and see that none of them costs work (root; MINUTES=40 at most)
 	@$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
-
-SUITE ?= trixie
-other-slurm: $(VENV)/full ## The tests that ask Slurm, on another Debian's Slurm (root; SUITE=bookworm, trixie or sid)
-	@$(BIN)/python tests/lab/other_slurm $(SUITE)
 
 lint: $(VENV)/full ## ruff, mypy --strict, import-linter, shellcheck
 	$(BIN)/ruff check .

@@ -14,7 +14,6 @@ import pytest
 
 from hpctrain.clusters import discover
 from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
-from hpctrain.clusters.merge import merge
 from tests.lab.conftest import Lab
 
 pytestmark = [pytest.mark.slurm]
@@ -126,39 +125,6 @@ def test_a_controller_that_is_not_there_leaves_everything_unknown(
     assert (live.partitions, live.cluster_name) == (None, None)
     assert live.silent == ("it does not answer (sinfo did not answer within 4 s)",)
     assert live.accounts is not None  # the database still answers
-
-
-def test_each_program_is_called_once_for_each_query(
-    live: LiveCluster, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for program in ("sinfo", "scontrol", "sacctmgr"):
-        real = lab.run("bash", "-c", f"command -v {program}").stdout.strip()
-        (tmp_path / program).write_text(
-            f'#!/bin/bash\necho "{program} $*" >> "{tmp_path}/calls"\nexec {real} "$@"\n'
-        )
-        (tmp_path / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{lab.env['PATH']}")
-    again = discover.discover()
-    assert (again.accounts, again.version) == (live.accounts, live.version)
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert sorted(call.split()[0] for call in calls) == [
-        "sacctmgr",
-        "sacctmgr",
-        "scontrol",
-        "scontrol",
-        "sinfo",
-    ]
-
-
-def test_a_profile_made_of_the_lab_alone(live: LiveCluster, lab_conf: ModuleType) -> None:
-    profile = merge(None, live).profile
-    assert (profile.name, profile.defaults.partition, profile.gpu_request.dialect) == (
-        "lab",
-        "boost_usr_prod",
-        "gres",
-    )
-    assert profile.nodes["boost_usr_prod"].gpus == lab_conf.GPUS_PER_NODE
-    assert profile.partitions["debug"].nodes == "boost_usr_prod"
 
 
 @pytest.mark.parametrize(

@@ -94,42 +94,6 @@ def test_gpus_that_are_not_there_are_said(user: User) -> None:
     assert {speed["group"] for speed in found["all_reduce"]} == {"node1", "node2", "all"}
 
 
-def test_a_pinned_launcher_and_a_directory_that_cannot_be_written(user: User) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("this machine has one core")
-    wrapper = user.directory / "bin/torchrun"
-    wrapper.parent.mkdir()
-    core = min(os.sched_getaffinity(0))
-    wrapper.write_text(
-        f'#!/bin/sh\nexec taskset -c {core} {Path(sys.executable).with_name("torchrun")} "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    user.environment["PATH"] = f"{wrapper.parent}:{user.environment['PATH']}"
-    words = [*NODES]
-    words[words.index("--cpus-per-task") + 1] = "2"
-    found = user.doctor(*words, "--launcher", "torchrun", "--", "--output_dir", "/proc/sys", code=1)
-    whats = {
-        finding["id"]: finding["what"]
-        for finding in found["findings"]
-        if finding["level"] == "error"
-    }
-    assert (
-        whats["node-cores-few"]
-        == f"node[1-2]: all ranks on one core (CPU {core}) of 2 for each task"
-    )
-    assert whats["node-checkpoint-unwritable"].startswith("node[1-2]: cannot write a checkpoint: ")
-
-
-@pytest.mark.extended
-def test_submitted_now_and_read_later(user: User) -> None:
-    job_id = user.type("doctor", *NODES, "--no-wait", "--launcher", "srun").stdout.strip()
-    report = user.type("doctor", "--of", job_id)
-    assert report.stdout.splitlines()[0].split()[:2] == ["NODE", "GPUS"]
-    assert "all-reduce: 2 ranks of 2 nodes: " in report.stdout
-    assert report.returncode == 0
-    assert report.stderr.strip().splitlines()[-1] == "next: hpctrain submit"
-
-
 def test_the_login_node_knows_the_lab(user: User) -> None:
     (user.directory / "train.py").write_text("")
     found = json.loads(

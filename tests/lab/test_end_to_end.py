@@ -255,29 +255,6 @@ def test_scancel_by_name_leaves_no_process(trainer: User) -> None:
     wait_until(lambda: not processes_of(job_id), "no process is left")
 
 
-def test_a_job_that_outgrows_its_memory_is_killed_and_read_back_right(user: User) -> None:
-    (user.directory / "hog.py").write_text(
-        "hold = []\nwhile True:\n    hold.append(bytearray(20_000_000))\n"
-    )
-    user.type(
-        "hpctrain",
-        "render",
-        "--launcher",
-        "srun",
-        "--script",
-        "hog.py",
-        "--mem",
-        "200M",
-        "--job-name",
-        "hog",
-    )
-    done = user.type("hpctrain", "submit", "hog.sbatch", "--wait", code=None)
-    assert done.returncode != 0
-    job_id = re.search(r"submitted job (\d+)", done.stderr)[1]  # type: ignore[index]
-    assert user.state(job_id) == "OUT_OF_MEMORY"
-    assert f"job {job_id}: out of memory" in done.stderr
-
-
 def test_fewer_gpus_than_the_script_was_rendered_for_stop_the_job(user: User) -> None:
     (user.directory / "train.py").write_text("print('trained')\n")
     user.type(

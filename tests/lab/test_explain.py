@@ -3,8 +3,6 @@ into its trouble by itself.
 """
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -124,7 +122,6 @@ TROUBLES: dict[str, Trouble] = {
     "full-disk": Trouble(
         "open('small/model.bin', 'wb').write(bytes(5_000_000))\n", ("disk-full", "local-disk-full")
     ),
-    "quota": Trouble("open('quota/model.bin', 'wb').write(bytes(20_000_000))\n", ("disk-quota",)),
     "port-taken": Trouble(
         "import torch.distributed as dist\ndist.init_process_group('gloo',"
         " init_method='tcp://127.0.0.1:%(port)d', rank=0, world_size=1)\n",
@@ -282,8 +279,7 @@ def submitted(
             "eval_strategy": "no",
         }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    for place in ("small", "quota"):
-        (folder / place).symlink_to(values[place])
+    (folder / "small").symlink_to(values["small"])
     if trouble.runs:
         (folder / "runs").symlink_to(values[trouble.runs])
     environment = {
@@ -322,37 +318,6 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
 
 
 @pytest.fixture(scope="module")
-def quota(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a directory with a quota of 4 MiB: Btrfs has its own, which needs no support of the
-    kernel for ext4's.
-    """
-    place = tmp_path_factory.mktemp("quota")
-    if not shutil.which("mkfs.btrfs"):
-        install = "apt-get install -y --no-install-recommends btrfs-progs"
-        subprocess.run(
-            ["bash", "-c", f"{install} || {{ apt-get update && {install}; }}"],
-            check=True,
-            capture_output=True,
-        )
-    image, mount = place / "image", place / "mount"
-    mount.mkdir()
-    image.touch()
-    os.truncate(image, 120 << 20)
-    steps = [
-        "mkfs.btrfs -q image",
-        "mount -o loop image mount",
-        "btrfs quota enable mount",
-        "btrfs subvolume create mount/home",
-    ]
-    try:
-        for step in [*steps, "btrfs qgroup limit 4M mount/home"]:
-            subprocess.run(step.split(), cwd=place, check=True, capture_output=True)
-        yield mount / "home"
-    finally:
-        subprocess.run(["umount", str(mount)])
-
-
-@pytest.fixture(scope="module")
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
@@ -363,7 +328,6 @@ def jobs(
     lab: Lab,
     tmp_path_factory: pytest.TempPathFactory,
     disks: dict[str, Path],
-    quota: Path,
     taken_port: int,
 ) -> dict[str, Job]:
     """Submit all at once: most of their time is a minute's limit, and the lab has room for several."""
@@ -379,7 +343,6 @@ def jobs(
     values = {
         "port": taken_port,
         **disks,
-        "quota": quota,
         "model": str(folder / "demo/model"),
         "dataset": str(folder / "demo/dataset"),
     }
@@ -468,14 +431,6 @@ def explained(lab: Lab, folder: Path, word: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_an_account_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:
-    refused = lab.run("sbatch", "--account=nobody", "--wrap=true", check=False)
-    assert refused.returncode != 0
-    (tmp_path / "said.txt").write_text(refused.stderr)
-    said = explained(lab, tmp_path, "said.txt")
-    assert [each["id"] for each in said["diagnoses"]] == ["account-invalid"], refused.stderr
-
-
 def test_a_job_that_somebody_cancelled(lab: Lab, tmp_path: Path) -> None:
     job = lab.submit("echo begins; sleep 500", tmp_path, "--mem=50", "--time=10")
     wait_until((tmp_path / f"{job}.out").exists)
@@ -507,38 +462,6 @@ def test_jobs_that_would_wait_for_ever(lab: Lab, tmp_path: Path) -> None:
             assert job in found[0]["fix"], found
     finally:
         lab.run("scancel", *waiting.values())
-
-
-def test_of_an_array_the_task_that_failed_is_explained(lab: Lab, tmp_path: Path) -> None:
-    body = "[ $SLURM_ARRAY_TASK_ID != 1 ] || python3 -c \"open('part-00017.jsonl')\""
-    job = lab.submit(
-        body, tmp_path, "--mem=50", "--time=10", "--array=0-2", f"--output={tmp_path}/%A_%a.out"
-    )
-    states = ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
-    ended = ["COMPLETED", "COMPLETED", "FAILED"]
-    wait_until(lambda: sorted(lab.run(*states).stdout.split()) == ended)
-    said = explained(lab, tmp_path, job)
-    assert [each["id"] for each in said["diagnoses"]] in (["file-missing"], ["dataset-missing"]), (
-        said
-    )
-    assert f"job {job}_1: FAILED" in said["ended"]
-
-
-def test_an_srun_to_type_asks_for_what_the_job_asked_for(lab: Lab, tmp_path: Path) -> None:
-    """Sites refuse one without a project, or a time limit; this one runs as it is printed."""
-    asked = ("--mem=50", "--time=10", "--account=euhpc_a06_067", "--partition=boost_usr_prod")
-    job = lab.submit("cd 'a directory'; cat data.txt", tmp_path, *asked)
-    lab.finished(job)
-    said = explained(lab, tmp_path, job)
-    [found] = said["diagnoses"]
-    assert found["id"] == "cd-failed"
-    line = found["fix"].splitlines()[-1]
-    assert {"euhpc_a06_067", "boost_usr_prod", "--qos", "--time"} < set(line.split())
-    (tmp_path / "a directory").mkdir()
-    typed = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=600
-    )
-    assert (typed.returncode, "a directory" in typed.stdout) == (0, True), typed.stderr
 
 
 def test_a_job_that_did_well_is_left_alone(lab: Lab, tmp_path: Path) -> None:

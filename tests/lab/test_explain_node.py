@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -69,86 +68,3 @@ def test_a_node_that_dies(rough: RoughLab, tmp_path: Path) -> None:
     )
     assert found[0]["node"] == node
     assert node in found[0]["fix"], found
-
-
-LOSES = """\
-#!/bin/bash
-#SBATCH --exclusive --ntasks-per-node=1 --mem=100 --time=30 --open-mode=append
-trap '' %(deaf)s
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then echo "step 1500 of 1500"; exit 0; fi
-srun bash -c 'trap "" %(deaf)s; for step in $(seq 1500); do echo "step $step of 1500"; sleep 1; done'
-"""
-
-
-def preempted(
-    rough: RoughLab, folder: Path, partition: str, node: str, *, deaf: str = "USR2"
-) -> str:
-    """Return a job that runs, and that a job of higher priority is going to drive out; it does not
-    hear a signal.
-    """
-    (folder / "loses.sbatch").write_text(LOSES % {"deaf": deaf})
-    where = (f"--partition={partition}", f"--nodelist={node}", f"--output={folder}/%j.out")
-    job = rough.run("sbatch", "--parsable", *where, "loses.sbatch", cwd=folder).strip()
-    log = folder / f"{job}.out"
-    wait_until(lambda: log.exists() and "step 2 of 1500" in log.read_text(), "the job runs")
-    rough.run(
-        "sbatch",
-        "--partition=high",
-        "--exclusive",
-        f"--nodelist={node}",
-        "--mem=50",
-        f"--output={folder}/wins.out",
-        "--wrap=sleep 1",
-    )
-    return job
-
-
-def explained(rough: RoughLab, folder: Path, job: str) -> list[dict[str, Any]]:
-    environment = {**rough.env, "HPCTRAIN_STATE_DIR": str(folder / f"state-{job}")}
-    said = subprocess.run(
-        [HPCTRAIN, "explain", job, "--json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    found: list[dict[str, Any]] = json.loads(said.stdout)["diagnoses"]
-    return found
-
-
-def state(rough: RoughLab, job: str) -> str:
-    return rough.run("sacct", "-nPX", "-j", job, "-o", "State").strip()
-
-
-def test_jobs_that_others_preempt(rough: RoughLab, tmp_path: Path) -> None:
-    """One goes on until it is killed; one ends at the signal, so that nothing says who sent it; one
-    is requeued, and has completed.
-    """
-    first, second = rough.nodes
-    rough.up()  # the node that died
-    wait_until(
-        lambda: "idle" in rough.run("sinfo", "-h", "-n", second, "-o", "%T"), "the node is back"
-    )
-    polite, requeued = (
-        preempted(rough, tmp_path, "low_cancel", first),
-        preempted(rough, tmp_path, "low", second),
-    )
-    wait_until(lambda: state(rough, polite) in ("FAILED", "PREEMPTED"), "it ends")
-    found = explained(rough, tmp_path, polite)
-    if state(rough, polite) == "FAILED":  # Slurm 22.05 does not say why; 24.11 does
-        assert [(each["id"], each["certainty"]) for each in found] == [("interrupted", "likely")], (
-            found
-        )
-        assert "preemption" in found[0]["fix"]
-    else:
-        assert [(each["id"], each["certainty"]) for each in found] == [("preempted", "certain")], (
-            found
-        )
-    deaf = preempted(rough, tmp_path, "low_cancel", first, deaf="TERM")
-    wait_until(lambda: state(rough, requeued) == "COMPLETED", "it has run again")
-    assert explained(rough, tmp_path, requeued) == []
-    wait_until(lambda: state(rough, deaf) == "PREEMPTED", "it is killed when its time is over")
-    found = explained(rough, tmp_path, deaf)
-    assert [(each["id"], each["certainty"], each["node"]) for each in found] == [
-        ("preempted", "certain", first)
-    ], found

@@ -45,37 +45,6 @@ def test_gpus_are_given_as_on_a_real_node(lab: Lab) -> None:
     assert "Requested node configuration is not available" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--account=nobody"], "Invalid account or account/partition combination specified"),
-        (
-            ["--partition=debug", "--time=11"],
-            "Requested time limit is invalid (missing or exceeds some limit)",
-        ),
-        (["--qos=nothing"], "Invalid qos specification"),
-    ],
-)
-def test_the_scheduler_refuses_in_its_own_words(lab: Lab, options: list[str], words: str) -> None:
-    refused = lab.run("sbatch", *options, "--wrap=true", check=False)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"sbatch: error: Batch job submission failed: {words}\n"
-
-
-def test_a_qos_limit_holds_the_job_back(lab: Lab, tmp_path: Path) -> None:
-    job = lab.submit("true", tmp_path, "--qos=debug", "--time=20")
-    try:
-        wait_until(
-            lambda: (
-                lab.run("squeue", "-h", f"--job={job}", "-o", "%T %r").stdout.strip()
-                == "PENDING QOSMaxWallDurationPerJobLimit"
-            ),
-            "the reason in squeue",
-        )
-    finally:
-        lab.run("scancel", job)
-
-
 def test_a_step_that_outgrows_its_memory_is_killed(lab: Lab, tmp_path: Path) -> None:
     size = ("--ntasks=1", "--mem=120", "--time=5")
     step, batch = lab.submit(f"srun {GREEDY}", tmp_path, *size), lab.submit(GREEDY, tmp_path, *size)

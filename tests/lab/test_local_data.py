@@ -97,22 +97,6 @@ def test_each_node_has_one_copy_until_the_job_ends(project: Project, launcher: s
     assert not list(project.directory.glob("runs/*/compile-cache/*")), "of a run that is over"
 
 
-def test_a_failed_run_cleans_up_and_its_kernels_come_back(project: Project) -> None:
-    project.configure(how="7")
-    assert project.submit("--wait", "--run-id", "again").returncode not in (0, 2)
-    first = project.said()
-    assert {tuple(one["compiled"]) for one in first} == {()}
-    assert left(project) == []
-    (project.directory / "how").write_text("0")
-    assert project.submit("--wait", "--run-id", "again").returncode == 0, project.log("error")
-    second = project.said()
-    kernels = {one["kernels"]: one["compiled"] for one in second}
-    assert [list(map(str, ranks)) for ranks in kernels.values() if ranks], "they came back"
-    # Ranks that were ended by the failure of another have said nothing.
-    assert {one["kernels"] for one in first} <= set(kernels), "to where they were"
-    assert left(project) == []
-
-
 def test_a_requeued_job_copies_again_and_has_its_kernels(project: Project) -> None:
     project.configure(how="requeue")
     config = project.directory / "config.yaml"
@@ -145,21 +129,3 @@ def test_a_cancelled_job_cleans_up_and_the_next_start_removes_what_is_left(
     (project.directory / "how").write_text("0")
     assert project.submit("--wait", "--run-id", "stopped").returncode == 0, project.log("error")
     assert left(project) == []
-
-
-def test_an_archive_is_unpacked_and_without_room_there_is_an_error(project: Project) -> None:
-    project.configure(path="rows.tar.gz")
-    project.type("tar", "-czf", "rows.tar.gz", "-C", "data", "rows")
-    assert project.submit("--wait").returncode == 0, project.log("error")
-    assert {one["rows"] for one in project.said()} == {"1 2 3"}
-    project.configure(path="rows.tar.gz", directory="/proc")
-    assert project.submit("--wait").returncode not in (0, 2)
-    assert project.said() == []
-    assert re.search(r"^error: .*rows.tar.gz", project.log("error"), re.MULTILINE)
-
-
-def test_without_room_a_directory_is_read_where_it_is(project: Project) -> None:
-    project.configure(directory="/proc")
-    assert project.submit("--wait").returncode == 0, project.log("error")
-    assert {one["data"] for one in project.said()} == {str(project.directory / "data/rows")}
-    assert "data/rows" in project.log("error")

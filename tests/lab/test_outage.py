@@ -197,28 +197,6 @@ def test_a_job_runs_on_through_every_outage(project: Project, tmp_path: Path) ->
     what_was_followed(job, lines_of(tmp_path / "watched"), lines_of(tmp_path / "followed"))
 
 
-def test_a_cancellation_that_is_heard_late(project: Project, tmp_path: Path) -> None:
-    """A slurmctld stops answering when scancel asks: what was cancelled all the same is said to be."""
-    rough = project.rough
-    job = project.submit("late-cancel", 3000).out.strip()
-    log = tmp_path / "logs" / f"output_sft_{job}.log"
-    wait_until(lambda: log.exists() and "step 1\n" in log.read_text(), "the job runs")
-    real = rough.run("bash", "-c", "command -v scancel").strip()
-    pid = rough.daemon("slurmctld")
-    (tmp_path / "bin").mkdir()
-    scancel = tmp_path / "bin" / "scancel"
-    scancel.write_text(
-        f"#!/bin/bash\nif mkdir {tmp_path}/once; then kill -STOP {pid}; (sleep 12; kill -CONT"
-        f" {pid}) >/dev/null 2>&1 & fi\n"
-        f'echo "$*" >> {tmp_path}/sent; exec {real} "$@"\n'
-    )
-    scancel.chmod(0o755)
-    said = project.type("cancel", job, PATH=f"{scancel.parent}:{rough.env['PATH']}")
-    assert (said.code, said.out) == (0, f"cancelled job {job} (sft)\n"), said.err
-    assert "error" not in said.err
-    wait_until(lambda: "CANCELLED" in rough.run("sacct", "-nPX", "-j", job, "-o", "State"), "it is")
-
-
 def slurmdbd_is_away(project: Project, job: str) -> None:
     rough = project.rough
     commands = (

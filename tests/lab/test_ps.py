@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpctrain.slurm import accounts as slurm_accounts
 from hpctrain.slurm.client import SlurmScheduler
-from hpctrain.slurm.notations.records import FIELDS, NEW_FIELDS, JobRecord
+from hpctrain.slurm.notations.records import JobRecord
 from tests.lab.conftest import Lab
 from tests.waiting import wait_until
 
@@ -139,19 +138,6 @@ def test_a_job_that_waits_for_nodes(lab: Lab, ps: Ps, tmp_path: Path) -> None:
         lab.run("scancel", holds, waits, behind, held, after, check=False)
 
 
-def test_a_limit_of_a_qos_in_words(lab: Lab, ps: Ps, tmp_path: Path) -> None:
-    job = lab.submit("true", tmp_path, "--qos=debug", "--time=30", "--mem=100")
-    try:
-        wait_until(lambda: "Limit" in lab.run("squeue", "-h", "-j", job, "-o", "%r").stdout)
-        said = ps(job).stdout
-        assert (
-            "waiting: it requests more than its QOS allows: limit on wall-clock time of one job"
-            in said
-        )
-    finally:
-        lab.run("scancel", job, check=False)
-
-
 def test_a_step_that_the_kernel_killed(lab: Lab, tmp_path: Path) -> None:
     hungry = (
         "srun -n1 python3 -c \"held = bytearray(400 << 20); held[::4096] = b'x' *"
@@ -176,39 +162,6 @@ def test_a_step_that_the_kernel_killed(lab: Lab, tmp_path: Path) -> None:
         "normal",
         "root",
     )
-
-
-def test_a_job_of_two_nodes_with_its_steps(lab: Lab, tmp_path: Path) -> None:
-    job = lab.submit(
-        "srun sleep 3",
-        tmp_path,
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--mem=100",
-        "--time=5",
-        "--gres=gpu:2",
-        "--job-name=a|b\nc",
-    )
-    lab.finished(job)
-    found = account(job)
-    assert (found.name, found.n_nodes, found.nodes, found.gpus, found.memory_bytes) == (
-        "a|b\nc",
-        2,
-        "node[7-8]",
-        4,
-        100 * MIB,
-    )
-    assert found.started is not None
-    assert found.ended is not None
-    assert abs(found.ended - time.time()) < 1800
-    assert found.ended - found.started >= 2
-    step = next(step for step in found.steps if step.name == "0")
-    assert (step.state, step.n_tasks, step.exit_code) == ("COMPLETED", 2, 0)
-    assert {step.name for step in found.steps} >= {"batch", "0"}
-    assert step.max_rss_bytes is None or step.max_rss_bytes > 100_000
-    own = lab.accounting(job, "MaxRSS", "Elapsed")
-    assert (found.elapsed_s or 0) >= 2
-    assert own[f"{job}.0"]["MaxRSS"] == "" or own[f"{job}.0"]["MaxRSS"].endswith("K")
 
 
 def test_a_requeued_job_counts_its_starts(lab: Lab, tmp_path: Path) -> None:
@@ -238,13 +191,6 @@ def test_tasks_of_an_array(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     out = ps().stdout
     assert f"{job}_[0,2]" in out
     assert f"{job}_[1,3]" in out
-
-
-def test_the_fields_that_this_sacct_knows(lab: Lab) -> None:
-    asked = set(slurm_accounts._fields(30))
-    listed = set(lab.run("sacct", "--helpformat").stdout.split())
-    assert asked == set(FIELDS) & listed
-    assert set(FIELDS) - NEW_FIELDS <= listed, "what every version has"
 
 
 def test_without_sacct_the_controller_says_the_same(

@@ -203,15 +203,6 @@ def test_the_site_takes_it(case: Case, played: dict[str, dict[str, str]], projec
         subprocess.run(["scancel", job], env=env, check=True)
 
 
-@pytest.mark.parametrize("case", RIGHT, ids=str)
-def test_the_site_would_start_it(
-    case: Case, played: dict[str, dict[str, str]], project: Path
-) -> None:
-    done = sbatch(case, played[case.site], project, "--test-only")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Job \d+ to start at ", done.stderr)
-
-
 @pytest.mark.parametrize("case", WRONG, ids=str)
 def test_the_site_refuses_it(case: Case, played: dict[str, dict[str, str]], project: Path) -> None:
     done = sbatch(case, played[case.site], project)
@@ -253,21 +244,6 @@ def test_the_site_is_that_of_the_profile(site: str, played: dict[str, dict[str, 
         gpus = re.search(r"gres/gpu=(\d+)", row["TRES"])
         if partition.nodes is not None and gpus is not None:
             assert int(gpus[1]) == profile.nodes[partition.nodes].gpus * int(row["TotalNodes"]), row
-
-
-def test_each_site_is_a_cluster_of_its_own(
-    played: dict[str, dict[str, str]], lab_env: dict[str, str]
-) -> None:
-    limit = ("sacctmgr", "-nP", "show", "qos", "debug", "format=MaxWall")
-    assert asked(played["frontier"], *limit) == "02:00:00\n"
-    assert asked(played["perlmutter"], *limit) == "00:30:00\n"
-    assert asked(lab_env, *limit) == "00:10:00\n"
-    clusters = [
-        asked(env, "sacctmgr", "-nP", "show", "cluster", "format=Cluster").split()
-        for env in played.values()
-    ]
-    assert all(len(names) == 1 for names in clusters)
-    assert len({name for names in clusters for name in names}) == len(played)
 
 
 def test_play_again_changes_nothing_and_unplay_leaves_nothing(

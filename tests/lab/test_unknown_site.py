@@ -93,35 +93,6 @@ def test_submit_names_a_command_that_slurm_takes(
     assert taken.returncode == 0, taken.stderr
 
 
-def test_words_that_name_no_key_get_no_guess(typist: Typist) -> None:
-    (typist.directory / "config.yaml").write_text(BARE)
-    right = (
-        "--gpu-type",
-        "a100",
-        "--restart",
-        "off",
-        "--account",
-        "p_default",
-        "--sbatch",
-        "comment=moon",
-    )
-    (finding,) = refusals(typist.check(*right))
-    assert "Come back on Thursday." in finding["evidence"]
-    assert "likely" not in finding["reason"]
-    assert "--account NAME" not in finding["fix"]
-    assert "comment=moon" in finding["fix"]
-
-
-def test_an_account_that_is_not_yours_is_one_finding_with_the_words_of_slurm(
-    typist: Typist,
-) -> None:
-    (typist.directory / "config.yaml").write_text(BARE)
-    found = typist.check("--gpu-type", "a100", "--restart", "off", "--account", "p_defaul")
-    errors = [finding for finding in found["findings"] if finding["level"] == "error"]
-    assert [finding["id"] for finding in errors] == ["account-unknown"]
-    assert "allocation failure: Invalid account" in errors[0]["evidence"]
-
-
 def test_init_writes_what_the_site_wants_and_slurm_takes_the_job(typist: Typist) -> None:
     (typist.directory / "config.yaml").unlink()
     done = typist.type(HPCTRAIN, "init", "--yes")
@@ -129,37 +100,3 @@ def test_init_writes_what_the_site_wants_and_slurm_takes_the_job(typist: Typist)
     assert config_of(typist).resources.gpu_type == "a100"
     assert config_of(typist).restart.mode == "chain"
     assert typist.test_only().returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "partition"),
-    [
-        (("--gpu-type", "a100"), "a100", "gpu"),
-        (("--gpu-type", "h100"), "h100", "mixed"),
-        (("--partition", "mixed"), "a100", "mixed"),
-        (("--partition", "mixed", "--gpu-type", "h100"), "h100", "mixed"),
-    ],
-)
-def test_init_keeps_the_type_that_was_asked_for(
-    typist: Typist, words: tuple[str, ...], kind: str, partition: str
-) -> None:
-    done = typist.type(HPCTRAIN, "init", "--yes", "--force", *words)
-    assert done.returncode == 0, done.stderr
-    asked = config_of(typist).resources
-    assert (asked.gpu_type, asked.partition) == (kind, partition)
-
-
-def test_init_without_slurm_keeps_the_type(typist: Typist) -> None:
-    words = (
-        "--yes",
-        "--force",
-        "--no-slurm",
-        "--cluster",
-        "generic_university",
-        "--account",
-        "x",
-        "--gpu-type",
-        "h100",
-    )
-    assert typist.type(HPCTRAIN, "init", *words).returncode == 0
-    assert config_of(typist).resources.gpu_type == "h100"

@@ -2,20 +2,16 @@
 often Slurm is asked.
 """
 
-import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.typist import HPCTRAIN
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 #: Its steps; then it waits for the file `go.0`, after a requeue for `go.1`.
@@ -99,36 +95,3 @@ def test_a_requeued_job_is_followed_through_both_starts(project: Path) -> None:
     assert code == 0
     assert any("start 2" in row["text"] for row in rows if row["change"] == "state")
     assert len(list(Path("runs/r/attempts").glob("*/end.json"))) == 2
-
-
-@pytest.mark.extended
-@pytest.mark.usefixtures("project")
-def test_a_cancelled_job_is_told_and_slurm_is_asked_politely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = subprocess.run(
-        ["which", "squeue"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "squeue").write_text(
-        f'#!/bin/bash\ndate +%s.%N >> {tmp_path}/asked\nexec {real} "$@"\n'
-    )
-    (programs / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    job = submit()
-    asked = tmp_path / "asked"
-
-    def times() -> list[float]:
-        return [float(line) for line in asked.read_text().split()] if asked.exists() else []
-
-    before = len(times())
-    with ThreadPoolExecutor() as pool:
-        watched = pool.submit(watch, lambda _: None)
-        wait_until(lambda: len(times()) >= before + 3, "watch has asked three times")
-        subprocess.run(["scancel", job], check=True)
-        code, rows = watched.result()
-    assert code != 0
-    assert "cancelled" in rows[-1]["text"]
-    pauses = [later - one for one, later in itertools.pairwise(times()[before:])]
-    assert min(pauses) >= 10, "15 s, and a busy machine may be late to note one"

@@ -2,7 +2,7 @@
 (recorded/slurm-*, of which only paths were changed), and what is read in it: parsed.json beside them,
 compared whole.
 
-20.11.4 is Debian 11's; the others were recorded with tests/lab/other_slurm: the rough lab's two
+20.11.4 is Debian 11's; the others are those of other Debian releases: the rough lab's two
 nodes, and jobs of which some have ended, one runs and some wait.
 """
 
