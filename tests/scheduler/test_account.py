@@ -63,28 +63,6 @@ def job(job_id: str, **more: str) -> dict[str, str]:
     return JOB | {"JobID": job_id, "JobIDRaw": job_id} | more
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-def test_one_sacct_for_all_asked_for_what_it_knows(programs: Programs, version: str) -> None:
-    programs(
-        sacct=sacct(
-            [job("27"), STEP, job("28", State="RUNNING", End="Unknown"), job("29")], version
-        )
-    )
-    found = {account.job_id: account for account in schedulers.accounts(["27", "28", "30"])}
-    assert sorted(found) == ["27", "28"]
-    assert (found["27"].source, len(found["27"].steps), found["27"].gpus, found["28"].state) == (
-        "sacct",
-        1,
-        4,
-        "RUNNING",
-    )
-    (told,) = calls("sacct")
-    assert "-j 27,28,30" in told
-    assert " -D " in told
-    assert schedulers.accounts(["31"]) == []
-
-
 def test_an_array_stands_for_its_tasks_and_those_that_wait_for_their_array(
     programs: Programs,
 ) -> None:
@@ -154,12 +132,6 @@ def test_nobody_answers(programs: Programs) -> None:
     assert schedulers.accounts(["27"]) == [], "an answer: there is no such job"
 
 
-def test_a_job_that_accounting_does_not_have_yet(programs: Programs) -> None:
-    programs(scontrol=f"echo '{SHOWN}'")
-    [account] = schedulers.accounts(["27"])
-    assert (account.source, account.note) == ("scontrol", None)
-
-
 def test_half_a_record_is_made_whole_by_slurmctld(programs: Programs) -> None:
     """Slurmdbd hears of a job's start seconds after its end: till then it has no name, no limit,
     and one node (seen on 22.05).
@@ -201,10 +173,6 @@ def test_half_a_record_is_made_whole_by_slurmctld(programs: Programs) -> None:
     )
 
 
-def test_no_slurm_at_all(no_slurm: None) -> None:
-    assert schedulers.accounts(["27"]) == []
-
-
 # politeness
 
 
@@ -218,17 +186,6 @@ def test_a_sacct_that_hangs_is_not_even_asked_for_its_fields_for_a_while(
     assert "a short while ago" in str(account.note)
     asked = Path("calls.txt").read_text().splitlines()
     assert len([line for line in asked if line.startswith("sacct ")]) == 2
-
-
-def test_the_same_accounts_are_not_asked_for_within_15_s(programs: Programs) -> None:
-    programs(sacct=sacct([job("27"), STEP, job("28", State="RUNNING")]))
-    first = schedulers.accounts(["27", "28"])
-    assert schedulers.accounts(["27", "28"]) == first
-    assert len(calls("sacct")) == 1
-    _age(ASK_EVERY_S + 1)
-    schedulers.accounts(["27", "28"])
-    schedulers.accounts(["27"])
-    assert [call.split()[-1] for call in calls("sacct")] == ["27,28", "27,28", "27"]
 
 
 def test_the_queue_is_asked_for_once_in_15_s(programs: Programs) -> None:

@@ -10,7 +10,6 @@ from hpctrain.jobs import schedulers
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 from tests.scheduler.local_jobs import end_all, submit, wait
-from tests.waiting import wait_until
 
 MIB = 1024**2
 
@@ -60,30 +59,3 @@ def test_a_job_that_ended(tmp_path: Path) -> None:
     assert 200 * MIB < (step.max_rss_bytes or 0) < 2000 * MIB, "of its largest process"
     assert step.cpu_s is not None
     assert stored.made(JobRecord, found.to_json()) == found
-
-
-@pytest.mark.slow
-def test_one_that_runs_and_one_that_was_killed() -> None:
-    job = submit("touch started; sleep 300")
-    wait_until(Path("started").exists)
-    found = account(job)
-    assert (found.state, found.ended, found.steps, found.is_final) == ("RUNNING", None, (), False)
-    schedulers.owner(job).cancel([job])
-    found = account(job)
-    assert (found.state, found.signal, found.ended is not None) == ("CANCELLED", 15, True)
-
-
-@pytest.mark.slow
-def test_an_array_is_its_tasks() -> None:
-    job = submit("exit $SLURM_ARRAY_TASK_ID", "#SBATCH --array=0-2\n")
-    wait(job)
-    assert [(each.job_id, each.exit_code) for each in schedulers.accounts([job])] == [
-        (f"{job}_{task}", task) for task in range(3)
-    ]
-    assert [each.job_id for each in schedulers.accounts([f"{job}_1", f"{job}_1", job])] == [
-        f"{job}_1",
-        f"{job}_0",
-        f"{job}_2",
-    ]
-    assert account(f"{job}_2").slurm_job_id == str(int(job) + 3)
-    assert schedulers.accounts(["99999999"]) == []

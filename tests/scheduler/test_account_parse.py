@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hpctrain.slurm.notations import records
 from hpctrain.slurm.notations.records import JobRecord, StepUsage
-from hpctrain.util import stored
 from tests.scheduler.sacct_rows import AGAIN, JOB, REQUEUED, STEP, VERSIONS, text
 
 MIB, GIB = 1024**2, 1024**3
@@ -244,11 +243,6 @@ def test_what_a_user_writes_moves_nothing_else(
         1695321637.0,
     )
     assert [each.max_rss_bytes for each in accounts[0].steps] == [rss * 1024]
-
-
-def test_an_account_comes_back_from_json() -> None:
-    account = one(REQUEUED, STEP, AGAIN, STEP)
-    assert stored.made(JobRecord, account.to_json()) == account
 
 
 SCONTROL = (

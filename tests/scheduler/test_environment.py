@@ -5,7 +5,6 @@ is seen by nobody else.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,21 +115,12 @@ def test_a_secret_comes_from_its_file_and_is_written_nowhere(project: Project) -
         assert secret not in shown + project.texts()
 
 
-def test_a_secret_of_the_shell_that_is_not_set(project: Project) -> None:
-    project.config(secrets={"X_KEY": "environment"})
-    assert project.type("submit", "--local", "--wait", "--no-check").returncode == 1
-    assert "error: X_KEY is not set\nfix: export X_KEY in the shell that submits" in project.log()
-
-
-@pytest.mark.parametrize("value", [SECRET, "sk-123", "12345"])
-def test_the_secret_itself_in_the_config_is_refused_and_not_repeated(
-    project: Project, value: str
-) -> None:
-    project.config(secrets={"HF_TOKEN": value})
+def test_the_secret_itself_in_the_config_is_refused_and_not_repeated(project: Project) -> None:
+    project.config(secrets={"HF_TOKEN": SECRET})
     done = project.type("render")
     assert done.returncode == 2
     assert "the secret itself does not belong here" in done.stderr
-    assert value not in done.stderr.replace("config.yaml:", "")
+    assert SECRET not in done.stderr
 
 
 def test_own_variables_are_laid_over_a_profile_of_your_own(project: Project) -> None:
@@ -147,14 +137,6 @@ def test_own_variables_are_laid_over_a_profile_of_your_own(project: Project) -> 
     assert found["X_D"] == "shell"
     assert found["CUDA_LAUNCH_BLOCKING"] == "1"
     assert not {"X_C", "NCCL_DEBUG"} & set(found)
-
-
-def test_own_variables_are_laid_over_a_built_in_profile(project: Project) -> None:
-    project.config(profile="large-scale", env={"CUDA_LAUNCH_BLOCKING": "1"}, unset=["NCCL_DEBUG"])
-    found = project.found(NCCL_P2P_DISABLE="1", NCCL_DEBUG="INFO")
-    assert found["CUDA_LAUNCH_BLOCKING"] == "1"
-    assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
-    assert not {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} & set(found)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +223,6 @@ def test_a_hook_that_fails_on_one_node_ends_the_job(project: Project, launcher: 
         ),
         ({"NCCL_SOCKET_IFNAME": "l", "GLOO_SOCKET_IFNAME": "l"}, {"NCCL_SOCKET_IFNAME"}),
         ({"NCCL_SOCKET_IFNAME": "^docker,veth"}, {"NCCL_SOCKET_IFNAME"}),
-        ({"NCCL_SOCKET_IFNAME": "=lo"}, {"NCCL_SOCKET_IFNAME"}),
         ({"NCCL_SOCKET_IFNAME": "b) $(touch canary) ("}, set()),
     ],
 )
@@ -263,27 +244,6 @@ def test_a_network_interface_that_the_node_lacks_is_not_exported(
     }
     assert warned == set(wanted) - stays
     assert not (project.directory / "canary").exists()
-
-
-def test_a_uv_environment(project: Project) -> None:
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run(
-        [
-            uv,
-            "venv",
-            "--quiet",
-            "--offline",
-            "--python",
-            sys.executable,
-            project.directory / ".venv",
-        ],
-        check=True,
-    )
-    project.config(uv=".")
-    assert project.found()["prefix"] == str(project.directory / ".venv")
-    shutil.rmtree(project.directory / ".venv")
-    assert project.type("submit", "--local", "--wait", "--no-check").returncode == 1
-    assert "error: there is no uv environment in .\nfix: uv sync --project ." in project.log()
 
 
 def test_a_container_command_wraps_every_process(project: Project) -> None:

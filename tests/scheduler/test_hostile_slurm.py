@@ -7,7 +7,6 @@ import pytest
 from hpctrain.clusters import discover
 from hpctrain.clusters import live as live_cluster
 from hpctrain.clusters.merge import merge
-from hpctrain.errors import HpctrainError
 from hpctrain.jobs import proposal
 from hpctrain.util import process
 
@@ -64,29 +63,3 @@ def test_a_program_that_closes_its_output_is_waited_for_and_killed() -> None:
     program = "import os, time; os.close(1); os.close(2); time.sleep(600)"
     with pytest.raises(process.NoAnswerError):
         process.run([sys.executable, "-c", program], timeout=0.5)
-
-
-def test_the_words_of_a_query_that_fails_are_short_and_printable(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("sinfo", "scontrol", "sacctmgr"):
-        path = tmp_path / name  # type: ignore[operator]
-        path.write_text(f"#!{sys.executable}\nimport sys; sys.exit('\\x1b[31m' + 'no ' * 5000)\n")
-        path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    live = discover.discover(timeout=60)
-    assert live.silent
-    for sentence in live.silent:
-        assert len(sentence) < 400
-        assert sentence.isprintable()
-        assert "..." in sentence
-
-
-def test_an_error_shows_control_characters_instead_of_sending_them() -> None:
-    error = HpctrainError(
-        "no \x1b[31mfile 'a\rb'", details=("  at \x07 x\ty", "é 東\udcff"), fix="rm \x9b2J\u202e"
-    )
-    assert (
-        error.render()
-        == "error: no \\x1b[31mfile 'a\\x0db'\n  at \\x07 x\ty\né 東\udcff\nfix: rm \\x9b2J\\u202e"
-    )

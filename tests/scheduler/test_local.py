@@ -64,17 +64,6 @@ def test_srun_ends_with_the_worst_code_and_kills_the_others() -> None:
     assert "srun: error: 127.0.0.2: task 1: Exited with exit code 3" in output(record.job_id, "err")
 
 
-@pytest.mark.slow
-def test_srun_without_kill_on_bad_exit_waits_for_the_others() -> None:
-    record = wait(
-        submit(
-            "srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; sleep 1; echo done'",
-            "#SBATCH --nodes=2\n",
-        )
-    )
-    assert (record.exit_code, output(record.job_id)) == (3, "done\n")
-
-
 def test_an_unknown_option_of_srun_is_an_error() -> None:
     record = wait(submit("srun --no-such-thing=3 true"))
     assert record.state == "FAILED"
@@ -222,12 +211,3 @@ def test_gpus_are_shared_out_among_the_nodes_and_too_few_are_an_error(
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     record = wait(submit(body, "#SBATCH --nodes=2\n#SBATCH --gres=gpu:3\n"))
     assert sorted(output(record.job_id).splitlines()) == ["0 4,5,6,7 true", "1 4,5,6,7 true"]
-
-
-def test_threads_of_nodes_that_share_cores_do_not_wait_in_busy_loops_unless_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "passive\n"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert output(wait(submit("srun printenv OMP_WAIT_POLICY")).job_id) == "active\n"

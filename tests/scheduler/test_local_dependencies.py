@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpctrain.errors import UsageError
-from hpctrain.local import jobs
 from hpctrain.local.scheduler import LocalScheduler
-from tests.scheduler.local_jobs import directory, output, record, submit, wait
+from tests.scheduler.local_jobs import output, record, submit, wait
 from tests.waiting import wait_until
 
 HELD = 'while [ ! -e "go.$1" ]; do sleep 0.05; done; exit $2'
@@ -23,12 +22,6 @@ def held(name: str, code: int = 0) -> str:
 def state(job_id: str) -> tuple[str, str | None]:
     known = record(job_id)
     return known.state, known.reason
-
-
-def waits_for(job_id: str) -> str | None:
-    """Return what the supervisor has found at its last look."""
-    shown: str | None = jobs.LocalJob(directory(job_id)).state().dependency
-    return shown
 
 
 WAITS = ("PENDING", "Dependency")
@@ -58,32 +51,6 @@ def test_a_job_waits_for_the_end_of_another(kind: str, code: int, runs: bool) ->
     LocalScheduler().cancel([second])
     assert record(second).state == "CANCELLED"
     assert not Path(f"logs/out_{second}.log").exists()
-
-
-def test_the_directive_holds_and_the_command_line_wins() -> None:
-    first, other = held("a"), held("b")
-    second = submit("true", f"#SBATCH --dependency=afterany:{first}\n")
-    third = submit(
-        "true", f"#SBATCH --dependency=afterany:{first}\n", dependency=f"afterany:{other}"
-    )
-    wait_until(lambda: state(second) == state(third) == WAITS)
-    Path("go.b").touch()
-    assert wait(third).state == "COMPLETED"
-    wait_until(lambda: state(second) == WAITS)
-    LocalScheduler().cancel([first, second])
-    assert record(second).state == "CANCELLED"
-
-
-def test_all_of_several() -> None:
-    first, second = held("a"), held("b", 1)
-    both = submit("true", dependency=f"afterany:{first}:{second}")
-    comma = submit("true", dependency=f"afterok:{first},afternotok:{second}")
-    Path("go.b").touch()
-    left = (f"afterany:{first}(unfulfilled)", f"afterok:{first}(unfulfilled)")
-    wait_until(lambda: (waits_for(both), waits_for(comma)) == left)
-    assert state(both) == state(comma) == WAITS
-    Path("go.a").touch()
-    assert {wait(job_id).state for job_id in (both, comma)} == {"COMPLETED"}
 
 
 def test_a_cancelled_job_is_not_ok_and_a_chain_behind_it_never_runs() -> None:

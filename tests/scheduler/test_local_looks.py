@@ -82,22 +82,6 @@ def test_a_task_that_starts_between_two_looks_is_there_once(
     ]
 
 
-def test_a_task_that_is_about_to_start_has_never_failed(
-    job: LocalJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, str]] = []
-    after_each(
-        "write_json",
-        monkeypatch,
-        lambda: seen.extend((row.job_id, row.state) for row in jobs.rows(job)),
-    )
-    task = begin(job)
-    assert seen
-    assert set(seen) == {(f"{job.path.name}_2", "PENDING")}
-    shutil.rmtree(task.path)
-    assert [row.state for row in jobs.rows(job)] == ["PENDING"], "it waits again"
-
-
 def test_ids_are_not_given_out_again_where_the_directory_of_the_jobs_was_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

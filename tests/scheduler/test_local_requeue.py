@@ -110,27 +110,6 @@ scontrol show job -o $SLURM_JOB_ID | grep -o 'JobState=[A-Z]*'"""
     assert logs == {0: "0 0\n", 1: "1 0\nJobState=COMPLETING\n1 1\n", 2: "2 0\n"}
 
 
-def test_no_requeue_is_refused_in_slurms_words() -> None:
-    body = (
-        "scontrol requeue $SLURM_JOB_ID 2>&1; echo $?; scontrol requeue 4711 2>&1; while [ ! -e"
-        " stop ]; do sleep 0.05; done"
-    )
-    job_id = submit(body, "#SBATCH --no-requeue\n")
-    wait_until(
-        lambda: "4711" in output(job_id) if Path(f"logs/out_{job_id}.log").exists() else False
-    )
-    assert (
-        output(job_id)
-        == f"Requested operation is presently disabled for job {job_id}\n1\nInvalid job id"
-        " specified for job 4711\n"
-    )
-    Path("stop").touch()
-    assert wait(job_id).state == "COMPLETED"
-    job_id = submit("true")
-    wait(job_id)
-    assert "already completing or completed" in request_requeue(job_id)[0]
-
-
 def test_cancel_during_a_requeue_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCTRAIN_LOCAL_KILL_WAIT", "5")  # all of it: nothing ends by itself
     body = "trap '' TERM; touch started.${SLURM_RESTART_COUNT:-0}; while true; do sleep 0.1; done"
@@ -161,19 +140,6 @@ while kill -0 $step 2>/dev/null; do wait $step; done"""
     job_id = submit(body)
     assert wait(job_id).state == "COMPLETED", output(job_id, "err")
     assert output(job_id).splitlines() == ["task got USR1", "batch got TERM", "task got USR2"]
-
-
-def test_sigterm_to_srun_ends_the_step_at_once() -> None:
-    body = """srun bash -c 'trap "echo saved" TERM; touch started; while true; do sleep 0.1; done' & step=$!
-while [ ! -e started ]; do sleep 0.05; done
-kill -TERM $step; wait $step; echo "status $?"
-"""
-    job_id = submit(body)
-    assert wait(job_id).state == "COMPLETED"
-    assert output(job_id) == "status 137\n", "the task is not asked"
-    assert "srun: forcing job termination\nsrun: error: 127.0.0.1: task 0: Killed\n" in output(
-        job_id, "err"
-    )
 
 
 def test_a_job_that_cancels_itself_and_a_signal_that_is_none() -> None:
@@ -218,32 +184,3 @@ def test_scontrol_show_job_is_what_our_own_parser_and_the_job_library_read() -> 
     assert int(time.mktime(time.strptime(shown.partition("=")[2], "%Y-%m-%dT%H:%M:%S"))) == int(
         seconds
     )
-
-
-def test_scontrol_shows_the_tasks_of_an_array_and_unknown_words_are_errors() -> None:
-    body = """scontrol show job -o ${SLURM_ARRAY_JOB_ID} > all
-scontrol show job -o ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID > one
-scontrol update JobId=$SLURM_JOB_ID TimeLimit=5 2> unknown; echo $? >> unknown
-while [ ! -e stop ]; do sleep 0.05; done"""
-    job_id = submit(body, LOGS, array="0,2-4%1")
-    own = int(job_id) + 1
-    wait_until(lambda: Path("unknown").exists() and "1" in Path("unknown").read_text().split())
-    one, waiting = records.parse_scontrol_jobs(Path("all").read_text())
-    assert (one["JobId"], one["ArrayJobId"], one["ArrayTaskId"], one["JobState"]) == (
-        str(own),
-        job_id,
-        "0",
-        "RUNNING",
-    )
-    assert (waiting["ArrayTaskId"], waiting["JobState"], waiting["Reason"]) == (
-        "2-4%1",
-        "PENDING",
-        "JobArrayTaskLimit",
-    )
-    assert (
-        records.from_scontrol(records.parse_scontrol_jobs(Path("one").read_text())[0]).job_id
-        == f"{job_id}_0"
-    )
-    assert "scontrol: error: the local scheduler knows" in Path("unknown").read_text()
-    Path("stop").touch()
-    assert wait(job_id).state == "COMPLETED"

@@ -125,31 +125,6 @@ def test_those_of_higher_priority_in_the_partition_are_ahead() -> None:
     }
 
 
-def test_of_equal_priority_the_older_job_is_ahead() -> None:
-    queue = line("10", 1) + line("9", 1) + line("11", 1, "ada") + line("12", 1)
-    assert place_each(queue, [waiting("11")], user="ada")["11"].ahead == 2
-
-
-def test_a_queue_of_which_only_my_own_is_shown() -> None:
-    queue = line("3", 700, "ada") + line("4", 600, "ada")
-    places = place_each(queue, [waiting("4"), waiting("3")], user="ada")
-    assert places == {"4": QueuePlace(ahead=None, mine=1), "3": QueuePlace(ahead=None, mine=0)}
-    top = line("3", 700, "ada", reason="Resources")
-    assert place_each(top, [waiting("3", reason="Resources")], user="ada")["3"].ahead == 0, (
-        "Slurm says that it is first"
-    )
-
-
-def test_a_job_in_two_partitions_stands_where_it_is_further() -> None:
-    queue = (
-        line("1", 900)
-        + line("1", 100, partition="fast")
-        + line("4", 600, "ada")
-        + line("4", 700, "ada", partition="fast")
-    )
-    assert place_each(queue, [waiting("4", "gpu,fast")], user="ada")["4"].ahead == 0
-
-
 def test_all_partitions_are_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text(

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -332,22 +331,6 @@ def test_after_days_a_request_is_lost(programs: Programs) -> None:
     programs(sbatch="echo 80")
     assert scheduler().status() == [], "no news any more"
     assert scheduler().submit(Path("job.sbatch")).job_id == "80"
-
-
-def test_a_submission_that_another_command_removes_meanwhile_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ledger.record(Submission(token="a" * 16, at=time.time()), None)
-    read = ledger.read_json
-
-    def read_late(path: Path) -> dict[str, Any] | None:
-        value = read(path)
-        ledger.forget("a" * 16)
-        return value
-
-    monkeypatch.setattr(ledger, "read_json", read_late)
-    ledger.submissions()
-    assert ledger.submissions() == []
 
 
 def test_what_ended_under_an_id_that_is_submitted_again_is_another_job(programs: Programs) -> None:

@@ -33,29 +33,11 @@ def test_a_quoted_value_is_one_word_and_comes_back(value: str) -> None:
     assert directives.split(f" --comment={directives.quote(value)}") == [f"--comment={value}"]
 
 
-@given(st.lists(printable, max_size=5))
-def test_quoted_words_do_not_run_into_each_other(values: list[str]) -> None:
-    assert directives.split(
-        "".join(f" --comment={directives.quote(value)}" for value in values)
-    ) == [f"--comment={value}" for value in values]
-
-
 @given(st.text())
 def test_a_value_that_no_quoting_carries_is_refused(value: str) -> None:
     if any(character in value for character in "\n\r\t\0\x1f\x7f"):
         with pytest.raises(ValueError, match="control character"):
             directives.quote(value)
-
-
-@given(st.text())
-def test_no_line_is_a_crash(line: str) -> None:
-    said = "unmatched"
-    try:
-        words = directives.split(line.replace("\n", ""))
-    except ValueError as error:
-        words, said = [], str(error)
-    assert "unmatched" in said
-    assert all(isinstance(word, str) for word in words)
 
 
 # Each tried on Slurm 22.05; tests/lab/test_oracles.py tries them again.
@@ -100,10 +82,6 @@ def test_where_the_directives_end() -> None:
         "x=1",
     ]
     assert read(*lines, "#SBATCH -A late") == {"nodes": "2", "time": "5"}
-
-
-def test_the_last_one_wins() -> None:
-    assert read("#SBATCH --time=1", "#SBATCH -t2") == {"time": "2"}
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,6 @@ def test_what_is_written_is_read_back(seconds: int) -> None:
     assert units.parse_time(units.format_time(seconds)) == seconds
 
 
-@given(st.integers(0, 400), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
-def test_every_form_of_slurm_counts_its_parts(
-    days: int, hours: int, minutes: int, seconds: int
-) -> None:
-    assert units.parse_time(f"{minutes}") == minutes * 60
-    assert units.parse_time(f"{minutes}:{seconds}") == minutes * 60 + seconds
-    assert units.parse_time(f"{hours}:{minutes}:{seconds}") == hours * 3600 + minutes * 60 + seconds
-    assert units.parse_time(f"{days}-{hours}") == days * 86400 + hours * 3600
-    assert (
-        units.parse_time(f"{days}-{hours}:{minutes}") == days * 86400 + hours * 3600 + minutes * 60
-    )
-    assert (
-        units.parse_time(f"{days}-{hours}:{minutes}:{seconds}")
-        == days * 86400 + hours * 3600 + minutes * 60 + seconds
-    )
-
-
 # The pitfall that started it: PyYAML's 5400 for an unquoted 1:30:00 would be 5400 minutes to Slurm.
 @pytest.mark.parametrize(
     ("text", "seconds"),
