@@ -148,10 +148,6 @@ class OptionCall:
         word = self.option(name)
         return word.text if word is not None and word.is_literal else None
 
-    def add(self, name: str, word: ShellWord, value: ShellWord | None) -> None:
-        """Add an option."""
-        self.words[name], self.options[name] = word, value
-
 
 @dataclass(slots=True, eq=False)
 class SrunCall(OptionCall):
@@ -215,7 +211,7 @@ def _srun_option(call: SrunCall, word: ShellWord, following: list[ShellWord]) ->
         if not name:  # flags, of which several may be in one word
             name, equals = slurm.SRUN_SHORT_FLAGS.get(letter, letter), ""
     value_word = _rest(word, rest) if equals else following[0] if takes and following else None
-    call.add(name, word, value_word)
+    call.words[name], call.options[name] = word, value_word
     return takes
 
 
@@ -281,7 +277,8 @@ def _launcher_options(launch: LauncherCall, words: list[ShellWord]) -> None:
         name, equals, _ = word.text.lstrip("-").partition("=")
         name = name.replace("-", "_")
         following = next(left)
-        launch.add(name, word, _rest(word, word.text.index("=") + 1) if equals else None)
+        launch.words[name] = word
+        launch.options[name] = _rest(word, word.text.index("=") + 1) if equals else None
         if name in ("m", "module") and not equals:
             return
         option = following is None or (following.is_literal and following.text.startswith("-"))

@@ -253,10 +253,6 @@ class LintFacts:
             command = command.shell.via
         return command
 
-    def call_around(self, command: SimpleCommand) -> SrunCall | None:
-        """Return the srun call that is `command` or started its shell."""
-        return self.call_of.get(self.starter(command))
-
     @cached_property
     def launches(self) -> list[LauncherCall]:
         """The calls of launchers."""
@@ -265,7 +261,7 @@ class LintFacts:
             if command.words and command.name not in _TALKERS:
                 one = calls.launcher_call(command, self.argv(command), self.call_of.get(command))
                 if one is not None:
-                    one.call = one.call or self.call_around(command)
+                    one.call = one.call or self.call_of.get(self.starter(command))
                     found.append(one)
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import DASHES, is_ours, works
+from hpctrain.checks.script.rules.common import DASHES, TALKERS, is_ours, works
 from hpctrain.finding import Level
 from hpctrain.slurm.notations import directives
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
@@ -68,9 +68,7 @@ def no_shebang(facts: LintFacts) -> Hits:
     meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
     helper = facts.file.endswith((".sh", ".bash", ".inc")) and not (facts.is_batch or meant)
     if facts.shebang is None and not helper:
-        what = "the first line names no interpreter"
-        if facts.text.startswith("\ufeff"):
-            what = "a byte order mark before the first line"
+        what = "the first line names no interpreter, or a byte order mark is before it"
         yield RuleHit(0, what, "write as the first line: #!/bin/bash")
 
 
@@ -260,11 +258,17 @@ def directive_twice(facts: LintFacts) -> Hits:
 _PLACEHOLDER = re.compile(
     r"^#SBATCH[ \t](?:"
     r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%|(?<==)#{3,}\w+"
-    r"|(?<==)\*\w+\*)"
-    r"|\s*(?:-[Ap]|--account|--partition|--qos|--mail-user)[= ][ \t]*"
-    r"((?i:\[[a-z]\w*\]|(?:your|xyz|foo|dummy|example|placeholder|insert|enter|some)[-_.]\S+"
-    r"|replace[-_]\S+|change[-_]?me|\.{3,}|x{3,}|xyz|todo)(?=\s|\Z)))",
+    r"|(?<==)\*\w+\*|/path/to/\S*)"
+    r"|\s*(?:-[Apqw]|--account|--partition|--qos|--reservation|--nodelist|--mail-user)[= ][ \t]*[\"']?"
+    r"((?i:\[[a-z]\w*\]|(?:your|xyz|foo|dummy|example|placeholder|insert|enter|some|fill)[-_.]\S+"
+    r"|(?:my|the|your|some)[-_]?(?:account|partition|project|queue|qos|group|e?mail)\w*"
+    r"|(?:account|partition|project|queue|qos|email)(?:[-_](?:name|id|code|number|here))?"
+    r"|replace[-_]\S+|change[-_]?me|\.{3,}|\S*x{3,}|xyz|todo|tbd|fixme|def-some\w+|\S+[-_]here"
+    r"|your\w*@\S+|\S+@(?:example|domain|email|university)\.\S+)(?=[\s\"']|\Z)))",
     re.MULTILINE,
+)
+_PLACEHOLDER_WORD = re.compile(
+    r"(?:^|[/=:])path/to/|\bYOUR_[A-Z]|\byour_[a-z]|/your[-_]?\w*(?:/|\Z)|PATH_TO_[A-Z]"
 )
 
 
@@ -276,20 +280,21 @@ _PLACEHOLDER = re.compile(
 )
 def template(facts: LintFacts) -> Hits:
     match = _PLACEHOLDER.search(facts.text, 0, facts.block.ends)
-    if match is not None:
+    if match is not None and not is_ours(facts):
         yield RuleHit(
             match.start(),
             f"the directives hold placeholders, such as {match[1] or match[2]}",
             f"replace {match[1] or match[2]} by the value",
         )
-    words = (word for command in facts.commands for word in command.all_words())
-    paths = (word for word in words if word.is_literal and word.text.startswith("/path/to/"))
+    used = (command for command in facts.commands if command.name not in TALKERS)
+    words = (word for command in used for word in command.all_words())
+    paths = (word for word in words if word.is_literal and _PLACEHOLDER_WORD.search(word.text))
     for word in itertools.islice(paths, int(facts.is_batch)):
         yield RuleHit(
             word.start,
             f"{word.text} is a placeholder",
-            "write the path",
-            reason="the path does not exist, so the command fails.",
+            "write the value",
+            reason="nothing has this name, so the command fails.",
         )
 
 
@@ -540,9 +545,8 @@ def log_directory(facts: LintFacts) -> Hits:
             what = f"{folder} is made by the job whose --{option.name} needs it"
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
         elif (own or relative) and not makes and "$" not in folder:
-            fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
-            if own:
-                fix = f"write a directory that exists: --{option.name}={value.replace('/', '_')}"
+            beside = f"write: --{option.name}={value.replace('/', '_')}"
+            fix = beside if "%" in folder else f"before sbatch: mkdir -p {shell.quote(folder)}"
             yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
 
 

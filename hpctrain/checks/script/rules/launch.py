@@ -69,7 +69,7 @@ def rank_expanded_early(facts: LintFacts) -> Hits:
     if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
         return
     for command in facts.commands:
-        call = facts.call_around(command)
+        call = facts.call_of.get(facts.starter(command))
         if call is None or command.name in TALKERS | TESTS:
             continue
         for part in _ranks_of(facts, command, call):
@@ -162,7 +162,7 @@ def _exported_early(facts: LintFacts) -> Hits:
 
 def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
     if command.words and command.words[0].text != "export":
-        return facts.call_around(command) is not None
+        return facts.call_of.get(facts.starter(command)) is not None
     return bool(command.words) or any(export.has(name) for export in facts.named("export"))
 
 

@@ -15,7 +15,6 @@ from hpctrain.checks.script.rules.common import (
     TESTS,
     harmless,
     in_another_branch,
-    is_ours,
     option_on,
     sources,
     works,
@@ -502,26 +501,6 @@ def signal_unheard(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "trap-without-signal",
-    "warning",
-    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
-    "sbatch(1) --signal",
-    once=True,
-)
-def trap_without_signal(facts: LintFacts) -> Hits:
-    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
-    told = sends or is_ours(facts) or not facts.is_batch
-    for signal in () if told else ("USR1", "USR2"):
-        for trap in _batch_traps(facts, signal):
-            if "signal" not in facts.options:
-                yield RuleHit(
-                    trap.start,
-                    f"nothing sends {signal}: there is no --signal",
-                    f"add: #SBATCH --signal=B:{signal}@120",
-                )
-
-
-@rule(
     "endless-wait",
     "warning",
     "when it never comes, the job holds its GPUs until the time limit.",
@@ -630,7 +609,7 @@ def variable_unset(facts: LintFacts) -> Hits:
     for command in facts.commands:
         for part in command.expansions():
             name = part.text
-            plain = part.kind == "var" and not part.operand and re.match(r"[a-z]\w*\Z", name)
+            plain = part.kind == "var" and not part.operand and re.match(r"[a-z][a-z0-9_]*\Z", name)
             if not plain or name.endswith("_proxy") or facts.place_of(part, command) != "batch":
                 continue
             # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME.
