@@ -433,13 +433,11 @@ def _marked(message: Message, index: int) -> Message:
 
 
 def _leading(message: Message) -> int:
-    """Return the number of leading white-space characters of the content."""
     content = message.get("content", "")
     return len(content) - len(content.lstrip())
 
 
 def _trailing(message: Message) -> int:
-    """Return the number of trailing white-space characters of the content."""
     content = message.get("content", "")
     return len(content) - len(content.rstrip())
 

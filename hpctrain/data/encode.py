@@ -228,7 +228,6 @@ class Encoder:
         )
 
     def _wanted(self, chat: forms.Chat) -> list[int]:
-        """Return the indices of the unmasked assistant turns."""
         if self.recipe.loss_on == "completion":
             # For a prompt and completion, the first turn of the completion, which extends to the
             # end regardless of roles.
@@ -297,7 +296,6 @@ class Encoder:
         return Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
 
     def _decided(self) -> Iterator[str]:
-        """Yield sentences about the decisions, for the user."""
         eos = self.tokenizer.eos_token
         if self.template is None:
             if self.recipe.columns.form == "prompt-completion" and self._tokens.template():
@@ -466,7 +464,6 @@ def _load(name: str) -> Any:
 
 
 def _around(backend: Any) -> tuple[array[int], array[int]]:
-    """Return the ids that the tokenizer adds before and after a text."""
     plain = backend.encode(_PROBE, add_special_tokens=False).ids
     full = backend.encode(_PROBE, add_special_tokens=True).ids
     for at in range(len(full) - len(plain) + 1):

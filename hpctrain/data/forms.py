@@ -141,7 +141,6 @@ def _check_asked(form: str | None, named: Mapping[str, str], kinds: Mapping[str,
 
 
 def _asked_forms(form: str | None, named: Mapping[str, str]) -> tuple[Form, ...]:
-    """Return the forms that have all the requested roles."""
     return tuple(
         name
         for name, (must, may) in ROLES.items()
@@ -382,11 +381,6 @@ def _conversation(row: Mapping[str, Any], names: Mapping[str, str], system: str 
 
 
 def _checked(messages: list[Message], tools: list[Any] | None, *, prompt: int | None) -> Chat:
-    """Return the conversation.
-
-    Raises:
-        _Wrong: it has no assistant turn or an empty one, or ends with another role's turn.
-    """
     if not any(message["role"] == "assistant" for message in messages):
         raise _Wrong("no assistant turn")
     if messages[-1]["role"] != "assistant":

@@ -266,12 +266,6 @@ class _Preparation:
         return manifest
 
     def _tokenize(self) -> None:
-        """Tokenize the remaining pieces.
-
-        Raises:
-            OSError: a file system error.
-            BrokenProcessPool: a worker was killed.
-        """
         sizes = [piece.bytes for piece in self.pieces]
         done = sum(sizes[number] for number in self.counts)
         with _pool(self.workers, self.resolved) as pool:
@@ -287,7 +281,6 @@ class _Preparation:
                 self.progress("tokenizing", done, sum(sizes))
 
     def _save(self) -> tuple[dict[str, Split], str]:
-        """Write the dataset; return its splits and its digest."""
         import datasets  # imports torch if it is installed
 
         datasets.disable_progress_bars()
@@ -358,11 +351,6 @@ class _Preparation:
         )
 
     def _refuse_nothing(self, examples: int) -> None:
-        """Refuse to write a dataset without examples.
-
-        Raises:
-            HpctrainError: there are none.
-        """
         if examples:
             return
         rows = sum(counts.numbers["read"] for counts in self.counts.values())
@@ -378,7 +366,6 @@ class _Preparation:
         )
 
     def _division(self, keys: Any) -> dict[str, Any]:
-        """Return the examples of each split, `train` first."""
         if not self.resolved.divided:
             names = [piece.source.split or "train" for piece in self.pieces]
             sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]

@@ -217,11 +217,6 @@ def _json_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]
 
 
 def _csv_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
-    """Yield the examples, all values as strings.
-
-    Raises:
-        UsageError: the first line does not name each column once.
-    """
     csv.field_size_limit(1 << 30)  # 128 KiB otherwise
     lines = (line.decode("utf-8", "surrogateescape") for line in file)
     header = next(lines, "").removeprefix("\ufeff")

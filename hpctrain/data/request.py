@@ -196,7 +196,6 @@ def resolve(request: PrepareRequest) -> ResolvedRequest:
 
 
 def _refuse_prepared(found: tuple[sources.Source, ...]) -> None:
-    """Refuse prepared datasets as input."""
     folders = dict.fromkeys(parent for source in found for parent in list(source.path.parents)[:2])
     if prepared := [folder for folder in folders if (folder / MANIFEST).is_file()]:
         raise UsageError(
@@ -212,7 +211,6 @@ def _stat(path: Path) -> tuple[int, int]:
 
 
 def _first_rows(found: tuple[sources.Source, ...]) -> tuple[SourceRow, ...]:
-    """Return the first rows of the first file, and a few from some others."""
     rows: list[SourceRow] = []
     for source in found[:_FILES_LOOKED_AT]:
         wanted = _LOOKED_AT if source is found[0] else _LOOKED_AT // _FILES_LOOKED_AT

@@ -98,7 +98,6 @@ def of_dataset(folder: Path, count: int) -> list[ShownExample]:
 
 
 def _examples(where: str, row: dict[str, list[int]]) -> list[ShownExample]:
-    """Return the examples of a row."""
     ids = row["input_ids"]
     labels, sizes = row.get("labels", ids), row.get("seq_lengths", [len(ids)])
     found: list[ShownExample] = []
@@ -158,7 +157,6 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return the text with invisible characters escaped."""
     return "".join(
         _SHOWN.get(character)
         or (

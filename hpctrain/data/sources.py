@@ -170,18 +170,11 @@ def _data_below(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _suffix(path: Path) -> tuple[str, bool]:
-    """Return the suffix of the format, and whether the file is compressed."""
     compressed = path.suffix.lower() == ".gz"
     return (path.with_suffix("") if compressed else path).suffix.lower(), compressed
 
 
 def _source(path: Path, split: str | None) -> Source:
-    """Return the source of a file.
-
-    Raises:
-        UsageError: it is not a data file.
-        OSError: it cannot be opened.
-    """
     stored.open_regular(path).close()
     suffix, compressed = _suffix(path)
     kind = _BY_NAME.get(suffix)

@@ -220,11 +220,6 @@ def _rows_of(
 
 
 def _all_rows(request: TimelineRequest) -> Iterator[TimelineRow]:
-    """Yield the rows of all files.
-
-    Raises:
-        UsageError: a file lacks the columns, or a row is damaged.
-    """
     for source in sources.find(request.files):
         for row in readers.read_rows(readers.SourcePiece(source=source)):
             where = row.where.replace(":row ", ":")

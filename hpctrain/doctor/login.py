@@ -137,7 +137,6 @@ def slurm(context: DoctorContext) -> list[ProbeResult]:
 
 
 def _cluster(context: DoctorContext, cluster_name: str | None) -> ProbeResult:
-    """Report the cluster profile that is used, or those that match this machine."""
     if context.cluster is None:
         hosts = (os.uname().nodename,)
         detected = list(load.detect(os.environ, cluster_name=cluster_name, hosts=hosts))

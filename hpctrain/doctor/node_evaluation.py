@@ -104,7 +104,6 @@ def _not_tried(report: Report, context: DoctorContext) -> Iterator[Finding]:
 def _of_node(
     node: NodeFacts, ranks: tuple[RankFacts, ...], context: DoctorContext
 ) -> Iterator[Finding]:
-    """Yield the problems of a node, without its name."""
     yield from _missing_gpus(node, ranks, context)
     yield from _cores(ranks)
     yield from _access(node)

@@ -51,19 +51,9 @@ NF4 = 0.5 + 4 / 64
 SMALL_8BIT = 4096
 
 
-def divided(layout: Layout) -> bool:
-    """Whether the weights are sharded across the processes."""
-    return layout.sharding in ("fsdp", "zero3") and layout.processes > 1
-
-
-def stage(layout: Layout) -> int:
-    """Return the ZeRO stage; 0 for other shardings."""
-    return {"zero2": 2, "zero3": 3}.get(layout.sharding, 0)
-
-
 def is_zero(layout: Layout) -> bool:
     """Whether DeepSpeed shards across several processes."""
-    return stage(layout) > 0 and layout.processes > 1
+    return layout.sharding in ("zero2", "zero3") and layout.processes > 1
 
 
 def shares(layout: Layout) -> int:
@@ -91,7 +81,7 @@ def weights_bytes(shape: ModelShape, layout: Layout) -> int:
         held = shape.parameters * trained_width(layout)
     else:
         held = _base(shape, layout, width) + trained * trained_width(layout)
-    if divided(layout):
+    if layout.sharding in ("fsdp", "zero3") and layout.processes > 1:
         held //= layout.processes
     if is_zero(layout):
         # DeepSpeed keeps all weights in the compute dtype, and a float32 copy of its shard of the
@@ -103,7 +93,7 @@ def weights_bytes(shape: ModelShape, layout: Layout) -> int:
             else _base(shape, layout, width) + trained * width
         )
         return (
-            narrow // (layout.processes if stage(layout) == 3 else 1)
+            narrow // (layout.processes if layout.sharding == "zero3" else 1)
             + trained * 4 // layout.processes
         )
     return held
@@ -180,7 +170,7 @@ def optimizer_work(shape: ModelShape, layout: Layout) -> int:
     if is_zero(layout):
         # Gradients are concatenated again and copied to float32: all at once in stage 2, group by
         # group in stage 3.
-        trained = min(trained, sharding.SETTINGS.group) if stage(layout) == 3 else trained
+        trained = min(trained, sharding.SETTINGS.group) if layout.sharding == "zero3" else trained
         narrow = WIDTH[layout.compute or layout.weights]
         zero = trained * narrow + trained * 4 * (narrow != 4)
     if name == "adafactor":
@@ -238,13 +228,6 @@ def _undivided(shape: ModelShape, layout: Layout) -> int:
         rank * side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)
     ]
     return shape.layers * sum(size for size in sizes if size < sharding.SETTINGS.persistent)
-
-
-def nccl_bytes(layout: Layout) -> int:
-    """Return the allowance for NCCL's buffers."""
-    if layout.processes == 1:
-        return 0
-    return NCCL_NODE + NCCL_NETWORK * (layout.nodes > 1)
 
 
 _WORK = ("activations", "casts", "recomputed layer", "loss", "working memory")
@@ -305,7 +288,8 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
     ]
     allocated = sum(part.bytes for part in parts)
     loose = int(FRAGMENTATION * sum(part.bytes for part in parts if part.name in _WORK))
-    context = CONTEXT + nccl_bytes(layout)
+    context = CONTEXT + (NCCL_NODE if layout.processes > 1 else 0)
+    context += NCCL_NETWORK if layout.nodes > 1 else 0
     if layout.attention == "flex":
         context += FLEX_CONTEXT
     parts += [MemoryPart("fragmentation", loose), MemoryPart("context", context)]

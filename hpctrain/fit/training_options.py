@@ -309,7 +309,6 @@ def _events(reader: _Options, dataset: DataFacts | None) -> int:
 
 
 def _evaluation(reader: _Options, dataset: DataFacts | None, unasked: str) -> int:
-    """Return the rows per evaluation batch; 0 without evaluation."""
     if reader.word("eval_strategy", unasked) == "no":
         return 0
     # Packed rows are long, so the default batch is small in training and evaluation

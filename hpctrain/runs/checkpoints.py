@@ -419,7 +419,6 @@ def _name(path: Path) -> str:
 
 
 def _step(path: Path) -> int:
-    """Return the step in a directory's name; -1 if there is none."""
     numbers = _name(path).removeprefix(SAVING).removeprefix("checkpoint-").partition(".")[0]
     return int(numbers) if is_number(numbers) else -1
 
@@ -530,7 +529,6 @@ def _look(run: Path, path: Path) -> Saved:
 
 
 def _best(complete: list[Saved]) -> str | None:
-    """Return the name of the best checkpoint, as recorded in the newest one."""
     said = stored.read_object(complete[-1].path / _STATE, _LARGEST_STATE) if complete else None
     if said is None:
         return None

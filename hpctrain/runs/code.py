@@ -249,7 +249,6 @@ def _write(path: Path, entry: Entry, content: bytes) -> None:
 
 
 def _check_limits(sizes: Mapping[str, int], limit_bytes: int) -> None:
-    """Raise UsageError for files that are too large to be code."""
     total = sum(sizes.values())
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_SHOWN]
     too_large = bool(largest) and sizes[largest[0]] > FILE_LIMIT_BYTES

@@ -226,7 +226,6 @@ def _weights(event: str) -> list[Weight[Point]]:
 
 
 def _read_memory(folder: Path, most: int) -> Iterable[RankMemory]:
-    """Yield the samples of all ranks, by rank."""
     files = progress.rank_files(folder)[:_MOST_RANKS]
     most = min(most, max(_FEWEST, _ALL_RANKS // max(1, len(files))))
     for rank, path in files:

@@ -286,7 +286,6 @@ def create(
 
 
 def _go_on(known: Launch, record: dict[str, Any]) -> None:
-    """Raise UsageError unless the launch matches the existing one with this tag."""
     hint = f"use another name: --run-id {known.tag}-2"
     if known.kind != record["kind"]:
         words = {"run": "one run", "sweep": "a sweep", "stages": "stages"}

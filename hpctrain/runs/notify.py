@@ -218,7 +218,6 @@ def address(source: str) -> str:
 
 
 def _run_here() -> store.Run | None:
-    """Return the run of this job."""
     where = os.environ.get(layout.RUN_DIR_VARIABLE)
     return store.read_run(Path(where).parent, Path(where).name) if where else None
 

@@ -414,25 +414,6 @@ _KEPT = 10
 """Number of samples kept per rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedLine:
-    """The values in one line of a training's log; the Trainer's own lines have no step."""
-
-    values: dict[str, float]
-    step: int | None = None
-    max_steps: int | None = None
-
-
-def logged(line: str) -> LoggedLine | None:
-    """Return the training's values in a cleaned log line; None if it has none."""
-    if ours := _TRAIN.search(line):
-        values = {name: float(value) for name, value in _PAIR.findall(line[ours.end() :])}
-        return LoggedLine(values, int(ours["step"]), int(ours["most"]))
-    if said := _DICT.search(line):
-        return LoggedLine({name: float(value) for name, value in _ITEM.findall(said[0])})
-    return None
-
-
 @dataclass(slots=True)
 class Lines:
     """The progress from the lines of a growing log; `add` them in order."""
@@ -453,10 +434,13 @@ class Lines:
             self._bar(bar)
         if memory.MARK in line:
             self._memory(line)
-        elif (said := logged(line)) is not None:
-            if said.step is not None:
-                self.step, self.most = said.step, said.max_steps
-            self._values(said.values)
+        elif ours := _TRAIN.search(line):
+            self.step, self.most = int(ours["step"]), int(ours["most"])
+            found = _PAIR.findall(line[ours.end() :])
+            self._values({name: float(value) for name, value in found})
+        elif said := _DICT.search(line):
+            found = _ITEM.findall(said[0])
+            self._values({name: float(value) for name, value in found})
 
     def _memory(self, line: str) -> None:
         found = memory.parse_line(line)
@@ -504,7 +488,6 @@ class Lines:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds in tqdm's `01:02:03` or `02:03`."""
     seconds = 0
     for part in text.split(":"):
         seconds = 60 * seconds + int(part or 0)

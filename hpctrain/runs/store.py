@@ -277,7 +277,6 @@ class _RunReader:
         )
 
     def _exit(self, name: str) -> tuple[int | None, str | None]:
-        """Return code and reason of the file `exit`: `CODE REASON`."""
         content = self._bytes(name, MAX_BYTES) or b""
         words = content.decode("utf-8", "replace").split(maxsplit=1)
         if not words or not is_number(words[0]) or len(words[0]) > 3:
@@ -286,7 +285,6 @@ class _RunReader:
         return int(words[0]), _text(words[1].strip()) if len(words) > 1 else None
 
     def _last_logged(self, attempts: list[Attempt]) -> tuple[int | None, float | None]:
-        """Return step and loss of the newest attempt that logged anything."""
         for attempt in reversed(attempts):
             content = self._bytes(f"attempts/{attempt.name}/metrics.jsonl", TAIL_BYTES, tail=True)
             lines = (content or b"").splitlines(keepends=True)
