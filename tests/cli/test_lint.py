@@ -17,13 +17,10 @@ from tests.cli.conftest import Desk
 
 ROOT = Path(__file__).parents[2]
 GOOD = "#!/bin/bash\n#SBATCH --time=01:00:00\npython train.py\n"
-BAD = (
-    "#!/bin/bash\n#SBATCH --nodes=2\n#sbatch --time=1:00\nexport PYTHONBUFFERED=1\nsrun -K 1 python"
-    " train.py\n"
-)
+BAD = "#!/bin/bash\n#SBATCH --nodes=2\n#sbatch --time=1:00\nexport PYTHONBUFFERED=1\nrate = 3\n"
 
 #: The findings of BAD, in the order of its lines.
-FOUND = ["directive-misspelt", "kill-on-bad-exit-value", "pythonbuffered"]
+FOUND = ["directive-misspelt", "blank-around-assignment", "pythonbuffered"]
 
 
 def test_a_correct_script_says_nothing_on_stdout(desk: Desk) -> None:
@@ -45,12 +42,12 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
     ]
     assert heads == [
         "job.sbatch:3:1: error directive-misspelt",
-        "job.sbatch:5:6: error kill-on-bad-exit-value",
+        "job.sbatch:5:1: error blank-around-assignment",
         "job.sbatch:4:8: warning pythonbuffered",
     ]
     assert all(len(line) <= 80 for line in said.out.split("\n"))
-    assert "  seen: srun -K 1 python train.py\n" in said.out
-    assert "  fix:  write: --kill-on-bad-exit=1\n" in said.out
+    assert "  seen: rate = 3\n" in said.out
+    assert "  fix:  write: rate=3\n" in said.out
     assert said.err == "2 files: 2 errors, 1 warning; more on each: hpctrain explain ID\n"
 
 
@@ -59,8 +56,8 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
     [
         ((), 1),
         (("--level", "note"), 1),
-        (("--ignore", "directive-misspelt,kill-on-bad-exit-value"), 0),
-        (("--ignore", "directive-misspelt,kill-on-bad-exit-value", "--level", "warning"), 1),
+        (("--ignore", "directive-misspelt,blank-around-assignment"), 0),
+        (("--ignore", "directive-misspelt,blank-around-assignment", "--level", "warning"), 1),
         (("--select", "pythonbuffered"), 0),
         (("--select", "pythonbuffered", "--level", "warning"), 1),
         (
@@ -189,7 +186,7 @@ def test_fix_rewrites_and_keeps_mode_link_and_bytes(desk: Desk) -> None:
     assert (
         script.read_bytes()
         == b"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=1:00\nexport PYTHONUNBUFFERED=1\n"
-        b"srun -K 1 python train.py\n# caf\xe9\n"
+        b"rate = 3\n# caf\xe9\n"
     )
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
     assert (desk.directory / "link.sbatch").is_symlink()

@@ -289,10 +289,6 @@ CASES = [
     ("srun-cpus-per-task", TWO + "#SBATCH -c 8\nexport SRUN_CPUS_PER_TASK=8\nsrun python t.py\n"),
     ("srun-cpus-per-task", TWO + "srun python t.py\n"),
     (
-        "kill-on-bad-exit-value",
-        TWO + "srun -K1 python 1\nsrun --kill-on-bad-exit python t.py\nsrun -K ./0\n",
-    ),
-    (
         "slurm-variable-unset",
         TWO + "n=${SLURM_CPUS_PER_TASK:-4}\nsrun bash -c 'echo $SLURM_CPUS_PER_TASK; export"
         " A=$SLURM_CPUS_PER_TASK'\n",

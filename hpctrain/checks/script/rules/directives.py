@@ -101,8 +101,7 @@ def directive_after_command(facts: LintFacts) -> Hits:
         return  # a template: the placeholder may become directives
     for start in facts.batch.comments:
         alone = facts.text[start - 1 : start] in ("", "\n")
-        rest = facts.text[start + 7 : start + 9]
-        is_option = rest[:1] == "-" or rest.strip().startswith("-")
+        is_option = facts.text[start + 7 : start + 9].strip().startswith("-")
         late = start >= facts.block.ends and facts.text.startswith("#SBATCH", start)
         if late and alone and is_option:
             yield RuleHit(
@@ -540,7 +539,7 @@ def log_directory(facts: LintFacts) -> Hits:
         folder = _clean(value.rpartition("/")[0])
         makes = [one for one in facts.named("mkdir") if _makes(one, folder)]
         own = re.search(r"%\d*[jJA]", folder)
-        relative = folder.strip("./") and not folder.startswith(("/", "~", "..", "$"))
+        relative = folder.strip("./") and not folder.startswith(("/", "~", "$"))
         if makes and folder and facts.place(makes[0]) == "batch":
             what = f"{folder} is made by the job whose --{option.name} needs it"
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")

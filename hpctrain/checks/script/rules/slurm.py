@@ -70,25 +70,6 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
 
 
 @rule(
-    "kill-on-bad-exit-value",
-    "error",
-    "the value of -K is optional and belongs into the same word; srun treats the "
-    "next word as the program.",
-    "srun(1) --kill-on-bad-exit",
-)
-def kill_on_bad_exit_value(facts: LintFacts) -> Hits:
-    for command, call in facts.call_of.items():
-        word = call.words.get("kill-on-bad-exit")
-        following = next((one.text for one in facts.argv(command).words[call.command :]), "")
-        if word and following in ("0", "1") and call.options["kill-on-bad-exit"] is None:
-            yield RuleHit(
-                word.start,
-                f"srun takes {following!r} after {word.text} for the program to run",
-                f"write: --kill-on-bad-exit={following}",
-            )
-
-
-@rule(
     "expanded-at-submission",
     "error",
     "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
