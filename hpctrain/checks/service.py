@@ -1,8 +1,7 @@
 """Checks a job before it queues, for `hpctrain check`, submissions and the Python API.
 
 The layers are resolved, the site is queried, the environment gathered, the rules applied. Last,
-Slurm validates the scripts (`sbatch --test-only`): after each refusal again, with the changes that
-it calls for, until Slurm accepts them or the message names nothing that can be changed.
+Slurm validates the scripts (`sbatch --test-only`).
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpctrain.checks import gather
 from hpctrain.checks.job import check, refusal
-from hpctrain.checks.job.context import Case, Surroundings
-from hpctrain.checks.job.refusal import Refusal
+from hpctrain.checks.job.context import Case
 from hpctrain.clusters import discover, load
 from hpctrain.clusters.live import LiveCluster
 from hpctrain.clusters.merge import merge
@@ -25,8 +23,7 @@ from hpctrain.clusters.profile import Cluster
 from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.finding import Finding
-from hpctrain.jobs import header
-from hpctrain.jobs.request import Job, Request, parse_request
+from hpctrain.jobs.request import Job, Request
 from hpctrain.jobs.scripts import Script, jobs_of, scripts_of
 from hpctrain.slurm.client import SlurmScheduler
 
@@ -187,11 +184,15 @@ def _typed(asked: Request) -> tuple[tuple[str, str], ...]:
 def _verdict(
     asked: Request, found: list[Finding], case: Case, notes: _CheckNotes
 ) -> tuple[list[Finding], str | None]:
-    """Return the findings, with Slurm's refusals added, and the estimated start if Slurm refuses
-    nothing.
+    """Return the findings, with Slurm's refusal added, and the estimated start if Slurm refuses
+    nothing; writes only temporary files.
     """
+    if not SlurmScheduler.is_available():
+        notes.not_checked.append("sbatch --test-only: sbatch is not on PATH")
+        return found, None
     try:
-        verdict = ask_slurm(asked, case)
+        scripts = scripts_of(asked).scripts
+        accepted, said = _try(scripts[:MOST_TRIED])
     except UsageError:
         if not found:
             raise
@@ -199,111 +200,24 @@ def _verdict(
             "sbatch --test-only: the script cannot be rendered before these findings are fixed"
         )
         return found, None
-    notes.not_checked += [f"sbatch --test-only: {sentence}" for sentence in verdict.not_checked]
-    notes.checked += ["sbatch --test-only"] if verdict.taken or verdict.refusals else []
-    return refusal.told(found, case, verdict.refusals, taken=verdict.taken), verdict.estimate
-
-
-def refused(error: HpctrainError, text: str, asked: Request) -> HpctrainError:
-    """Return the error for a script that Slurm refused, with what Slurm's message means for the
-    config that the script was rendered from.
-
-    Args:
-        error: what the scheduler raised.
-        text: of the script; a script that hpctrain did not write, or that was edited, is not
-            explained.
-        asked: the subcommand of the suggested command, and options beyond those of the script.
-    """
-    made = header.read_header(text)
-    if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return error
-    notes = _CheckNotes([], [])
-    try:
-        rendered = parse_request(made.arguments)
-        asked = replace(rendered, options={**rendered.options, **asked.options}, verb=asked.verb)
-        job = jobs_of(asked)[0][1]
-        live = _live(True, notes)
-        case = Case(
-            job.spec,
-            _cluster(job, live, notes),
-            live,
-            Surroundings(),
-            job.origins,
-            _typed(asked),
-            asked.arguments,
-        )
-        return explained(asked, case, error)
-    except UsageError:  # the config has changed since
-        return error
+    except SchedulerError as error:
+        notes.not_checked.append(f"sbatch --test-only: {error.what}")
+        return found, None
+    if len(scripts) > MOST_TRIED:
+        left_out = len(scripts) - MOST_TRIED
+        notes.not_checked.append(f"sbatch --test-only: {left_out} of {len(scripts)} scripts")
+    notes.checked.append("sbatch --test-only")
+    if accepted:
+        return found, refusal.estimate(said[0])
+    return refusal.told(found, case, refusal.words(said)), None
 
 
 #: Limit on scripts of one sweep that Slurm validates.
 MOST_TRIED = 5
-#: Limit on refusals of one job; each costs a further query of slurmctld.
-_MOST_REFUSALS = 6
 
 
-@dataclass(slots=True)
-class SlurmVerdict:
-    """Slurm's verdict on a job.
-
-    Attributes:
-        refusals: in Slurm's order, each made with the changes of the previous ones applied.
-        taken: whether Slurm accepts the job with all these changes.
-        estimate: its message about the estimated start of the unchanged job.
-        not_checked: what was not tested, and why.
-    """
-
-    refusals: list[Refusal] = field(default_factory=list)
-    taken: bool = False
-    estimate: str | None = None
-    not_checked: tuple[str, ...] = ()
-
-
-def ask_slurm(asked: Request, case: Case) -> SlurmVerdict:
-    """Return Slurm's verdict on the job of a request; writes only temporary files.
-
-    Raises:
-        UsageError: the script cannot be rendered.
-    """
-    if not SlurmScheduler.is_available():
-        return SlurmVerdict(not_checked=("sbatch is not on PATH",))
-    scripts = scripts_of(asked).scripts
-    left_out = len(scripts) - MOST_TRIED
-    verdict = SlurmVerdict(
-        not_checked=(f"{left_out} of {len(scripts)} scripts",) if left_out > 0 else ()
-    )
-    options = dict(asked.options)
-    while True:
-        try:
-            refused, said = _try(scripts[:MOST_TRIED])
-        except SchedulerError as error:
-            verdict.not_checked = (error.what,)
-            return verdict
-        if refused is None:
-            verdict.taken = True
-            verdict.estimate = refusal.estimate(said[0]) if not verdict.refusals else None
-            return verdict
-        words, last = refusal.words(said), verdict.refusals[-1:]
-        if last and words == last[0].words:  # the change did not address this refusal
-            break
-        changes = refusal.changes(words, replace(case, spec=refused.spec))
-        verdict.refusals.append(Refusal(words, changes))
-        if not changes or len(verdict.refusals) > _MOST_REFUSALS:
-            break
-        options |= dict(changes)
-        try:
-            scripts = scripts_of(replace(asked, options=options)).scripts
-        except UsageError:  # conflicts with the job's other options
-            break
-    # The last refusal's changes were not tested, or do not help.
-    verdict.refusals[-1] = Refusal(verdict.refusals[-1].words)
-    return verdict
-
-
-def _try(scripts: tuple[Script, ...]) -> tuple[Script | None, tuple[str, ...]]:
-    """Return the first script that Slurm refuses, with the lines of the error; if it accepts all,
-    None and its messages.
+def _try(scripts: tuple[Script, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Return whether Slurm accepts the scripts, and its messages, or the lines of the first error.
 
     Raises:
         SchedulerError: Slurm does not answer.
@@ -318,23 +232,5 @@ def _try(scripts: tuple[Script, ...]) -> tuple[Script | None, tuple[str, ...]]:
             except SchedulerError:
                 raise
             except HpctrainError as error:
-                return script, error.details
-    return None, tuple(said)
-
-
-def explained(asked: Request, case: Case, error: HpctrainError) -> HpctrainError:
-    """Return the error for a refused submission, with what Slurm's message means for the config and
-    a command that Slurm accepts.
-    """
-    verdict = ask_slurm(asked, case)
-    refusals = verdict.refusals or [Refusal(refusal.words(error.details))]
-    found = refusal.told([], case, refusals, taken=verdict.taken, verb=asked.verb)
-    lines = [
-        line
-        for number, each in enumerate(found)
-        for line in ([f"  then {each.evidence}"] if number else []) + [f"  {each.reason}"]
-    ]
-    said, remedy = (*error.details, *lines), found[0].fix
-    if ", then: " in remedy:
-        return HpctrainError(error.what, details=said, hint=remedy)
-    return HpctrainError(error.what, details=said, fix=remedy)
+                return False, error.details
+    return True, tuple(said)

@@ -208,7 +208,6 @@ class ConfigQuestion:
         best: the answer with --yes or Enter; None if no choice is best.
         why: the source of the default answer.
         needed: whether the config is invalid without an answer.
-        most: the largest answer (seconds for a time), and its source.
     """
 
     path: KeyPath
@@ -217,7 +216,6 @@ class ConfigQuestion:
     best: str | None = None
     why: str = ""
     needed: bool = False
-    most: tuple[int | None, str] = (None, "")
 
     @property
     def lines(self) -> list[str]:
@@ -302,23 +300,13 @@ def _layer(values: Mapping[KeyPath, str]) -> Layer:
 
 
 def checked(value: str, question: ConfigQuestion) -> str:
-    """Return `value`, checked against the schema, the limits and the choices.
+    """Return `value`, checked against the schema and the choices.
 
     Raises:
         UsageError: the value is not allowed.
     """
     layers.resolve([_layer({question.path: value})], again="hpctrain init")
-    name, (most, source) = question.path[-1], question.most
-    if (
-        most is not None
-        and ((units.parse_time(value) if name == "time" else int(value)) or 0) > most
-    ):
-        limit = units.format_time(most) if name == "time" else most
-        raise UsageError(
-            f"{question.option} {value}: at most {limit} ({source})",
-            fix=shell.join(("hpctrain", "init", question.option, question.best or str(limit))),
-        )
-    known = set(question.choices)
+    name, known = question.path[-1], set(question.choices)
     if name in ("account", "qos"):  # Slurm ignores case here
         known |= {value} & {value for each in known if each.lower() == value.lower()}
     if known and value not in known and question.path not in FURTHER:
@@ -338,10 +326,19 @@ def answer_all(answers: Answers, found: SiteFacts) -> None:
     """Answer all questions except the one for the cluster, in an order in which each can use the
     answers before it.
     """
-    for make in (_account, _partition, _constraint, _qos, _gpu_type, _gpus, _nodes, _time):
+    for make in (_account, _partition, _constraint, _qos, _gpu_type, _gpus):
         question = make(found, answers)
         if question is not None:
             answers.ask(question)
+    most, source = longest(found, answers)
+    time = units.format_time(min(_HOUR, most or _HOUR))
+    limit = f"at most {units.format_time(most)}: {source}" if most else "shorter jobs start sooner"
+    answers.ask(
+        ConfigQuestion(
+            path=("resources", "nodes"), best="1", why="use more only if one is too small"
+        )
+    )
+    answers.ask(ConfigQuestion(path=("resources", "time"), best=time, why=limit))
     if found.profile is None and found.live.job_requeue is False:
         answers.known["restart", "mode"] = Answer("chain", "JobRequeue=0: scontrol show config")
     _answer_environment(found, answers)
@@ -607,30 +604,13 @@ def _gpus(found: SiteFacts, answers: Answers) -> ConfigQuestion:
         path=("resources", "gpus_per_node"),
         best=str(count or 1),
         why=f"all of a node: {source}" if count else source,
-        most=(count, source),
-    )
-
-
-def _nodes(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    name = answers.value("resources", "partition")
-    most, source = None, "use more only if one is too small"
-    live = live_partition(found, answers)
-    if live is not None and live.nodes:
-        most = min(sum(group.count for group in live.nodes), live.nodes_max or 1_000_000)
-        source = f"sinfo -p {name}"
-    elif found.cluster is not None and name in found.cluster.profile.partitions:
-        most = found.cluster.profile.partitions[name].nodes_max
-        source = found.cluster.evidence("partitions", name, "nodes_max")
-    return ConfigQuestion(
-        path=("resources", "nodes"),
-        best="1",
-        why=f"of {most}: {source}" if most else source,
-        most=(most, source),
     )
 
 
 def longest(found: SiteFacts, answers: Answers) -> tuple[int | None, str]:
-    """Return the longest time that this job can request, in seconds, and the limit's source."""
+    """Return the longest time that the partition, the account and the QOS allow, in seconds, and the limit's
+    source.
+    """
     name, account = answers.value("resources", "partition"), answers.value("resources", "account")
     if found.cluster is None or (name is None and not chosen_by_constraint(found, answers)):
         return None, ""
@@ -644,20 +624,8 @@ def longest(found: SiteFacts, answers: Answers) -> tuple[int | None, str]:
     qos = answers.value("resources", "qos") or qos_of(found, answers)[1]
     known = found.cluster.profile.qos.get(qos or "")
     if known is not None and known.time_max is not None:
-        if known.lifts_partition_time:
-            limits = limits[1:] if part is not None and part.time_max is not None else limits
         limits.append((known.time_max, found.cluster.evidence("qos", qos or "", "time_max")))
     return min(limits, key=lambda limit: limit[0], default=(None, ""))
-
-
-def _time(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    most, source = longest(found, answers)
-    return ConfigQuestion(
-        path=("resources", "time"),
-        best=units.format_time(min(_HOUR, most or _HOUR)),
-        why=f"at most {units.format_time(most)}: {source}" if most else "shorter jobs start sooner",
-        most=(most, source),
-    )
 
 
 def _answer_environment(found: SiteFacts, answers: Answers) -> None:

@@ -573,7 +573,6 @@ def test_the_profiles_do_not_stumble(cpu_project: Desk, cluster: str) -> None:
         "gpu-dialect",
         "gpus-per-node",
         "gpus-spread",
-        "gpu-type-unknown",
         "gpu-memory",
         "torch-build",
         "node-share",

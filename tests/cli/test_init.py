@@ -161,12 +161,8 @@ def test_every_answer_has_an_option(slurm: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--gpus", "5"), "at most 4 (sinfo -p gpu)"),
-        (("--nodes", "5"), "at most 4 (sinfo -p gpu)"),
-        (("--time", "1-00:00:01"), "at most 1-00:00:00 (scontrol show partition gpu)"),
         (("--time", "soon"), "time must be a time limit"),
         (("--account", "nosuch"), "proj_b  (default)"),
-        (("--account", "proj_a", "--time", "09:00:00"), "at most 08:00:00 (sacctmgr show assoc)"),
         (("--partition", "nosuch"), "gpu  (4 x a100, 1-00:00:00, 4 nodes)"),
         (("--partition", "closed"), "unknown partition"),
         (
@@ -416,33 +412,6 @@ def test_a_partition_that_wants_a_qos_gets_one(slurm: Desk) -> None:
     assert config_of(slurm).resources.time == 1200  # what the QOS allows
 
 
-def test_a_qos_may_lift_the_limit_of_the_partition(slurm: Desk) -> None:
-    words = (
-        "init",
-        "--partition",
-        "gpu",
-        "--account",
-        "proj_b",
-        "--qos",
-        "long",
-        "--time",
-        "6-00:00:00",
-    )
-    assert "at most 1-00:00:00" in slurm.refused(*words).err
-    lifted = (
-        (RECORDED / "24.11" / "qos.txt")
-        .read_text()
-        .replace("mem=1000G||||", "mem=1000G||||PartitionTimeLimit")
-    )
-    slurm.write("../qos.txt", lifted)
-    slurm.program(
-        "sacctmgr",
-        f'case " $* " in *" qos "*) cat ../qos.txt ;; *) cat "{RECORDED}/24.11/users.txt" ;; esac',
-    )
-    assert slurm.run(*words).code == 0
-    assert config_of(slurm).resources.time == 6 * 86400
-
-
 def asked(hpctrain: str, desk: Desk, *words: str) -> Terminal:
     """Return `hpctrain init` at a terminal of 80 columns."""
     return Terminal(hpctrain, "init", *words, cwd=desk.directory)
@@ -540,14 +509,6 @@ def test_where_the_constraint_chooses_the_nodes_no_partition_is_written(
     assert "all of a node: profile jean_zay: " in text
     assert desk.run(*words, "--force", "--partition", "gpu_p6").code == 0
     assert config_of(desk).resources.partition == "gpu_p6"
-
-
-@pytest.mark.usefixtures("no_slurm")
-def test_the_longest_time_is_that_of_the_qos(desk: Desk) -> None:
-    words = ("init", "--cluster", "jean_zay", "--account", "abc@h100", "--qos", "qos_gpu_h100-t3")
-    assert "at most 20:00:00" in desk.refused(*words, "--time", "20:00:01").err
-    assert desk.run(*words, "--time", "20:00:00").code == 0
-    assert "gpu_p13" not in desk.refused("init", "--cluster", "jean_zay", "--force").err
 
 
 @pytest.mark.usefixtures("no_slurm")

@@ -15,7 +15,6 @@ from hpctrain.checks.job import limits
 from hpctrain.checks.job.context import (
     Case,
     Fact,
-    closest,
     confirm,
     likely_partition,
     rule,
@@ -287,27 +286,6 @@ def _idle_gpus(case: Case) -> Iterator[Finding]:
             reason="communication within a node is many times faster than between nodes",
             fix=case.fix((_NODES, 1), (_GPUS, used)),
         )
-
-
-@rule("gpu-type-unknown", on="site")
-def _gpu_type(case: Case) -> Iterator[Finding]:
-    asked = case.spec.gpu_type
-    listed = dict.fromkeys(name for group in case.live_nodes for name, _ in group.gpus)
-    if asked is None or not case.spec.gpus_per_node or not listed or asked in listed:
-        return
-    types = tuple(name for name in listed if name)
-    yield case.finding(
-        "gpu-type-unknown",
-        "error",
-        f"there are no GPUs of the type {asked!r} in partition"
-        f" {' or '.join(each.name for each in case.landing)}",
-        evidence=(
-            f"{case.said(*_TYPE, value=asked)}; sinfo -o '%P %G' lists"
-            f" {', '.join(types) or 'GPUs without a type'}"
-        ),
-        reason=_NOT_AVAILABLE,
-        fix=case.fix((_TYPE, closest(asked, types))) if types else "omit the type",
-    )
 
 
 @rule("gpu-memory", on="site")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hpctrain.checks.job.context import Case, Fact, confirm, rule
 from hpctrain.clusters.live import LiveQos
 from hpctrain.finding import Finding
-from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import units
 from hpctrain.util import shell
 from hpctrain.util.text import count
@@ -239,21 +238,3 @@ def cores_said(case: Case) -> str:
         return case.said(*_CPUS, value=spec.cores_per_task)
     said = case.said("resources", "cpus_per_gpu", value=spec.cpus_per_gpu)
     return f"{said} x {count(spec.processes_per_task, 'GPU')}"
-
-
-@rule("array-limit", on="site")
-def _array(case: Case) -> Iterator[Finding]:
-    value = case.spec.array
-    fact = case.fact(case.profile.slurm.max_array_size, "slurm", "max_array_size")
-    highest = arrays.highest(value) if value is not None else None
-    if fact is None or highest is None or highest < fact.value:
-        return
-    yield case.finding(
-        "array-limit",
-        fact.severity,
-        f"array index {highest}, and this Slurm's highest is {fact.value - 1}",
-        evidence=f"{case.said('array', value=value)}; {fact.source}"
-        f"{confirm(fact, 'scontrol show config | grep MaxArraySize')}",
-        reason="Slurm refuses the entire array: MaxArraySize is one more than the highest index",
-        fix=f"{case.command(('--array', f'0-{fact.value - 1}'))}, and let each task do more",
-    )

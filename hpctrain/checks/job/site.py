@@ -153,32 +153,6 @@ def _own_qos(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in mine for name in each.qos))
 
 
-@rule("constraint-unknown", on="site")
-def _constraint(case: Case) -> Iterator[Finding]:
-    asked = case.spec.constraint or ""
-    there = case.landing or (case.partitions if case.chosen_by_site else ())
-    groups = [group for each in there for group in each.nodes]
-    known = tuple(dict.fromkeys(feature for group in groups for feature in group.features))
-    where = f"of partition {case.partition_name}" if case.partition_name else "here"
-    wrong = features(asked) - set(known) if groups else ()
-    for feature in sorted(wrong, key=asked.index):
-        near = closest(feature, known)
-        yield case.finding(
-            "constraint-unknown",
-            "error",
-            f"no node {where} has the feature {feature!r}",
-            evidence=(
-                f"{case.said(*_CONSTRAINT, value=asked)}; sinfo -o '%P %f' lists"
-                f" {', '.join(known) or 'no features'}"
-            ),
-            reason=(
-                "Slurm refuses the job: Invalid feature specification, or Requested node"
-                " configuration is not available"
-            ),
-            fix=case.fix((_CONSTRAINT, near)) if near else "omit the constraint",
-        )
-
-
 # -- directives ------------------------------------------------------------------------------------
 
 
@@ -304,18 +278,12 @@ def _no_account(case: Case) -> Iterator[Finding]:
         fact = Fact(True, "live", "sacctmgr lists no account for you")
     if case.spec.account is not None or fact is None:
         return
-    # `account-not-allowed` reports a default account that this partition does not allow.
-    here = [
-        name
-        for name in (default, *(own or ()))
-        if name and not _objection(case, name, case.partition_name or "")
-    ]
-    usable = default is not None and default in here
+    here = [name for name in (default, *(own or ())) if name]
     listing = known.list_command or _LISTING
     note = f"your default account is {default}" if default else "this site requires one"
     yield case.finding(
         "account-missing",
-        "warning" if usable else fact.severity,
+        "warning" if default is not None else fact.severity,
         f"no account is given, and {note}",
         evidence=f"{fact.source}{confirm(fact, listing)}",
         reason="Slurm refuses the job, or charges your default account",
@@ -328,52 +296,6 @@ def _payer(case: Case) -> tuple[str | None, str]:
         return case.spec.account, case.said(*_ACCOUNT, value=case.spec.account)
     default = case.slurm.default_account
     return default, f"sacctmgr: your default account is {default}"
-
-
-def _objection(case: Case, account: str, name: str) -> Fact[str] | None:
-    """Return why a partition does not allow an account; None if it does, or if unknown."""
-    live, known = case.slurm.partition(name), case.profile.partitions.get(name)
-    shown = f"scontrol show partition {name}"
-    taken = live.allow_accounts if live is not None else (known and known.accounts) or None
-    if live is not None and account.lower() in _lowered(live.deny_accounts):
-        return Fact(f"DenyAccounts holds {account}", "live", shown)
-    if taken is not None and account.lower() not in _lowered(taken):
-        words = f"AllowAccounts={','.join(taken)}"
-        if live is not None:
-            return Fact(words, "live", shown)
-        return case.fact(words, "partitions", name, "accounts")
-    tied = {each.partition for each in case.associations(account)}
-    own = _lowered(tuple(each for each in tied if each is not None))
-    if own and None not in tied and name.lower() not in own and case.slurm.enforces_accounts:
-        where = f"you may use it in {', '.join(sorted(own))} only"
-        return Fact(where, "live", "sacctmgr show associations")
-    return None
-
-
-@rule("account-not-allowed", on="site")
-def _account_and_partition(case: Case) -> Iterator[Finding]:
-    name, (account, said) = case.partition_name, _payer(case)
-    found = _objection(case, account, name) if account is not None and name is not None else None
-    if found is None or account is None or name is None:
-        return
-    others = (each for each in case.slurm.accounts or () if not _objection(case, each, name))
-    elsewhere = (
-        each.name
-        for each in case.partitions
-        if each.up and (each.gpus_max or 0) >= case.spec.gpus_per_node
-        if not _objection(case, account, each.name)
-    )
-    changes = (
-        (path, next(names, None)) for path, names in ((_ACCOUNT, others), (_PARTITION, elsewhere))
-    )
-    yield case.finding(
-        "account-not-allowed",
-        found.severity,
-        f"partition {name} does not accept the account {account!r}",
-        evidence=f"{said}; {found.source}: {found.value}",
-        reason=_NO_ACCOUNT,
-        fix=next((case.fix(change) for change in changes if change[1]), _ASK),
-    )
 
 
 @rule("account-nodes", on="site")

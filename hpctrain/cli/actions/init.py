@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import click
 
-from hpctrain.checks import service
-from hpctrain.checks.job.context import Case, Surroundings
 from hpctrain.cli.output import print_json, say
 from hpctrain.cli.set_up import FURTHER, OPTIONS
 from hpctrain.config import layers
@@ -23,20 +20,11 @@ from hpctrain.config.spec import layout_text
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import proposal, proposal_text, script_files
 from hpctrain.jobs.proposal import SHOWN, Answer, Answers, ConfigQuestion, Mode, SiteFacts, checked
-from hpctrain.jobs.request import Request, job_of
 from hpctrain.util import shell, stored, yaml12
 from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import wrap
 
 CONFIG = Path("config.yaml")
-#: Options that a refusal by Slurm may require, if no question has answered them.
-_FROM_REFUSALS: tuple[KeyPath, ...] = (
-    ("resources", "account"),
-    ("resources", "qos"),
-    ("resources", "gpu_type"),
-    ("resources", "time"),
-    ("restart", "mode"),
-)
 
 
 def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_json: bool) -> None:
@@ -70,7 +58,6 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
         return
     if answers.missing:
         raise _unanswered(answers, parameters)
-    _as_slurm_takes_it(found, answers)
     text = proposal_text.text(found, answers)
     script_files.write_file(CONFIG, text, fix="df -h . && ls -ld .")
     _say_summary(found, answers)
@@ -184,28 +171,6 @@ def _prompt(question: ConfigQuestion) -> Answer:
             say("\n".join([f"  {error.what}", *error.details]))
             continue
         return Answer(chosen, question.why if chosen == question.best else "your answer")
-
-
-def _as_slurm_takes_it(found: SiteFacts, answers: Answers) -> None:
-    """Record what only a refusal by `sbatch --test-only` reveals: that the site requires the GPU
-    type, or does not allow requeueing.
-    """
-    if not found.has_slurm:
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory) / CONFIG
-        config.write_text(proposal_text.text(found, answers), encoding="utf-8")
-        asked = Request(options={}, config=str(config))
-        try:
-            case = Case(job_of(asked).spec, found.cluster, found.live, Surroundings())
-            verdict = service.ask_slurm(asked, case)
-        except UsageError:
-            return  # `check` will report it
-    for path, value in (change for refusal in verdict.refusals for change in refusal.changes):
-        if path in _FROM_REFUSALS:
-            why = "required by the site: sbatch --test-only"
-            answers.known[path] = Answer(value, why)
-            answers.taken.append(f"{BY_PATH[path].option} {shell.quote(value)}: {why}")
 
 
 def _say_summary(found: SiteFacts, answers: Answers) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpctrain.checks.service import refused
+from hpctrain.checks.job.refusal import explained
 from hpctrain.cli.actions import submit
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, UsageError
@@ -17,7 +17,6 @@ from hpctrain.jobs import apply_fix, suggest, targets
 from hpctrain.jobs import requested as request
 from hpctrain.jobs import resubmit as service
 from hpctrain.jobs.apply_fix import FixedScript, FixPlan
-from hpctrain.jobs.request import Request
 from hpctrain.jobs.resubmit import ResubmitPlan
 from hpctrain.jobs.submit import StoredScript, SubmitOptions, SubmittedJobs, Submitter
 from hpctrain.runs import launch, layout, store
@@ -104,9 +103,7 @@ def _submit(
     except RefusedError as error:
         if len(plan.parts) > 1 or plan.parts[0].part.array is not None:
             raise  # several runs, which no single command submits
-        again = Request({}, verb=f"submit --run-id {plan.tag}")
-        text = plan.parts[0].path.read_text(errors="surrogateescape")
-        raise refused(error, text, again) from error
+        raise explained(error) from error
 
 
 def _rendered(fix: FixPlan) -> list[FixedScript]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpctrain.checks.job.refusal import explained
 from hpctrain.checks.script import lint
-from hpctrain.checks.service import check_job, refused, without_config
+from hpctrain.checks.service import check_job, without_config
 from hpctrain.cli import follow, output
 from hpctrain.cli.output import print_json, say
 from hpctrain.config import layers
@@ -93,7 +94,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         except RefusedError as error:
             if error.partial or len(choice.scripts) > 1:
                 raise
-            raise refused(error, choice.scripts[0].text, asked) from error
+            raise explained(error) from error
         return report(scheduler, submitted, parameters, choice.runs_dir)
 
 

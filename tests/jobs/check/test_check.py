@@ -10,7 +10,7 @@ import pytest
 from hpctrain.checks.job import IDS, check, refusal
 from hpctrain.checks.job.context import Case, Surroundings
 from hpctrain.cli import output as show
-from hpctrain.clusters.live import Association, LiveCluster
+from hpctrain.clusters.live import LiveCluster
 from hpctrain.config.spec import JobSpec, Study
 from tests.jobs.check.check_cases import CASES, LARGE
 from tests.jobs.check.check_scene import ARGUMENTS, AROUND, LIVE, PYTHON, SPEC, Scene
@@ -298,27 +298,10 @@ def test_no_secret_is_shown(id_: str) -> None:
 def test_slurms_words_are_quoted_and_translated(words: str, expected: str) -> None:
     case = Case(SPEC, None, LIVE, AROUND)
     said = refusal.words(("  ran: sbatch --test-only x", f"  sbatch said: {words}"))
-    (found,) = refusal.told([], case, [refusal.Refusal(said)], taken=False)
+    (found,) = refusal.told([], case, said)
     assert words in found.evidence
     assert expected in found.reason
     assert (found.id, found.level) == ("slurm-refuses", "error")
-
-
-@pytest.mark.parametrize(
-    ("accounts", "default", "chosen"),
-    [(("a",), None, "a"), (("a", "b"), "b", "b"), (("a", "b"), None, None), ((), None, None)],
-)
-def test_an_account_is_proposed_where_there_is_no_choice(
-    accounts: tuple[str, ...], default: str | None, chosen: str | None
-) -> None:
-    mine = tuple(Association(account=name) for name in accounts)
-    live = replace(LIVE, associations=mine, default_account=default)
-    case = Case(SPEC.replace(account=None), None, live, AROUND)
-    words = refusal.words(("  sbatch said: error: Please specify your project",))
-    found = dict(refusal.changes(words, case))
-    assert found.get(("resources", "account")) == chosen
-    (finding,) = refusal.told([], case, [refusal.Refusal(words, tuple(found.items()))], taken=False)
-    assert chosen is not None or all(name in finding.reason for name in accounts)
 
 
 def test_slurms_estimate_is_quoted() -> None:

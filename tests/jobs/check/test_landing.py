@@ -205,12 +205,6 @@ BY_BOTH = [
         evidence="sinfo -p whole",
     ),
     Near(
-        why="several partitions are named",
-        scene=S(spec={**ON_GPU, "gpu_type": "h100"}, profile=NERSC, live=BOTH),
-        has="gpu-type-unknown",
-        what="in partition shared or whole",
-    ),
-    Near(
         why="the QOS chooses shared",
         scene=S(
             spec={**ON_GPU, "qos": "long"}, profile=NERSC, live={"partitions": (MILAN, SHARED)}
@@ -223,13 +217,6 @@ BY_BOTH = [
         scene=S(spec={**ON_GPU, "qos": "normal", "time_s": 25 * 3600}, profile=NERSC, live=ALL),
         has="time-limit",
         what="time 1-01:00:00 is more than partition whole allows: 1-00:00:00",
-    ),
-    Near(
-        why="a feature that no node has",
-        scene=S(spec={**ON_GPU, "constraint": "gpuu"}, profile=NERSC, live=ALL),
-        has="constraint-unknown",
-        level="error",
-        what="no node here has the feature 'gpuu'",
     ),
     Near(
         why="a feature that no GPU node has",
@@ -404,14 +391,6 @@ EVERYWHERE = (*TIED, Association(account="proj_c", qos=("normal",)))
 ACCOUNTS = [
     Near(why="mine here", scene=S(live={"associations": TIED}), only=()),
     Near(
-        why="mine in other partitions only",
-        scene=S(spec={"account": "Proj_C"}, live={"associations": TIED}),
-        has="account-not-allowed",
-        level="error",
-        evidence="sacctmgr show associations: you may use it in cpu only",
-        fix="proj_b",
-    ),
-    Near(
         why="partitions are compared in lower case",
         scene=S(spec={"partition": "GPU"}, live={"associations": TIED, "partitions": LARGE}),
         only=(),
@@ -427,18 +406,6 @@ ACCOUNTS = [
         only=(),
     ),
     Near(
-        why="nothing to type that would be refused again",
-        scene=S(spec={"account": "proj_c"}, live={"associations": TIED[:1]}),
-        has="account-not-allowed",
-        fix="ask your project's leader, or the site, for an account",
-    ),
-    Near(
-        why="the partition where it is mine",
-        scene=S(spec={"account": "proj_b"}, live={"associations": TIED[2:]}),
-        has="account-not-allowed",
-        fix="hpctrain render --partition debug",
-    ),
-    Near(
         why="mine everywhere",
         scene=S(spec={"account": "proj_c"}, live={"associations": EVERYWHERE}),
         only=(),
@@ -449,19 +416,6 @@ ACCOUNTS = [
             spec={"account": "proj_c"}, live={"associations": TIED, "enforces_accounts": False}
         ),
         only=(),
-    ),
-    Near(
-        why="a default account that the partition does not take: missing",
-        scene=S(spec=NO_ACCOUNT, live={"associations": TIED, "default_account": "proj_c"}),
-        has="account-missing",
-        level="error",
-        fix="--account proj_b",
-    ),
-    Near(
-        why="a default account that the partition does not take: not allowed",
-        scene=S(spec=NO_ACCOUNT, live={"associations": TIED, "default_account": "proj_c"}),
-        has="account-not-allowed",
-        evidence="sacctmgr: your default account is proj_c; ",
     ),
     Near(
         why="a default account that the partition takes",

@@ -66,14 +66,6 @@ TESTS = {
         partition(name="accelerated", default=False),
     )
 }
-CLOSED: dict[str, Any] = {
-    "partitions": (
-        partition(allow_accounts=("proj_a",)),
-        partition(name="down", default=False, up=False),
-        partition(name="open", default=False, allow_accounts=("Proj_B",)),
-    ),
-    "associations": ONE_ACCOUNT,
-}
 DELTA: dict[str, Any] = {"profile": {"memory": {"default_per_cpu": "1000M"}}, "live": None}
 
 
@@ -303,17 +295,6 @@ NEAR = [
         why="the QOS of this account",
         scene=S(spec={"qos": "long", "account": "proj_a"}, live={"associations": MINE}),
         only=(),
-    ),
-    Near(
-        why="a partition that takes the account is typed",
-        scene=S(live=CLOSED),
-        has="account-not-allowed",
-        fix="hpctrain render --partition open",
-    ),
-    Near(
-        why="denied accounts",
-        scene=S(live=gpus_of_partition(deny_accounts=("proj_b",))),
-        only=("account-not-allowed",),
     ),
     Near(
         why="the account of other nodes",
