@@ -42,12 +42,8 @@ _C10D = (
     ' "$MASTER_ADDR:$MASTER_PORT"'
 )
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
-#: Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
-_USUAL_NODE = 4
 #: Below 32768, where Linux's ephemeral ports begin.
 _FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
-_PORT_OPTIONS = ("master_port", "main_process_port", "rdzv_endpoint")
-_ADDRESS_OPTIONS = ("rdzv_endpoint", "master_addr", "main_process_ip")
 _PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
 _HOST = re.compile(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d")
 _LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
@@ -434,7 +430,10 @@ def fixed_port(facts: LintFacts) -> Hits:
         if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
     ]
     for launch in meeting:
-        given = ((name, launch.option(name)) for name in _PORT_OPTIONS)
+        given = (
+            (name, launch.option(name))
+            for name in ("master_port", "main_process_port", "rdzv_endpoint")
+        )
         words += [(f"--{name}", word) for name, word in given if word is not None]
     told: set[str] = set()
     for name, word in words:
@@ -453,7 +452,8 @@ def _holds_nodes(facts: LintFacts) -> bool:
     whole = facts.options.get("exclusive")
     per_task = (facts.count("gpus-per-task") or 0) * (facts.count("ntasks-per-node") or 1)
     gpus = max(facts.gpus_per_node or 0, per_task)
-    every = gpus >= _USUAL_NODE and gpus % 2 == 0  # no node has 5 or 7
+    # Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
+    every = gpus >= 4 and gpus % 2 == 0
     # Sites that give GPUs without a request for them give whole nodes.
     given = facts.least_nodes > 0 and not facts.asks_gpus
     return every or given or facts.value("mem") == "0" or bool(whole and whole.value is None)
@@ -495,7 +495,7 @@ def _addresses(
             nodes = facts.call_nodes(facts.starter(launch.command), launch.call)
             if nodes is None and not (launch.has("nnodes") and "nodes" in facts.options):
                 nodes = 1
-        for name in _ADDRESS_OPTIONS:
+        for name in ("rdzv_endpoint", "master_addr", "main_process_ip"):
             word = launch.options.get(name)
             if word is not None:
                 yield launch.words[name].start, f"--{name}", word, launch.command, nodes

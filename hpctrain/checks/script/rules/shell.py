@@ -33,7 +33,6 @@ _OTHER_MODULES = re.compile(
 _SENDS = re.compile(
     r"\bscancel\b(?![^;|&]*(?:--batch|\s-\w*b))[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b"
 )
-_CONDA_SH = 'source "$(conda info --base)/etc/profile.d/conda.sh"'
 
 
 # ---- exit codes ----------------------------------------------------------------------------------
@@ -75,11 +74,20 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
     call = facts.call_of.get(command)
     known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
+    known = known or _calls_work(facts, command)
     if not (known or inner or built or call):
         return False
     words = facts.argv(command).words[call.command :] if call else command.words
     line = " ".join(word.program for word in words)
     return inner or not (_SMALL.search(line) or (call and harmless(facts, command)))
+
+
+def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
+    """Whether it calls a function of the script that does the work, and does not look at its end."""
+    bodies = ((one, one.scope.inside("function")) for one in facts.commands)
+    body = [one for one, function in bodies if function and function.name == command.name]
+    handled = any(one.name in _GIVES_UP or _reads_status(one) for one in body)
+    return not handled and any(works(one) and not _is_condition(facts, one) for one in body)
 
 
 def _reads_status(command: SimpleCommand) -> bool:
@@ -131,17 +139,13 @@ def work_in_background(facts: LintFacts) -> Hits:
     if not facts.is_batch or not work or any(facts.named("wait")):
         return
     after = [one for one in own if one.start > work[-1].start and one not in work]
-    if all(
+    ends = all(
         _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
         for one in after
-    ):
-        first = work[-1]
-        if first.scope.inside("function", "$(") is None:
-            yield RuleHit(
-                first.start,
-                f"{first.name or 'the step'} runs in the background, and nothing waits for it",
-                "write below it: wait",
-            )
+    )
+    if ends and work[-1].scope.inside("function", "$(") is None:
+        what = f"{work[-1].name or 'the step'} runs in the background, and nothing waits for it"
+        yield RuleHit(work[-1].start, what, "write below it: wait")
 
 
 @rule(
@@ -410,7 +414,7 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
             yield RuleHit(
                 command.start,
                 f"{command.name} activate in a shell that was not prepared for it",
-                f"above it: {_CONDA_SH}",
+                'above it: source "$(conda info --base)/etc/profile.d/conda.sh"',
             )
 
 
