@@ -84,12 +84,10 @@ format: $(VENV)/light ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/full ## Measure start-up, checks, samples, explaining 1 GB, reports, and training beside TRL's defaults
+bench: $(VENV)/full ## Measure start-up, checks, samples, explaining 1 GB, and training beside TRL's defaults
 	$(BIN)/python tests/bench/bench_cli.py
 	$(BIN)/python tests/bench/bench_memory.py
-	$(BIN)/python tests/bench/bench_runs.py
 	$(BIN)/python tests/bench/bench_explain.py
-	$(BIN)/python tests/bench/bench_report.py
 	$(BIN)/python bench/train.py --knobs --tokens 15000
 
 docs: $(VENV)/full ## Build the documentation site into site/

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
@@ -44,26 +43,3 @@ def test_children_and_grandchildren_count_and_dead_ones_do_not() -> None:
     child.communicate("\n")
     assert host.children_rss_mib() == nothing
     assert host.children_rss_mib(child.pid) == 0
-
-
-def test_the_child_of_a_thread_counts() -> None:
-    before = host.children_rss_mib()
-    started, stop = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with subprocess.Popen(
-            [sys.executable, "-c", EATER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child:
-            child.stdout.readline()
-            started.set()
-            stop.wait()
-            child.communicate("\n")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    started.wait()
-    try:
-        assert host.children_rss_mib() > before + 60
-    finally:
-        stop.set()
-        thread.join()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -74,25 +74,3 @@ def test_what_is_changed_alone_is_an_option(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         for knob in knobs:
             assert set(knob.options) <= known, knob.name
-
-
-def test_padding_is_not_counted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    worker = load("worker")
-    trainer = SimpleNamespace(
-        training_step=lambda model, inputs: None, add_callback=lambda callback: None
-    )
-    meter = worker.Meter(budget=30, warmup=1)
-    meter.attach(trainer)
-    ended: list[int] = []
-    monkeypatch.setattr(worker, "_leave", lambda: ended.append(0))
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    for _ in range(6):  # of which the first is not counted
-        trainer.training_step(None, {"input_ids": mask, "attention_mask": mask})
-        meter.step_ended()
-    assert ended == [0]
-    result = json.loads(capsys.readouterr().out)
-    assert (result["steps"], result["useful_tokens"], result["padding_share"]) == (5, 30, 0.25)

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,61 +230,3 @@ sft.main(sys.argv[1:])
     )
     assert "[train] the evaluation is interrupted (signal)" in done.stdout
     assert not (run / "evaluation.json").exists()
-
-
-CONFIG = """
-job_name: staged
-launcher: torchrun
-resources: {{nodes: 1, gpus_per_node: 2, time: 00:10:00}}
-environment: {{env: {{ACCELERATE_USE_CPU: "true"}}}}
-training: {{model_name_or_path: {model}, dataset_name: {dataset}, per_device_train_batch_size: 2, max_length: 32, memory_every: 0}}
-stages:
-- {{name: train, training: {{max_steps: 6, learning_rate: 1.0e-2, eval_strategy: steps, eval_steps: 6}}}}
-- {{name: evaluate, training: {{evaluate_only: true}}}}
-"""
-
-
-@pytest.mark.extended
-def test_as_a_stage_after_a_training(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, hpctrain: str
-) -> None:
-    """Of two processes each, by this machine's scheduler."""
-    (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny[0], dataset=tiny[1]))
-    paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {**environment, "PATH": paths, "HPCTRAIN_STATE_DIR": str(tmp_path / "state")}
-    done = subprocess.run(
-        [hpctrain, "submit", "--local", "--wait"],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (before,), (run,) = ([*(tmp_path / "runs").glob(f"*_{name}")] for name in ("train", "evaluate"))
-    found = result(run)
-    assert found["step"] == 6
-    assert found["processes"] == 2
-    assert Path(found["weights"]) == before / "model"
-    assert found["metrics"]["eval_loss"] == pytest.approx(last_eval(before)["eval_loss"], rel=1e-5)
-    listed = subprocess.run(
-        [hpctrain, "runs", "list", "--json"],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    states = {
-        row["stage"]: (row["state"], row["reason"]) for row in json.loads(listed.stdout)["runs"]
-    }
-    assert states == {"train": ("completed", "completed"), "evaluate": ("completed", "evaluated")}
-    shown = subprocess.run(
-        [hpctrain, "runs", "show", run.name],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert re.search(r"^eval_perplexity +\d", shown.stdout, re.MULTILINE)

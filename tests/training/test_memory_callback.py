@@ -96,26 +96,6 @@ def test_a_standard_output_that_is_gone_does_not_stop_the_training(
     assert own.state.global_step == 6
 
 
-def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks share a pipe: what is written in two pieces is mixed with another rank's."""
-    writes: list[str] = []
-
-    class Stream:
-        def write(self, text: str) -> int:
-            writes.append(text)
-            return len(text)
-
-        def flush(self) -> None:
-            writes.append("flush")
-
-    own = trainer(tmp_path, hpctrain.MemoryCallback(every=1))
-    monkeypatch.setattr(sys, "stdout", Stream())
-    own.train()
-    mine = [number for number, text in enumerate(writes) if text.startswith("[memory]")]
-    assert len(mine) == 8
-    assert all(writes[number].endswith("\n") and writes[number + 1] == "flush" for number in mine)
-
-
 def test_the_warning_comes_once_and_is_no_sample(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,9 +112,3 @@ def test_the_warning_comes_once_and_is_no_sample(
     assert len(warnings) == 1
     assert warnings[0].endswith(", step 0: the node uses 960M, 96.0% of its 1000M")
     assert parse_line(warnings[0]) is None
-
-
-@pytest.mark.parametrize("every", [0, -1])
-def test_every_must_be_positive(every: int) -> None:
-    with pytest.raises(ValueError, match=f"every must be at least 1, not {every}"):
-        hpctrain.MemoryCallback(every=every)

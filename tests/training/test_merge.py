@@ -280,25 +280,6 @@ def test_verifying_sees_a_folder_that_is_not_what_was_merged(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_folder_into_which_nothing_was_merged_does_not_pass(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same way to the end, with a peft that forgets to add the adapter."""
-    from peft import PeftModel
-
-    base = adapters.llama(tmp_path / "base")
-    adapter = adapters.adapter(base, tmp_path / "adapter", scale=0.1)
-    assert merge(adapter, tmp_path / "good", dtype=dtype).notes == ()
-    monkeypatch.setattr(
-        PeftModel, "merge_and_unload", lambda self, safe_merge: self.unload(), raising=False
-    )
-    with pytest.raises(HpctrainError, match="is not what it should be") as caught:
-        merge(adapter, tmp_path / "out", dtype=dtype)
-    assert any("from those of base and adapter" in line for line in caught.value.details)
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_adapter_that_the_dtype_cannot_show_is_said(tmp_path: Path) -> None:
     base = adapters.llama(tmp_path / "base")
     adapter = adapters.adapter(base, tmp_path / "adapter", scale=1e-4)

@@ -190,32 +190,6 @@ def test_validation_is_evaluated_where_nobody_named_a_split(
     assert len(options.eval_dataset) == 10
 
 
-def test_packed_and_unpacked_give_the_same_loss(
-    made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole dataset in one step, as single examples and as packed rows."""
-    steady = tmp_path / "steady"
-    shutil.copytree(tiny[0], steady)
-    config = json.loads((steady / "config.json").read_text())
-    (steady / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.0}))
-    found = []
-    for name, more in (("whole", {}), ("whole-packed", {"pack": True})):
-        folder = made(name, max_length=48, validation=0, **more)
-        rows = manifests.read_manifest(folder).splits["train"].rows  # type: ignore[union-attr]
-        options = in_process.options(
-            monkeypatch,
-            tmp_path / name,
-            steady,
-            folder,
-            per_device_train_batch_size=rows,
-            max_steps=1,
-        )
-        built = in_process.trainer(options)
-        found.append((in_process.losses(built), in_process.norms(built)))
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
-    assert found[0][1] == pytest.approx(found[1][1], abs=1e-4)
-
-
 def test_another_models_tokens_are_refused(
     made: Made, tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

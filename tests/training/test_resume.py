@@ -325,14 +325,6 @@ def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(
     assert f"error: {moved}/checkpoints holds checkpoints of another run, a\n" in foreign.stderr
 
 
-def test_problems_of_these_options_are_said_up_front(train: Train) -> None:
-    refused = train("a", "1.0", save_only_model="true", init_from="nothing")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: 2 problems before training\n"), refused.stderr
-    for word in ("--save_only_model", "there are no weights 'nothing'"):
-        assert word in refused.stderr
-
-
 def test_early_stopping_is_a_success_and_is_complete(train: Train, tmp_path: Path) -> None:
     options = {
         "early_stopping_patience": 1,

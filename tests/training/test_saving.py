@@ -12,7 +12,6 @@ import pytest
 import survival
 
 from hpctrain.runs import checkpoints
-from hpctrain.training.survival.stop import STOP_FILE
 
 pytestmark = [
     pytest.mark.torch,
@@ -121,26 +120,3 @@ def test_a_full_disk_at_the_final_weights(
     assert done.returncode == 0, done.stderr
     assert "[train] finished: 14 of 14 steps" in done.stdout
     assert survival.digests(run / "model") == survival.digests(found.path)
-
-
-def test_a_directory_that_cannot_be_written(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, mount: Mount
-) -> None:
-    run = tmp_path / "runs" / "r"
-    mount(run / "checkpoints", 4000)
-    process = survival.start(
-        survival.argv(*arguments(tiny, max_steps=1000000, save_strategy="no"), ranks=2),
-        survival.run_environment(environment, run),
-        tmp_path,
-    )
-    assert process.stdout is not None
-    while "[train] step=" not in process.stdout.readline():
-        pass
-    subprocess.run(["mount", "-o", "remount,ro", str(run / "checkpoints")], check=True)
-    (run / STOP_FILE).touch()
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 1
-    assert err.count("could not be saved: the directory cannot be written") == 1, err
-    assert f"fix: ls -ld {run}/checkpoints && findmnt -T {run}/checkpoints" in err
-    assert survival.exit_word(run, "1.0") == "1 error\n"
-    assert survival.listed(run / "checkpoints") == []

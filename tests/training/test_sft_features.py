@@ -149,12 +149,6 @@ def test_checkpointing_is_off_unless_asked_for_and_changes_no_number(build: Buil
     assert on.model.is_activation_checkpointing
 
 
-def test_torch_compile_trains(build: Build) -> None:
-    plain = in_process.losses(build(max_steps=1))
-    built = build(max_steps=1, torch_compile="true", torch_compile_backend="aot_eager")
-    assert in_process.losses(built) == pytest.approx(plain, abs=1e-5)
-
-
 def test_lora_without_a_target_is_an_error_with_a_fix(build: Build) -> None:
     with pytest.raises(UsageError, match="finds nothing in this model") as caught:
         build(use_peft="true", lora_target_modules=["query", "value"])

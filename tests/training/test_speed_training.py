@@ -81,10 +81,10 @@ def rows(run: Path) -> list[progress.Speed]:
     ]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_the_lines_count_the_tokens_of_all_processes(
-    ranks: int, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
+    ranks = 2
     done = trained(tiny, environment, tmp_path / "run", ranks=ranks)
     assert done.returncode == 0, done.stderr
     batch, of = 2 * ranks, lengths(tiny[1])
@@ -186,6 +186,10 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     (run / "stop").touch()
     first += process.communicate(timeout=600)[0]
     assert process.returncode == 86, first
+    assert survival.exit_word(run, "1.0") == "86 stop-file\n"
+    assert "[train] the file stop is there: saving and stopping at step " in first
+    assert not (run / "stop").exists(), "the next start must not stop at once"
+    assert (run / "attempts/1.0/stopped-by").exists()
     told = re.search(r"\[train\] time: step 6 of 300000, \S+ s a step: (.*)", first)
     assert told, first
     assert re.fullmatch(r"done in about .+, after the time limit, which leaves 1\d min", told[1])
@@ -227,7 +231,7 @@ inner = SurvivorSFTTrainer.training_step
 
 def step(self, *args, **named):
     if self.state.global_step == 7:
-        raise {error}
+        raise torch.OutOfMemoryError("CUDA out of memory")
     return inner(self, *args, **named)
 
 SurvivorSFTTrainer.training_step = step
@@ -235,36 +239,21 @@ sft.main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "ended"),
-    [
-        ("ValueError('boom')", "error"),
-        ("torch.OutOfMemoryError('CUDA out of memory')", "out-of-memory"),
-    ],
-)
 def test_a_training_that_fails_leaves_what_was_measured(
-    error: str, ended: str, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS})
-    argv = [*survival.PYTHON, "-c", FAILS.replace("{error}", error), *words]
+    argv = [*survival.PYTHON, "-c", FAILS, *words]
     variables = survival.run_environment(environment, run)
     done = subprocess.run(
         argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1, done.stdout
+    assert "OutOfMemoryError: CUDA out of memory" in done.stderr
     record = predicted.read(run)
-    assert (record["measured"]["ended"], record["measured"]["steps"]) == (ended, 6)
+    assert (record["measured"]["ended"], record["measured"]["steps"]) == ("out-of-memory", 6)
     assert record["measured"]["allocated"] is None
-
-
-def test_no_line_where_nobody_wants_one(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    done = trained(tiny, environment, tmp_path / "run", speed_every=0, max_steps=8)
-    assert done.returncode == 0, done.stderr
-    assert "[speed]" not in done.stdout
-    assert predicted.read(tmp_path / "run")["measured"]["steps"] == 7  # type: ignore[index]
 
 
 PROGRAM = """
@@ -291,18 +280,17 @@ trainer.train()
 """
 
 
-@pytest.mark.parametrize("wait_s", [0.3, 0])
 def test_a_training_that_waits_for_its_data_is_told_once(
-    wait_s: float, tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
+    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     """In any Trainer; each step waits for its two rows, and computes for some milliseconds."""
-    argv = [*survival.PYTHON, "-c", PROGRAM, str(wait_s), tiny[0]]
+    argv = [*survival.PYTHON, "-c", PROGRAM, "0.3", tiny[0]]
     done = subprocess.run(
         argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("[train] warning: the training waits for its data ") == bool(wait_s)
-    assert ("--dataloader_num_workers " in done.stdout) == bool(wait_s)
+    assert done.stdout.count("[train] warning: the training waits for its data ") == 1
+    assert "--dataloader_num_workers " in done.stdout
     lines = re.findall(r"\[speed\] step=(\d+)/.* data_wait=([\d.]+)%", done.stdout)
     assert [int(step) for step, _ in lines] == [5, 10, 15, 20]
-    assert all(float(wait) > 50 for _, wait in lines) == bool(wait_s)
+    assert all(float(wait) > 50 for _, wait in lines)

@@ -184,29 +184,6 @@ def test_the_time_limit(tiny: tuple[str, str], environment: dict[str, str], tmp_
     assert survival.exit_word(run, "1.1") == "1 error\n"
 
 
-def test_the_stop_file(
-    tiny: tuple[str, str],
-    environment: dict[str, str],
-    tmp_path: Path,
-    started: list[subprocess.Popen[str]],
-) -> None:
-    run = tmp_path / "runs" / "r"
-    process = survival.start(
-        survival.argv(*words(tiny)), survival.run_environment(environment, run), tmp_path
-    )
-    started.append(process)
-    wait_for_step(process)
-    (run / "stop").touch()
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 86, err
-    assert survival.exit_word(run, "1.0") == "86 stop-file\n"
-    assert (
-        f"[train] the file stop is there: saving and stopping at step {saved_step(run)} of" in out
-    )
-    assert not (run / "stop").exists(), "the next start must not stop at once"
-    assert (run / "attempts/1.0/stopped-by").exists()
-
-
 def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
     tiny: tuple[str, str],
     environment: dict[str, str],

@@ -279,33 +279,3 @@ client.create_run(mlflow_experiment(identity, sys.argv[3]))
     assert {experiment.name for experiment in client.search_experiments()} >= {"a sweep"}
     assert len(mlflow_runs(client)) == 3
     assert len({run.info.experiment_id for run in mlflow_runs(client)}) == 1
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_several_trackers_on_the_command_line(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    """As a list under `training:` in config.yaml becomes it."""
-    words = survival.words(
-        {
-            "model_name_or_path": tiny[0],
-            "dataset_name": tiny[1],
-            "max_steps": 2,
-            "logging_steps": 1,
-            "memory_every": 0,
-        }
-    )
-    command = survival.argv(*words, "--report_to", "tensorboard", "mlflow", "--save_strategy", "no")
-    run = tmp_path / "runs" / "r"
-    done = subprocess.run(
-        command,
-        env=survival.run_environment(environment, run, "1.0"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(list((run / "tensorboard").glob("events.*"))) == 1
-    assert list((tmp_path / "runs" / ".mlflow" / "mlruns").glob("*/*/metrics/loss"))
