@@ -181,7 +181,6 @@ def _in_words(found: list[preflight.Problem], where: PathFacts) -> tuple[FolderP
             what=one.what.replace(where.path, where.said),
             fix=one.fix.replace(where.path, where.said),
             cause=one.cause,
-            nearest=one.nearest,
         )
         for one in found
     )

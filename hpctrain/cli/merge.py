@@ -53,14 +53,7 @@ def command(  # noqa: PLR0917 - click names them
     installed.require("train", "peft", "torch", "transformers")
     from hpctrain.training import merge
 
-    request = merge.Request(
-        adapter=adapter,
-        to=to if to is not None else _target(adapter),
-        base=base,
-        dtype=dtype,
-        say=say,
-    )
-    made = merge.merge(request)
+    made = merge.merge(adapter, to or _target(adapter), base=base, dtype=dtype, say=say)
     if as_json:
         print_json(
             folder=str(made.folder),

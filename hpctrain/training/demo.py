@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import UsageError
 from hpctrain.training.process import disable_progress_bars
 from hpctrain.util import installed
 
@@ -107,7 +107,7 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
 
     Raises:
         UsageError: the directory exists and was not created by this function.
-        HpctrainError: the [train] extra or the standard library's source files are not installed.
+        HpctrainError: the [train] extra is not installed.
         OSError: the directory cannot be written.
     """
     began = time.monotonic()
@@ -124,13 +124,6 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
     installed.require("train", "datasets", "tokenizers", "torch", "transformers")
     disable_progress_bars()
     texts, pairs, modules = _collect(Path(sysconfig.get_path("stdlib")))
-    if len(pairs) < 100:
-        raise HpctrainError(
-            f"the standard library in {sysconfig.get_path('stdlib')} has {len(pairs)} docstrings to"
-            " learn from",
-            details=("this Python was installed without its sources",),
-            hint="use another Python; on Debian or Ubuntu, run: apt install libpython3-stdlib",
-        )
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:

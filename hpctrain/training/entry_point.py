@@ -6,8 +6,6 @@ A task (hpctrain/training/options.py) defines the training; hpctrain/training/lo
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import sys
 import time
@@ -39,7 +37,6 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
         os.environ.setdefault(name, value)
     together = None
     try:
-        _import_quietly()
         options = read_options(sys.argv[1:] if argv is None else argv, task)
         from hpctrain.training.loop import train
 
@@ -58,15 +55,6 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
         sys.stderr.write(traceback.format_exc())
         code, reason = layout.FAILED, "error"
     _end(code, reason, together=together)
-
-
-def _import_quietly() -> None:
-    """Import transformers without its message in every process that W&B is offline."""
-    mode = os.environ.pop("WANDB_MODE", None)
-    with contextlib.suppress(ImportError):  # reported later, with a fix
-        importlib.import_module("transformers.integrations.integration_utils")
-    if mode is not None:
-        os.environ["WANDB_MODE"] = mode
 
 
 def _end(code: int, reason: str | None, *, together: bool | None = None) -> NoReturn:

@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers import EarlyStoppingCallback, PrinterCallback
 
-from hpctrain.errors import HpctrainError
 from hpctrain.runs import layout
 from hpctrain.training import preflight, trackers
 from hpctrain.training.monitoring.log import TrainLogCallback
@@ -26,7 +25,7 @@ from hpctrain.training.survival.saving import RECORD, replaced, save_final, save
 from hpctrain.training.survival.stop import Stopped
 from hpctrain.training.survival.trainer import EvaluationCutError
 from hpctrain.training.trial_callback import TrialCallback
-from hpctrain.util import files, shell
+from hpctrain.util import files
 
 
 def train(options: Options) -> str:
@@ -265,11 +264,6 @@ def _write(
     shown = [name for name in [*order, *sorted(set(named) - set(order))] if name in named]
     say("[train] evaluated: " + " ".join(f"{name}={named[name]:.6g}" for name in shown))
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, {**result, "metrics": finite})
-    except OSError as error:
-        raise HpctrainError(
-            f"cannot write {path}: {error.strerror}", fix=f"ls -ld {shell.quote(path.parent)}"
-        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(path, {**result, "metrics": finite})
     say(f"[train] the metrics are in {path}")

@@ -13,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +51,6 @@ _CHECKED_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What to merge.
-
-    Attributes:
-        adapter: the adapter's directory.
-        to: the directory to create; it must not exist.
-        base: the base model's directory; None for the one that the adapter names.
-        dtype: dtype of the result; None for the base's.
-        say: prints a line of progress.
-    """
-
-    adapter: Path
-    to: Path
-    base: Path | None = None
-    dtype: str | None = None
-    say: Callable[[str], None] = field(default=lambda _: None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """A merged model.
 
@@ -93,8 +74,22 @@ class Merged:
     notes: tuple[str, ...]
 
 
-def merge(request: Request) -> Merged:
+def merge(
+    adapter: Path,
+    to: Path,
+    *,
+    base: Path | None = None,
+    dtype: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Merged:
     """Merge, see the module.
+
+    Args:
+        adapter: the adapter's directory.
+        to: the directory to create; it must not exist.
+        base: the base model's directory; None for the one that the adapter names.
+        dtype: dtype of the result; None for the base's.
+        say: prints a line of progress.
 
     Raises:
         UsageError: the adapter, the base or the target is not valid.
@@ -102,16 +97,16 @@ def merge(request: Request) -> Merged:
             nothing is left then.
         OSError: the directory cannot be written.
     """
-    if request.to.exists() or request.to.is_symlink():
-        raise UsageError(f"{request.to} is there already", hint="use --to with another directory")
-    adapter = _adapter_config(request.adapter)
-    base = _base_of(request, adapter)
-    draft = request.to.absolute().with_name(f".{request.to.name}.merging-{uuid.uuid4().hex[:12]}")
+    if to.exists() or to.is_symlink():
+        raise UsageError(f"{to} is there already", hint="use --to with another directory")
+    settings = _adapter_config(adapter)
+    base = _base_of(adapter, settings, base)
+    draft = to.absolute().with_name(f".{to.name}.merging-{uuid.uuid4().hex[:12]}")
     try:
         draft.mkdir(parents=True)  # fail before minutes of loading
     except OSError as error:
         raise HpctrainError(
-            f"{request.to} cannot be made: {error.strerror}",
+            f"{to} cannot be made: {error.strerror}",
             fix=f"ls -ld {shell.quote(draft.parent)}",
         ) from error
     try:
@@ -119,42 +114,52 @@ def merge(request: Request) -> Merged:
             disable_progress_bars()
             warnings.filterwarnings("ignore", module="peft")  # of tied weights, untied here
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-            return _merge(request, adapter, base, draft)
+            made = _merge(adapter, settings, base, draft, dtype=dtype, say=say)
+        draft.rename(to)  # fails if the target has files
+        return replace(made, folder=to)
     except SafetensorError as error:
         raise UsageError(
-            f"the weights of {request.adapter} or {base} cannot be read",
+            f"the weights of {adapter} or {base} cannot be read",
             details=(str(error).splitlines()[0],),
-            fix=f"ls -l {shell.quote(request.adapter)} {shell.quote(base)}",
+            fix=f"ls -l {shell.quote(adapter)} {shell.quote(base)}",
             hint="copy the damaged files again",
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path) -> Merged:
+def _merge(
+    adapter: Path,
+    settings: Mapping[str, Any],
+    base: Path,
+    draft: Path,
+    *,
+    dtype: str | None,
+    say: Callable[[str], None],
+) -> Merged:
     began, notes = time.monotonic(), list[str]()
-    tensors = load_peft_weights(str(request.adapter), device="cpu")
-    config, loader = _config_of(request.adapter, adapter, tensors, base), _class_of(adapter, base)
-    named = adapter.get("base_model_name_or_path")
+    tensors = load_peft_weights(str(adapter), device="cpu")
+    config, loader = _config_of(adapter, settings, tensors, base), _class_of(settings, base)
+    named = settings.get("base_model_name_or_path")
     if named and Path(named) != base:
         notes.append(
             f"the adapter was trained on {named}; whether {base} is the same model is not checked"
         )
     stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
-    dtype = request.dtype or (stored if stored in ROUNDING else "float32")
-    request.say(f"loading {base} in {dtype}")
+    dtype = dtype or (stored if stored in ROUNDING else "float32")
+    say(f"loading {base} in {dtype}")
     model = _load(loader, base, dtype, config=config)
     parameters = int(model.num_parameters())
-    if _untie(model, adapter, tensors):
+    if _untie(model, settings, tensors):
         notes.append(
             "embedding and output layer were one tensor in the base; the adapter changes one of"
             " them, and they are two now"
         )
-    model = _with_adapter(model, request, tensors, base, named)
+    model = _with_adapter(model, adapter, tensors, base, named)
     wanted = _logits(model)
     with model.disable_adapter():
         effect = float((_logits(model) - wanted).abs().max())
-    request.say("merging")
+    say("merging")
     try:
         model = model.merge_and_unload(safe_merge=True)
     except ValueError as error:  # NaN in the adapter
@@ -165,10 +170,10 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
             hint="merge an earlier checkpoint",
         ) from error
     model.save_pretrained(draft, max_shard_size="5GB")
-    _copy_tokenizer(request.adapter, base, draft)
+    _copy_tokenizer(adapter, base, draft)
     del model
     gc.collect()  # free memory before the model is reloaded
-    request.say("loading what was written")
+    say("loading what was written")
     bound = bound_of(dtype, wanted, effect)
     off = _verify(_load(loader, draft, dtype).eval(), wanted, dtype, bound)
     if effect <= bound:
@@ -177,7 +182,7 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
             f"the adapter changes logits by {effect:.2g}, no more than the rounding of"
             f" {dtype}{wider}"
         )
-    source = read_manifest(request.adapter)
+    source = read_manifest(adapter)
     manifest = write_manifest(
         draft,
         step=source.step if source else 0,
@@ -187,9 +192,8 @@ def _merge(request: Request, adapter: Mapping[str, Any], base: Path, draft: Path
         attempt=source.attempt if source else None,
         began=began,
     )
-    draft.rename(request.to)  # fails if the target has files
     return Merged(
-        folder=request.to,
+        folder=draft,
         base=base,
         dtype=dtype,
         parameters=parameters,
@@ -260,24 +264,24 @@ def load_adapter(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model, saved)
 
 
-def _base_of(request: Request, adapter: Mapping[str, Any]) -> Path:
+def _base_of(adapter: Path, settings: Mapping[str, Any], base: Path | None) -> Path:
     """Return the directory of the base model.
 
     Raises:
         UsageError: it is missing, incomplete, or quantized.
     """
-    name = str(request.base or adapter.get("base_model_name_or_path") or "")
+    name = str(base or settings.get("base_model_name_or_path") or "")
     if not name:
         raise UsageError(
-            f"{request.adapter} does not name the model that it was trained on",
+            f"{adapter} does not name the model that it was trained on",
             hint="use --base FOLDER",
         )
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        which = "" if request.base is not None else "that the adapter names "
+        which = "" if base is not None else "that the adapter names "
         raise UsageError(
             f"the base model {name} {which}is not there",
-            details=(f"adapter: {request.adapter}",),
+            details=(f"adapter: {adapter}",),
             hint="give its current directory: --base DIR",
         )
     if problems := preflight.check_model(str(folder), frozenset({"weights"})):
@@ -362,16 +366,16 @@ def _untie(model: Any, adapter: Mapping[str, Any], tensors: Mapping[str, Any]) -
 
 
 def _with_adapter(
-    model: Any, request: Request, tensors: Mapping[str, Any], base: Path, named: str | None
+    model: Any, adapter: Path, tensors: Mapping[str, Any], base: Path, named: str | None
 ) -> Any:
     try:
-        both = PeftModel.from_pretrained(model, str(request.adapter))
+        both = PeftModel.from_pretrained(model, str(adapter))
         wrong = differences(both, tensors)
     except (RuntimeError, ValueError, KeyError) as error:
         wrong = str(error).strip().splitlines()
     if wrong:
         raise UsageError(
-            f"the adapter in {request.adapter} is not one of {base}",
+            f"the adapter in {adapter} is not one of {base}",
             details=(*wrong[:3], f"the adapter names as its base: {named}"),
             hint=f"use --base {'FOLDER' if named in (None, str(base)) else named}",
         )

@@ -341,7 +341,7 @@ def _check(
     import torch
 
     weights, wrong = weights_to_start_from(asked)
-    found = [*problems, *preflight.check_launch(os.environ), *preflight.check_sharding(os.environ)]
+    found = [*problems, *preflight.check_launch(os.environ)]
     scratch = bool(getattr(asked, "from_scratch", False))
     needs = preflight.model_needs(task.name, from_scratch=scratch)
     found += wrong or _weights_problems(weights, asked, needs)

@@ -50,7 +50,6 @@ SIGNATURES = {
     "transformers.Trainer._save_scaler": "(self, output_dir)",
     "transformers.Trainer._save_rng_state": "(self, output_dir)",
     # and these of a resume.
-    "transformers.Trainer._issue_warnings_after_load": "(self, load_result)",
     "transformers.Trainer._load_callback_state": "(self)",
     "transformers.Trainer._load_rng_state": "(self, checkpoint)",
     # survival/sft_trainer.py

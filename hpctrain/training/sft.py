@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import HpctrainError
 from hpctrain.fit.training_options import MAX_LENGTH, MICRO_BATCH
 from hpctrain.training import entry_point
 from hpctrain.training.options import Options, Task
@@ -185,37 +185,19 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
         logging.getLogger("trl.trainer.sft_trainer").addFilter(
             lambda record: "annihilate" not in record.getMessage()
         )
-    adapter = options.peft_config()
-    try:
-        trainer = SurvivorSFTTrainer(
-            model=options.weights.model,
-            args=training,
-            train_dataset=options.train_dataset,
-            eval_dataset=options.eval_dataset,
-            quantization_config=get_quantization_config(model),
-            peft_config=adapter,
-            callbacks=callbacks,
-            survival=survival,
-        )
-    except ValueError as error:
-        if adapter is not None and "target modules" in str(error).lower().replace("_", " "):
-            targets = adapter.target_modules
-            if isinstance(targets, set):  # peft's, of a list
-                targets = sorted(targets)
-            what = (
-                "LoRA finds nothing in this model to put adapters on"
-                f" ({targets or 'its default for the model'})"
-            )
-            raise UsageError(
-                what, details=(str(error),), hint="use --lora_target_modules all-linear"
-            ) from error
-        raise
+    trainer = SurvivorSFTTrainer(
+        model=options.weights.model,
+        args=training,
+        train_dataset=options.train_dataset,
+        eval_dataset=options.eval_dataset,
+        quantization_config=get_quantization_config(model),
+        peft_config=options.peft_config(),
+        callbacks=callbacks,
+        survival=survival,
+    )
     warned = rules.check_trainer(trainer, options)
     if not trainer.is_world_process_zero() or options.common.evaluate_only:
         return trainer
-    if (manifest := dataset_facts.read_manifest(options.script.dataset_name)) is not None:
-        split = options.script.dataset_train_split
-        trainer.notes.add(*dataset_facts.packed_notes(manifest, split, trainer.args))
     for each in warned:
         trainer.notes.add(
             f"warning: {each.what}", f"{'fix' if each.command else 'hint'}: {each.fix}"

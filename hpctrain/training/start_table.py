@@ -1,6 +1,6 @@
 """The first lines of a training's log: a table of the model, the data and the settings.
 
-    [train] model            Llama-3.2-1B (llama), 1.24 B parameters, all of them trained
+    [train] model            Llama-3.2-1B (llama), 1.24 billion parameters, all trained
     [train] global batch     64 rows = 8 micro x 2 accumulation x 4 processes
     [train] expected peak    61.2 GiB of the 79.1 GiB of NVIDIA H100 80GB HBM3 (77 %)
 
@@ -323,10 +323,8 @@ def _model(trainer: Any, options: Any, parameters: tuple[int, int]) -> str:
     folder, (total, trained) = options.weights.model, parameters
     name = _place(folder) if folder else "unknown (it has no directory)"
     kind = getattr(trainer.model.config, "model_type", None) or "unknown"
-    part = "all of them trained"
-    if trained != total:
-        part = f"{big(trained)} of them trained ({trained / max(1, total):.2%})"
-    return f"{name} ({kind}), {big(total)} parameters, {part}"
+    part = "all" if trained == total else f"{trained:,} ({trained / max(1, total):.2%})"
+    return f"{name} ({kind}), {memory.billions(total)} parameters, {part} trained"
 
 
 def _data(trainer: Any, options: Any, lengths: Lengths | None) -> str:
@@ -338,7 +336,7 @@ def _data(trainer: Any, options: Any, lengths: Lengths | None) -> str:
         packed = f"packed, {lengths.examples} examples"
     mean = lengths.tokens / lengths.rows
     return (
-        f"{place}: {lengths.rows} rows, {big(lengths.tokens)} tokens, {mean:.0f} a row,"
+        f"{place}: {lengths.rows} rows, {lengths.tokens:,} tokens, {mean:.0f} a row,"
         f" {lengths.longest} at most, {packed}"
     )
 
@@ -355,19 +353,11 @@ def _global_batch(args: Any) -> int:
 
 def _precision(trainer: Any) -> str:
     args = trainer.args
-    trained = {_dtype(each) for each in trainer.model.parameters() if each.requires_grad}
-    frozen = {_dtype(each) for each in trainer.model.parameters() if not each.requires_grad}
-    words = f"weights {'/'.join(sorted(trained)) or 'none'}"
-    if frozen and frozen != trained:
-        words += f" (frozen: {'/'.join(sorted(frozen))})"
+    trained = {str(each.dtype) for each in trainer.model.parameters() if each.requires_grad}
+    words = f"weights {'/'.join(sorted(trained)).replace('torch.', '') or 'none'}"
     if not args.bf16 and not args.fp16:
         return f"{words}, computed in the same"
     return f"{words}, computed in {'bfloat16' if args.bf16 else 'float16'} (autocast)"
-
-
-def _dtype(parameter: Any) -> str:
-    quantised = {"Params4bit": "4bit", "Int8Params": "8bit"}.get(type(parameter).__name__)
-    return quantised or str(parameter.dtype).removeprefix("torch.")
 
 
 def _sharding(trainer: Any) -> str:
@@ -383,19 +373,3 @@ def _steps(args: Any, steps: int, done: int, rows: int) -> str:
     # As in the Trainer: the last, incomplete step of an epoch counts as a step.
     each = max(1, rows // step_rows if args.dataloader_drop_last else -(-rows // step_rows))
     return f"{steps}, {steps / each:.3g} epochs" + (f"; {done} of them done" if done else "")
-
-
-# -- numbers ---------------------------------------------------------------------------------------
-
-
-def big(number: float) -> str:
-    """Return a count in short form: `512`, `81.9 k`, `1.24 M`, `8.03 B`."""
-    for least, base, unit in (
-        (999.5e9, 1e12, "T"),
-        (999.5e6, 1e9, "B"),
-        (999.5e3, 1e6, "M"),
-        (9999.5, 1e3, "k"),
-    ):
-        if number >= least:
-            return f"{number / base:.3g} {unit}"
-    return f"{number:.0f}"

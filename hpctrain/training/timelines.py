@@ -9,7 +9,7 @@ padding has no id of its own; `label` or `labels`: a class by its number or name
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -327,7 +327,7 @@ def _classes(raw: Mapping[str, list[Any]], known: tuple[str, ...]) -> Labels:
         if unknown:
             what = (
                 f"split '{split}' has labels that are no class: {', '.join(unknown[:5])}; the"
-                f" classes are {in_short(names, number)}"
+                f" classes are {in_short(number)}"
             )
             problems.append(Problem(what, "use --class_names NAME ..., or leave these rows out"))
         found.append([number.get(value, -1) for value in values])
@@ -341,13 +341,9 @@ def _classes(raw: Mapping[str, list[Any]], known: tuple[str, ...]) -> Labels:
     return Labels(kind="single", names=names, values=tuple(found), problems=tuple(problems))
 
 
-def in_short(names: Sequence[str], number: Mapping[Any, int] | None = None) -> str:
+def in_short(names: Iterable[object]) -> str:
     """Return class names for an error message, shortened if there are many."""
-    shown = (
-        list(names)
-        if number is None or any(isinstance(key, str) for key in number)
-        else [str(key) for key in number]
-    )
+    shown = [str(name) for name in names]
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 

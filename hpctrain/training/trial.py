@@ -23,20 +23,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hpctrain.config import study as tune
-from hpctrain.config.study import Scalar
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout
 from hpctrain.training import study
 from hpctrain.training.process import say
 from hpctrain.training.study import Ending
 from hpctrain.training.survival import stop
-from hpctrain.util import files, shell
+from hpctrain.util import files
 from hpctrain.util.text import is_number
 
 TRIAL, WORDS = "trial.json", "trial.words"
@@ -55,7 +53,7 @@ def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
             f" left for {run_dir.name}"
         )
         return NONE_LEFT
-    files.write_text(run_dir / WORDS, "".join(f"{word}\n" for word in _words(found.params)))
+    files.write_text(run_dir / WORDS, "".join(f"{word}\n" for word in tune.words_of(found.params)))
     files.write_json(
         run_dir / TRIAL,
         {
@@ -77,17 +75,6 @@ def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
     values = " ".join(f"{key}={tune.spoken(value)}" for key, value in found.params.items())
     say(f"hpctrain: trial {found.number} of the study {definition.study}{after}: {values}")
     return 0
-
-
-def _words(params: Mapping[str, Scalar]) -> list[str]:
-    return tune.words_of(
-        {
-            key: os.path.expanduser(value)  # noqa: PTH111 - an argument, not a path
-            if isinstance(value, str) and (value == "~" or value.startswith("~/"))
-            else value
-            for key, value in params.items()
-        }
-    )
 
 
 def read(path: Path) -> dict[str, object]:
@@ -197,12 +184,7 @@ def main(argv: list[str]) -> NoReturn:
     except HpctrainError as error:
         failure = error
     except OSError as error:
-        named = isinstance(error.filename, str)
-        place = shell.quote(Path(error.filename).parent if named else Path(layout.RUNS))
-        failure = HpctrainError(
-            f"the study can write nothing: {(error.strerror or str(error)).lower()}",
-            fix=f"df -h {place} && ls -ld {place}",
-        )
+        failure = HpctrainError(f"the study can write nothing: {error}", fix=f"df -h {layout.RUNS}")
     sys.stderr.write(failure.render() + "\n")
     sys.exit(failure.exit_code)
 

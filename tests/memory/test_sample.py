@@ -154,7 +154,6 @@ def test_a_whole_line_behind_a_torn_one_is_read() -> None:
         to_json(FULL).replace('"step": 10', '"step": "10"'),
         to_json(FULL).replace('"step": 10', '"step": true'),
         to_json(FULL).replace('"step": 10', '"step": null'),
-        to_json(FULL).replace('"rank": 3', '"rank": -3'),
     ],
 )
 def test_bad_json_is_refused(record: str) -> None:
@@ -164,11 +163,3 @@ def test_bad_json_is_refused(record: str) -> None:
 
 def test_json_of_a_later_version_is_read() -> None:
     assert from_json(to_json(FULL)[:-1] + ', "new": 1}') == FULL
-
-
-@pytest.mark.parametrize(
-    "change", [{"rank": -1}, {"rss_mib": -1}, {"event": "other"}, {"time_ms": 253402300800000}]
-)
-def test_what_the_line_cannot_carry_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(FULL, **change)

@@ -57,20 +57,3 @@ def test_the_variants_train_on_the_same_text(tmp_path: Path) -> None:
     assert list(tmp_path.glob("bench-train.*")) == [], "the models are removed"
     assert left == []
     assert "leaked" not in done.stderr
-
-
-def test_what_is_changed_alone_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trl import SFTConfig
-
-    from hpctrain.training import sft
-    from hpctrain.training.options import _parser
-
-    monkeypatch.syspath_prepend(BENCH)
-    train = importlib.import_module("train")
-    ours = {action.dest for action in _parser(sft.TASK)._actions}
-    for knobs, known in (
-        (train.KNOBS, set(SFTConfig.__dataclass_fields__)),
-        (train.OWN_KNOBS, ours),
-    ):
-        for knob in knobs:
-            assert set(knob.options) <= known, knob.name

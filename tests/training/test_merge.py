@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
 def merge(adapter: Path, to: Path, **more: Any) -> Any:
     from hpctrain.training import merge
 
-    return merge.merge(merge.Request(adapter=adapter, to=to, **more))
+    return merge.merge(adapter, to, **more)
 
 
 def reference(base: Path, adapter: Path, dtype: str) -> Any:

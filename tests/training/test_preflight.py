@@ -1,6 +1,5 @@
 """What is wrong with a model folder, a dataset folder or a launch is found without torch."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -78,14 +77,6 @@ def split(folder: Path, *columns: str, data: bool = True) -> None:
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     if data:
         (folder / "data.arrow").write_bytes(b"")
-
-
-def test_a_checkpoint_in_parts_is_no_model(tmp_path: Path) -> None:
-    """FSDP's: nothing but the same training reads it, and there is a way to make a model of it."""
-    (tmp_path / "pytorch_model_fsdp_0").mkdir()
-    (problem,) = preflight.check_model(str(tmp_path))
-    assert "is a checkpoint that FSDP has divided" in problem.what
-    assert f"accelerate merge-weights {tmp_path}/pytorch_model_fsdp_0 NEW_FOLDER" in problem.fix
 
 
 def test_datasets(tmp_path: Path) -> None:
@@ -212,14 +203,6 @@ def test_sharding_that_is_not_in_effect(asked: str, found: str, wrong: bool) -> 
     problem = preflight.sharding_problem({"HPCTRAIN_SHARDING": asked}, found)
     assert (problem is not None) == wrong
     assert problem is None or asked in problem.what
-
-
-def test_zero_without_deepspeed() -> None:
-    missing = importlib.util.find_spec("deepspeed") is None
-    assert [
-        problem.fix for problem in preflight.check_sharding({"HPCTRAIN_SHARDING": "zero2"})
-    ] == ["run: pip install deepspeed; or use --sharding fsdp"] * missing
-    assert preflight.check_sharding({"HPCTRAIN_SHARDING": "fsdp"}) == []
 
 
 @pytest.mark.parametrize(

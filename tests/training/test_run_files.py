@@ -155,23 +155,6 @@ def test_a_line_is_one_write_and_half_a_line_is_ended_first(
     ]
 
 
-def test_a_disk_that_fails_does_not_stop_the_training(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from hpctrain.training.monitoring.run_files import RunFiles
-
-    (tmp_path / "run").write_text("a file where the run directory should be")
-    own = trainer(tmp_path, RunFiles(tmp_path / "run", "1.0"), max_steps=4)
-    own.train()
-    assert own.state.global_step == 4
-    notices = [
-        line
-        for line in capfd.readouterr().err.splitlines()
-        if line.startswith("[train] notice: run files: NotADirectoryError")
-    ]
-    assert len(notices) == 1, "one of a kind"
-
-
 def test_the_environment_is_written_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,13 +149,6 @@ def test_checkpointing_is_off_unless_asked_for_and_changes_no_number(build: Buil
     assert on.model.is_activation_checkpointing
 
 
-def test_lora_without_a_target_is_an_error_with_a_fix(build: Build) -> None:
-    with pytest.raises(UsageError, match="finds nothing in this model") as caught:
-        build(use_peft="true", lora_target_modules=["query", "value"])
-    assert caught.value.what.endswith("(['query', 'value'])")
-    assert caught.value.hint == "use --lora_target_modules all-linear"
-
-
 def test_the_settings_of_an_adapter_to_evaluate(tmp_path: Path) -> None:
     from peft import LoraConfig
 

@@ -186,12 +186,6 @@ def test_it_fits_into_80_columns(table: Any) -> None:
     assert lines[-1] == "[train] steps            -"
 
 
-def test_numbers(table: Any) -> None:
-    numbers = (0, 512, 9999, 10_000, 999_499, 999_999, 1_235_814_400, 8.03e9, 2.1e12)
-    expected = ["0", "512", "9999", "10 k", "999 k", "1 M", "1.24 B", "8.03 B", "2.1 T"]
-    assert [table.big(number) for number in numbers] == expected
-
-
 def test_epochs_as_the_trainer_counts_them(table: Any) -> None:
     args = SimpleNamespace(
         per_device_train_batch_size=4,

@@ -142,7 +142,7 @@ def test_the_first_lines_are_a_table(
         for line in lines[:at]
     )
     assert re.fullmatch(
-        r"\S+/model \(llama\), \d+ parameters, \d+ of them trained \(\d+\.\d\d%\)", table["model"]
+        r"\S+/model \(llama\), 0.0 million parameters, \d+ \(\d+\.\d\d%\) trained", table["model"]
     )
     assert (
         f"{len(of)} rows, {sum(of)} tokens, {sum(of) / len(of):.0f} a row, {max(of)} at most, not"

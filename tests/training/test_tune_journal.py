@@ -54,13 +54,6 @@ def test_half_a_line_of_a_killed_writer_is_removed(runs: Path, journal: Path, ha
     assert journal.read_bytes().startswith(whole)
 
 
-def test_a_journal_of_nothing_but_half_a_line(tmp_path: Path) -> None:
-    place = study.folder(tmp_path, "s")
-    place.mkdir(parents=True)
-    (place / "journal.log").write_bytes(b'{"op')
-    assert asked(tmp_path, "r_0").number == 0
-
-
 def test_a_writer_without_room_does_no_harm(runs: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(runs)], capture_output=True, text=True)
     assert "File too large" in done.stderr

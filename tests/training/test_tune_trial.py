@@ -128,7 +128,7 @@ def test_what_is_wrong_is_said(
 
 
 def test_a_disk_that_takes_nothing_is_said(
-    job: Path, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("ask", job) == 0
 
@@ -138,9 +138,7 @@ def test_a_disk_that_takes_nothing_is_said(
     monkeypatch.setattr("optuna.storages.journal.JournalFileOpenLock.acquire", full)
     for words in (("ask", job), ("tell", 0, "completed")):
         assert call(*words) == 1
-        said = capsys.readouterr().err.splitlines()
-        assert said[0] == "error: the study can write nothing: read-only file system"
-        assert said[-1].startswith(f"fix: df -h {runs / '.studies' / 's'} && ls -ld ")
+        assert capsys.readouterr().err.startswith("error: the study can write nothing: ")
 
 
 def test_a_reporter_without_a_journal_says_so_and_lets_the_training_go_on(

@@ -58,8 +58,7 @@ class FolderProblem:
 
     what: str
     fix: str
-    cause: Literal["misspelled", "raw", "lfs"] | None = None
-    nearest: str | None = None
+    cause: Literal["raw", "lfs"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hpctrain.checks.job import hardware
 from hpctrain.checks.job.context import Case, DatasetFacts, ModelFacts, PathFacts, rule
@@ -85,8 +84,6 @@ def _folder(
             fix = f"git -C {shell.quote(where.path)} lfs pull"
         elif problem.cause == "raw" and where.exists and arguments.sft:
             fix = _prepare(where, arguments)
-        elif problem.nearest is not None:
-            fix = _renamed(case, option, where.said, problem.nearest)
         yield case.finding(
             f"{what}-folder",
             "error" if sure else "warning",
@@ -99,17 +96,6 @@ def _folder(
             ),
             fix=fix,
         )
-
-
-def _renamed(case: Case, option: str, typed: str, meant: str) -> str:
-    place = case.origin("training", option)
-    if re.search(r":\d+:\d+\Z", place):
-        return f"{option}: {meant} in {place.rpartition(':')[0]}"
-    arguments = tuple(
-        word.removesuffix(typed) + meant if word in (typed, f"--{option}={typed}") else word
-        for word in case.arguments
-    )
-    return replace(case, arguments=arguments).command()
 
 
 def _prepare(where: PathFacts, arguments: Arguments) -> str:

@@ -6,8 +6,6 @@ can be shown at once.
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +26,14 @@ class Problem:
         what: the problem.
         fix: a command or a sentence.
         command: `fix` is one command that can be run verbatim.
-        cause: set if `check` has a better fix: the name is `misspelled`, and `nearest` exists; the
-            dataset is not prepared (`raw`); a file is a git-lfs pointer (`lfs`).
+        cause: set if `check` has a better fix: the dataset is not prepared (`raw`); a file is a
+            git-lfs pointer (`lfs`).
     """
 
     what: str
     fix: str
     command: bool = False
-    cause: Literal["misspelled", "raw", "lfs"] | None = None
-    nearest: str | None = None
+    cause: Literal["raw", "lfs"] | None = None
 
 
 class LibraryDefault(int):
@@ -82,11 +79,6 @@ def model_needs(task: str, *, from_scratch: bool) -> frozenset[str]:
     return frozenset() if from_scratch else frozenset({"weights"})
 
 
-#: Directory of a model's weights in a sharded checkpoint of accelerate (FSDP_MODEL_NAME in its
-#: utils/constants.py).
-FSDP_PARTS = "pytorch_model_fsdp_0"
-
-
 def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[Problem]:
     """Return the problems of a local model directory: it needs config.json, and by default all
     weights and a tokenizer.
@@ -95,8 +87,6 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         return [Problem("--model_name_or_path is missing", "use --model_name_or_path FOLDER")]
     folder = Path(name)
     if not is_dir(folder):
-        if (close := _similar(folder)) is not None:
-            return [_misspelled("model", name, close, "--model_name_or_path")]
         on_hub = name.count("/") == 1 and not name.startswith((".", "/", "~"))
         source = shell.quote(name) if on_hub else "OWNER/MODEL"
         download = f"hf download {source} --local-dir {shell.quote(name)}"
@@ -108,16 +98,6 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         return [Problem(what, fix, command=on_hub)]
     fix = f"ls {shell.quote(name)}"
     if not is_file(folder / "config.json"):
-        if is_dir(folder / FSDP_PARTS):
-            parts = shell.quote(f"{name}/{FSDP_PARTS}")
-            return [
-                Problem(
-                    f"'{name}' is a checkpoint that FSDP has divided: its weights are in parts that"
-                    " no model is read from",
-                    f"RUN/model has whole weights; of this step: accelerate merge-weights {parts}"
-                    " NEW_FOLDER, and copy config.json and the tokenizer's files there",
-                )
-            ]
         return [Problem(f"the model directory '{name}' has no config.json", fix, command=True)]
     wrong = []
     if "weights" in needs and (problem := _weights_problem(folder)) is not None:
@@ -133,24 +113,6 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         )
         for what in wrong
     ]
-
-
-def _similar(missing: Path) -> str | None:
-    try:
-        beside = [each.name for each in missing.parent.iterdir() if is_dir(each)]
-    except OSError:
-        return None
-    close = difflib.get_close_matches(missing.name, beside, n=1, cutoff=0.8)
-    return str(missing.with_name(close[0])) if close else None
-
-
-def _misspelled(what: str, name: str, close: str, option: str) -> Problem:
-    return Problem(
-        f"there is no {what} directory '{name}'; did you mean '{close}'?",
-        f"use {option} {close}",
-        cause="misspelled",
-        nearest=close,
-    )
 
 
 def _weights_problem(folder: Path) -> str | None:
@@ -199,8 +161,6 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
         return [Problem("--dataset_name is missing", "use --dataset_name FOLDER")]
     folder = Path(name)
     if not is_dir(folder):
-        if (close := _similar(folder)) is not None:
-            return [_misspelled("dataset", name, close, "--dataset_name")]
         what = (
             f"there is no dataset directory '{name}'; datasets are read from local folders only,"
             " nothing is downloaded"
@@ -318,15 +278,6 @@ def check_launch(environ: Mapping[str, str]) -> Iterator[Problem]:
 
 #: HPCTRAIN_SHARDING → accelerate's DistributedType.
 DISTRIBUTED_TYPES = {"fsdp": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
-
-
-def check_sharding(environ: Mapping[str, str]) -> list[Problem]:
-    """Return the problems of the launch for the requested sharding."""
-    asked = environ.get("HPCTRAIN_SHARDING", "")
-    if DISTRIBUTED_TYPES.get(asked) != "DEEPSPEED" or importlib.util.find_spec("deepspeed"):
-        return []
-    what = f"sharding {asked} needs DeepSpeed, which is not installed"
-    return [Problem(what, "run: pip install deepspeed; or use --sharding fsdp")]
 
 
 def sharding_problem(environ: Mapping[str, str], found: str) -> Problem | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpctrain.data import manifest as manifests
 from hpctrain.data.manifest import DatasetManifest
-from hpctrain.fit.training_options import MAX_LENGTH, MICRO_BATCH, rows_unasked
+from hpctrain.fit.training_options import rows_unasked
 from hpctrain.training.preflight import text_config
 from hpctrain.util import files
 
@@ -126,30 +126,3 @@ def prepared_defaults(manifest: DatasetManifest) -> dict[str, Any]:
         "train_sampling_strategy": "random",
         **dict.fromkeys(BATCHES, rows_unasked(manifest)),
     }
-
-
-def packed_notes(manifest: DatasetManifest, split: str, args: Any) -> list[str]:
-    """Return notes on the examples in a batch of packed rows; empty if each row has one example.
-
-    Args:
-        manifest: the dataset's manifest.
-        split: the training split.
-        args: the training arguments.
-    """
-    part = manifest.splits.get(split)
-    if part is None or not manifest.packed or part.rows == 0:
-        return []
-    each, taken = part.examples / part.rows, args.per_device_train_batch_size
-    rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    found = [
-        f"packed rows: the batch size counts rows, of {each:.1f} examples each: a step of {rows}"
-        f" rows learns from {rows * each:.0f} examples and {rows * part.tokens / part.rows:,.0f}"
-        " tokens"
-    ]
-    if taken == rows_unasked(manifest) != MICRO_BATCH:
-        found.append(
-            f"{taken} packed row{'s' * (taken > 1)} of {manifest.max_length} tokens a pass: as many"
-            f" tokens as TRL's {MICRO_BATCH} rows of {MAX_LENGTH}; --per_device_train_batch_size"
-            " changes that"
-        )
-    return found

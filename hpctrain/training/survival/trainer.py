@@ -477,14 +477,6 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
                 trial, num_train_samples, start_time - self._trained_before
             )
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Skip the warning about tied weights: a checkpoint has them once, and transformers reports
-        the second name as missing.
-        """
-        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
-
     # -- a checkpoint ------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
