@@ -111,16 +111,12 @@ def _user() -> str | None:
 
 
 def _variables() -> dict[str, str]:
-    """Return the variables used in storage paths, ACCELERATE_USE_CPU, and whether a proxy is set
-    (its address may be secret).
-    """
-    found = {}
-    for name, value in os.environ.items():
-        if name.lower() in ("http_proxy", "https_proxy"):
-            found[name] = "set"
-        elif name == "ACCELERATE_USE_CPU" or (value.startswith("/") and ":" not in value):
-            found[name] = value
-    return found
+    """Return the variables used in storage paths, and ACCELERATE_USE_CPU."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "ACCELERATE_USE_CPU" or (value.startswith("/") and ":" not in value)
+    }
 
 
 # -- the model and the dataset ---------------------------------------------------------------------

@@ -284,10 +284,10 @@ _TRACKERS = {
 }
 
 
-def _internet(case: Case, said: str) -> Fact[str] | None:
-    """Return the profile's fact about internet access on compute nodes, if its value is `said`."""
+def _no_internet(case: Case) -> Fact[str] | None:
+    """Return the profile's fact that compute nodes have no internet access, if it says so."""
     fact = case.fact(case.profile.internet.compute, "internet", "compute")
-    return fact if fact is not None and fact.value == said else None
+    return fact if fact is not None and fact.value == "no" else None
 
 
 def _cut_off(case: Case) -> tuple[Level, str] | None:
@@ -296,7 +296,7 @@ def _cut_off(case: Case) -> tuple[Level, str] | None:
     """
     if case.spec.offline:
         return "error", f"{case.said('offline', value='true')} sets HF_HUB_OFFLINE=1"
-    internet = _internet(case, "no")
+    internet = _no_internet(case)
     if internet is None or case.local:
         return None
     command = case.srun("curl -sI https://huggingface.co")
@@ -332,26 +332,9 @@ def _hub_names(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("offline-switch", on="cluster")
-def _switches(case: Case) -> Iterator[Finding]:
-    internet = _internet(case, "no")
-    if internet is not None and not case.spec.offline:
-        yield case.finding(
-            "offline-switch",
-            "warning",
-            "the network is left on, and compute nodes have no internet",
-            evidence=f"{case.said('offline', value='false')}; {internet.source}",
-            reason=(
-                "libraries wait for timeouts of minutes, on every process, before they use "
-                "what is local"
-            ),
-            fix=case.fix((("offline",), "true")),
-        )
-
-
 @rule("tracker-online", on="cluster")
 def _trackers(case: Case) -> Iterator[Finding]:
-    internet, env = _internet(case, "no"), dict(case.spec.env)
+    internet, env = _no_internet(case), dict(case.spec.env)
     asked = (Arguments(case.spec).get("report_to") or "").replace(",", " ").split()
     silent = {
         "wandb": env.get("WANDB_MODE", "offline" if case.spec.offline else "online") != "online",
@@ -388,23 +371,6 @@ def _push(case: Case) -> Iterator[Finding]:
             fix=(
                 "push_to_hub: false under training in config.yaml; after the job, with "
                 "internet access: hf upload NAME DIRECTORY"
-            ),
-        )
-
-
-@rule("proxy-missing", on="cluster")
-def _proxy(case: Case) -> Iterator[Finding]:
-    internet, proxy = _internet(case, "proxy"), case.profile.internet.proxy
-    names = {name.lower() for name in (*dict(case.spec.env), *case.around.variables)}
-    if internet is not None and not case.spec.offline and "https_proxy" not in names:
-        yield case.finding(
-            "proxy-missing",
-            "warning",
-            "the network is left on, and compute nodes reach it through a proxy only",
-            evidence=f"{case.said('offline', value='false')}; {internet.source}",
-            reason="without https_proxy every download waits for a timeout and fails",
-            fix=(
-                f"https_proxy: {proxy or 'http://PROXY:PORT'} in config.yaml under environment.env"
             ),
         )
 

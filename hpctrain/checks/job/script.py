@@ -25,10 +25,8 @@ from hpctrain.util.text import is_number
 IDS = (
     "partition-unknown",
     "partition-missing",
-    "account-form",
     "account-missing",
     "account-nodes",
-    "qos-unknown",
     "qos-missing",
     "qos-not-allowed",
     "directive-forbidden",

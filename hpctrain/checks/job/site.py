@@ -94,7 +94,7 @@ def _no_qos(case: Case) -> Iterator[Finding]:
 
 @rule("qos-unknown", on="site")
 def _unknown_qos(case: Case) -> Iterator[Finding]:
-    asked, own, known = case.spec.qos, _own_qos(case), tuple(case.profile.qos)
+    asked, own = case.spec.qos, _own_qos(case)
     if asked is not None and own and asked not in own:
         yield case.finding(
             "qos-unknown",
@@ -103,18 +103,6 @@ def _unknown_qos(case: Case) -> Iterator[Finding]:
             evidence=f"{case.said(*_QOS, value=asked)}; sacctmgr lists for you: {', '.join(own)}",
             reason=_NO_QOS,
             fix=case.fix((_QOS, closest(asked, own) or "NAME")),
-        )
-    elif asked is not None and not own and known and asked not in known:
-        yield case.finding(
-            "qos-unknown",
-            "warning",
-            f"no known QOS is called {asked!r}",
-            evidence=(
-                f"{case.said(*_QOS, value=asked)}; {_evidence(case, 'qos')} lists"
-                f" {', '.join(known)}"
-            ),
-            reason="Slurm refuses a job whose QOS does not exist",
-            fix=case.fix((_QOS, closest(asked, known))),
         )
 
 
@@ -231,13 +219,10 @@ def _lowered(names: tuple[str, ...] | None) -> set[str]:
     return {name.lower() for name in names or ()}
 
 
-@rule("account-unknown", "account-form", on="site")
+@rule("account-unknown", on="site")
 def _account(case: Case) -> Iterator[Finding]:
-    account, own, known = case.spec.account, case.slurm.accounts, case.profile.account
-    pattern = case.fact(known.pattern, "account", "pattern")
-    if account is None:
-        return
-    if own is not None and account.lower() not in _lowered(own):
+    account, own = case.spec.account, case.slurm.accounts
+    if account is not None and own is not None and account.lower() not in _lowered(own):
         near = closest(account, own)
         yield case.finding(
             "account-unknown",
@@ -249,22 +234,6 @@ def _account(case: Case) -> Iterator[Finding]:
             ),
             reason=_NO_ACCOUNT,
             fix=case.fix((_ACCOUNT, near)) if near else _ASK,
-        )
-    flags = re.IGNORECASE if known.ignore_case else 0
-    if own is None and pattern is not None and not re.fullmatch(pattern.value, account, flags):
-        yield case.finding(
-            "account-form",
-            "warning",
-            f"the account {account!r} does not look like one of this site",
-            evidence=(
-                f"{case.said(*_ACCOUNT, value=account)}; accounts match {pattern.value}"
-                f" ({pattern.source})"
-            ),
-            reason="Slurm refuses a job whose account does not exist",
-            fix=(
-                f"{known.list_command or _LISTING}, then:"
-                f" {case.fix((_ACCOUNT, known.example or 'NAME'))}"
-            ),
         )
 
 

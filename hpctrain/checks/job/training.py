@@ -158,31 +158,18 @@ def _adapter(case: Case) -> Iterator[Finding]:
     """Adapter options without use_peft: TRL would silently train all weights; hpctrain's training
     stops.
     """
-    arguments, study = Arguments(case.spec), case.spec.study
-    if (
-        not arguments.ours
-        or arguments.incomplete
-        or case.spec.template is not None
-        or arguments.get("use_peft", "evaluate_only")
-    ):
+    arguments = Arguments(case.spec)
+    keys = case.spec.study.keys if case.spec.study is not None else case.varied
+    if not arguments.ours or arguments.incomplete or case.spec.template is not None:
         return
-    searched = {key.replace("-", "_"): key for key in study.keys} if study is not None else {}
-    if "use_peft" in searched or any(
-        path[0] == "sweep" for path in case.origins
-    ):  # the parameter combinations may set it
+    if arguments.get("use_peft", "evaluate_only") or "use_peft" in keys:
         return
-    for name in _ADAPTER:
-        if name in searched:
-            evidence = case.said("tune", "space", searched[name], value="searched")
-        elif (value := arguments.get(name)) is not None:
-            evidence = case.said("training", name, value=value)
-        else:
-            continue
+    for name in filter(arguments.get, _ADAPTER):
         yield case.finding(
             "adapter-not-asked",
             "error",
             f"{name} configures an adapter, but use_peft is not set",
-            evidence=evidence,
+            evidence=case.said("training", name, value=arguments.get(name)),
             reason="it would train all weights; the training stops when it parses its arguments",
             fix=(
                 "use_peft: true under training in config.yaml; or use_peft: false, to train "

@@ -88,11 +88,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         Scene(spec={"account": "proj_c"}),
         Scene(spec={"account": "PROJ_B"}),
     ),
-    "account-form": (
-        "warning",
-        Scene(spec={"account": "prjo_b"}, **OFF_SITE),
-        Scene(spec={"account": "proj_z"}, **OFF_SITE),
-    ),
     "account-missing": (
         "error",
         Scene(spec={"account": None}),
@@ -402,11 +397,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
             around={"model": replace(HUB, cached=True), "dataset": None, "script": SCRIPT},
         ),
     ),
-    "offline-switch": (
-        "warning",
-        Scene(spec={"offline": False}),
-        Scene(spec={"offline": False}, profile={"internet": {"compute": "yes"}}),
-    ),
     "tracker-online": (
         "error",
         Scene(spec={"arguments": (*ARGUMENTS, "--report_to", "comet_ml")}),
@@ -416,17 +406,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         "error",
         Scene(spec={"arguments": (*ARGUMENTS, "--push_to_hub", "true")}),
         Scene(spec={"arguments": (*ARGUMENTS, "--push_to_hub=False")}),
-    ),
-    "proxy-missing": (
-        "warning",
-        Scene(
-            spec={"offline": False},
-            profile={"internet": {"compute": "proxy", "proxy": "http://proxy:3128"}},
-        ),
-        Scene(
-            spec={"offline": False, "env": (("https_proxy", "http://proxy:3128"),)},
-            profile={"internet": {"compute": "proxy", "proxy": "http://proxy:3128"}},
-        ),
     ),
     # -- secrets and the shell
     "secret-in-config": (

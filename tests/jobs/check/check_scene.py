@@ -189,6 +189,7 @@ class Scene:
     typed: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     local: bool = False
+    varied: tuple[str, ...] = ()
 
     def cluster(self) -> Cluster | None:
         if self.profile is None:
@@ -208,6 +209,7 @@ class Scene:
                 typed=self.typed,
                 arguments=self.arguments,
                 local=self.local,
+                varied=self.varied,
             )
         )
 

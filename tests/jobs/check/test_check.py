@@ -136,15 +136,14 @@ def test_what_a_study_searches_is_an_argument_of_the_training(name: str, id_: st
     assert {each.fix.partition(": ")[0] for each in scene.findings()} == {"use instead"}
 
 
-def test_an_adapter_that_a_study_searches_and_nobody_asked_for() -> None:
-    """All trials would train all weights, and lora_r would change nothing."""
-    spec = {"study": Study(name="s", file="s.json", keys=("lora-r",)), "array": "0-3%2"}
-    spec["arguments"] = (*ARGUMENTS, "--eval_strategy", "epoch")
-    assert Scene(spec=spec).ids() == ["adapter-not-asked"]
-    spec["arguments"] += ("--use_peft", "true")
-    assert Scene(spec=spec).ids() == []
-    points = {("sweep", "grid"): "config.yaml:9:3"}  # which may say use_peft
-    assert Scene(spec={"arguments": (*ARGUMENTS, "--lora_r", "16")}, origins=points).ids() == []
+@pytest.mark.parametrize(
+    ("varied", "ids"), [(("lora_alpha",), ["adapter-not-asked"]), (("use_peft",), [])]
+)
+def test_the_combinations_of_a_sweep_may_ask_for_the_adapter(
+    varied: tuple[str, ...], ids: list[str]
+) -> None:
+    scene = Scene(spec={"arguments": (*ARGUMENTS, "--lora_r", "16")}, varied=varied)
+    assert scene.ids() == ids
 
 
 FROM_THE_PROFILE = [
@@ -252,7 +251,6 @@ def test_on_this_machine_nothing_about_a_site_is_asked() -> None:
         "cores-limit",
         "torch-build",
         "environment-architecture",
-        "offline-switch",
         "signal-kills",
     }
 

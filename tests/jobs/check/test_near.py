@@ -278,13 +278,6 @@ NEAR = [
         only=(),
     ),
     # partition, QOS, account
-    Near(
-        why="a QOS that only a profile knows",
-        scene=S(**NO_QOS),
-        only=("qos-unknown",),
-        level="warning",
-        fix="hpctrain render --qos long",
-    ),
     Near(why="a QOS that no profile knows", scene=S(**NO_QOS, profile={"qos": {}}), only=()),
     Near(
         why="the QOS of another account",
@@ -321,11 +314,6 @@ NEAR = [
         only=(),
     ),
     Near(why="accounts have no case", scene=S(spec={"account": "PROJ_B"}), only=()),
-    Near(
-        why="the pattern of an account is matched whole",
-        scene=S(spec={"account": "proj_bb"}, live=None),
-        has="account-form",
-    ),
     Near(
         why="the rest of the command stays",
         scene=S(
