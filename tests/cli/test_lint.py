@@ -20,7 +20,7 @@ GOOD = "#!/bin/bash\n#SBATCH --time=01:00:00\npython train.py\n"
 BAD = "#!/bin/bash\n#SBATCH --nodes=2\n#sbatch --time=1:00\nexport PYTHONBUFFERED=1\nrate = 3\n"
 
 #: The findings of BAD, in the order of its lines.
-FOUND = ["directive-misspelt", "blank-around-assignment", "pythonbuffered"]
+FOUND = ["directive-misspelt", "blank-misplaced", "pythonbuffered"]
 
 
 def test_a_correct_script_says_nothing_on_stdout(desk: Desk) -> None:
@@ -42,7 +42,7 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
     ]
     assert heads == [
         "job.sbatch:3:1: error directive-misspelt",
-        "job.sbatch:5:1: error blank-around-assignment",
+        "job.sbatch:5:1: error blank-misplaced",
         "job.sbatch:4:8: warning pythonbuffered",
     ]
     assert all(len(line) <= 80 for line in said.out.split("\n"))
@@ -56,8 +56,8 @@ def test_findings_are_shown_by_line_with_what_where_why_and_fix(desk: Desk) -> N
     [
         ((), 1),
         (("--level", "note"), 1),
-        (("--ignore", "directive-misspelt,blank-around-assignment"), 0),
-        (("--ignore", "directive-misspelt,blank-around-assignment", "--level", "warning"), 1),
+        (("--ignore", "directive-misspelt,blank-misplaced"), 0),
+        (("--ignore", "directive-misspelt,blank-misplaced", "--level", "warning"), 1),
         (("--select", "pythonbuffered"), 0),
         (("--select", "pythonbuffered", "--level", "warning"), 1),
         (

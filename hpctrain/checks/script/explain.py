@@ -126,7 +126,7 @@ class _Explainer:
         first = self.lines[0]
         if first.kind == "shebang":
             program = first.text[2:].removeprefix("/usr/bin/env").split() or ["nothing"]
-            why = f"`{program[0].rpartition('/')[2]}` runs this script. {_NO_SHEBANG}"
+            why = f"`{program[0].rpartition('/')[2]}` runs this script. Without it, sbatch refuses it."
             first.notes = [WordMeaning("", why, "sbatch(1)")]
         self._directives()
         self._calls()
@@ -137,7 +137,6 @@ class _Explainer:
         return self.lines
 
     def _at(self, offset: int) -> int:
-        """Return the index of the line at `offset`."""
         return bisect_right(self.starts, offset) - 1
 
     def _directives(self) -> None:
@@ -242,7 +241,7 @@ class _Explainer:
     def _fill(self, said: Sentence, value: str, count: int | None = None) -> str:
         known = value if count is None else str(count)
         shown = value if known == value else f"{value} (here {count})"
-        it = in_words(said.reading, known) if said.reading else ""
+        it = _in_words(said.reading, known) if said.reading else ""
         return said.why.format(it=it, value=shown, product=_product(self.facts)).strip()
 
 
@@ -254,7 +253,6 @@ _FOLLOWS = {
     LAUNCH: END,
     NODE: END,
 }
-_NO_SHEBANG = "Without this first line, sbatch refuses it."
 _SRUN = (
     "starts a job step: the command after the options runs in every task, on every node. Without"
     " srun it runs once, on the first node."
@@ -269,8 +267,7 @@ _UNKNOWN = (
 # Values as text
 
 
-def in_words(reading: str, value: str) -> str:
-    """Return the value of an option as text, or verbatim if there is no text for it."""
+def _in_words(reading: str, value: str) -> str:
     try:
         said = _READINGS[reading](value) if reading in _READINGS else None
     except ValueError:  # not valid notation

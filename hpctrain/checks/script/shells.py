@@ -210,7 +210,6 @@ class Shells:
 
     @cached_property
     def _steps(self) -> dict[str, SimpleCommand]:
-        """The srun calls of the batch shell, by their words."""
         calls = [
             command
             for command in self.all[0].commands

@@ -14,7 +14,6 @@ _WORKERS = frozenset(
 )
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
-_LAUNCH_VARIABLES = ("$SRUN", "${SRUN", "$LAUNCH", "${LAUNCH")
 _HARMLESS = frozenset(
     [
         "hostname",
@@ -53,7 +52,9 @@ def works(command: SimpleCommand) -> bool:
         return False
     words = command.words[: 6 if command.name in WRAPPERS else 1]
     names = {_VERSION.sub("", word.program) for word in words}
-    return bool(names & _STARTERS) or command.words[0].text.startswith(_LAUNCH_VARIABLES)
+    return bool(names & _STARTERS) or command.words[0].text.startswith(
+        ("$SRUN", "${SRUN", "$LAUNCH", "${LAUNCH")
+    )
 
 
 def is_ours(facts: LintFacts) -> bool:

@@ -285,9 +285,13 @@ def template(facts: LintFacts) -> Hits:
             f"the directives hold placeholders, such as {match[1] or match[2]}",
             f"replace {match[1] or match[2]} by the value",
         )
-    used = (command for command in facts.commands if command.name not in TALKERS)
-    words = (word for command in used for word in command.all_words())
-    paths = (word for word in words if word.is_literal and _PLACEHOLDER_WORD.search(word.text))
+    paths = (
+        word
+        for command in facts.commands
+        if command.name not in TALKERS
+        for word in command.all_words()
+        if word.is_literal and _PLACEHOLDER_WORD.search(word.text)
+    )
     for word in itertools.islice(paths, int(facts.is_batch)):
         yield RuleHit(
             word.start,
@@ -544,8 +548,8 @@ def log_directory(facts: LintFacts) -> Hits:
             what = f"{folder} is made by the job whose --{option.name} needs it"
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
         elif (own or relative) and not makes and "$" not in folder:
-            beside = f"write: --{option.name}={value.replace('/', '_')}"
-            fix = beside if "%" in folder else f"before sbatch: mkdir -p {shell.quote(folder)}"
+            fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
+            fix = f"write: --{option.name}={value.replace('/', '_')}" if "%" in folder else fix
             yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
 
 

@@ -30,7 +30,6 @@ from hpctrain.checks.script.rules.common import (
 )
 from hpctrain.finding import Level
 
-_CONTAINER_OPTIONS = ("container-image", "container-name", "container", "environment")
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _RUN = "torch/distributed/run.py"
 _BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
@@ -448,7 +447,6 @@ def fixed_port(facts: LintFacts) -> Hits:
 
 
 def _holds_nodes(facts: LintFacts) -> bool:
-    """Whether the job has its nodes exclusively, judging by the text."""
     whole = facts.options.get("exclusive")
     per_task = (facts.count("gpus-per-task") or 0) * (facts.count("ntasks-per-node") or 1)
     gpus = max(facts.gpus_per_node or 0, per_task)
@@ -564,7 +562,14 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
         *facts.options,
         *(flaw.text for flaw in facts.block.flaws),
     }  # options of a site's plugin
-    inside = next((one for one in _CONTAINER_OPTIONS if one in given), None)
+    inside = next(
+        (
+            one
+            for one in ("container-image", "container-name", "container", "environment")
+            if one in given
+        ),
+        None,
+    )
     steps = (one for one in facts.named("srun", "scontrol") if facts.place(one) == "batch")
     for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
         yield RuleHit(

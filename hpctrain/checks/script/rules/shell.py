@@ -281,18 +281,56 @@ _ANSWERED = re.compile(r"\s(?:-[a-z]*y|--yes|--dry-run|--help)")
 
 
 @rule(
-    "blank-around-assignment",
+    "blank-misplaced",
     "error",
-    "bash takes the name for a command: command not found, and the variable stays empty.",
-    "bash(1) PARAMETERS",
+    "bash takes the first word for a command: command not found. The variable stays empty, or the"
+    " test is false.",
+    "bash(1) PARAMETERS, CONDITIONAL EXPRESSIONS",
 )
-def blank_around_assignment(facts: LintFacts) -> Hits:
+def blank_misplaced(facts: LintFacts) -> Hits:
     # What follows `exec` in a file of two languages is not for bash.
     for command in facts.commands if not any(facts.named("exec")) else ():
         shown = facts.shown(command).partition("\n")[0]
-        if re.match(r"[A-Za-z_]\w*\s+=\s|\$[A-Za-z_]\w*=", shown) and not command.shell.depth:
-            good = re.sub(r"^\$?(\w+)\s*=\s*", r"\1=", shown)
+        if _NO_ASSIGNMENT.match(shown) and not command.shell.depth:
+            good = re.sub(r"^(export\s+)?\$?(\w+)\s*=\s*", r"\1\2=", shown)
             yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good}")
+        elif re.match(r"\[[^\[\s]", shown) or (command.name == "[" and shown[-2:-1].strip()):
+            good = re.sub(r"\s*\]\Z", " ]", re.sub(r"^\[\s*", "[ ", shown))
+            yield RuleHit(
+                command.start, f"{shown[:60]} has no blank at a bracket", f"write: {good}"
+            )
+
+
+_NO_ASSIGNMENT = re.compile(
+    r"(?:export\s+)?[A-Za-z_]\w*\s+=(?:\s|\Z)|\$[A-Za-z_]\w*="
+    r"|[A-Za-z_]\w*=[ \t]+(?:\d+|\"[^\"$]*\"|'[^']*')\Z"
+)
+
+
+@rule(
+    "not-exported",
+    "warning",
+    "srun and the programs that the script starts get exported variables alone.",
+    "bash(1) ENVIRONMENT",
+    once=True,
+)
+def not_exported(facts: LintFacts) -> Hits:
+    exported = " ".join(facts.shown(one) for one in facts.named("export", "declare", "typeset"))
+    for assignment, command in facts.assigned() if facts.is_batch else ():
+        name, alone = assignment.name, not command.words and facts.place(command) == "batch"
+        # Launchers set the names of the rendezvous themselves.
+        launched = name.startswith(("MASTER_", "WORLD_")) and (facts.launches or not facts.call_of)
+        if not alone or launched or not _FOR_PROGRAMS.match(name) or "set -a" in facts.text:
+            continue
+        if not re.search(rf"\b{name}\b", exported) and not any(facts.variables(name)):
+            yield RuleHit(assignment.start, f"{name} is not exported", f"write: export {name}=…")
+
+
+#: Variables that programs read, and that neither Slurm nor a usual login sets.
+_FOR_PROGRAMS = re.compile(
+    r"(?:MASTER_\w+|WORLD_SIZE|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
+    r"|(?:NCCL|TORCH|PYTORCH|HF|WANDB|TRANSFORMERS|GLOO)_\w+)\Z"
+)
 
 
 @rule(

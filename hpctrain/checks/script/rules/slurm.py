@@ -11,7 +11,6 @@ from hpctrain.checks.script.model import WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
 
-_GUARDS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
 _TASKS = (
     "ntasks",
     "ntasks-per-node",
@@ -36,13 +35,6 @@ _NEEDS = {
 _GUARDED = re.compile(
     r"(?:-[zn]|-v)\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])", re.ASCII
 )
-
-
-_DEBUGGING = {
-    "CUDA_LAUNCH_BLOCKING": ("1", "1."),
-    "HIP_LAUNCH_BLOCKING": ("1",),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-}
 
 
 @rule(
@@ -115,7 +107,7 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
         if (
             here
             and not shown_only
-            and not part.operand.startswith(_GUARDS)
+            and not part.operand.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?"))
             and part.text in lacking
         ):
             yield _unset_hit(facts, part)
@@ -140,17 +132,3 @@ def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
 
 
 # ---- what the job has ----------------------------------------------------------------------------
-
-
-@rule(
-    "debug-setting",
-    "warning",
-    "it is for finding an error: the CPU waits for each kernel, or each collective is checked, and"
-    " the training is slower.",
-    "CUDA C++ programming guide; PyTorch documentation, torch.distributed",
-)
-def debug_setting(facts: LintFacts) -> Hits:
-    for assignment, _ in facts.assigned(*_DEBUGGING) if facts.asks_gpus else ():
-        if assignment.word.text in _DEBUGGING[assignment.name]:
-            what = f"{assignment.name}={assignment.word.text} slows the training"
-            yield RuleHit(assignment.start, what, "remove it")
