@@ -418,9 +418,6 @@ def _mebibytes(text: str | None) -> int | None:
 
 
 def _range(text: str) -> tuple[int | None, int | None]:
-    """Return the minimum and maximum job size in `1-2`, `1-infinite` or `1`; None for a minimum of
-    one node, which is no restriction.
-    """
     low, dash, high = text.partition("-")
     least = _count(low)
     return (least if least and least > 1 else None), _count(high if dash else low)
@@ -455,5 +452,4 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _allowed(text: str | None) -> tuple[str, ...] | None:
-    """Return the allowed names; None if all are allowed, or the field is missing."""
     return None if _known(text) is None or str(text).upper() == "ALL" else _names(text)

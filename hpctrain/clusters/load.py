@@ -185,10 +185,6 @@ def read_source(name: str, environment: Mapping[str, str]) -> ProfileSource:
 
 def _unknown(name: str, stacks: Mapping[str, Path]) -> UsageError:
     close = difflib.get_close_matches(canonical(name), stacks, n=1, cutoff=0.5)
-    if not close:  # part of the name, such as `clariden`
-        close = [
-            known for known in stacks if len(canonical(name)) > 2 and canonical(name) in known
-        ][:1]
     hint = f"; did you mean {close[0]!r}?" if close else ""
     known = f"known are {', '.join(sorted(stacks))}"
     return UsageError(

@@ -97,7 +97,6 @@ class _Merger:
         self.settled: dict[str, LiveNodes] = {}
 
     def cluster(self, *, gpus_by_gres: bool) -> Cluster:
-        """Return the merged cluster."""
         self._update("nodes", self.nodes)
         if gpus_by_gres and self.has_gres:
             self._update("gpu_request", GpuRequest(dialect="gres"))
@@ -105,7 +104,6 @@ class _Merger:
         return Cluster(self.profile, self.origins)
 
     def slurm(self) -> None:
-        """Merge the settings of slurm.conf."""
         version = self.live.version
         facts = {
             "version": None if version is None else "{}.{:02}".format(*version),
@@ -116,7 +114,6 @@ class _Merger:
         )
 
     def partitions(self) -> None:
-        """Merge the partitions; remove those that Slurm does not list."""
         partitions = self.live.partitions or ()
         # The partition with the most jobs determines a shape of the profile first.
         by_weight = sorted(
@@ -162,7 +159,6 @@ class _Merger:
         return part
 
     def shapes_by_constraint(self) -> None:
-        """Merge the nodes with a shape's features into that shape."""
         groups = [group for partition in self.live.partitions or () for group in partition.nodes]
         for name, shape in self.profile.nodes.items():
             features = set((shape.select.constraint or "").split("&")) - {""}
@@ -175,7 +171,6 @@ class _Merger:
                 self._settle(name, group, "sinfo -o '%P %G %c %m %f'")
 
     def default_partition(self) -> None:
-        """Choose the partition for GPU jobs, unless the profile's own choice exists."""
         chosen = self.profile.defaults.partition
         if chosen is not None and self.live.partition(chosen) is not None:
             return
@@ -189,7 +184,6 @@ class _Merger:
             self._say(("defaults", "partition"), f"sinfo -p {best.name}, which has GPUs")
 
     def qos(self) -> None:
-        """Merge the QOS: those in the profile, the user's, and those that a partition names."""
         partitions = self.live.partitions or ()
         wanted = {name for each in self.live.associations or () for name in each.qos}
         wanted |= {
@@ -218,9 +212,6 @@ class _Merger:
         self._update("qos", found)
 
     def memory(self) -> None:
-        """Merge the default memory of a job: the partition's, else the cluster's; per CPU or per
-        node, not both.
-        """
         default = self.live.partition(self.profile.defaults.partition)
         for source, place in (
             (default, f"scontrol show partition {default.name if default else ''}"),
@@ -321,7 +312,6 @@ class _Merger:
         return next(name for name in names if name not in self.nodes)
 
     def _laid_over(self, section: Any, facts: Mapping[str, Any], path: KeyPath, source: str) -> Any:
-        """Return a section with the known facts merged in; record the source of each."""
         known = {key: value for key, value in facts.items() if value is not None}
         for key in known:
             self._say((*path, key), source)

@@ -49,8 +49,6 @@ Dialect = Literal["gres", "gpus-per-node", "gpus", "none"]
 
 
 class _Noted(Section):
-    """A section with a note for users."""
-
     note: Text | None = None
 
 

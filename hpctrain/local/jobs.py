@@ -200,8 +200,8 @@ class LocalJob:
         return made(Holder, read_json(self.path / "supervisor.json"))
 
     def record(self) -> JobRecord:
-        """Return the record of a job, a started task or an entire array; NODE_FAIL if its
-        supervisor no longer exists.
+        """Return the record of a job, a started task or an entire array, with its usage; NODE_FAIL
+        if its supervisor no longer exists.
         """
         plan = self.plan()
         if plan is None:
@@ -218,6 +218,20 @@ class LocalJob:
             if not state.is_final:
                 why = state.reason if state.state == states.UNKNOWN else GONE
                 state = replace(state, state="NODE_FAIL", reason=why)
+        ended = state.end if state.is_final else None
+        elapsed_s = None
+        if state.start is not None:
+            elapsed_s = max(0, int((state.end or time.time()) - state.start))
+        step = StepUsage(
+            name="batch",
+            state=state.state,
+            exit_code=state.exit_code,
+            signal=state.signal,
+            n_tasks=1,
+            elapsed_s=elapsed_s,
+            max_rss_bytes=state.max_rss_bytes,
+            cpu_s=state.cpu_s,
+        )
         return JobRecord(
             job_id=self.job_id,
             scheduler="local",
@@ -226,11 +240,27 @@ class LocalJob:
             reason=f"on {host}" if host is not None and not state.is_final else state.reason,
             n_nodes=plan.nodes,
             partition="local",
-            elapsed_s=_elapsed(state.start, state.end),
+            elapsed_s=elapsed_s,
             time_limit_s=plan.time_limit_s,
             start=None if state.start is None else timestamp(state.start),
             exit_code=state.exit_code,
             signal=state.signal,
+            slurm_job_id=plan.job_id if plan.job_id != self.job_id else None,
+            user=plan.user or None,
+            submitted=plan.submitted,
+            started=state.start,
+            ended=ended,
+            nodes=hostlist.compress(plan.hosts) if state.start is not None else None,
+            cpus=plan.cpus,
+            gpus=plan.total_gpus,
+            restarts=state.restarts or 0,
+            dependency=plan.dependency,
+            work_dir=plan.chdir,
+            command=plan.command or None,
+            output=plan.output,
+            error=plan.error,
+            steps=() if state.cpu_s is None else (step,),  # measured at the end
+            source="local",
         )
 
     def age_s(self) -> float:
@@ -267,10 +297,6 @@ class LocalJob:
             return ours and lives
         except psutil.Error:
             return False
-
-
-def _elapsed(start: float | None, end: float | None) -> int | None:
-    return None if start is None else max(0, int((end or time.time()) - start))
 
 
 def timestamp(seconds: float) -> str:
@@ -461,7 +487,17 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
     else:  # all cancelled, or the supervisor was killed
         killed = record.state == "NODE_FAIL"
         word, why = ("NODE_FAIL", GONE) if killed else ("CANCELLED", None)
-    whole = replace(record, start=None, elapsed_s=None, exit_code=None, signal=None)
+    whole = replace(
+        record,
+        start=None,
+        started=None,
+        ended=None,
+        elapsed_s=None,
+        exit_code=None,
+        signal=None,
+        nodes=None,
+        steps=(),
+    )
     left = replace(whole, state=word, reason=why)
     dropped = replace(whole, state="CANCELLED", reason=None)
     return {
@@ -475,47 +511,3 @@ def all_records() -> list[JobRecord]:
     """Return the rows of all jobs except those that ended more than a day ago, oldest first."""
     listed = [job for job in all_jobs() if job.age_s() < LISTED_S]
     return [record for job in listed for record in rows(job)]
-
-
-def accounts(selection: JobSelection) -> list[JobRecord]:
-    """Return the usage of a job, or of each selected array task; pending tasks share one entry."""
-    found = []
-    for record in selection.rows():
-        plan = selection.plan_of(record)
-        own: LocalJob | None = selection.job
-        if selection.is_array:  # pending tasks have no state file
-            own = None if plan.index is None else selection.job.task(plan.index)
-        state = LocalState(record.state) if own is None else own.state()
-        ended = state.end if record.is_final else None
-        step = StepUsage(
-            name="batch",
-            state=record.state,
-            exit_code=record.exit_code,
-            signal=record.signal,
-            n_tasks=1,
-            elapsed_s=record.elapsed_s,
-            max_rss_bytes=state.max_rss_bytes,
-            cpu_s=state.cpu_s,
-        )
-        usage = replace(
-            record,
-            slurm_job_id=plan.job_id if plan.job_id != record.job_id else None,
-            user=plan.user or None,
-            submitted=plan.submitted,
-            started=state.start,
-            ended=ended,
-            elapsed_s=_elapsed(state.start, ended),
-            nodes=hostlist.compress(plan.hosts) if state.start is not None else None,
-            cpus=plan.cpus,
-            gpus=plan.total_gpus,
-            restarts=state.restarts or 0,
-            dependency=plan.dependency,
-            work_dir=plan.chdir,
-            command=plan.command or None,
-            output=plan.output,
-            error=plan.error,
-            steps=() if state.cpu_s is None else (step,),  # measured at the end
-            source="local",
-        )
-        found.append(usage)
-    return found

@@ -144,8 +144,8 @@ class LocalScheduler:
     def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the usage of these jobs, with one entry per array task."""
         del max_age_s
-        found = [account for selection in _find(job_ids) for account in jobs.accounts(selection)]
-        return list({account.job_id: account for account in found}.values())
+        found = [record for selection in _find(job_ids) for record in selection.rows()]
+        return list({record.job_id: record for record in found}.values())
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel these jobs, arrays or tasks, and wait until none of their processes is left: at
@@ -239,9 +239,6 @@ def _find(job_ids: Sequence[str]) -> list[JobSelection]:
 
 
 def _directories(selection: JobSelection) -> list[LocalJob]:
-    """Return the selected directories: for an array, those of the started tasks, and its own if all
-    of it is selected.
-    """
     started = selection.started() if selection.is_array else []
     return started if selection.indices is not None else [*started, selection.job]
 

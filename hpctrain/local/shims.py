@@ -57,7 +57,6 @@ def _show_job(job_id: str) -> int:
 
 
 def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
-    """Return the fields of `scontrol show job` for a job, a task, or pending tasks together."""
     number, _, tasks = record.job_id.partition("_")
     state = (job.task(plan.index) if plan.index is not None else job).state()
     end = state.end

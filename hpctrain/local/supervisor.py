@@ -266,7 +266,6 @@ class ArraySupervisor:
         self._write(state, reason=why, end=time.time(), exit_code=self.exit_code)
 
     def _start_more(self) -> str | None:
-        """Start as many tasks as may run, and return why the next one is pending."""
         while self.waiting:
             if self.plan.parallel is not None and len(self.running) >= self.plan.parallel:
                 return "JobArrayTaskLimit"

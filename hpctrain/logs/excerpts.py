@@ -161,7 +161,6 @@ class Steps:
         return self.count + self.others >= self._stop_at
 
     def _look(self, piece: bytes, begin: int, match: re.Match[bytes]) -> None:
-        """Count a line that may report a step."""
         low = max(begin, match.start() - _BEFORE)
         head = max(piece.rfind(end, low, match.start()) for end in (b"\n", b"\r")) + 1
         line, counter = piece[head or low : match.end()], match["counter"]
@@ -416,14 +415,12 @@ class Open:
         )
 
     def _lines_before(self) -> list[str]:
-        """Return the last lines that the same process wrote before the error."""
         before = map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
         own = [each.rest for each in before if each.rank in (None, self.label.rank)]
         return [line for line in own[-3:] if line.strip()]
 
 
 def _raised(lines: list[str]) -> dict[str, str]:
-    """Return ErrorExcerpt.raised of a complete traceback."""
     frames = [(number, frame) for number, line in enumerate(lines) if (frame := _PLACE.match(line))]
     own = [(number, frame) for number, frame in frames if not _LIBRARY.search(frame["file"])]
     found: dict[str, str] = {}
@@ -538,7 +535,6 @@ def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
 
 
 def _kept(parts: list[str]) -> list[str]:
-    """Return alternating text and numbers, the numbers of times as regexes."""
     kept = list(parts)
     for at in range(1, len(parts), 2):
         of_a_time = parts[at - 1][-1:] in tuple(":.,-/T+") or parts[at + 1][:1] in tuple(":.,-/T")

@@ -193,7 +193,6 @@ def _stream(base: str) -> Stream:
 
 
 def _process(stem: str) -> tuple[int | None, str | None, int | None]:
-    """Return rank, node and local rank; `rank8` of LoRA is not one."""
     node = found[1] if (found := _NODE.search(stem)) else None
     number = int(found[1]) if (found := _RANK.search(stem)) else None
     return (None, node, number) if _LOCAL.search(stem) else (number, node, None)
@@ -218,7 +217,6 @@ def _job(stem: str) -> str | None:
 
 
 def _family(file: LogFile) -> str:
-    """Return the common part of the names of a job's output and its errors."""
     base = file.path.name.removesuffix(".gz").lower()
     return f"{file.path.parent}/" + re.sub(
         r"output|errors?|stdout|stderr|\bout\b|\berr\b|(?<=[._\-])(?:out|err)(?=[._\-]|\Z)",
@@ -432,22 +430,13 @@ def _in_directory(directory: Path, depth: int) -> Iterator[Path]:
     """Yield the files in a directory that look like logs. Links are skipped: `output_sft.log` is
     another name of an existing file.
     """
-    left = _MOST
-    waiting = [(directory, depth)]
-    while waiting:
-        place, deeper = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                here = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in here:
-            path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                if deeper > 1 and not _NOT_LOG_DIRS.match(entry.name):
-                    waiting.append((path, deeper - 1))
-            elif entry.is_file(follow_symlinks=False) and is_log(path) and left:
-                left -= 1
+    found = 0
+    for place, folders, names in os.walk(directory):
+        is_deep = len(Path(place).relative_to(directory).parts) >= depth - 1
+        folders[:] = [each for each in folders if not is_deep and not _NOT_LOG_DIRS.match(each)]
+        for path in map(Path(place).joinpath, names):
+            if found < _MOST and is_log(path) and not path.is_symlink() and path.is_file():
+                found += 1
                 yield path
 
 

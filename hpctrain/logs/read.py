@@ -136,7 +136,6 @@ def _is_packed(stream: IO[bytes]) -> bool:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file, decompressed; raises OSError, also if it is not a regular file."""
     stream = stored.open_regular(path)
     if os.pread(stream.fileno(), len(_PACKED), 0) != _PACKED:
         return stream

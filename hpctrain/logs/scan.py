@@ -186,8 +186,6 @@ _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
 
 @dataclass(slots=True)
 class _Kept:
-    """Matches kept for one rule and rank; `steps`: the step count at the last one."""
-
     first: Match
     last: Match
     count: int
@@ -679,7 +677,6 @@ def _heads_in(piece: bytes, head: tuple[bytes, re.Pattern[bytes]] | None) -> lis
 
 
 def _groups_near(lines: Iterable[bytes], near: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the named groups of the first line that matches one of `near`; None without one."""
     return next((groups for raw in lines if (groups := _groups_in(raw, near)) is not None), None)
 
 

@@ -186,7 +186,6 @@ def label(line: str) -> Label:
 
 
 def _mentioned(known: Label) -> Label:
-    """Complete a label from the text of the line."""
     line = known.rest
     for word, pattern in _MENTIONS:
         if word in line and (match := pattern.search(line)):
@@ -225,19 +224,7 @@ def plain(text: str) -> str:
     """Remove escape sequences and control characters other than carriage returns."""
     if "\x1b" in text:
         text = _ESCAPE.sub("", _TO_THE_FIRST_COLUMN.sub("\r", _OSC.sub("", text)))
-    if "\b" in text:
-        text = _without_backspaces(text)
     return _CONTROL.sub("", text)
-
-
-def _without_backspaces(text: str) -> str:
-    kept: list[str] = []
-    for character in text:
-        if character != "\b":
-            kept.append(character)
-        elif kept and kept[-1] != "\r":
-            kept.pop()
-    return "".join(kept)
 
 
 def _without_debris(text: str) -> str:

@@ -214,7 +214,6 @@ def whole(chosen: LogSelection, view: LogView, write: Callable[[str], None]) -> 
 def _chosen_lines(
     groups: list[list[LogFile]], view: LogView
 ) -> Iterator[tuple[list[LogFile], Iterable[Line]]]:
-    """Yield each group with its selected lines."""
     selector = LineFilter(view)
 
     def lines_of(group: list[LogFile]) -> Iterator[Line]:
@@ -292,7 +291,6 @@ class FollowedLogs:
             self._write(rendered(each, self._view, many=many) + "\n")
 
     def _search(self) -> None:
-        """Find new files: of ranks that started writing, and of the run once the log names it."""
         chosen = self._chosen
         run_dir = chosen.run_dir or (run_of(chosen.files[0].path) if chosen.files else None)
         if run_dir is not None and chosen.record is not None:

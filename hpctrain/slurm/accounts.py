@@ -78,12 +78,12 @@ def sacct(
         return "", error.what
     except SchedulerError as error:
         return "", error.what
+    if done.returncode == 0:
+        return done.stdout, None
     said = f"sacct said: {last_words(done)}"
-    if done.returncode == 0 or "disabled" in done.stderr:
-        query_cache.record_answer("sacct")
-    else:
+    if "disabled" not in done.stderr:
         query_cache.record_failure("sacct", SchedulerError(said, fix="sinfo"), timed_out=False)
-    return (done.stdout, None) if done.returncode == 0 else ("", said)
+    return "", said
 
 
 def stands_for(job_id: str, account: JobRecord) -> bool:

@@ -145,8 +145,6 @@ def quoted(done: process.Finished) -> tuple[str, ...]:
         for line in (done.stderr + done.stdout).splitlines()
         if line.strip()
     ]
-    if done.returncode < 0:
-        lines.append(f"(nothing more: signal {-done.returncode} ended it)")
     return (
         f"  ran: {shell.join(done.argv)}",
         *(f"  {done.argv[0]} said: {line}" for line in lines),

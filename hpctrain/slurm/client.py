@@ -220,10 +220,7 @@ class SlurmScheduler:
         for pause in (*_PAUSES_S, None):
             try:
                 done = process.run(["scancel", *left], timeout=self.timeout)
-                said, is_answer = (
-                    quoted(done),
-                    not is_unreachable(done.stderr),
-                )
+                said, is_answer = quoted(done), not is_unreachable(done.stderr)
                 if done.returncode == 0:
                     return
             except process.NoAnswerError as error:
@@ -277,9 +274,6 @@ class SlurmScheduler:
         trouble = query_cache.recent_failure("slurmctld")
         if trouble is not None:
             raise trouble
-        return self._logs_of_slurm(job_id)
-
-    def _logs_of_slurm(self, job_id: str) -> LogFiles | None:
         done = process.run(["scontrol", "show", "job", "-o", job_id], timeout=self.timeout)
         for fields in records.parse_scontrol_jobs(done.stdout) if done.returncode == 0 else []:
             if output := fields.get("StdOut"):
@@ -313,16 +307,13 @@ class SlurmScheduler:
         return missing
 
     def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
+        return query_cache.ask_once(
+            "queue", lambda: self._squeue(may_wait=not max_age_s), max_age_s=max_age_s
+        )
 
-        def ask() -> list[JobRecord]:
-            silent = query_cache.recent_failure("slurmctld") if max_age_s else None
-            if silent is not None:
-                raise silent
-            return self._squeue()
-
-        return query_cache.ask_once("queue", ask, max_age_s=max_age_s)
-
-    def _squeue(self) -> list[JobRecord]:
+    def _squeue(self, *, may_wait: bool) -> list[JobRecord]:
+        if not may_wait and (silent := query_cache.recent_failure("slurmctld")) is not None:
+            raise silent
         argv = ["squeue", "-h", "-u", getpass.getuser(), "-t", "all", "-o", records.SQUEUE_FORMAT]
         try:
             # 0: the full task list of an array, which squeue(1) truncates at 64 bytes by default.

@@ -183,35 +183,10 @@ REASONS: dict[str, Reason] = {
 
 #: Reasons for which the scheduler does not consider a job yet.
 _LATER = ("Dependency", "BeginTime")
-#: Resources in the names of limits, in lower case.
-_RESOURCES = {
-    "cpu": "CPUs",
-    "gres": "GPUs (or other GRES)",
-    "mem": "memory",
-    "memory": "memory",
-    "node": "nodes",
-    "energy": "energy",
-    "license": "licenses",
-    "bb": "burst buffer",
-    "billing": "billing units",
-    "unknown": "a resource Slurm does not name",
-    "jobs": "running jobs",
-    "job": "running jobs",
-    "submitjobs": "submitted jobs",
-    "submitjob": "submitted jobs",
-    "wall": "wall-clock time",
-    "wallduration": "wall-clock time",
-}
 _LIMIT = re.compile(
     r"(?P<whose>Assoc|QOS|)(?P<kind>Grp|Max|Min)(?P<resource>SubmitJobs?|WallDuration|CPU|Cpu|GRES|Memory|Mem|Node|Energy|License|BB|"
     r"Billing|Unknown|Jobs?|Wall)(?P<time>RunMinutes|Minutes)?(?P<per>Per(?:Job|Node|User|Account))?(?:Limit|NotSatisfied)?\Z"
 )
-_PER = {
-    "PerJob": "one job",
-    "PerNode": "one node",
-    "PerUser": "one user",
-    "PerAccount": "one account",
-}
 
 
 def explain(reason: str | None) -> Reason:
@@ -234,7 +209,6 @@ def explain(reason: str | None) -> Reason:
 
 
 def _detail(text: str) -> str:
-    """Return the detail that Slurm adds to a reason, at most 60 characters."""
     said = re.sub(r"\s+", " ", text.replace("UnavailableNodes:", "unavailable: ")).strip()
     return said if len(said) <= 60 else f"{said[:59]}…"
 
@@ -246,41 +220,21 @@ def _limit(name: str) -> Reason | None:
     match = _LIMIT.match(name)
     if match is None:
         return None
-    whose, kind, resource, spent, per = match.group("whose", "kind", "resource", "time", "per")
-    of = "your account" if whose == "Assoc" else "its QOS"
-    what = _RESOURCES[resource.lower()]
-    if spent:
-        # Minutes: used by all jobs so far; RunMinutes: reserved by running jobs, up to their time
-        # limits (resource_limits.html).
-        what = f"{what} times minutes" + (
-            " that running jobs may still use" if spent == "RunMinutes" else ""
-        )
-    if kind == "Min":
+    of = "your account" if match["whose"] == "Assoc" else "its QOS"
+    is_of_one_job = match["per"] in ("PerJob", "PerNode") or match["resource"] == "WallDuration"
+    if match["kind"] == "Min":
         return Reason(
-            f"it requests less than {of} wants: limit on {what}",
+            f"it requests less than {of} wants: {name}",
             "never",
             "submit for more, or with another --qos",
         )
-    if kind == "Grp":
-        return Reason(f"{of} has no room now: limit on {what} of all its jobs together", "limit")
-    which = _PER.get(
-        per or "",
-        (
-            "one job"
-            if resource in ("WallDuration",)
-            else "one user"
-            if resource.lower().startswith(("job", "sub"))
-            else ""
-        ),
-    )
-    scope = f" of {which}" if which else ""
-    if which in ("one job", "one node"):
+    if is_of_one_job and match["kind"] == "Max":
         return Reason(
-            f"it requests more than {of} allows: limit on {what}{scope}",
+            f"it requests more than {of} allows: {name}",
             "never",
             "submit for less, or with another --qos",
         )
-    return Reason(f"{of} has no room now: limit on {what}{scope}", "limit")
+    return Reason(f"{of} has no room now: {name}", "limit")
 
 
 #: squeue -o: id, user, priority, partition, reason, expected start.

@@ -65,11 +65,6 @@ def record_failure(program: str, error: SchedulerError, *, timed_out: bool = Tru
     _failures[program] = (time.monotonic(), error, timed_out)
 
 
-def record_answer(program: str) -> None:
-    """Record that a program answered, which clears its failure."""
-    _failures.pop(program, None)
-
-
 def recent_failure(program: str, *, timed_out: bool = False) -> SchedulerError | None:
     """Return the error of a program that failed recently, or only if it timed out; else None."""
     at, error, was_silent = _failures.get(program, (float("-inf"), None, False))

@@ -152,7 +152,6 @@ class _Dumper(yaml.SafeDumper):
     """Writes `Plain` unchanged, and quotes text that would be read as another type."""
 
     def scalar(self, value: str) -> yaml.ScalarNode:
-        """Return the node of a text."""
         if isinstance(value, Plain):
             tag = self.resolve(yaml.ScalarNode, value, (True, False))  # type: ignore[no-untyped-call]
             return self.represent_scalar(tag, str(value))

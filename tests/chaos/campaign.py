@@ -9,6 +9,7 @@ machine.
 """
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -16,14 +17,22 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-import chaos_report
 import survival  # type: ignore[import-not-found]  # tests/training/survival.py
-from chaos_report import Verdict, judged
-from faults import FAULTS, MAX_STEPS, ON_SMALL_DISK, SAVE_STEPS, Fault, small_disk
+from faults import (
+    FAULTS,
+    MAX_STEPS,
+    ON_SMALL_DISK,
+    SAVE_STEPS,
+    Fault,
+    Verdict,
+    judged,
+    small_disk,
+)
 from rough_lab import LabError, RoughLab
 from watched_run import GaveUpError, Run
 
@@ -64,8 +73,7 @@ class Campaign:
     """
 
     def __init__(self, directory: Path, seconds: float, lab: int = 2) -> None:
-        self.began = time.monotonic()
-        self.ends = self.began + seconds
+        self.ends = time.monotonic() + seconds
         self.project = directory / "project"
         self.lab = RoughLab(directory / "state", lab)
         self.weights: dict[int, str] = {}
@@ -119,17 +127,13 @@ class Campaign:
         wrong += judged(fault, run.humans, attempts, lost, equal=equal)
         wrong += [f"left behind: {thing}" for thing in left]
         return Verdict(
-            fault.name,
-            fault.what,
-            attempts,
-            run.humans,
-            lost,
-            fault.lost,
-            round(time.monotonic() - began, 1),
-            equal,
-            tuple(left),
-            tuple(wrong),
-            tuple(run.notes),
+            fault=fault.name,
+            attempts=attempts,
+            humans=run.humans,
+            lost=lost,
+            seconds=round(time.monotonic() - began, 1),
+            wrong=tuple(wrong),
+            notes=tuple(run.notes),
         )
 
     def go(self, faults: list[Fault]) -> tuple[list[Verdict], list[str]]:
@@ -220,7 +224,8 @@ def main() -> int:
     except (GaveUpError, LabError) as error:
         sys.stderr.write(f"error: not even a run without any fault ends as it should: {error}\n")
         return 1
-    chaos_report.write(directory, verdicts, skipped, time.monotonic() - campaign.began)
+    report = {"skipped": skipped, "faults": [asdict(verdict) for verdict in verdicts]}
+    (directory / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     failed = [verdict.fault for verdict in verdicts if verdict.wrong]
     say(
         f"{len(verdicts)} faults; failed: {failed or 'none'}; no time left for: {skipped or 'none'}"

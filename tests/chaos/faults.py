@@ -63,6 +63,43 @@ class Fault:
     patience_s: float = 420.0
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a run.
+
+    Attributes:
+        fault: its name.
+        attempts: how often the job started.
+        humans: how often somebody had to submit it again.
+        lost: steps that were done twice.
+        seconds: from the submission to the end.
+        wrong: what is not as it must be; empty: passed.
+        notes: what else happened.
+    """
+
+    fault: str
+    attempts: int
+    humans: int
+    lost: int
+    seconds: float
+    wrong: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def judged(fault: Fault, humans: int, attempts: int, lost: int, *, equal: bool) -> list[str]:
+    """Return what is not as the fault's row says."""
+    wrong = []
+    if not equal:
+        wrong.append("the final weights are not those of the uninterrupted run")
+    if lost > fault.lost:
+        wrong.append(f"{lost} steps lost, {fault.lost} allowed")
+    if humans != fault.human:
+        wrong.append(f"submitted again by hand {humans} times, {fault.human} expected")
+    if attempts < fault.restarts:
+        wrong.append(f"started {attempts} times: the fault did not interrupt it")
+    return wrong
+
+
 def slurm(*argv: str) -> Callable[[Run], None]:
     """Return a strike: a command of Slurm, where JOB stands for the job."""
 

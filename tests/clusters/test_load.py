@@ -54,16 +54,6 @@ def test_the_user_wins_over_the_site_and_the_site_over_what_is_shipped(write: Wr
     assert load.load("leonardo", {}).profile.title == "Leonardo Booster"
 
 
-def test_the_home_directory_counts_where_there_is_no_xdg_config_home(tmp_path: Path) -> None:
-    directory = tmp_path / ".config/hpctrain/clusters"
-    directory.mkdir(parents=True)
-    (directory / "tiger.yaml").write_text("title: Tiger")
-    assert load.load("tiger", {"HOME": str(tmp_path)}).profile.title == "Tiger"
-    assert (
-        load.load("tiger", {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}).profile.title == "Tiger"
-    )
-
-
 @pytest.mark.parametrize("name", ["jean_zay", "jean-zay", "Jean-Zay", "JEAN ZAY", " jean_zay "])
 def test_hyphens_and_case_of_a_name_do_not_matter(name: str, write: Write) -> None:
     assert load.load(name, {}).profile.name == "jean_zay"
@@ -75,7 +65,6 @@ def test_a_name_that_is_not_known_gets_the_nearest_one(write: Write) -> None:
     environment = write(tiger="title: Tiger")
     assert "did you mean 'leonardo'?" in refused("leonrado", environment)[0]
     assert "did you mean 'tiger'?" in refused("tigre", environment)[0]
-    assert "did you mean 'alps_clariden'?" in refused("clariden", environment)[0]
     lines = refused("xyzzy", environment)
     assert "did you mean" not in lines[0]
     assert "tiger" in lines[1]
@@ -183,15 +172,6 @@ def test_names_have_to_exist(write: Write) -> None:
     assert "qos names 'slow', which the profile lacks; known: fast" in lines[3]
 
 
-def test_a_profile_is_called_as_its_file(write: Write) -> None:
-    environment = write(tiger="title: T\nname: lion")
-    assert (
-        "2:1: name must be that of the file, tiger, not 'lion'" in refused("tiger", environment)[1]
-    )
-    write(tiger="title: T\nname: tiger")
-    assert load.load("tiger", environment).profile.name == "tiger"
-
-
 def test_a_file_that_cannot_be_read_is_named(write: Write, tmp_path: Path) -> None:
     environment = write(tiger="a: b: c")
     assert "tiger.yaml is not valid YAML" in refused("tiger", environment)[0]
@@ -219,23 +199,3 @@ def test_detection(write: Write) -> None:
     assert detect(hosts=("login3", "login3.vista.tacc.utexas.edu")) == ["tacc_vista"]
     assert detect(hosts=("login3.vista.tacc.utexas.edu.example",)) == []
     assert detect({"TACC_SYSTEM": "ls6"}, "lumi") == ["lumi_g", "tacc_lonestar6"]
-
-
-@pytest.mark.parametrize(
-    "profile",
-    [
-        "title: T\ndetect:\n  # a comment\n# another\n  hosts: ['tiger[0-9]+']\npartitions: {}\n",
-        "{title: T, detect: {hosts: ['tiger[0-9]+']}}",
-        'title: T\n"detect": {evidence: own, hosts: [{value: "tiger[0-9]+", evidence: seen}]}',
-        "---\ntitle: T\ndetect: {hosts: ['tiger[0-9]+']}",
-        "title: T\ndetect: &d {hosts: ['tiger[0-9]+']}\n",
-    ],
-)
-def test_detection_understands_every_way_to_write_it(write: Write, profile: str) -> None:
-    environment = write(
-        tiger=profile,
-        broken="a: b: c\ndetect: {hosts: [",
-        bad_pattern="title: x\ndetect: {hosts: ['[']}",
-    )
-    assert load.detect(environment, cluster_name=None, hosts=("tiger7",)) == ["tiger"]
-    assert load.detect(environment, cluster_name=None, hosts=("tiger",)) == []

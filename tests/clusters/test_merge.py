@@ -63,12 +63,6 @@ def live(*partitions: LivePartition, **facts: object) -> LiveCluster:
     return LiveCluster(partitions=partitions, **facts)  # type: ignore[arg-type]
 
 
-def test_silence_changes_nothing() -> None:
-    cluster = site()
-    assert merge(cluster, LiveCluster()) == cluster
-    assert merge(cluster, LiveCluster(partitions=(), qos=(), associations=())) == cluster
-
-
 def test_limits_of_slurm_win_and_say_so() -> None:
     merged = merge(
         site(),
@@ -113,22 +107,6 @@ def test_a_node_shows_what_it_has_and_the_profile_what_a_job_can_have() -> None:
     )
 
 
-def test_another_number_of_gpus_makes_the_old_share_of_cores_void() -> None:
-    merged = merge(
-        site(),
-        live(LivePartition(name="gpu", nodes=(replace(A100, gpus=(("a100", 8),), cpus=128),))),
-    )
-    shape = merged.profile.nodes["a100"]
-    assert (shape.gpus, shape.cpus, shape.cpus_per_gpu) == (8, 128, None)
-
-
-def test_gpus_that_slurm_does_not_show_are_no_proof() -> None:
-    """Sites that hand out whole nodes configure no GRES."""
-    merged = merge(site(), live(LivePartition(name="gpu", nodes=(replace(A100, gpus=()),))))
-    assert merged.profile.nodes["a100"].gpus == 4
-    assert merged.profile.defaults.partition == "gpu"
-
-
 def test_two_partitions_with_unlike_nodes_get_two_kinds() -> None:
     h100 = LiveNodes(count=2, cpus=96, threads_per_core=2, memory=1000 * GIB, gpus=(("h100", 8),))
     profile = site(partitions={"dev": {"nodes": "a100"}, "gpu": {"nodes": "a100"}})
@@ -154,19 +132,6 @@ def test_features_choose_among_the_nodes_of_one_partition() -> None:
     merged = merge(profile, live(LivePartition(name="gpu", nodes=groups))).profile
     assert {name: shape.cpus for name, shape in merged.nodes.items()} == {"small": 64, "large": 128}
     assert merged.partitions["gpu"].nodes is None
-
-
-def test_the_default_partition_of_the_profile_stays_while_it_is_there() -> None:
-    other = LivePartition(name="other", default=True, up=True, nodes=(A100,))
-    assert (
-        merge(
-            site(), live(other, LivePartition(name="gpu", nodes=(A100,)))
-        ).profile.defaults.partition
-        == "gpu"
-    )
-    merged = merge(site(), live(other))
-    assert merged.profile.defaults.partition == "other"
-    assert merged.evidence("defaults", "partition") == "sinfo -p other, which has GPUs"
 
 
 def test_whole_nodes() -> None:
@@ -249,16 +214,6 @@ def test_a_site_without_a_profile(version: str) -> None:
     assert profile.partitions["whole"].whole_nodes is True
     assert profile.account.list_command is not None
     assert merged.evidence("nodes", "a100", "gpus") == "sinfo -p mixed"
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [(None, "this-cluster"), ("a b/c", "a-b-c"), ("...", "this-cluster"), ("x" * 99, "x" * 64)],
-)
-def test_any_cluster_name_makes_a_profile(name: str | None, expected: str) -> None:
-    merged = merge(None, LiveCluster(cluster_name=name))
-    assert merged.profile.name == expected
-    assert merged.profile.gpu_request.dialect is None  # nobody has shown a GPU
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpctrain.clusters import discover
 from hpctrain.clusters import live as live_cluster
-from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
+from hpctrain.clusters.live import LiveCluster, LiveNodes
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
@@ -163,30 +163,6 @@ def test_what_scontrol_may_say_elsewhere() -> None:
         a.time_max,
     ) == (True, False, None, 0, None, None)
     assert (b.exclusive, b.up, b.default_memory_per_cpu) == (False, True, None)
-
-
-@pytest.mark.parametrize(
-    ("enforce", "select", "expected"),
-    [
-        ("none", "select/linear", (False, True)),
-        ("wckeys,nojobs", "select/cons_tres", (False, False)),
-        ("(null)", "(null)", (False, None)),
-    ],
-)
-def test_config_words(enforce: str, select: str, expected: tuple[object, ...]) -> None:
-    text = f"AccountingStorageEnforce = {enforce}\nSelectType = {select}\n"
-    text += "DefMemPerNode           = UNLIMITED\n"
-    live = live_cluster.parse_config(text)
-    assert (live.enforces_accounts, live.whole_nodes) == expected
-    assert (live.default_memory_per_node, live.cluster_name, live.version) == (None, None, None)
-
-
-def test_one_of_the_two_programs_may_be_silent() -> None:
-    one, two = LivePartition(name="a", up=True), LivePartition(name="b", time_max=60)
-    assert live_cluster.joined(None, None) is None
-    assert live_cluster.joined([one], None) == (one,)
-    assert live_cluster.joined(None, [two]) == (two,)
-    assert live_cluster.joined([one], [two]) == (two, one)
 
 
 def test_words_that_nobody_knows_are_no_facts() -> None:

@@ -80,16 +80,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             "--dir", default=default, help="everything it writes goes here (default: %(default)s)"
         )
         sub.set_defaults(verb=verb)
-        if name in ("up", "play"):
-            sub.add_argument(
-                "--no-install", action="store_true", help="refuse when packages are missing"
-            )
-        if name == "down":
-            sub.add_argument(
-                "--keep",
-                action="store_true",
-                help="leave the directory: logs, database, saved state",
-            )
         if name in ("play", "unplay"):
             sub.add_argument("site", nargs="*", help="a directory under tests/lab/sites")
         if name == "play":
@@ -110,14 +100,14 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def up(layout: Layout, options: argparse.Namespace) -> int:
+def up(layout: Layout, _options: argparse.Namespace) -> int:
     """Start whatever of the lab is not running and wait for both nodes."""
-    ensure_up(layout, options)
+    ensure_up(layout)
     print_exports(layout)
     return 0
 
 
-def ensure_up(layout: Layout, options: argparse.Namespace) -> None:
+def ensure_up(layout: Layout) -> None:
     """Start whatever of the lab is not running, wait for both nodes, and print nothing on stdout."""
     begun = time.monotonic()
     if healthy(layout):
@@ -125,8 +115,6 @@ def ensure_up(layout: Layout, options: argparse.Namespace) -> None:
     lab_host.require_machine()
     check_directory(layout)
     missing = lab_host.missing_packages()
-    if missing and options.no_install:
-        raise Refusal(f"not installed: {' '.join(missing)}")
     if missing:
         lab_host.install(missing)
     with lab_host.locked(layout) as fresh:
@@ -138,7 +126,7 @@ def ensure_up(layout: Layout, options: argparse.Namespace) -> None:
 
 def play(layout: Layout, options: argparse.Namespace) -> int:
     """Start played sites; see lab_play."""
-    ensure_up(layout, options)
+    ensure_up(layout)
     begun = time.monotonic()
     wanted = lab_sites.names() if options.all else options.site
     lab_play.play(layout, wanted)
@@ -311,7 +299,7 @@ def print_exports(layout: Layout) -> None:
     sys.stdout.write(f"export SLURM_CONF={layout.slurm_conf}\n")
 
 
-def down(layout: Layout, options: argparse.Namespace) -> int:
+def down(layout: Layout, _options: argparse.Namespace) -> int:
     """Stop the lab and take away what it made; nothing to do is fine."""
     begun = time.monotonic()
     if not layout.marker.exists():
@@ -323,8 +311,7 @@ def down(layout: Layout, options: argparse.Namespace) -> int:
         cancel_jobs(layout)
         lab_daemons.stop_all(layout)
         forget_hosts()
-        if not options.keep:
-            shutil.rmtree(layout.root)
+        shutil.rmtree(layout.root)
     say(f"down in {time.monotonic() - begun:.1f} s")
     return 0
 

@@ -109,24 +109,6 @@ def test_a_change_is_seen(lab: Lab, live: LiveCluster) -> None:
     )
 
 
-def test_a_controller_that_is_not_there_leaves_everything_unknown(
-    lab: Lab, lab_conf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conf = tmp_path / "slurm.conf"
-    text = Path(lab.env["SLURM_CONF"]).read_text()
-    conf.write_text(
-        text.replace(
-            f"SlurmctldPort={lab_conf.CONTROLLER_PORT}",
-            "SlurmctldPort=1\nSlurmctldTimeout=1\nMessageTimeout=2",
-        )
-    )
-    monkeypatch.setenv("SLURM_CONF", str(conf))
-    live = discover.discover(timeout=4)  # the clients try for half a minute
-    assert (live.partitions, live.cluster_name) == (None, None)
-    assert live.silent == ("it does not answer (sinfo did not answer within 4 s)",)
-    assert live.accounts is not None  # the database still answers
-
-
 @pytest.mark.parametrize(
     "words",
     [(), ("--partition", "debug", "--nodes", "2", "--gpus", "2", "--account", "euhpc_a06_067")],

@@ -192,15 +192,6 @@ MENDED: dict[str, Trouble] = {
         fix="resources.time",
     ),
 }
-#: Requeued by itself, and done: there is nothing to say.
-REQUEUED = Trouble(
-    "import os, sys\nprint('step 1 of 2', flush=True)\nfirst ="
-    " os.environ['HPCTRAIN_ATTEMPT'].endswith('.0')\nif first: open(os.environ['HPCTRAIN_RUN_DIR']"
-    " + '/attempts/' + os.environ['HPCTRAIN_ATTEMPT'] + '/exit', 'w').write('85"
-    " deadline')\nsys.exit(85 if first else 0)\n",
-    (),
-    {"restart": {"mode": "requeue", "max": 2}},
-)
 
 
 @dataclass(frozen=True)
@@ -346,10 +337,9 @@ def jobs(
         "model": str(folder / "demo/model"),
         "dataset": str(folder / "demo/dataset"),
     }
-    everything = {**MENDED, **TROUBLES, "requeued": REQUEUED}
     return {
         name: submitted(name, trouble, folder / name, lab.env, values)
-        for name, trouble in everything.items()
+        for name, trouble in {**MENDED, **TROUBLES}.items()
     }
 
 
@@ -405,16 +395,6 @@ def test_a_failure_is_explained(name: str, jobs: dict[str, Job], lab: Lab, taken
         one["fix"].splitlines()[0 if one["changes"] else -1] for one in found if one["fix"]
     )
     assert all(len(line) <= 80 or line.endswith(typed) for line in shown.splitlines()), shown
-
-
-def test_a_job_that_was_requeued_and_is_done_is_left_alone(jobs: dict[str, Job], lab: Lab) -> None:
-    job = jobs["requeued"]
-    rows = lab.finished(job.id)
-    assert rows[job.id]["State"] == "COMPLETED", job.logs()
-    said, _ = job.explained()
-    assert said["diagnoses"] == [], said
-    assert not said["failed"], said
-    assert len(list(job.project.glob("runs/*/attempts/*"))) == 2
 
 
 def explained(lab: Lab, folder: Path, word: str) -> dict[str, Any]:

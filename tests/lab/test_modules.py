@@ -3,7 +3,6 @@ environment handling.
 """
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,16 +88,6 @@ def test_modules_are_loaded_in_order(
         "modules": ["tool/2"],
     }
     assert "FOUND ['X_BASE', 'X_MODULE'] None" in run_job(tmp_path, lab_env, environment)
-
-
-def test_a_module_that_does_not_load_ends_the_job(
-    tmp_path: Path, modules: Path, lab_env: dict[str, str]
-) -> None:
-    log = run_job(tmp_path, lab_env, {"module_use": [str(modules)], "modules": ["tool/9"]})
-    assert re.search(
-        r"^error: cannot load the module tool/9\nfix: module avail$", log, re.MULTILINE
-    ), log
-    assert "FOUND" not in log
 
 
 def test_a_secret_of_the_shell_reaches_the_job_through_sbatch(

@@ -246,30 +246,6 @@ def test_the_site_is_that_of_the_profile(site: str, played: dict[str, dict[str, 
             assert int(gpus[1]) == profile.nodes[partition.nodes].gpus * int(row["TotalNodes"]), row
 
 
-def test_play_again_changes_nothing_and_unplay_leaves_nothing(
-    played: dict[str, dict[str, str]], lab_env: dict[str, str]
-) -> None:
-    lab = Path(lab_env["SLURM_CONF"]).parent.parent
-    home, where = Path(played["isambard_ai"]["SLURM_CONF"]).parent.parent, ("--dir", str(lab))
-    before = (home / "state.json").read_text()
-    assert run_lab("play", "isambard_ai", *where) == f"export SLURM_CONF={home}/etc/slurm.conf\n"
-    assert (home / "state.json").read_text() == before
-    run_lab("unplay", "isambard_ai", *where)
-    try:
-        assert not home.exists()
-        assert not [
-            pid for pid, _ in json.loads(before).values() if Path(f"/proc/{pid}/exe").exists()
-        ]
-        assert not list((lab / "mysql").glob("site_isambard_ai*"))
-        assert "isambard_ai\n" in run_lab("sites", *where)
-    finally:
-        run_lab("play", "isambard_ai", *where)
-    accounts = asked(
-        played["isambard_ai"], "sacctmgr", "-nP", "show", "assoc", "user=root", "format=account"
-    ).split()
-    assert sorted(accounts) == ["brics.b5b", "brics.u5a"]
-
-
 @pytest.mark.parametrize("site", ["tacc_vista", "tacc_lonestar6"])
 def test_submit_finds_the_job_behind_the_greeting_and_the_reason_too(
     site: str,

@@ -85,11 +85,11 @@ class Newcomer:
         found: list[dict[str, str]] = json.loads(self.type("hpctrain runs list --json"))["runs"]
         return sorted(found, key=lambda run: run["created"], reverse=True)
 
-    def configure(self, training: str, more: str = "") -> None:
-        """Replace `training:`, and add what a section adds to config.yaml."""
+    def configure(self, training: str) -> None:
+        """Replace `training:` in config.yaml."""
         path = self.directory / "config.yaml"
         kept = re.split(r"^(?:# script|training):", path.read_text(), flags=re.MULTILINE)[0]
-        path.write_text(f"{kept}{training}{more}")
+        path.write_text(f"{kept}{training}")
 
     def stop(self) -> None:
         """Cancel the newest run once it has a step, and wait for its end."""
@@ -121,7 +121,7 @@ def newcomer(demo: Path, tmp_path: Path, lab_env: dict[str, str]) -> Iterator[Ne
 TUTORIAL = sections(ROOT / "docs" / "tutorial.md")
 
 
-# Not 7: the README has two nodes too, and the sweep submits what was rendered.
+# Not 7: the README has two nodes too; 9 is a sweep.
 @pytest.mark.parametrize("number", [4, 6, 10, 11])
 def test_a_section_of_the_tutorial(newcomer: Newcomer, number: int) -> None:
     (title,) = [title for title in TUTORIAL if title.startswith(f"{number}. ")]
@@ -149,15 +149,6 @@ def test_stopping_and_resuming_of_the_tutorial(newcomer: Newcomer) -> None:
         if "runs show" in line:
             newcomer.type(f"hpctrain resubmit {run}")
     newcomer.stop()
-
-
-def test_the_sweep_of_the_tutorial(newcomer: Newcomer) -> None:
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    (title,) = [title for title in TUTORIAL if title.startswith("9. ")]
-    (added,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    newcomer.configure(FEW_STEPS, added)
-    for line in TUTORIAL[title]:
-        newcomer.follow("hpctrain submit --array 0,3" if line == "hpctrain submit" else line)
 
 
 def test_the_quick_start_of_the_readme(newcomer: Newcomer) -> None:

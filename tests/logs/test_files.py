@@ -82,17 +82,6 @@ def test_logs_of_a_project_that_was_moved_are_found_by_their_names(project: Path
     ]
 
 
-def test_a_job_that_has_not_begun_has_names_of_files_to_come(project: Path) -> None:
-    files = log_files.of_job(project / "logs" / "o.log", project / "logs" / "e.log", job="7")
-    assert [(file.path.name, file.stream, file.path.exists()) for file in files] == [
-        ("o.log", "out", False),
-        ("e.log", "err", False),
-    ]
-    assert [file.stream for file in log_files.of_job(project / "one.log", project / "one.log")] == [
-        "both"
-    ]
-
-
 def test_patterns_of_slurm_stand_for_all_tasks(tmp_path: Path) -> None:
     for task in (0, 2, 10):
         (tmp_path / f"n01_{task}.out").write_text("x")

@@ -92,14 +92,6 @@ def test_tracebacks_of_processes_without_labels_become_one() -> None:
     ], "one process means what it says"
 
 
-def test_more_than_the_processes_can_say_begins_anew() -> None:
-    said = ["tick", "x1 y", "tick", "x2 y", "tick", "x3 y", "tick"]
-    assert [each[:2] for each in folded(lines(SHARED, *said), 2) if each[0] == "tick"] == [
-        ("tick", 2),
-        ("tick", 2),
-    ]
-
-
 def test_a_line_that_is_repeated_is_counted_and_bars_leave_their_last_state() -> None:
     bars = [
         f"{done}%|{'#' * (done // 10):10}| {done}/100 [00:01<00:09,  1.00it/s]"
@@ -110,15 +102,6 @@ def test_a_line_that_is_repeated_is_counted_and_bars_leave_their_last_state() ->
         (bars[-1], 11, []),
         ("end", 1, []),
     ]
-
-
-def test_memory_lines_are_measurements_and_stay() -> None:
-    said = [
-        f"[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=n01 rank={rank}/2"
-        f" local={rank} | x"
-        for rank in (0, 1)
-    ]
-    assert len(folded(lines(SHARED, *said))) == 2
 
 
 def test_times_order_the_lines_of_several_files_and_blocks_stay_together() -> None:

@@ -1,11 +1,9 @@
 """Lines that repeat: a part of them is looked at, and the failure behind or among them is found."""
 
-import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -96,48 +94,6 @@ def test_counts_of_what_is_sampled_are_about_right(tmp_path: Path) -> None:
     assert max(hit.evidence.line for hit in hits) == many * of_each
 
 
-@pytest.mark.slow
-def test_a_line_that_fills_a_large_file_is_rarely_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seen from calls, not from time: three times the size is far from three times the work."""
-    examine, calls = scan.FileScan._examine, itertools.count()
-
-    def counted(*arguments: Any) -> Any:
-        next(calls)
-        return examine(*arguments)
-
-    monkeypatch.setattr(scan.FileScan, "_examine", counted)
-
-    def looked(lines: int) -> tuple[int, int]:
-        before = next(calls)
-        line = "[rank3]: RuntimeError: CUDA error: out of memory\n"
-        hits = look([log(tmp_path, line.encode() * lines)]).hits
-        return next(calls) - before - 1, counts(hits)["cuda-oom"]
-
-    (little, few), (much, many) = looked(120_000), looked(480_000)
-    assert much < 2 * little
-    assert few == pytest.approx(120_000, rel=0.1)
-    assert many == pytest.approx(480_000, rel=0.1)
-
-
-@pytest.mark.slow
-def test_the_end_of_a_file_is_read_whole_where_its_last_piece_is_short(tmp_path: Path) -> None:
-    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-    of_all, of_one = f"0: {line}".encode(), f"7: {line}".encode()
-    before = of_all * ((1 << 20) // len(of_all) - 500)
-    scanned = look([log(tmp_path, before + of_one + of_all * 510)])
-    assert {hit.evidence.line for hit in scanned.hits if hit.rank == 7} == {before.count(b"\n") + 1}
-
-
-def test_a_number_that_matters_is_found_among_hundreds_that_do_not(tmp_path: Path) -> None:
-    well = ["write failed (os error 17)\n"] * 200
-    scanned = look(
-        [log(tmp_path, "".join([*well, "write failed (os error 28)\n", *well]).encode(), 0)]
-    )
-    assert [hit.evidence.line for hit in scanned.hits if hit.rule == "disk-full"] == [201]
-
-
 def test_a_traceback_whose_head_repeats_is_shown_with_its_head(tmp_path: Path) -> None:
     one = contents.RETRY % 7
     unknown = one.replace(
@@ -179,16 +135,6 @@ def calls_of(files: list[LogFile]) -> int:
     finally:
         sys.setprofile(None)
     return count
-
-
-@pytest.mark.parametrize("behind", ["transformers", "nccl"])
-def test_steps_behind_an_error_are_counted_however_far_they_are(
-    behind: str, tmp_path: Path
-) -> None:
-    noise = contents.content("nccl", 3 * CHUNK)
-    content = b"ERROR: the tracker does not answer\n" + noise + contents.content(behind, 2 * CHUNK)
-    (found,) = look([log(tmp_path, content)]).troubles[:1]
-    assert found.steps_after >= 20 if behind == "transformers" else not found.steps_after
 
 
 def test_the_end_of_a_piece_changes_nothing(

@@ -143,7 +143,6 @@ def split(job_id: str) -> tuple[str, Array | None]:
 
 
 def _ranges(text: str) -> list[range | None]:
-    """Return the parts of an array's text; None for an invalid one."""
     words = text.strip().removeprefix("[").removesuffix("]").partition("%")[0]
     items = [_ITEM.match(word.strip()) for word in words.split(",")]
     return [

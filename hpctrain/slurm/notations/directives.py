@@ -190,8 +190,6 @@ def _words(line: str, begin: int) -> tuple[list[_DirectiveWord], str]:
 
 
 class _LineReader:
-    """Reads one directive line into a block."""
-
     def __init__(self, block: DirectiveBlock, line: str, offset: int, number: int) -> None:
         self.block, self.line, self.offset, self.number = block, line, offset, number
         self.rest: list[_DirectiveWord] = []
@@ -247,9 +245,6 @@ class _LineReader:
         self._option(name, value, f"--{written}", word.start)
 
     def _short(self, word: _DirectiveWord) -> None:
-        """Read a word such as `-N2`, `-N` or `-HJ`; a value that is not attached is the next
-        word.
-        """
         for at, letter in enumerate(word.text[1:], start=2):
             name = SHORT_WITH_VALUE.get(letter)
             if name is not None:

@@ -44,19 +44,8 @@ UNKNOWN = "UNKNOWN"
 
 
 def normalise(text: str) -> str:
-    """Return the state that squeue or sacct printed: `CANCELLED by 1000` is CANCELLED, `OUT_OF_ME+`
-    is OUT_OF_MEMORY.
-    """
-    word = text.split(maxsplit=1)[0] if text.split() else UNKNOWN
-    if word.endswith("+"):
-        stem = word[:-1]
-        matches = [
-            state
-            for state in sorted(WAITING | ACTIVE | FAILED | COMPLETED)
-            if state.startswith(stem)
-        ]
-        return matches[0] if len(matches) == 1 else word
-    return word
+    """Return the state that squeue or sacct printed: `CANCELLED by 1000` is CANCELLED."""
+    return text.split(maxsplit=1)[0] if text.split() else UNKNOWN
 
 
 def is_final(state: str) -> bool:
