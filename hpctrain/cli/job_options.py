@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli import HpctrainUsage, options
-from hpctrain.cli.output import say
+from hpctrain.cli import HpctrainUsage
+from hpctrain.cli.options import complete_clusters
 from hpctrain.config.fields import FIELDS
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import shell
@@ -57,12 +54,6 @@ _RARE = {
     "--env-profile",
     "--parsable",
 }
-#: Options with their completion functions.
-_COMPLETED = {
-    "--partition": options.complete_partitions,
-    "--account": options.complete_accounts,
-    "--cluster": options.complete_clusters,
-}
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -89,14 +80,6 @@ class JobCommand(click.Command):
             words = (*ours[:at], "--", *ours[at:], *ctx.meta[ARGUMENTS])
             hint = f"if it is for the training script, run: {help_} {shell.join(words)}"
             raise HpctrainUsage(error.format_message(), f"{help_} --help", hint) from error
-        except click.UsageError as error:
-            script = next((word for word in ours if word.endswith(".py")), None)
-            if script is None or "unexpected extra argument" not in error.message:
-                raise
-            raise HpctrainUsage(
-                f"{error.message}; arguments of your script go after --",
-                f"{help_} --script {shell.quote(script)}",
-            ) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; add the request's options to suggested commands in errors."""
@@ -143,7 +126,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             _parameter(entry.option),
             metavar=entry.metavar,
             help=entry.help,
-            shell_complete=_COMPLETED.get(entry.option) or options.complete_words(entry.metavar),
+            shell_complete=complete_clusters if entry.option == "--cluster" else None,
         )
         for entry in FIELDS
     ]
@@ -203,10 +186,9 @@ def request_with_config(
 
 
 def request(ctx: click.Context, parameters: dict[str, Any]) -> Request:
-    """Return the request from click's parameters; note misspelled HPCTRAIN_* variables."""
+    """Return the request from click's parameters."""
     from hpctrain.jobs.request import Request
 
-    _mention_unknown_variables()
     typed = {entry.path: parameters[_parameter(entry.option)] for entry in FIELDS}
     return Request(
         options={path: value for path, value in typed.items() if value is not None},
@@ -220,12 +202,3 @@ def request(ctx: click.Context, parameters: dict[str, Any]) -> Request:
 
 def _parameter(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
-
-
-@functools.cache
-def _mention_unknown_variables() -> None:
-    known = {variable for entry in FIELDS for variable in entry.variables}
-    for name in sorted(os.environ):
-        if name.startswith("HPCTRAIN_") and name not in known:
-            for close in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.85):
-                say(f"note: {name} is set and has no meaning; did you mean {close}?")

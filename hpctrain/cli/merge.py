@@ -77,7 +77,6 @@ def command(  # noqa: PLR0917 - click names them
 
 
 def _target(adapter: Path) -> Path:
-    """Return the default output directory: in the run's directory, or next to the adapter."""
     inside = adapter.absolute().parent
     name = adapter.name if adapter.name != checkpoints.MODEL else ""
     if inside.name == checkpoints.CHECKPOINTS and (inside.parent / "run.json").is_file():

@@ -100,7 +100,7 @@ def watch(words: tuple[str, ...], runs_dir: Path, **parameters: Any) -> int:
     help="Only the last N lines.",
 )
 @click.option(
-    "--since", metavar="TIME", help="Only lines since then, e.g. 10m, 2h, 04:10, 2026-11-22T04:10."
+    "--since", metavar="TIME", help="Only lines since then, e.g. 10m, 2h, 2026-11-22T04:10."
 )
 @click.option("--all", "every_job", is_flag=True, help="All jobs of the run, the oldest first.")
 def logs(words: tuple[str, ...], **parameters: Any) -> int:

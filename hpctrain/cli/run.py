@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpctrain.cli.job_options import ARGUMENTS, JobCommand, job_options, request
+from hpctrain.cli.job_options import JobCommand, job_options, request
 from hpctrain.cli.options import (
     complete_runs,
     device_option,
@@ -18,7 +18,6 @@ from hpctrain.cli.options import (
     runs_dir_option,
     yes_option,
 )
-from hpctrain.errors import UsageError
 from hpctrain.util import shell
 
 # -- render ----------------------------------------------------------------------------------------
@@ -216,7 +215,6 @@ def tune(ctx: click.Context, /, **parameters: Any) -> int | None:
     hpctrain tune best NAME --to best.yaml
     """  # noqa: D301 - \b keeps click from wrapping
     if ctx.invoked_subcommand is not None:
-        _refuse_options(ctx)
         return None
     from hpctrain.cli.actions import study
 
@@ -229,19 +227,6 @@ tune.params += [
     for each in submit.params
     if each.name not in {known.name for known in tune.params} | set(_NOT_OURS)
 ]
-
-
-def _refuse_options(ctx: click.Context) -> None:
-    typed = [
-        each
-        for each in ctx.params
-        if ctx.get_parameter_source(each) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if typed or ctx.meta[ARGUMENTS]:
-        raise UsageError(
-            f"options of a job do not go with `tune {ctx.invoked_subcommand}`",
-            fix=f"hpctrain tune {ctx.invoked_subcommand} --help",
-        )
 
 
 @tune.command("status", short_help="Show the trials of a study, and the best so far.")

@@ -17,7 +17,6 @@ _FORMS = ("text", "prompt-completion", "messages", "alpaca")
 
 
 def _fraction(_context: click.Context, _parameter: click.Parameter, word: str | None) -> Any:
-    """Return a number of examples, or a fraction below 1."""
     if word is None:
         return None
     try:

@@ -210,7 +210,6 @@ def connected(project: Path, target: Destination) -> Iterator[Transfer]:
 
 
 def _ssh(*words: str) -> bool:
-    """Run a control command of ssh, and return whether there is a connection."""
     done = subprocess.run(["ssh", *words], capture_output=True, check=False)
     return done.returncode == 0
 

@@ -80,7 +80,6 @@ class Scale:
 def _fitted(
     values: Iterable[float | None], *, zero: bool = False, top: float | None = None
 ) -> Scale:
-    """Return a scale for the finite values."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return Scale(0.0, top or 1.0)
@@ -93,7 +92,6 @@ def _fitted(
 
 
 def _scale_of_x(chart: Chart) -> Scale:
-    """Return the scale of x, without padding."""
     xs = [x for line in chart.series for x in line.x if math.isfinite(x)]
     xs += [rule.x for rule in chart.rules if rule.x is not None]
     low, high = min(xs, default=0.0), max(xs, default=1.0)
@@ -113,7 +111,6 @@ def _ticks(axis: Scale, most: int) -> list[float]:
 
 
 def _labels(values: Sequence[float]) -> list[str]:
-    """Format tick values, with a common suffix for large ones."""
     highest = max(map(abs, values), default=0.0)
     for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if highest >= least:
@@ -166,7 +163,6 @@ def _y_axis(axis: Scale, unit: str) -> str:
 
 
 def _x_axis(axis: Scale) -> str:
-    """Return the ticks, and the axis label below the last."""
     values = _ticks(axis, 6)
     values = [x for x in values if x == int(x)]
     marks, bottom = "", TOP + PLOT_H

@@ -305,7 +305,6 @@ def _ended(attempt: Attempt, record: JobRecord | None, next_job: str) -> str:
 
 
 def _training(facts: RunReport, curves: Sequence[Chart]) -> Iterable[Block]:
-    """Return the curves, or why there are none."""
     if not curves:
         note = "The training has recorded no loss; hpctrain's RunFiles callback records it."
         yield Paragraph(note if facts.history.starts else "The run has not started.", soft=True)
@@ -322,7 +321,6 @@ def _memory(facts: RunReport) -> Iterable[Block]:
 
 
 def _ranks(known: Sequence[RankMemory]) -> Table:
-    """Return a row for each rank; the one with the highest usage is highlighted."""
     peaks = [max((gpu_peak_mib(s) or 0 for s in each.samples), default=0) for each in known]
     gpus = dict.fromkeys(each.samples[-1].gpu_name for each in known)
     rows = []
@@ -506,7 +504,6 @@ def _compared(found: Comparison) -> Block:
 def _line(
     name: str, points: Iterable[Point], key: str, colour: int, factor: float = 1
 ) -> Series | None:
-    """Return values over steps; None if nothing has them."""
     pairs: list[tuple[float, float]] = []
     for point in points:
         if key in point.values:

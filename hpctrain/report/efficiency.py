@@ -329,7 +329,6 @@ def _host_peak(
 
 
 def _gpu_memory(history: History) -> tuple[int | None, int | None]:
-    """Return peak and total bytes of the GPU with the highest usage."""
     known = []
     for each in history.ranks:
         total = _most(sample.gpu_total_mib for sample in each.samples)

@@ -112,7 +112,6 @@ def _head(view: View, width: int) -> list[Line]:
 
 
 def _progress(view: View, width: int) -> list[Line]:
-    """Return progress, ETA and speed; before the first logged step, the state line covers this."""
     known = view.progress
     step, most = known.step, known.max_steps
     eta = "" if view.eta_s is None else f"done in about {text.duration(view.eta_s)}"

@@ -171,7 +171,6 @@ def config_rows(
 
 
 def _command(argv: Sequence[str]) -> str:
-    """Return the command that launched the run: it has training arguments that are in no config."""
     if not argv:
         return ""
     is_named = argv[0].rpartition("/")[2] == "hpctrain"

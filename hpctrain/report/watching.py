@@ -131,7 +131,6 @@ class StatusPoller:
 
 
 def _status(scheduler: Scheduler, jobs: list[str]) -> list[JobRecord]:
-    """Return the records of jobs; only a query for all jobs includes the tasks of arrays."""
     asked = None if any("_" in job for job in jobs) else jobs
     return scheduler.status(asked, max_age_s=ASK_EVERY_S)
 
@@ -241,7 +240,6 @@ class WatchedRun:
         self._logs_of = key
 
     def _measure(self) -> None:
-        """Take values from the files, else from the log."""
         read = Progress()
         if self.run_dir is not None:
             read = progress.read(self.run_dir, end_bytes=_END_BYTES)
@@ -398,7 +396,6 @@ def _words(
 
 
 def _note(watched: WatchedRun) -> str:
-    """Return why the scheduler's information is missing, or old."""
     unreachable = watched.poller.unreachable
     if unreachable is None or all(map(watched.poller.has_ended, watched.jobs)):
         return ""

@@ -11,7 +11,7 @@ import pytest
 from hpctrain.checks.job import IDS
 from hpctrain.data.manifest import DatasetManifest, Split, tokenizer_fingerprint
 from hpctrain.runs import launch
-from tests.cli.check_desk import JOB, document, ids, with_job
+from tests.cli.check_desk import JOB, document, with_job
 from tests.cli.conftest import Desk
 
 
@@ -32,18 +32,6 @@ def test_nothing_wrong_is_said_with_what_was_and_was_not_checked(project: Desk) 
     assert "not checked: Slurm: --no-slurm" in lines
     assert "a cluster profile: none is named" in said.out
     assert said.err == "next: hpctrain submit\n"
-
-
-def test_a_block_has_what_evidence_reason_and_fix_in_eighty_columns(project: Desk) -> None:
-    project.write("train.py", "def broken(:\n    pass\n")
-    said = project.run("check", "--no-slurm")
-    assert said.code == 1
-    text = said.out
-    assert "error script-syntax: " in text
-    assert "  seen: train.py:1:12: " in text
-    assert "  why:  every process fails at once with SyntaxError\n" in text
-    assert "  fix:  edit train.py, then: python3 -m py_compile train.py\n" in text
-    assert max(len(line) for line in text.splitlines() if "  fix: " not in line) <= 80
 
 
 def test_json_has_every_key_and_the_place_in_the_file(project: Desk) -> None:
@@ -123,36 +111,6 @@ def test_a_config_may_be_named(project: Desk) -> None:
     assert "--config other.yaml" in finding["fix"]
 
 
-def test_what_comes_next_is_of_the_job_that_was_checked(project: Desk) -> None:
-    project.write("my job.yaml", JOB)
-    for words in (("my job.yaml",), ("--config", "my job.yaml")):
-        assert (
-            project.run("check", "--no-slurm", *words).err
-            == "next: hpctrain submit --config 'my job.yaml'\n"
-        )
-    assert (
-        project.run("check", "--no-slurm", "--nodes", "2", "--", "--x", "1").err
-        == "next: hpctrain submit --nodes 2 -- --x 1\n"
-    )
-    project.write("gone.yaml", JOB.replace("train.py", "gone.py"))
-    assert project.run("check", "--no-slurm", "gone.yaml").err.endswith(
-        "next: hpctrain check --config gone.yaml  # after fixing the errors\n"
-    )
-    project.write(
-        "study.yaml", JOB + "tune: {study: line, space: {x: {low: 0, high: 8}}, trials: 2}\n"
-    )
-    assert (
-        project.run("check", "--no-slurm", "study.yaml").err
-        == "next: hpctrain tune --config study.yaml\n"
-    )
-
-
-def test_nothing_is_written(project: Desk) -> None:
-    before = project.snapshot()
-    project.run("check", "--no-slurm", "--cluster", "jean_zay")
-    assert project.snapshot() == before
-
-
 # -- Slurm, by stub programs -----------------------------------------------------------------------
 
 
@@ -176,20 +134,6 @@ def test_a_slurm_that_does_not_answer_is_not_checked_against(project: Desk) -> N
     assert not any(sentence.startswith("Slurm") for sentence in found["checked"])
 
 
-def test_one_program_that_does_not_answer_is_named_without_its_format(project: Desk) -> None:
-    slurm(project, "exit 1")
-    project.program(
-        "scontrol",
-        '[ "$2" = config ] && echo "ClusterName = lab" || echo "PartitionName=gpu State=UP"',
-    )
-    found = json.loads(project.run("check", "--json").out)
-    said = [sentence for sentence in found["not_checked"] if sentence.startswith("Slurm")]
-    failed = "slurm_load_ctl_conf error: Unable to contact slurm controller"
-    assert said == [
-        f"Slurm: {name}: {failed}" for name in ("sinfo", "sacctmgr show user", "sacctmgr show qos")
-    ]
-
-
 def test_submit_shows_warnings_in_a_line_each_and_goes_on(project: Desk) -> None:
     slurm(project, "echo 7")
     assert project.run("render").code == 0
@@ -208,37 +152,6 @@ def test_a_script_of_ones_own_is_judged_by_its_text_alone(project: Desk) -> None
     script = project.directory / "sft.sbatch"
     script.write_text(script.read_text() + "# mine\n")
     assert project.run("submit").code == 0
-
-
-@pytest.mark.usefixtures("no_slurm")
-def test_here_nothing_about_a_cluster_is_checked(project: Desk) -> None:
-    project.write("config.yaml", JOB + "  time: 100-00:00:00\n")
-    assert project.run("render", "--cluster", "leonardo").code == 0
-    assert "time-limit" in ids(project, "--cluster", "leonardo")
-    said = project.run("submit", "--cluster", "leonardo")
-    assert "time-limit" not in said.err
-    assert "path-not-shared" not in said.err
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.parametrize("where", ["config.yaml", "file"])
-def test_a_misspelt_key_of_a_sweep_is_found_as_a_studys_is(project: Desk, where: str) -> None:
-    varies = "grid:\n  learnig_rate: [1e-5, 2e-5]\n  seed: [1, 2]\n  resources.nodes: [1, 2]\n"
-    indented = "".join(f"  {line}\n" for line in varies.splitlines())
-    project.write(
-        "config.yaml",
-        "launcher: srun\n" + (f"sweep:\n{indented}" if where == "config.yaml" else ""),
-    )
-    project.write("points.yaml", varies)
-    words = () if where == "config.yaml" else ("--sweep", "points.yaml")
-    found = [
-        each for each in document(project, *words)["findings"] if each["id"] == "argument-unknown"
-    ]
-    assert ["learnig_rate" in each["what"] for each in found] == [True]
-    assert where.replace("file", "--sweep") in found[0]["evidence"]
-    assert "learning_rate" in found[0]["fix"]
-    script = ("--script", "train.py")  # which takes what it takes
-    assert "argument-unknown" not in ids(project, *words, *script)
 
 
 # -- `hpctrain check` on a prepared dataset: its tokenizer has to be the model's
@@ -305,20 +218,6 @@ def test_another_tokenizer_than_the_models_is_an_error(prepared: Desk) -> None:
     (finding,) = found(prepared)
     assert finding["level"] == "error"
     assert "models/ours" in finding["evidence"]
-
-
-def test_the_same_tokenizer_written_otherwise_is_the_same(prepared: Desk) -> None:
-    other = json.loads(
-        tokenizer("?", "a", "b", padding={"length": 512}, truncation={"max_length": 9})
-    )
-    prepared.write("model/tokenizer.json", json.dumps(dict(reversed(other.items())), indent=4))
-    assert found(prepared) == []
-
-
-def test_a_damaged_manifest_says_nothing(prepared: Desk) -> None:
-    prepared.write("model/tokenizer.json", tokenizer("?", "b", "a"))
-    prepared.write("data/hpctrain.json", "{")
-    assert found(prepared) == []
 
 
 # -- `hpctrain submit` looks before it hands over: our scripts by their job, anybody's by the
@@ -400,14 +299,6 @@ def test_a_script_that_is_none_leads_to_lint(silent_slurm: Desk) -> None:
     said = silent_slurm.refused("submit", "a colleague's.sh")
     fix = """hpctrain lint 'a colleague'"'"'s.sh'"""
     assert said.lines[-1] == f"fix: {fix}"
-
-
-def test_reading_a_script_changes_no_help(silent_slurm: Desk) -> None:
-    """Click keeps the help option that a command was first asked for."""
-    from hpctrain.jobs.request import parse_request
-
-    parse_request(("--nodes", "2"))
-    assert "-h, --help" in silent_slurm.run("render", "--help").out
 
 
 # -- A finding that does not apply is accepted by its id: on the command line, in the config,
@@ -493,12 +384,6 @@ def test_a_script_that_is_rendered_already_is_submitted_as_it_is(without_hook: D
     assert recorded(without_hook) == [("hook-missing",)] * 2
 
 
-def test_submit_takes_it_from_the_config(without_hook: Desk) -> None:
-    accept_in_config(without_hook)
-    assert without_hook.run("submit").code == 0
-    assert recorded(without_hook) == [("hook-missing",)]
-
-
 def test_a_script_of_ones_own(without_hook: Desk) -> None:
     without_hook.write(
         "own.sbatch",
@@ -557,35 +442,6 @@ def test_no_gpu_is_requested_and_each_node_has_one_process(
     assert re.search(counted[launcher], text)
 
 
-@pytest.mark.parametrize(
-    "cluster", ["leonardo", "lumi_g", "jean_zay", "perlmutter", "tacc_vista", "alps_clariden"]
-)
-def test_the_profiles_do_not_stumble(cpu_project: Desk, cluster: str) -> None:
-    words = (
-        "--cluster",
-        cluster,
-        "--account",
-        "EUHPC_A06_067" if cluster == "leonardo" else "abc@v100" if cluster == "jean_zay" else "p",
-    )
-    assert not re.search(r"--(gres|gpus)", script(cpu_project, *words))
-    found = document(cpu_project, *words)
-    of_gpus = {
-        "gpu-dialect",
-        "gpus-per-node",
-        "gpus-spread",
-        "gpu-memory",
-        "torch-build",
-        "node-share",
-    }
-    assert not of_gpus & {each["id"] for each in found["findings"]}, found["findings"]
-    assert (found["job"]["gpus_per_node"], found["job"]["processes"]) == (0, 1)
-
-
-def test_the_models_may_not_be_sharded(cpu_project: Desk) -> None:
-    said = cpu_project.refused("render", "--sharding", "fsdp")
-    assert "gpus_per_node: 0" in said.err
-
-
 def test_fit_is_about_gpus(cpu_project: Desk) -> None:
     cpu_project.write(
         "config.yaml", "resources: {gpus_per_node: 0}\ntraining: {model_name_or_path: m}\n"
@@ -593,21 +449,3 @@ def test_fit_is_about_gpus(cpu_project: Desk) -> None:
     cpu_project.write("m/config.json", '{"model_type": "qwen3"}')
     said = cpu_project.refused("fit")
     assert "--gpus 1" in said.lines[-1]
-
-
-def test_the_device_of_a_local_job_may_be_the_cpu(cpu_project: Desk) -> None:
-    said = cpu_project.run(
-        "submit", "--local", "--device", "cpu", "--gpus", "2", "--launcher", "srun", "--dry-run"
-    )
-    assert said.code == 0, said.err
-
-
-def test_check_says_nothing_of_gpus(cpu_project: Desk) -> None:
-    assert not {each for each in ids(cpu_project) if each.startswith(("gpu", "torch"))}
-    assert "0 GPU" not in cpu_project.run("check", "--no-slurm").out
-    assert (
-        json.loads(cpu_project.run("check", "--no-slurm", "--json", "--gpus", "2").out)["job"][
-            "processes"
-        ]
-        == 2
-    )

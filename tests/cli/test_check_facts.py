@@ -304,14 +304,6 @@ def test_a_conda_environment_is_found_where_conda_writes_it_down(project: Desk) 
     assert "environment-missing" not in ids(project, "--conda", "train")
 
 
-def test_newer_python_than_ours_is_not_judged_by_ours(project: Desk) -> None:
-    project.write("train.py", "x = (\n")
-    venv(project, "old", "torch", version="3.11")
-    venv(project, "new", "torch", version="3.99")
-    assert "script-syntax" in ids(project, "--venv", "old")
-    assert "script-syntax" not in ids(project, "--venv", "new")
-
-
 def test_hooks_and_secrets(project: Desk) -> None:
     project.write(
         "config.yaml",
@@ -363,25 +355,6 @@ def test_an_output_that_is_a_file(project: Desk) -> None:
     project.write("out", "")
     assert "output-not-writable" in ids(project, "--", "--output_dir", "out")
     assert "output-not-writable" not in ids(project, "--", "--output_dir", "out2/deep")
-
-
-def test_a_full_memory_file_system_holds_no_checkpoint(project: Desk) -> None:
-    """/dev/shm is real and small; a model of 10^12 parameters is larger than any of it."""
-    model(project, num_hidden_layers=80_000)
-    dataset(project, "input_ids")
-    project.write("config.yaml", "launcher: srun\n")
-    words = (
-        "--",
-        "--model_name_or_path",
-        "model",
-        "--dataset_name",
-        "data",
-        "--output_dir",
-        "/dev/shm/hpctrain-check",
-    )
-    found = {finding["id"]: finding for finding in document(project, *words)["findings"]}
-    assert "/dev/shm" in found["output-space"]["evidence"]
-    assert "/dev/shm" in found["path-not-shared"]["what"]
 
 
 def test_the_quota_counts_where_it_leaves_less(
@@ -524,27 +497,6 @@ def test_no_check_waits_for_an_environment_that_is_no_file(
     assert "mistake in hpctrain" not in said
 
 
-def test_no_check_waits_for_a_script_an_accelerate_config_or_a_profile_that_is_no_file(
-    folder: Path, hpctrain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a.yaml", "s.py", "clusters/y.yaml"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        os.mkfifo(folder / name)
-    code, said = check(hpctrain, "--script", "s.py")
-    assert "mistake in hpctrain" not in said
-    code, said = check(
-        hpctrain, "--launcher", "accelerate", "--accelerate-config", "a.yaml", *TRAINING
-    )
-    assert code == 1
-    assert "it is not a regular file" in said
-    monkeypatch.setenv("HPCTRAIN_CLUSTERS", str(folder / "clusters"))
-    code, said = check(hpctrain, *TRAINING)  # looks which profile knows this machine
-    assert "mistake in hpctrain" not in said
-    code, said = check(hpctrain, "--cluster", "y", *TRAINING)
-    assert code == 2
-    assert "it is not a regular file" in said
-
-
 DEEP = "[" * 100_000
 GARBAGE: list[tuple[str, str | bytes]] = [
     *(
@@ -595,15 +547,6 @@ def test_garbage_in_a_folder_is_no_bug_of_ours(
         assert found.dataset.problems
 
 
-def test_a_command_says_what_is_wrong_with_garbage(folder: Path, hpctrain: str) -> None:
-    (folder / "m/model.safetensors.index.json").write_text('{"weight_map": 5}')
-    (folder / "d/dataset_info.json").write_text('{"features": 5}')
-    code, said = check(hpctrain, *TRAINING)
-    assert code == 1
-    assert "weight_map" in said
-    assert "damaged" in said
-
-
 @pytest.mark.parametrize(
     "text", ["-" * 100_000 + "1", "+".join(["1"] * 200_000)], ids=["memory", "recursion"]
 )
@@ -615,38 +558,6 @@ def test_a_script_that_is_too_deep_to_compile(folder: Path, text: str) -> None:
 @pytest.mark.parametrize("key", ["venv", "conda"])
 def test_an_environment_of_a_user_that_is_not_there(folder: Path, key: str) -> None:
     assert not gathered(folder, **{key: "~nouser/x"}).python.prefix.exists
-
-
-def test_paths_of_a_user_that_is_not_there(folder: Path) -> None:
-    found = gathered(
-        folder,
-        script="x" * 300,
-        arguments=("--output_dir", "~nouser/x"),
-        container=Container(engine="apptainer", image="~nouser/i.sif", binds=("~nouser/x:/x",)),
-    )
-    assert found.output.said == "~nouser/x"
-    assert len(found.binds) == 1
-    assert not found.script.exists
-
-
-@pytest.mark.parametrize("kind", ["dangling", "directory"])
-def test_weights_that_are_no_file(folder: Path, kind: str) -> None:
-    path = folder / "m/model.safetensors"
-    path.unlink()
-    path.symlink_to("gone") if kind == "dangling" else path.mkdir()
-    found = gathered(folder, arguments=TRAINING[1:])
-    assert found.model is not None
-    assert any("model.safetensors" in one.what for one in found.model.problems)
-
-
-def test_an_environment_of_garbage(folder: Path) -> None:
-    (folder / "v/lib/python3.11/site-packages/torch/version.py").write_bytes(
-        b"\xff\xfe\ncuda = '12.8'\n"
-    )
-    (folder / "v/lib/python3.12").mkdir()
-    (folder / "v/lib/python3.12/site-packages").write_text("no directory")
-    found = gathered(folder, venv="v")
-    assert (found.python.torch, found.python.version) == ("cuda", (3, 11))
 
 
 def test_a_bug_in_one_reader_leaves_the_others(

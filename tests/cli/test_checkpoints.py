@@ -106,11 +106,6 @@ def test_words_for_checkpoints(desk: Any) -> None:
     assert "there is no run 'stf'" in desk.refused("checkpoints", "list", "stf/checkpoint-10").err
 
 
-def test_no_runs_at_all(desk: Any) -> None:
-    for words in (["list"], ["verify"], ["delete", "x"]):
-        desk.refused("checkpoints", *words)
-
-
 def test_verify_reads_the_files_and_ends_with_1_where_one_has_changed(desk: Any) -> None:
     home = make_run(desk)
     assert desk.run("checkpoints", "verify").code == 0

@@ -23,20 +23,6 @@ from tests.cli.hostile_world import World
 from tests.cli.terminal import Terminal
 from tests.runs import make
 
-CAMPAIGN = Path(__file__).with_name("hostile_campaign.py")
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_a_campaign_finds_no_mistake_no_hang_and_no_full_memory() -> None:
-    """Longer, by hand: python tests/cli/hostile_campaign.py --seconds 3600 --seed N."""
-    argv = [sys.executable, str(CAMPAIGN), "--seconds", "10", "--seed", "1"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["calls"] > 0
-    assert said["wrong"] == [], "\n".join(f"{each}" for each in said["wrong"])
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> hostile_world.World:
@@ -117,16 +103,6 @@ def test_the_log_of_an_ended_run_whose_job_nobody_knows_is_not_followed_for_ever
         timeout=600,
     )
     assert "step 1" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("answer", ["9" * 5000, "²", "-1"])
-def test_what_sbatch_prints_is_no_job_id(desk: Desk, answer: str) -> None:
-    desk.patch.setattr("hpctrain.slurm.client._PAUSES_S", (0.0, 0.0))
-    desk.program("sbatch", f"echo '{answer}'")
-    desk.program("squeue sacct", "true")
-    assert desk.run("render").code == 0
-    said = desk.run("submit", "--no-check")
-    assert (said.code, answer[:4000] in said.out) == (3, False)
 
 
 def test_a_home_directory_of_nobody(desk: Desk) -> None:
@@ -312,18 +288,6 @@ def test_no_verb_sends_a_terminal_orders(
         if "--json" in words and out:
             for line in [out] if verb[0] != "watch" else out.splitlines():
                 json.loads(line)
-
-
-@pytest.mark.slow
-def test_a_script_on_stdout_is_that_of_the_file(desk: Desk) -> None:
-    words = ("--", "--run_name", "a\u202eb")
-    assert desk.run("render", *words).code == 0
-    at, line = next(
-        (n, each)
-        for n, each in enumerate((desk.directory / "sft.sbatch").read_text().splitlines())
-        if "    --run_name" in each
-    )
-    assert desk.run("render", "--to", "-", *words).out.splitlines()[at] == line
 
 
 @pytest.mark.slow

@@ -49,19 +49,6 @@ def test_all_is_well_for_a_script_in_this_environment(project: Desk) -> None:
     assert project.snapshot().keys() == {"train.py"}, "looking writes nothing"
 
 
-@pytest.mark.usefixtures("no_slurm")
-def test_lines_for_people_and_exit_code_1(project: Desk) -> None:
-    said = project.run(
-        "doctor", "--quick", "--script", "train.py", "--venv", "nowhere", "--launcher", "srun"
-    )
-    assert said.code == 1
-    assert "error   environment: the virtual environment nowhere does not exist\n" in said.out
-    assert "error doctor-environment-missing: the virtual environment nowhere" in said.out
-    assert "fix:  python3 -m venv nowhere" in said.out
-    assert said.lines[-1] == "1 error"
-    assert all(len(line) <= 80 for line in said.out.splitlines() if "/" not in line)
-
-
 def test_a_silent_slurm_is_an_error(project: Desk) -> None:
     project.program(
         "sinfo",

@@ -3,7 +3,6 @@ explain.
 """
 
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -19,7 +18,6 @@ from hpctrain.jobs import explanation
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
-from tests.cli.terminal import on_a_terminal
 from tests.runs import make
 
 EVIDENCE = {
@@ -145,18 +143,6 @@ def test_a_bare_file_of_a_job_that_nobody_knows(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("no_slurm")
-def test_a_folder_of_rank_files_says_which_rank(desk: Desk) -> None:
-    for rank in range(4):
-        desk.write(
-            f"ranks/rank-{rank}.log",
-            OOM.replace("[rank3]: ", "") if rank == 2 else WATCHDOG.format(rank),
-        )
-    value = answer(desk, "ranks")
-    assert [(each["id"], each["rank"]) for each in value["diagnoses"]] == [("cuda-oom", 2)]
-    assert sum(each["count"] for each in value["consequences"]) == 3
-
-
-@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.usefixtures("no_slurm")
 def test_a_healthy_log_is_silent(desk: Desk) -> None:
     desk.write(
@@ -251,23 +237,6 @@ def test_without_a_word_the_newest_job_that_has_ended_is_meant(desk: Desk) -> No
 
 
 @pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_without_a_word_a_run_of_this_directory_comes_before_a_job_of_another(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.write("train.py", "raise SystemExit(3)\n")
-    desk.run("submit", "--local", "--wait", "--script", "train.py", "--launcher", "srun")
-    [run] = [each.name for each in (desk.directory / "runs").iterdir() if each.name[0] != "."]
-    other = desk.directory / "other"
-    other.mkdir()
-    with monkeypatch.context() as there:
-        there.chdir(other)
-        (other / "own.sh").write_text("#!/bin/bash\nexit 1\n")
-        desk.run("submit", "--local", "--wait", "own.sh")
-    assert f"read for run {run}, " in " ".join(desk.run("explain").err.split())
-
-
-@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.parametrize(
     "words", [("nothing-here",), ("./no.log",), ("no/a.log", "no/b.log"), ("a.log", "b")]
 )
@@ -293,7 +262,6 @@ def test_a_scheduler_that_is_down_keeps_nothing_from_being_read(desk: Desk) -> N
 
 @pytest.mark.usefixtures("no_slurm")
 def test_a_record_of_another_time_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpctrain.slurm.notations.records import JobRecord
 
     now = time.time()
     young = JobRecord(
@@ -367,23 +335,6 @@ def test_the_profile_that_the_config_names_says_what_the_partition_has() -> None
     assert explanation.with_cluster(JobContext(config={"cluster": "nowhere"})).extra == {}
 
 
-def test_the_people_of_a_job_that_was_cancelled() -> None:
-    account = JobRecord(
-        job_id="7", scheduler="local", state="CANCELLED", user="root", cancelled_by=0
-    )
-    assert explanation.with_cluster(JobContext(account=account)).extra == {
-        "canceller": "root",
-    }
-    nobody = JobRecord(
-        job_id="7",
-        scheduler="local",
-        state="CANCELLED",
-        user="no-such-user",
-        cancelled_by=4_000_000,
-    )
-    assert explanation.with_cluster(JobContext(account=nobody)).extra == {}
-
-
 # -- `hpctrain explain JOB` with the programs of Slurm 20.11, whose accounting does not know
 
 
@@ -423,19 +374,6 @@ def test_a_log_that_could_not_be_opened(desk: Desk) -> None:
     (only,), _ = explained(desk, "6009")
     assert (only["id"], only["certainty"]) == ("output-directory-missing", "likely")
     assert "/home/ada/train/nowhere" in only["cause"]
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_an_empty_log_that_could_be_opened_is_another_matter(desk: Desk, there: bool) -> None:
-    slurm(desk)
-    desk.program(
-        "scontrol",
-        f'[ "$1 $2" = "show job" ] && grep "^JobId=6009 " {RECORDED}/scontrol.txt | sed'
-        ' "s#/home/ada/train/nowhere#$PWD#g"',
-    )
-    if there:
-        desk.write("6009.out", "")
-    assert explained(desk, "6009")[0] == []
 
 
 @pytest.mark.parametrize(
@@ -492,37 +430,6 @@ def test_a_log_is_read_soon_where_slurm_does_not_answer(
     )
 
 
-SACCT = r"""
-[ "$1" = --helpformat ] && { echo 'JobID JobName State Reason Submit Start End ExitCode Elapsed ElapsedRaw Timelimit NNodes User'; exit 0; }
-while [ $# -gt 0 ]; do [ "$1" = -o ] && fields=$2; shift; done
-for field in $(echo "$fields" | tr , ' '); do
-    case $field in
-        JobID|JobIDRaw) printf 202;; JobName) printf sft;; State) printf PENDING;; Reason) printf None;; Submit) printf SUBMITTED;; *) ;;
-    esac
-    printf '\x1f'
-done | sed 's/.$//'
-echo
-"""
-SQUEUE = r"""
-line() { printf '%s\x1f' "$1" sft "$2" "$3" 0:00 10:00 2 gpu 2026-11-22T14:20:00; printf '\n'; }
-while read -r job state reason; do line $job $state $reason; done < STATE
-"""
-
-
-def test_the_reason_of_a_job_that_was_submitted_a_moment_ago(desk: Desk) -> None:
-    """By a plain sbatch, right after another explain, whose answer of squeue is kept for 15 s and
-    knows nothing of the job.
-    """
-    desk.program("sbatch scontrol", "exit 1")
-    desk.program("sacct", SACCT.replace("SUBMITTED", str(int(time.time()))))
-    desk.program("squeue", SQUEUE.replace("STATE", os.fspath(desk.directory / "state")))
-    desk.write("state", "201 RUNNING None\n")
-    desk.run("explain", "201", "--json")
-    desk.write("state", "201 RUNNING None\n202 PENDING InvalidQOS\n")
-    said = desk.run("explain", "202", "--json")
-    assert [each["id"] for each in json.loads(said.out)["diagnoses"]] == ["qos-invalid"], said.err
-
-
 # -- `hpctrain explain ID`: the list, a page, and a mistyped id
 
 
@@ -537,59 +444,6 @@ PAGES = {
 }
 #: One that is known to be there.
 ID = "partition-unknown"
-
-
-def test_the_list_has_each_finding_on_a_line_of_its_own_below_its_verb(desk: Desk) -> None:
-    said = desk.run("explain", "--list")
-    assert said.code == 0
-    lines = said.out.splitlines()
-    assert [line for line in lines if not line.startswith("  ")] == [
-        "check:",
-        "lint:",
-        "doctor:",
-        "explain:",
-    ], "every page belongs to a verb"
-    listed = [line.split(":")[0].strip() for line in lines if line.startswith("  ")]
-    assert sorted(listed) == sorted(PAGES)
-    assert max(map(len, lines)) == 80, "cut at the width, and not before"
-    full = {f"  {id_}: {first_line(page)}" for id_, page in PAGES.items()}
-    assert all(
-        line in full or any(each.startswith(line.removesuffix("…")) for each in full)
-        for line in lines
-        if line.startswith("  ")
-    )
-    assert lines.index("lint:") < next(
-        at for at, line in enumerate(lines) if line.startswith("  nodelist-cut:")
-    )
-    assert lines.index("doctor:") < next(
-        at for at, line in enumerate(lines) if line.startswith("  node-silent:")
-    )
-    assert f"{len(PAGES)} pages" in said.err
-    assert "README" not in said.out
-
-
-@pytest.mark.slow
-def test_a_page_in_a_pipe_is_filled_to_80_columns(desk: Desk) -> None:
-    for id_, page in PAGES.items():
-        out = desk.run("explain", id_).out
-        assert out.split() == page.split(), "no word is lost, and none is moved"
-        code = re.findall(r"```.*?```", page, re.DOTALL)
-        assert all(block in out for block in code)
-        prose = re.sub(r"```.*?```", "", out, flags=re.DOTALL)
-        assert [
-            line
-            for line in prose.splitlines()
-            if len(line) > 80 and not line.startswith("|") and len(line.split()) > 2
-        ] == []
-
-
-@pytest.mark.parametrize("word", [f"[{ID}]", f"{ID}.md"])
-def test_what_is_copied_from_a_screen_or_a_link_is_understood(word: str, desk: Desk) -> None:
-    assert desk.run("explain", word).out == desk.run("explain", ID).out
-
-
-def test_a_mistyped_id_gets_the_nearest(desk: Desk) -> None:
-    assert f"hpctrain explain {ID}" in desk.run("explain", "partition-unknwon").err
 
 
 def test_a_run_of_that_name_comes_first(desk: Desk) -> None:
@@ -607,13 +461,3 @@ def test_json(desk: Desk) -> None:
         "id": ID,
         "text": PAGES[ID],
     }
-
-
-def test_a_terminal_gets_a_page_and_the_list_no_wider_than_it(
-    hpctrain: str, tmp_path: Path
-) -> None:
-    page = on_a_terminal(hpctrain, "explain", ID, cwd=tmp_path)
-    listed = on_a_terminal(hpctrain, "explain", "--list", cwd=tmp_path)
-    assert f"# {ID}" in page
-    assert all(id_ in listed for id_ in PAGES)
-    assert max(map(len, [*page.splitlines(), *listed.splitlines()])) <= 80

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -210,18 +209,6 @@ def test_memory_and_cores_follow_the_gpus_that_a_job_asks_for(slurm: Desk) -> No
     assert "node-share" not in found
 
 
-@pytest.mark.parametrize("words", [("--mem", "488G"), ("--mem", "244G")])
-def test_more_of_a_shared_node_than_goes_with_the_gpus_is_a_warning(
-    slurm: Desk, words: tuple[str, str]
-) -> None:
-    slurm.program("sbatch", "")
-    assert slurm.run("init", "--yes", "--partition", "gpu").code == 0
-    found = json.loads(slurm.run("check", "--json", "--gpus", "1", *words).out)["findings"]
-    (share,) = (each for each in found if each["id"] == "node-share")
-    assert (share["level"], words[0] in share["fix"]) == ("warning", True)
-    assert "node-share" not in slurm.run("check", *words).out  # of all GPUs, all of the node
-
-
 def test_a_config_that_is_there_stays(slurm: Desk) -> None:
     slurm.write("config.yaml", "job_name: mine\n")
     assert "--force" in slurm.refused("init", "--yes").lines[-1]
@@ -327,18 +314,6 @@ def test_the_profile_that_knows_the_machine_is_taken(slurm: Desk, tmp_path: Path
     assert "# cpus_per_gpu: 12" in text  # 48 of the node's 64, as the profile says
     assert slurm.run("render").code == 0
     assert "#SBATCH --gpus-per-node=4" in (slurm.directory / "sft.sbatch").read_text()
-
-
-def test_several_profiles_that_know_the_machine_are_asked_about(
-    slurm: Desk, tmp_path: Path
-) -> None:
-    (tmp_path / "profiles").mkdir()
-    for name in ("one", "two"):
-        (tmp_path / "profiles" / f"{name}.yaml").write_text(OWN)
-    slurm.set(HPCTRAIN_CLUSTERS=str(tmp_path / "profiles"))
-    assert "  --cluster one | two" in slurm.refused("init").lines
-    assert slurm.run("init", "--yes", "--cluster", "two").code == 0
-    assert config_of(slurm).cluster == "two"
 
 
 def test_variables_and_the_users_own_config_are_answers(slurm: Desk) -> None:
@@ -467,60 +442,4 @@ def test_ctrl_c_leaves_nothing(slurm: Desk, hpctrain: str) -> None:
     assert slurm.snapshot() == before
 
 
-def test_a_second_ctrl_c_changes_nothing_of_how_it_ends(hpctrain: str, tmp_path: Path) -> None:
-    """Python's own handler is gone while it ends: a SIGINT then would kill it, with another exit
-    code.
-    """
-    code = (
-        "import atexit, os, signal, sys; sys.argv = ['hpctrain', 'ps']; from hpctrain import cli\n"
-        "def again(): os.kill(os.getpid(), signal.SIGINT)\n"
-        "atexit.register(again)\n"
-        "def interrupted(*_): raise KeyboardInterrupt\n"
-        "cli.cli.invoke = interrupted\n"
-        "cli.main()"
-    )
-    python = Path(hpctrain).with_name("python")
-    done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
-
-
 # -- `hpctrain init` with a profile and without Slurm: which nodes, which partition, how much
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.parametrize(
-    ("account", "constraint", "gpus"),
-    [("abc@h100", "h100", 4), ("abc@a100", "a100", 8), ("abc@v100", None, 4)],
-)
-def test_where_the_constraint_chooses_the_nodes_no_partition_is_written(
-    desk: Desk, account: str, constraint: str | None, gpus: int
-) -> None:
-    words = ("init", "--cluster", "jean_zay", "--account", account)
-    assert desk.run(*words).code == 0
-    asked = config_of(desk).resources
-    assert (asked.partition, asked.constraint, asked.gpus_per_node) == (None, constraint, gpus)
-    text = (desk.directory / "config.yaml").read_text()
-    assert "the constraint chooses" in text
-    assert "gpu_p13" not in text
-    assert "at most" not in text  # of a partition that the job does not land in
-    assert max(len(line) for line in text.splitlines()) <= 80
-    assert "http" not in text
-    assert "# sources: hpctrain clusters show jean_zay" in text
-    assert "all of a node: profile jean_zay: " in text
-    assert desk.run(*words, "--force", "--partition", "gpu_p6").code == 0
-    assert config_of(desk).resources.partition == "gpu_p6"
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.parametrize(("gpus", "mem"), [(4, "7G"), (2, "3G"), (1, "1G")])
-def test_the_memory_of_several_gpus_is_rounded_once(
-    desk: Desk, tmp_path: Path, gpus: int, mem: str
-) -> None:
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "small.yaml").write_text(
-        "title: Small\nnodes: {a: {gpus: 4, memory: 7900M}}\nmemory: {request:"
-        " per-gpu}\npartitions: {gpu: {nodes: a}}\n"
-    )
-    desk.set(HPCTRAIN_CLUSTERS=str(tmp_path / "profiles"))
-    assert desk.run("init", "--cluster", "small", "--gpus", str(gpus)).code == 0
-    assert f"mem: {mem} " in (desk.directory / "config.yaml").read_text()

@@ -16,7 +16,6 @@ import pytest
 
 from hpctrain.cli import follow
 from hpctrain.errors import SchedulerError
-from hpctrain.jobs import schedulers
 from hpctrain.report import watching
 from hpctrain.runs import job_state as run_states
 from hpctrain.runs import launch
@@ -345,19 +344,6 @@ def submitted(desk: Desk, tag: str, *numbers: str, array: str | None = None) -> 
 # -- The seconds in which slurmctld and slurmdbd do not say the same of a job: what each verb
 
 
-COLUMNS = (
-    "JobID",
-    "JobName",
-    "State",
-    "ExitCode",
-    "DerivedExitCode",
-    "ElapsedRaw",
-    "Timelimit",
-    "NNodes",
-    "Partition",
-    "Start",
-    "Comment",
-)
 START = "2026-11-22T07:49:27"
 
 
@@ -414,15 +400,6 @@ def test_a_job_that_is_cleaned_up_has_not_ended_for_slurmctld_and_has_for_slurmd
         Run(id="r", tag="r", attempts=(last,)), ("27",), {"27": "COMPLETING"}
     )
     assert (state.word, state.live) == ("stopped", ("27",)), "nothing of it is removed yet"
-
-
-def test_nodes_that_are_being_prepared(slurm: Desk) -> None:
-    says(slurm, squeue=queued_row("CONFIGURING"))
-    assert " CONFIGURING " in slurm.run("ps").out
-    assert "its nodes are being prepared for 0:00:42" in slurm.run("watch", "27", "--once").out
-    word = schedulers._ask(["27"], [], max_age_s=0.0)[0]
-    assert run_states.state_of(Run(id="r", tag="r"), ("27",), word).word == "running"
-    assert slurm.run("cancel", "27").out == "cancelled job 27 (sft)\n"
 
 
 def test_a_job_that_slurmdbd_has_not_heard_all_of_keeps_its_name(slurm: Desk) -> None:
@@ -512,11 +489,6 @@ TIMED_OUT_ERROR = "slurm_load_jobs error: Socket timed out on send/recv operatio
 WORDS = "squeue said: Socket timed out on send/recv operation"
 SILENT = f"error: Slurm does not answer: {WORDS}"
 FIX = ["fix: sinfo", "hint: when that answers, run: hpctrain ps"]
-#: What squeue, and sbatch, say when munge on the login node is dead (Slurm 22.05).
-MUNGE = (
-    "Munge encode failed: Failed to connect to /run/munge.socket.2' >&2; echo 'X error: Protocol"
-    " authentication error"
-)
 
 
 @pytest.fixture
@@ -565,20 +537,6 @@ def test_nothing_is_cancelled_and_no_running_job_is_to_be(submitted_project: Des
         "fix: sinfo",
         "hint: when that answers, run the same command again; or use another --run-id",
     ]
-
-
-def test_a_dead_munge_is_no_refusal_of_the_job(submitted_project: Desk) -> None:
-    for name in ("sbatch", "squeue"):
-        submitted_project.program(name, f"echo '{name}: error: {MUNGE}' >&2; exit 1")
-    said = submitted_project.refused(
-        "submit", "--no-check", "--no-snapshot", "--run-id", "other", code=3
-    )
-    assert "error: Slurm cannot be reached" in said.lines
-    assert said.lines[-2:] == [
-        "fix: sinfo",
-        "hint: or train locally: hpctrain submit --local",
-    ]
-    assert submitted_project.run("ps").lines[-2:] == FIX
 
 
 def test_sbatch_that_hangs_is_looked_for_a_minute_and_no_longer(
@@ -714,16 +672,6 @@ def test_a_dry_run_says_each_sbatch_and_what_it_waits_for(desk: Desk) -> None:
         assert [line for line in said if not line.startswith("would write ")] == expected
 
 
-def test_no_slurm_at_all(rendered: Desk, no_slurm: None) -> None:
-    said = rendered.run("submit", "--dry-run")
-    assert said.code == 0
-    assert "sbatch is not on PATH" in said.err
-    with pytest.raises(SchedulerError, match="sbatch is not on PATH") as caught:
-        SlurmScheduler().submit(Path("sft.sbatch"))
-    assert caught.value.exit_code == 3
-    assert ledger.submissions() == []
-
-
 REFUSALS = [
     (
         "Invalid account or account/partition combination specified",
@@ -751,29 +699,10 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
     assert ledger.submissions() == []
 
 
-def test_a_config_that_has_become_wrong_hides_no_refusal(rendered: Desk) -> None:
-    rendered.program(
-        "sbatch",
-        "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1",
-    )
-    rendered.write("config.yaml", "resources: {nodes: none}\n")
-    said = rendered.refused("submit", "--no-check", "sft.sbatch", code=1)
-    assert "Invalid qos specification" in said.err
-
-
 UNREACHABLE = [
     "Unable to contact slurm controller (connect failure)",
     "slurm_load_jobs error: Connection refused",
 ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [*UNREACHABLE, "Could not establish a configuration source"])
-def test_slurm_cannot_be_reached(rendered: Desk, words: str) -> None:
-    rendered.program("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
-    rendered.program("squeue", f"echo 'squeue: error: {words}' >&2; exit 1")
-    for verb in (["submit", "--no-check"], ["cancel", "5"], ["logs", "5"]):
-        assert words.removeprefix("slurm_load_jobs error: ") in rendered.refused(*verb, code=3).err
 
 
 @pytest.mark.parametrize(
@@ -798,13 +727,6 @@ def test_no_job_id_at_all(rendered: Desk) -> None:
     [tag] = launch.tags(rendered.directory / "runs")
     [asked] = launch.load(rendered.directory / "runs", tag).submissions  # type: ignore[union-attr]
     assert (asked.job_id, asked.argv[-1]) == (None, tag), "what may have arrived is remembered"
-
-
-@pytest.mark.parametrize("value", ["abc", "nan"])
-def test_a_bad_timeout(rendered: Desk, value: str) -> None:
-    rendered.program("sbatch", "echo 123")
-    rendered.set(HPCTRAIN_SLURM_TIMEOUT=value)
-    assert "HPCTRAIN_SLURM_TIMEOUT" in rendered.refused("submit").err
 
 
 DOS = "#!/bin/bash\r\n#SBATCH --nodes=1\r\ntrue\r\n"

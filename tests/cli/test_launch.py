@@ -4,10 +4,8 @@ Real jobs of the local scheduler.
 """
 
 import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from hpctrain.jobs import header, script_files
 from hpctrain.runs import launch
 from hpctrain.slurm import client as slurm
 from hpctrain.slurm import ledger
-from hpctrain.util import shell
 from tests.cli.conftest import Desk
 from tests.waiting import wait_until
 
@@ -133,18 +130,6 @@ def test_points_that_change_the_job_have_scripts_of_their_own(project: Desk) -> 
         f"{tag}_3": "2",
     }
     assert len(launch.load(project.directory / "runs", tag).submissions) == 2  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_a_sweep_larger_than_an_array_counts_on(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\nsweep: points.json\n")
-    project.write("points.json", json.dumps([{"number": number} for number in range(1003)]))
-    assert project.run("render").out.splitlines() == ["sft.sbatch", "sft-2.sbatch"]
-    assert project.run("submit", "--local", "--wait", "--array", "1002").code == 0
-    tag = tag_of(project)
-    assert project.outcomes() == {f"{tag}_1002": ["completed"]}
-    assert seen(project, f"{tag}_1002")["argv"] == ["--number", "1002"]
 
 
 @pytest.mark.usefixtures("no_slurm")
@@ -363,24 +348,6 @@ def test_a_resubmission_runs_the_code_of_before_and_says_so(project: Desk) -> No
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_the_record_of_a_launch(project: Desk) -> None:
-    project.write("config.yaml", "script: train.py\nlauncher: srun\nresources: {time: 5}\n")
-    assert project.run("submit", "--local", "--wait", "--run-id", "r").code == 0
-    found = launch.load(project.directory / "runs", "r")
-    assert (found.kind, found.runs) == ("run", ("r",))
-    assert json.loads((found.path / "launch.json").read_text())["cwd"] == str(project.directory)
-    [submission] = found.submissions
-    assert (submission.scheduler, submission.script) == ("local", "sft.sbatch")
-    config = json.loads((found.path / str(submission.config)).read_text())
-    assert config["config"]["resources"]["time"] == 300
-    assert config["origins"]["resources.time"] == "config.yaml:3:13"
-    assert (found.path / "scripts/sft.sbatch").read_text() == (
-        project.directory / "sft.sbatch"
-    ).read_text()
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
 def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
     for run in ("one", "two"):
         assert project.run("submit", "--local", "--wait", "--run-id", run).code == 0
@@ -440,59 +407,6 @@ with open(os.path.join(os.environ["HPCTRAIN_RUN_DIR"], "seen.json"), "w") as str
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_slurm")
-def test_each_of_many_that_submit_at_once_runs_its_own_script(desk: Desk) -> None:
-    """Among them a sweep, which renders the same file."""
-    desk.write("train.py", TRAIN_AT_ONCE)
-    desk.write("config.yaml", CONFIG)
-    desk.write("sweep.yaml", CONFIG + "sweep: [{dim: 70}]\n")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    wanted = {**{f"R{number}": ["--dim", str(number)] for number in range(4)}, "S": []}
-    commands = {
-        run: ["--", *words] if words else ["--config", "sweep.yaml"]
-        for run, words in wanted.items()
-    }
-    submits = {
-        run: subprocess.Popen(
-            [
-                "hpctrain",
-                "submit",
-                "--local",
-                "--wait",
-                "--no-snapshot",
-                "--force",
-                "--run-id",
-                run,
-                *words,
-            ],
-            cwd=desk.directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for run, words in commands.items()
-    }
-    for run, submit in submits.items():
-        said = submit.communicate()[0]
-        assert submit.returncode == 0, f"{run}: {said}"
-    runs = desk.directory / "runs"
-    trained = {run: runs / (run if words else f"{run}_0") for run, words in wanted.items()}
-    assert {
-        run: json.loads((where / "seen.json").read_text()) for run, where in trained.items()
-    } == wanted | {"S": ["--dim", "70"]}
-    for run, where in trained.items():
-        kept = (runs / f".launches/{run}/scripts/sft.sbatch").read_text()
-        assert (where / "script.sbatch").read_text() == kept, "what ran is what is kept"
-        assert re.findall(r"--dim (\d+)", kept) == ([] if run == "S" else wanted[run][1:] * 2), (
-            "the command to make it again, and the job"
-        )
-    left = [path.name for path in desk.directory.iterdir() if path.name.startswith(".")]
-    assert left == [".hpctrain"]
-    assert not list((runs / ".launches").glob(".*"))
-
-
-@pytest.mark.slow
 def test_sbatch_gets_what_was_rendered_though_the_file_says_something_else_by_then(
     desk: Desk, tmp_path: Path
 ) -> None:
@@ -538,15 +452,6 @@ def test_a_script_for_a_directory_that_is_elsewhere_holds_them(library_project: 
     text = library_project.run("render", "--to", "-", *WORDS, "--chdir", "/nowhere/project").out
     assert (script_files.library_path(text), "\nhpctrain_finish() {" in text) == (None, True)
     assert not functions(library_project)
-
-
-def test_a_standalone_script_is_that_when_it_is_rendered_again(library_project: Desk) -> None:
-    assert library_project.run("render", "--standalone", *WORDS).code == 0
-    text = (library_project.directory / "sft.sbatch").read_text()
-    assert not functions(library_project)
-    again = next(line for line in text.splitlines() if line.startswith("# make it again: "))
-    assert library_project.run(*shell.split(again)[-8:]).code == 0
-    assert (library_project.directory / "sft.sbatch").read_text() == text
 
 
 @pytest.mark.slow
@@ -672,20 +577,6 @@ def test_everything_is_recorded_before_the_first_sbatch(cluster: Cluster) -> Non
 
 
 @pytest.mark.slow
-def test_a_refused_link_of_a_chain_is_confessed(cluster: Cluster) -> None:
-    cluster.config(CHAIN)
-    cluster.modes("ok", "ok", "refuse")
-    said = cluster.desk.run("submit", "--no-check")
-    assert said.code == 1
-    assert (
-        f"submitted before that for {cluster.whole.tag}, and still there: 101, 102; the rest is not"
-        in said.err
-    )
-    assert said.lines[-1].endswith(f"hpctrain resubmit {cluster.whole.tag}")
-    assert [(part.links, part.array) for part in cluster.whole.parts] == [(2, None)]
-
-
-@pytest.mark.slow
 def test_a_refused_first_script_leaves_nothing(cluster: Cluster) -> None:
     cluster.config(THREE_STAGES)
     assert cluster.desk.run("render").code == 0
@@ -716,19 +607,6 @@ def test_an_unanswered_link_is_found_before_anything_is_sent(
     assert [each.job_id for each in cluster.whole.submissions] == ["101", "102"]
     said = cluster.desk.run("submit", "--no-check")
     assert (said.code, said.out.endswith(f"submitted {again}\n")) == (0, True), said.err
-
-
-@pytest.mark.slow
-def test_resubmit_continues_at_the_stage_that_was_not_answered(cluster: Cluster) -> None:
-    cluster.config(THREE_STAGES)
-    cluster.modes("ok", "late")
-    assert cluster.desk.run("submit", "--no-check").code == 3
-    again = ("resubmit", cluster.whole.tag, "--parsable")
-    assert (cluster.desk.run(*again).code, len(cluster.asked)) == (3, 2)
-    cluster.arrive()
-    said = cluster.desk.run(*again)
-    assert (said.code, said.out) == (0, "103\n"), said.err
-    assert "--dependency=afterok:102" in cluster.asked[2]
 
 
 SWEEPS = {

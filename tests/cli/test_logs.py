@@ -7,8 +7,6 @@ import subprocess
 
 import pytest
 
-from hpctrain.jobs import targets
-from hpctrain.slurm.notations.records import JobRecord
 from tests.cli.conftest import Desk
 
 pytestmark = pytest.mark.usefixtures("no_slurm")
@@ -94,16 +92,6 @@ def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(desk: Desk) ->
         if not line.startswith(("hpctrain: ", "rendezvous: "))
     ]
     assert lines == ['{"loss": 1.5, "text": "' + "ä" * 3000 + '"}'] * 2
-
-
-def test_a_job_that_was_cancelled_before_it_started_is_not_the_newest() -> None:
-    def job(number: int, state: str, start: str | None) -> JobRecord:
-        return JobRecord(job_id=str(number), scheduler="slurm", state=state, start=start)
-
-    done, vain = job(9, "COMPLETED", "2026-11-22T04:10:00"), job(10, "CANCELLED", None)
-    assert targets.newest([done, vain]) == done
-    assert targets.newest([vain]) == vain
-    assert targets.newest([done, vain, waiting := job(8, "PENDING", None)]) == waiting
 
 
 @pytest.mark.slow
@@ -237,65 +225,6 @@ def test_what_cannot_be_shown_is_said(desk: Desk, words: tuple[str, ...], said: 
     assert said in shown.err
     assert (shown.code in (1, 2), shown.out) == (True, "")
     assert shown.lines[-1].startswith(("fix: ", "hint: "))
-
-
-def test_a_path_is_quoted_in_what_to_type(desk: Desk) -> None:
-    (desk.directory / "a b; c.log").mkdir()
-    assert desk.refused("logs", "./a b; c.log").lines[-1].endswith("ls 'a b; c.log'")
-    assert desk.refused("logs", "./d; e.log").lines[-1].endswith("-f 'd; e.log'")
-
-
-@pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(desk: Desk, hpctrain: str) -> None:
-    desk.write("a.log", "".join(f"line {number}\n" for number in range(100_000)))
-    done = desk.run("logs", "a.log")
-    assert done.out.count("\n") == 100_000
-    piped = ["bash", "-c", f"{hpctrain} logs a.log | head -n 1"]
-    shell = subprocess.run(
-        piped, capture_output=True, text=True, cwd=desk.directory, check=True, timeout=600
-    )
-    assert (shell.stdout, shell.stderr) == ("line 0\n", "")
-
-
-#: 200 MB for all that the program keeps.
-LITTLE = ["prlimit", f"--data={200 << 20}"]
-
-
-@pytest.mark.slow
-def test_gigabytes_are_shown_in_little_memory_and_the_end_is_read_from_the_end(
-    desk: Desk, hpctrain: str
-) -> None:
-    """5 GB, nearly all of it one line of NULs, as a hole in a file is read; then lines of a
-    megabyte.
-    """
-    with desk.write("big.log", "first\n").open("r+b") as stream:
-        stream.seek(5_000_000_000)
-        stream.write(b"\nlast but one\nlast\n")
-    done = subprocess.run(
-        [*LITTLE, hpctrain, "logs", "big.log", "-n", "2"],
-        capture_output=True,
-        text=True,
-        cwd=desk.directory,
-        timeout=600,
-    )
-    assert done.stdout == "last but one\nlast\n", done.stderr
-    with desk.write("lines.log", "").open("wb") as stream:
-        stream.write(b"a" * 250_000_000 + b"\n")
-        for number in range(60):
-            stream.write(b"x" * 1_000_000 + b"\n" + f"line {number}\n".encode() * 1000)
-    done = subprocess.run(
-        [*LITTLE, hpctrain, "logs", "lines.log"],
-        capture_output=True,
-        text=True,
-        cwd=desk.directory,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert re.match(r"a{2900} \[\.\.\. [0-9]+ characters left out \.\.\.\] a{1000}", lines[0])
-    assert [line for line in lines if line.startswith("line")] == [
-        f"line {number}  x1000" for number in range(60)
-    ]
 
 
 @pytest.mark.slow

@@ -134,20 +134,3 @@ def test_of_a_sweep_each_combination_tells(desk: Desk, server: Server) -> None: 
     done = desk.run("submit", "--local", "--wait", "--run-id", "S")
     assert done.code != 0, done.out + done.err
     assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")]
-
-
-@pytest.mark.parametrize(
-    ("on", "types"),
-    [
-        ("[completed]", "END"),
-        ("[failed]", "FAIL,INVALID_DEPEND"),
-        ("[stopped]", "END,FAIL"),
-        ("[completed, failed]", "END,FAIL,INVALID_DEPEND"),
-        ("[completed, failed, stopped]", "END,FAIL,INVALID_DEPEND"),
-    ],
-)
-def test_what_slurm_mails(desk: Desk, on: str, types: str) -> None:
-    desk.write("config.yaml", f"notify: {{mail: me@example.org, on: {on}}}\n")
-    script = desk.run("render", "--to", "-").out
-    assert "\n#SBATCH --mail-user=me@example.org " in script
-    assert f"\n#SBATCH --mail-type={types} " in script

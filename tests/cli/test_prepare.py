@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.cli.actions import prepare as verb
 from hpctrain.data import manifest
-from hpctrain.data.pipeline import PrepareSummary
 from hpctrain.util import installed
 from tests.cli.conftest import Desk
-from tests.cli.terminal import on_a_terminal
 from tests.preparation import prepare_made
 
 full = pytest.mark.torch  # the [train] extra
@@ -105,15 +102,6 @@ def test_without_the_extra(desk: Desk, hpctrain: str) -> None:
     )
 
 
-@full
-def test_a_result_among_the_data(project: Desk) -> None:
-    project.write("data/made/hpctrain.json", "{}")
-    project.write("data/made/train/x.jsonl", '{"text": "a"}')
-    project.write("data/x.jsonl", '{"text": "a"}')
-    refused = project.refused("prepare", "data", "--model", "m", "--to", "d")
-    assert "data/made is a prepared dataset, not raw data" in refused.err
-
-
 # -- what it makes ---------------------------------------------------------------------------------
 
 
@@ -186,20 +174,6 @@ def test_json(project: Desk) -> None:
     assert said["manifest"]["splits"]["validation"]["examples"] == 10
     assert said["manifest"]["max_length"] == 512, "the model's positions bound the default"
     assert said["manifest"]["packed"] is True
-
-
-@full
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_goes_and_nothing_of_it_stays_in_pipes(
-    project: Desk, hpctrain: str
-) -> None:
-    typed = f"{hpctrain} prepare chats.jsonl --model m --to d >out"
-    shown = on_a_terminal("bash", "-c", typed, cwd=project.directory)
-    assert (project.directory / "out").read_text() == "d\n"
-    assert "tokenizing" in shown
-    assert "train: 95 examples" in shown
-    piped = project.run("prepare", "chats.jsonl", "--model", "m", "--to", "e")
-    assert (piped.code, "\r" in piped.err) == (0, False)
 
 
 # -- what it shows ---------------------------------------------------------------------------------
@@ -329,43 +303,3 @@ def test_torch_is_not_imported(project: Desk, hpctrain: str) -> None:
 
 
 # -- words -----------------------------------------------------------------------------------------
-
-
-def test_the_summary_fits_a_terminal() -> None:
-    split = manifest.Split(
-        rows=123_456_789,
-        examples=1_234_567_890,
-        tokens=987_654_321_012,
-        trained=5,
-        longest=131_072,
-        padded=2.345,
-    )
-    for packed in (True, False):
-        made = manifest.DatasetManifest(
-            sources=(),
-            form="messages",
-            columns={},
-            loss_on="assistant",
-            tokenizer="",
-            tokenizer_name="models/m",
-            template=None,
-            vocabulary=1,
-            max_length=131_072,
-            packed=packed,
-            splits={"train": split, "validation": split},
-            rows=9,
-            dropped={"no text": 2},
-            dropped_first={"no text": "a.jsonl:2"},
-            truncated=12,
-            context_turns=123_456_789,
-        )
-        summary = PrepareSummary(
-            folder=Path("data/d"),
-            manifest=made,
-            seconds=99_999,
-            workers=128,
-        )
-        lines = list(verb.summary_lines(summary))
-        assert [line for line in lines if len(line) > 80] == []
-        assert "  2 x no text" in lines
-        assert "warning: only 0.0% of the tokens in train are unmasked" in lines

@@ -1,18 +1,11 @@
 """`hpctrain report` as people type it."""
 
 import json
-import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctrain.jobs import schedulers
-from hpctrain.slurm.notations.records import JobRecord
 from tests.cli.conftest import Desk, Said
 from tests.report import made_runs
 
@@ -74,37 +67,6 @@ def test_to_standard_output(project: Desk) -> None:
     assert not (project.directory / "runs/pretrain-1/report.html").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(),
-    reason="root may write anywhere, and there is no setpriv",
-)
-def test_a_directory_that_is_only_read(project: Desk) -> None:
-    run = project.directory / "runs/pretrain-1"
-    run.chmod(0o555)
-    for path in project.directory.rglob("*"):
-        if path != run:
-            path.chmod(path.stat().st_mode | 0o055)
-    hpctrain = str(Path(sys.executable).with_name("hpctrain"))
-    drop = (
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    )
-    for path in (project.directory, *project.directory.parents):
-        if os.geteuid() == 0 and path.owner() == "root" and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o055)
-    environment = {**os.environ, "HPCTRAIN_STATE_DIR": "/nonexistent", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [*drop, hpctrain, "report"],
-        cwd=project.directory,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "error: cannot write runs/pretrain-1/report.html: permission denied" in done.stderr
-    assert "fix: hpctrain report pretrain-1 --to ~/report-pretrain-1.html" in done.stderr
-
-
 def test_json(project: Desk) -> None:
     said: dict[str, Any] = json.loads(call(project, "pretrain-1", "--json").out)
     assert (
@@ -155,92 +117,6 @@ def test_words_behind_the_dashes_win_over_the_config_on_the_page_as_they_did_in_
         "api_token": "(hidden)",
     }
     assert {"key": "training.max_steps", "value": "500", "from": "given after --"} in said["set"]
-
-
-def test_of_a_run_whose_config_was_changed_the_newest_counts(project: Desk) -> None:
-    launch = project.directory / "runs/.launches/pretrain-1"
-    record = {
-        "schema": 1,
-        "tag": "pretrain-1",
-        "kind": "run",
-        "name": "x",
-        "cwd": "/x",
-        "hpctrain": "0.1",
-        "argv": [],
-        "created": 1.0,
-        "runs": ["pretrain-1"],
-    }
-    made_runs.write(launch / "launch.json", record)
-    for job, name, size in (("4710", "config.json", 8), ("4711", "config.2.json", 4)):
-        config = {"training": {"per_device_train_batch_size": str(size)}}
-        made_runs.write(launch / name, {"schema": 1, "config": config, "origins": {}})
-        sent = {
-            "schema": 1,
-            "token": job,
-            "argv": ["sbatch"],
-            "at": int(job),
-            "scheduler": "slurm",
-            "job_id": job,
-            "config": name,
-        }
-        made_runs.write(launch / f"submissions/{job}.json", sent)
-    assert json.loads(call(project, "--json").out)["config"]["training"] == {
-        "per_device_train_batch_size": "4"
-    }
-
-
-def test_times_and_steps_that_are_none_are_left_out(project: Desk) -> None:
-    metrics = next((project.directory / "runs/pretrain-1").glob("attempts/*.1/metrics.jsonl"))
-    with metrics.open("a") as stream:
-        for at in (1e308, -5.0, math.nan):
-            stream.write(
-                json.dumps({"event": "log", "step": 399, "epoch": 1.0, "at": at, "loss": 2.0})
-                + "\n"
-            )
-        stream.write(
-            json.dumps(
-                {
-                    "event": "log",
-                    "step": 10**23,
-                    "epoch": 1.0,
-                    "at": made_runs.AT + 9000,
-                    "loss": 1e300,
-                }
-            )
-            + "\n"
-        )
-    assert json.loads(call(project, "--json").out)["efficiency"]["held_s"] < 20_000
-    call(project)
-
-
-def test_the_newest_job_is_the_last_whichever_scheduler_had_it(
-    project: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = next((project.directory / "runs/pretrain-1").glob("attempts/*.0")) / "start.json"
-    made_runs.write(start, json.loads(start.read_text()) | {"job_id": "90000001"})
-    known = [
-        JobRecord(job_id="4711", scheduler="slurm", state="COMPLETED"),
-        JobRecord(job_id="90000001", scheduler="local", state="FAILED"),
-    ]
-    monkeypatch.setattr(schedulers, "accounts", lambda *_, **__: known)
-    accounts = json.loads(call(project, "--json").out)["accounts"]
-    assert [each["job_id"] for each in accounts] == ["90000001", "4711"]
-
-
-def test_a_start_that_the_scheduler_ended_says_so(project: Desk) -> None:
-    end = next((project.directory / "runs/pretrain-1").glob("attempts/*.0")) / "end.json"
-    made_runs.write(
-        end,
-        {
-            "schema": 1,
-            "at": made_runs.AT + 1200,
-            "status": 143,
-            "reason": "",
-            "outcome": "interrupted",
-        },
-    )
-    starts = json.loads(call(project, "--json").out)["starts"]
-    assert [start["outcome"] for start in starts] == ["interrupted", "completed"]
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,10 @@ Real jobs of the local scheduler.
 """
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctrain.config import layers, to_spec
-from hpctrain.config.layers import Layer
 from hpctrain.explain.model import Change
 from hpctrain.jobs import apply_fix, resubmit
 from hpctrain.runs import launch
@@ -109,77 +105,6 @@ def test_a_deleted_point_is_neither_listed_nor_submitted_again(project: Desk) ->
     assert project.run("submit", "--local", "--wait", "--run-id", "sw", "--array", "1").code == 3
     assert listed(project, "sw") == {"sw_0": "completed", "sw_1": "failed"}
     assert project.run("resubmit", "sw", "--dry-run").out.startswith("would submit --array=1 ")
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_a_deleted_stage_is_not_submitted_again(project: Desk) -> None:
-    project.write(
-        "config.yaml",
-        f"job_name: st\n{JOB}stages: [{{name: tr}}, {{name: ev, training: {{fail: true}}}}]\n",
-    )
-    assert project.run("submit", "--local", "--wait", "--run-id", "st").code == 3
-    assert project.run("runs", "delete", "st_tr", "--yes").code == 0
-    assert listed(project, "st") == {"st_ev": "failed"}
-    said = project.run("resubmit", "st", "--dry-run")
-    assert (said.code, said.out) == (
-        0,
-        "would submit runs/.launches/st/scripts/st-ev.sbatch st\n",
-    ), said.err
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_the_record_of_an_array_stays_until_its_last_run_is_deleted(project: Desk) -> None:
-    project.write("config.yaml", f"{JOB}array: 0-1\n")
-    assert project.run("submit", "--local", "--wait", "--run-id", "ar").code == 0
-    record = project.directory / "runs/.launches/ar/launch.json"
-    assert project.run("runs", "delete", "ar_0", "--yes").code == 0
-    assert record.exists()
-    assert listed(project, "ar") == {"ar_1": "completed"}
-    assert project.run("runs", "delete", "ar_1", "--yes").code == 0
-    assert not record.exists()
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_an_array_without_a_sweep(project: Desk) -> None:
-    project.write(
-        "train.py",
-        TRAIN.replace('"--fail" in sys.argv', 'os.environ["SLURM_ARRAY_TASK_ID"] == "5"'),
-    )
-    project.write("config.yaml", f"{JOB}array: 2-5%1\n")
-    assert project.run("submit", "--local", "--wait", "--run-id", "ar").code == 3
-    said = project.run("resubmit", "--dry-run")  # without a name: the newest submission
-    assert (said.code, said.out) == (
-        0,
-        "would submit --array=5%1 runs/.launches/ar/scripts/sft.sbatch ar\n",
-    ), said.err
-    assert "3 completed, 1 failed" in said.err
-    assert project.run("resubmit", "ar", "--array", "2", "--dry-run").out == ""
-    project.write("mended", "")
-    assert project.run("resubmit", "ar", "--local", "--wait").code == 0
-    assert project.outcomes() == {f"ar_{index}": ["completed"] for index in (2, 3, 4)} | {
-        "ar_5": ["failed", "completed"]
-    }
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_points_that_were_submitted_again_keep_their_new_script(project: Desk) -> None:
-    project.write("config.yaml", f"{JOB}sweep: [{{fail: 1}}, {{fail: 2}}, {{fail: 3}}]\n")
-    for words in ((), ("--array", "1", "--time", "7")):
-        assert (
-            project.run("submit", "--local", "--wait", "--run-id", "sw", "--force", *words).code
-            == 3
-        )
-    assert project.run("resubmit", "sw", "--array", "0", "--local", "--wait").code == 3
-    said = project.run("resubmit", "sw", "--dry-run")
-    scripts = "runs/.launches/sw/scripts"
-    assert sorted(said.out.splitlines()) == [
-        f"would submit --array=0,2 {scripts}/sft.sbatch sw",
-        f"would submit --array=1 {scripts}/sft.2.sbatch sw",
-    ]
 
 
 @pytest.mark.usefixtures("no_slurm")
@@ -309,23 +234,6 @@ def test_more_memory_and_the_run_is_done(large: Desk) -> None:
 
 
 @slow
-def test_the_header_says_how_to_make_the_changed_script_again(large: Desk) -> None:
-    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
-    assert large.run("resubmit", "r1", "--apply-fix", "--local", "--wait").code == 0
-    scripts = large.directory / "runs/.launches/r1/scripts"
-    text = (scripts / "sft.2.sbatch").read_text()
-    again = text.splitlines()[3].partition("hpctrain render ")[2].split()
-    rendered = (
-        large.run("render", *again, "--to=-")
-        if "--" not in again
-        else large.run("render", "--to=-", *again)
-    )
-    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert [line for line in rendered.out.splitlines() if line.startswith("#SBATCH")] == directives
-    assert rendered.out.splitlines()[4:] == text.splitlines()[4:]
-
-
-@slow
 def test_a_submission_that_was_interrupted_is_done_once(large: Desk) -> None:
     """The changed script was kept, and no scheduler has got it: the same command goes on, and
     changes nothing twice.
@@ -361,33 +269,6 @@ def test_what_fails_with_the_fix_in_place_is_not_tried_for_ever(large: Desk) -> 
     assert not any(
         "64G -> 96G" in line for line in said.lines if line.startswith("  resources.mem")
     )
-
-
-@slow
-@pytest.mark.parametrize("own", ["", "environment: {env: {NCCL_SOCKET_IFNAME: ib0}}\n"])
-def test_an_interface_that_failed_is_not_prescribed_again(large: Desk, own: str) -> None:
-    """Whether the cluster's profile has set it or the user: the next script sets it no more, and a
-    second time there is no such fix.
-    """
-    large.write(
-        "config.yaml",
-        "script: train.py\nlauncher: srun\ncluster: leonardo\nresources: {account: a, partition:"
-        " boost_usr_prod}\n" + own,
-    )
-    failing(large, "raise RuntimeError('Unable to find address for: ib0')\n", "--no-check")
-    [found] = json.loads(large.run("explain", "r1", "--json").out)["diagnoses"]
-    assert (found["id"], {change["key"]: change["new"] for change in found["changes"]}) == (
-        "interface-missing",
-        {"environment.env.NCCL_SOCKET_IFNAME": None, "environment.env.GLOO_SOCKET_IFNAME": None},
-    )
-    large.write(
-        "train.py",
-        "import os\nassert not [name for name in os.environ if name.endswith('_SOCKET_IFNAME')]\n",
-    )
-    assert large.run("resubmit", "r1", "--apply-fix", "--new-code", "--local", "--wait").code == 0
-    script = (large.directory / "runs/.launches/r1/scripts/sft.2.sbatch").read_text()
-    assert "export NCCL_SOCKET_IFNAME" not in script
-    assert "export GLOO_SOCKET_IFNAME" not in script
 
 
 @slow
@@ -489,40 +370,6 @@ def test_a_sweep_that_has_changed_since(large: Desk) -> None:
 
 
 @slow
-def test_a_fix_of_an_array_without_a_sweep(large: Desk) -> None:
-    large.write(
-        "train.py",
-        LARGE_TRAIN.replace('"--big" in sys.argv', 'os.environ["SLURM_ARRAY_TASK_ID"] == "5"'),
-    )
-    large.write("config.yaml", f"{LARGE_JOB}array: 3-5%1\n")
-    assert large.run("submit", "--local", "--wait", "--run-id", "ar").code == 137
-    assert large.run("resubmit", "ar", "--apply-fix", "--local", "--wait").code == 0
-    assert large.outcomes() == {
-        "ar_3": ["completed"],
-        "ar_4": ["completed"],
-        "ar_5": ["failed", "completed"],
-    }
-
-
-@slow
-def test_a_study_is_changed_where_it_is_defined(large: Desk) -> None:
-    """Its trials read the definition, and not the launch's config; the kept config says that there
-    is one.
-    """
-    assert large.run("submit", "--local", "--wait", "--run-id", "r1", "--", "--big").code == 137
-    path = large.directory / "runs/.launches/r1/config.json"
-    kept = json.loads(path.read_text())
-    kept["config"]["tune"] = {
-        "space": {"x": {"choices": [1, 2]}},
-        "trials": 2,
-        "metric": "eval_loss",
-    }
-    path.write_text(json.dumps(kept))
-    said = large.refused("resubmit", "r1", "--apply-fix", "--local")
-    assert "error: r1 is a study, and its definition holds the config" in said.lines
-
-
-@slow
 def test_of_stages_the_one_that_failed(large: Desk) -> None:
     stages = (
         "stages: [{name: one}, {name: two, start: none, training: {big: true}}, {name: three,"
@@ -542,46 +389,6 @@ def test_of_stages_the_one_that_failed(large: Desk) -> None:
 
 
 # -- the config, without jobs ----------------------------------------------------------------------
-
-
-#: Of a study, the definition is the config: it is refused.
-GOLDEN = sorted(
-    path.parent
-    for path in (Path(__file__).parents[1] / "golden").glob("*/config.yaml")
-    if "\ntune:" not in path.read_text()
-)
-
-
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda path: path.name)
-def test_a_config_that_was_kept_means_the_same_again(case: Path) -> None:
-    """Sizes and times are bytes and seconds there, and MiB and minutes in config.yaml."""
-    from hpctrain.util import yaml12
-
-    first = layers.resolve(
-        [
-            layers.from_document(
-                yaml12.load((case / "config.yaml").read_text(), "config.yaml"), "config.yaml"
-            )
-        ]
-    ).config
-    kept = json.loads(json.dumps(first.replace(sweep=None).to_data()))
-    again = layers.resolve([Layer("file", "kept", apply_fix.as_written(kept), {})]).config
-    if first.stages is None:
-        assert to_spec.to_spec(again, directory="/p") == to_spec.to_spec(
-            first.replace(sweep=None), directory="/p"
-        )
-    assert again.replace(sweep=None, training={}).to_data() == {**kept, "training": {}}
-
-
-def test_what_was_quoted_stays_quoted() -> None:
-    """The kept config cannot tell; the script that was made of it can."""
-    config = {"training": {"model_init_kwargs": {"depth": "3"}, "packing": "True"}}
-    assert apply_fix.as_written(config)["training"] == {
-        "model_init_kwargs": {"depth": 3},
-        "packing": "true",
-    }
-    script = """    --model_init_kwargs '{"depth": "3"}'\n    --packing True\n"""
-    assert apply_fix.as_written(config, script)["training"] == config["training"]
 
 
 @pytest.mark.parametrize(
@@ -607,103 +414,3 @@ def test_an_option_behind_the_dashes_is_the_one_that_counts(
 
 
 # -- a real training -------------------------------------------------------------------------------
-
-#: A GPU that is too small for four rows: in its tenth step the training runs out of memory, where
-#: there are that many.
-SMALL = f"""
-import importlib.abc, importlib.util, sys
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "transformers.trainer":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            step = module.Trainer.training_step
-
-            def training_step(self, model, inputs, *rest):
-                if self.state.global_step >= 9 and len(inputs["input_ids"]) >= 4:
-                    import torch
-
-                    raise torch.OutOfMemoryError({CUDA.partition(": ")[2]!r})
-                return step(self, model, inputs, *rest)
-
-            module.Trainer.training_step = training_step
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-sys.meta_path.insert(0, Finder())
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.usefixtures("no_slurm")
-@slow
-def test_a_training_goes_on_with_half_the_micro_batch_and_the_same_global_batch(desk: Desk) -> None:
-    """It fails in step 10, and resumes at step 8: the data, the schedule and the number of steps
-    are the same as they would have been.
-    """
-    pytest.importorskip("torch")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-    import survival
-
-    model, dataset = survival.make(desk.directory)
-    config = json.loads((model / "config.json").read_text()) | {"attention_dropout": 0.0}
-    (model / "config.json").write_text(json.dumps(config))
-    desk.write("hooks/sitecustomize.py", SMALL)
-    env = (
-        f'{{PYTHONPATH: "{desk.directory}/hooks", ACCELERATE_USE_CPU: "true", CUDA_VISIBLE_DEVICES:'
-        ' "", OMP_NUM_THREADS: "1"}'
-    )
-    training = (
-        "save_steps: 4, logging_steps: 1, max_length: 32, learning_rate: 1e-2,"
-        " ddp_find_unused_parameters: false, use_cpu: true"
-    )
-    desk.write(
-        "config.yaml",
-        f"launcher: torchrun\nresources: {{gpus_per_node: 1}}\nenvironment: {{venv: {sys.prefix},"
-        f" env: {env}}}\ntraining: {{model_name_or_path: {model}, dataset_name: {dataset},"
-        f" max_steps: 14, {training}}}\n",
-    )
-    assert (
-        desk.run(
-            "submit",
-            "--local",
-            "--wait",
-            "--run-id",
-            "g1",
-            "--",
-            "--per_device_train_batch_size",
-            "4",
-        ).code
-        == 1
-    )
-    said = desk.run("resubmit", "g1", "--apply-fix", "--local", "--wait")
-    assert said.code == 0, said.err
-    assert "  training.per_device_train_batch_size: 4 -> 2" in said.lines
-    assert "  training.gradient_accumulation_steps: not set -> 2" in said.lines
-    assert desk.outcomes() == {"g1": ["failed", "completed"]}
-    losses = [
-        rows(path) for path in sorted((desk.directory / "runs/g1/attempts").glob("*/metrics.jsonl"))
-    ]
-    assert (sorted(losses[0]), sorted(losses[1])) == (list(range(1, 10)), list(range(9, 15)))
-    assert losses[1][9] == pytest.approx(losses[0][9], rel=1e-5), (
-        "the same rows, with the same weights"
-    )
-
-
-def rows(path: Path) -> dict[int, float]:
-    """Return step -> loss."""
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return {
-        row["step"]: row["loss"]
-        for row in found
-        if "loss" in row and row.get("event", "log") in ("log", "train")
-    }

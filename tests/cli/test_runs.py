@@ -263,22 +263,6 @@ class TestShow:
         [attempt] = found["attempts"]
         assert (attempt["outcome"], attempt["reason"]) == ("failed", "nan")
 
-    def test_config_and_code_of_its_launch(self, desk: Desk, runs: Path) -> None:
-        make.run(runs, "t_dpo", tag="t", stage="dpo")
-        (runs / ".launches" / "t").mkdir(parents=True)
-        make.write(
-            runs / ".launches" / "t" / "config.json", {"config": {"a": 1}, "origins": {"a": "one"}}
-        )
-        make.write(
-            runs / ".launches" / "t" / "config.dpo.json",
-            {"config": {"a": 2}, "origins": {"a": "two"}},
-        )
-        make.write(runs / ".launches" / "t" / "code.json", {"digest": "feed" * 16})
-        said = desk.run("runs", "show", "t_dpo")
-        assert "two" in said.out
-        assert "files feedfeedfeed" in said.out
-        assert "it has not started" in said.out
-
     @pytest.mark.parametrize("damaged", [[1, 2], 5, "x"])
     def test_a_damaged_config_is_no_crash(self, desk: Desk, runs: Path, damaged: Any) -> None:
         launch = runs / ".launches" / "sft-old"
@@ -664,13 +648,3 @@ def test_predicted_beside_measured(desk: Desk, one_run: Path) -> None:
     ]
     assert all(len(line) <= 80 for line in lines[at : at + 6])
     assert json.loads(desk.run("runs", "show", "r", "--json").out)["fit"] == {"schema": 1, **RECORD}
-
-
-def test_the_metrics_of_an_evaluation(desk: Desk, one_run: Path) -> None:
-    metrics = {"eval_loss": 2.5, "eval_perplexity": 12.25, "eval_bad": None}
-    make.write(one_run / "evaluation.json", {"schema": 1, "metrics": metrics})
-    out = desk.run("runs", "show", "r").out
-    assert "eval_perplexity  12.25" in out
-    assert "eval_bad" not in out
-    found = json.loads(desk.run("runs", "show", "r", "--json").out)
-    assert found["evaluation"]["metrics"] == metrics

@@ -19,12 +19,6 @@ STUDY = (
 )
 TRAIN = "import sys\nprint(open('says.txt').read())\nsys.exit(3)\n"
 NAN = "{'loss': nan, 'grad_norm': nan, 'learning_rate': 0.0003, 'epoch': 0.1}"
-BEST = """\
-import sys
-gamma = sys.argv[sys.argv.index("--gamma") + 1]
-for step in range(3):
-    print({"loss": float(gamma), "epoch": step})
-"""
 TYPED = ("--config", "study.yaml", "--account", "proj_b", "--sbatch", "comment=two words")
 BEHIND = ("--", "--beta", "2", "--note", "it's here")
 #: Of the verbs: what is no part of the job. Options with a value, and without one.
@@ -152,16 +146,6 @@ def submitted(desk: Desk, *words: str) -> str:
     return re.findall(r"^run (\S+)", said.err, re.MULTILINE)[0]
 
 
-def test_points_that_were_never_submitted(project: Desk) -> None:
-    tag = submitted(project, "--sweep", "points.yaml", "--array", "0")
-    said = project.run("resubmit", tag, "--dry-run")
-    [command] = [each for each in commands(said.err) if "--array" in each]
-    words = shlex.split(command)
-    assert words[words.index("--run-id") + 1] == tag
-    assert words[words.index("--array") + 1] == "1-3"
-    same_job(project, command, "--sweep", "points.yaml", "--array", "1-3")
-
-
 def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
     project.write("study.yaml", STUDY + "training: {learning_rate: 3.0e-4}\n")
     project.write("says.txt", NAN)
@@ -169,51 +153,3 @@ def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
     said = project.run("explain", run)
     [command] = [each for each in commands(said.out) if each.startswith("hpctrain submit")]
     same_job(project, command, behind=(*BEHIND, "--learning_rate", "1e-4"))
-
-
-def test_a_diagnosis_is_pasted_from_elsewhere(project: Desk) -> None:
-    project.write("study.yaml", STUDY + "training: {learning_rate: 3.0e-4}\n")
-    project.write("says.txt", NAN)
-    run = submitted(project)
-    here = project.directory
-    project.go("elsewhere")
-    said = project.run("explain", str(here / "runs" / run))
-    [command] = [each for each in commands(said.out) if "hpctrain submit" in each]
-    assert command.startswith(f"cd {here} && hpctrain submit")
-    done = pasted(
-        project,
-        (
-            f"{command} --dry-run"
-            if " -- " not in command
-            else command.replace(" -- ", " --dry-run -- ")
-        ),
-    )
-    assert done.returncode != 2, done.stderr
-
-
-def test_a_script_that_is_gone(project: Desk) -> None:
-    tag = submitted(project)
-    for script in (project.directory / "runs" / ".launches" / tag / "scripts").iterdir():
-        script.unlink()
-    said = project.run("resubmit", tag)
-    assert said.code == 2
-    [command] = commands(said.lines[-1])
-    same_job(project, command)
-
-
-@pytest.mark.torch
-def test_after_the_demo_the_job_is_for_the_same_account(desk: Desk) -> None:
-    assert desk.run("prepare", "--demo", "first").lines[-1] == "next: hpctrain init"
-    desk.write(
-        "config.yaml",
-        "cluster: leonardo\nresources: {account: EUHPC_A06_067, qos: boost_qos_dbg, gpus: 4}\n",
-    )
-    said = desk.run("prepare", "--demo", "demo")
-    assert said.code == 0, said.err
-    [command] = commands(said.err)
-    assert command.startswith("hpctrain check -- ")
-    done = pasted(desk, command.replace("check", "render"))
-    assert done.returncode == 0, done.stderr
-    script = (desk.directory / done.stdout.strip()).read_text()
-    for word in ("--account=EUHPC_A06_067", "--qos=boost_qos_dbg", "--dataset_name demo/dataset"):
-        assert word in script

@@ -2,19 +2,12 @@
 
 import itertools
 import json
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctrain.config.sweep import expand, load_sweep, table
 from tests.cli.conftest import Desk
-from tests.cli.terminal import on_a_terminal
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "sweep"
 CONFIG = """\
 resources: {nodes: 2, gpus_per_node: 4, time: 30}
 training: {max_steps: 5}
@@ -102,7 +95,6 @@ def test_values_of_the_config_make_scripts(project: Desk) -> None:
         "script 2: resources.nodes=2: combinations 2-3: 2 nodes x 4 GPUs = 8 processes, 00:30:00\n"
         in said.out
     )
-    assert "note: nodes goes to the script; resources.nodes is the job's\n" in said.err
     found = document(project, "--sweep", "sweep.yaml")
     assert [(script["nodes"], script["points"]) for script in found["scripts"]] == [
         (1, "0-1"),
@@ -186,19 +178,6 @@ def table_of(desk: Desk, file: str) -> list[str]:
     return said.partition("would write")[0].splitlines()
 
 
-def test_a_long_table_is_shortened_on_a_terminal_and_whole_in_a_pipe(
-    desk: Desk, no_slurm: None, hpctrain: str
-) -> None:
-    desk.write("points.yaml", f"grid: {{seed: {list(range(100))}}}")
-    words = ("submit", "--dry-run", "--sweep", "points.yaml")
-    lines = on_a_terminal(hpctrain, *words, NO_COLOR="1").splitlines()
-    at = lines.index("and 50 more: hpctrain submit --dry-run | less")
-    assert lines[at - 1].split() == ["49", "49"]
-    assert [line.split()[0] for line in table_of(desk, "points.yaml")[-100:]] == [
-        str(index) for index in range(100)
-    ]
-
-
 def test_values_that_a_terminal_would_obey_are_shown(desk: Desk, no_slurm: None) -> None:
     desk.write(
         "points.json", json.dumps([{"a": "x\x1b[2J\ny"}, {"a": ""}, {"b": "-"}, {"a": None}])
@@ -212,35 +191,6 @@ def test_values_that_a_terminal_would_obey_are_shown(desk: Desk, no_slurm: None)
     ]
 
 
-def test_the_examples_run(desk: Desk, no_slurm: None) -> None:
-    """Each point of the example, as the words of its line in the table, runs the example's script."""
-    for file in EXAMPLES.iterdir():
-        shutil.copy(file, desk.directory)
-    plan = document(desk, "--config", "any_script.yaml")
-    sweep = load_sweep(EXAMPLES / "points.json", "points.json", again="")
-    made = table(sweep, expand(sweep), training={"steps": "20"})
-    assert made.name == plan["table"]
-    desk.write("points.tsv", made.text)
-    seen = []
-    for index in range(plan["count"]):
-        read = (
-            f'command=(); eval "command+=($(sed -n {index + 1}p points.tsv | cut -f2-))";'
-            f' {sys.executable} train.py "${{command[@]}}"'
-        )
-        subprocess.run(["bash", "-euc", read], cwd=desk.directory, check=True, capture_output=True)
-        seen.append(json.loads((desk.directory / "result.json").read_text()))
-    assert [
-        (each["learning_rate"], each["steps"], each["seed"], each["bias"]) for each in seen
-    ] == [
-        (0.01, 20, 1, True),
-        (0.1, 20, 1, True),
-        (0.1, 200, 1, True),
-        (0.3, 20, 1, False),
-    ]
-    assert seen[2]["loss"] < seen[1]["loss"] < seen[0]["loss"]
-    assert document(desk, "--config", "config.yaml")["count"] == 4
-
-
 def test_a_sweep_comes_from_a_regular_file_of_bounded_size(project: Desk) -> None:
     for verb in (["submit", "--dry-run"], ["render"]):
         for path in ("/dev/zero", "/etc"):
@@ -248,8 +198,3 @@ def test_a_sweep_comes_from_a_regular_file_of_bounded_size(project: Desk) -> Non
     with project.write("huge.json", "[").open("r+b") as stream:
         stream.truncate(1 << 40)
     assert "larger than 16 MB" in project.run("render", "--sweep", "huge.json").err
-
-
-def test_no_stages_are_no_plain_job(project: Desk) -> None:
-    project.write("config.yaml", "stages: []\n")
-    assert "config.yaml:1:1: stages must hold at least one stage" in project.refused("render").err

@@ -3,7 +3,6 @@ command.
 """
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -153,59 +152,6 @@ def test_without_a_word_the_newest_job_of_this_project_is_watched(desk: Desk) ->
         desk.run("cancel", "--yes", mine, other)
 
 
-@pytest.fixture
-def elsewhere(desk: Desk) -> str:
-    """Make runs in a directory of another name: one that failed, with a checkpoint, and one of the
-    sweep.
-    """
-    runs = desk.directory / "else where"
-    failed = make.run(runs, "sft-a")
-    make.attempt(failed, "22", outcome="failed", status=1)
-    (failed / "checkpoints" / "checkpoint-1").mkdir(parents=True)
-    make.attempt(make.run(runs, "grid_0", tag="grid", index=0), "30", outcome="completed")
-    return "else where"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "runs list",
-        "runs list nothing",
-        "runs show sft-a",
-        "runs show nothing",
-        "runs delete grid_0 --older-than 1s",
-        "checkpoints list sft-a",
-        "checkpoints list sft-a/checkpoint-7",
-        "checkpoints verify",
-        "checkpoints delete sft-a/checkpoint-7",
-        "watch nothing",
-        "report nothing --json",
-    ],
-)
-@pytest.mark.usefixtures("no_slurm")
-def test_what_is_suggested_is_in_the_same_directory_of_runs(
-    desk: Desk, elsewhere: str, words: str
-) -> None:
-    said = desk.run(*words.split(), "--runs-dir", elsewhere)
-    commands = [
-        line.partition(": ")[2] for line in said.lines if line.startswith(("next: ", "fix: "))
-    ]
-    about_runs = [each for each in commands if "hpctrain" in each and "logs" not in each]
-    assert about_runs
-    for command in about_runs:
-        assert "'else where" in command, said.err
-
-
-@pytest.mark.usefixtures("no_slurm")
-def test_the_fix_of_runs_drop_can_be_pasted(desk: Desk, elsewhere: str) -> None:
-    options = ("--state", "completed", "--older-than", "1s", "--runs-dir", elsewhere)
-    [fix] = [
-        line for line in desk.run("runs", "delete", *options).lines if line.startswith("fix: ")
-    ]
-    done = desk.run(*shlex.split(fix.removeprefix("fix: hpctrain ")), "--json")
-    assert [row["id"] for row in json.loads(done.out)["dropped"]] == ["grid_0"], fix
-
-
 # -- `hpctrain cancel` of tasks of an array: by job id and by the name of a run, those that w
 
 
@@ -276,40 +222,6 @@ def test_a_range_over_tasks_that_run_and_that_wait(
         assert tasks(desk)["5"] == "PENDING"
     finally:
         desk.run("cancel", job)
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["{tag}_1", "{tag}_[1,3]"])
-def test_a_task_whose_run_has_not_said_yet_whose_it_is(
-    desk: Desk, sweep: tuple[str, str], form: str
-) -> None:
-    job, tag = sweep
-    # As a job leaves it for a moment when it starts: the directory is there, and nothing in it.
-    (desk.directory / "runs" / f"{tag}_1" / "attempts").mkdir(parents=True)
-    try:
-        said = desk.run("cancel", form.format(tag=tag))
-        assert said.code == 0, said.err
-        assert tasks(desk)["1"] == "CANCELLED"
-    finally:
-        desk.run("cancel", job)
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_the_suggested_command_ends_all_jobs_of_stages(desk: Desk) -> None:
-    desk.write("train.py", "import time\ntime.sleep(300)\n")
-    stages = ", ".join(f"{{name: s{number}}}" for number in range(7))
-    desk.write("config.yaml", f"script: train.py\nlauncher: srun\nstages: [{stages}]\n")
-    said = desk.run("submit", "--local", "--no-check")
-    assert said.code == 0, said.err
-    ids = [line.split()[2] for line in said.out.splitlines()]
-    suggested = said.err.splitlines()[-1].rpartition("hpctrain ")[2].split()
-    try:
-        ended = desk.run(*suggested)
-        assert (ended.code, len(ended.out.splitlines())) == (0, 7), (suggested, ended.err)
-    finally:
-        desk.run("cancel", "--yes", *ids)
 
 
 @pytest.mark.usefixtures("no_slurm")

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from hpctrain.jobs import request
-from hpctrain.jobs.scripts import scripts_of
 from hpctrain.runs import launch
 from hpctrain.util import installed
 from tests.cli.conftest import Desk, Said
@@ -123,7 +121,6 @@ def test_a_study_that_never_evaluates_is_not_submitted(desk: Desk) -> None:
     ("words", "said"),
     [
         ("--local -- --x 3", "x is in the space of the study, and after --"),
-        ("--nodes 2 status", "options of a job do not go with `tune status`"),
     ],
 )
 def test_what_cannot_be_together(project: Desk, words: str, said: str) -> None:
@@ -138,14 +135,6 @@ def test_dry_runs_write_nothing(project: Desk) -> None:
         "study line: 0 of 4 trials are done\narray 0-3%1: 1 node x 1 GPU = 1 process\n" in said.err
     )
     assert project.snapshot() == before
-
-
-def test_the_points_of_a_sweep_are_no_trials(project: Desk) -> None:
-    """A script of this name was rendered for two points: the study still has all of its trials."""
-    assert project.run("render", "--array", "0,3").code == 0
-    said = project.run("tune", "--local", "--dry-run")
-    assert "--array" not in said.err
-    assert "array 0-3%1: 1 node x 1 GPU = 1 process\n" in said.err
 
 
 def test_there_is_no_study_yet(project: Desk) -> None:
@@ -163,17 +152,6 @@ def test_without_optuna_it_says_what_to_install(
         "error: a study needs optuna, which is not installed here",
         f"fix: {installed.command('tune')}",
     ]
-
-
-def test_render_makes_the_same_job_and_keeps_its_definition(project: Desk) -> None:
-    assert project.run("render").out == "line.sbatch\n"
-    script = (project.directory / "line.sbatch").read_text()
-    assert "#SBATCH --array=0-3%1 " in script
-    (file,) = (project.directory / "runs/.studies").iterdir()
-    assert f" runs/.studies/{file.name} #" in script
-    assert json.loads(file.read_text())["config"] == ["config.yaml", CONFIG]
-    made = scripts_of(request.parse_request(("--config", "config.yaml")))
-    assert made.scripts[0].spec.array == "0-3%1"
 
 
 # -- studies ---------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from hpctrain.local.scheduler import LocalScheduler
-from hpctrain.logs.read import Growing
 from hpctrain.report.watching import StatusPoller
 from tests.cli.conftest import Desk
 from tests.cli.terminal import Terminal
@@ -171,17 +170,6 @@ def test_other_sizes_and_no_colour(project: Desk) -> None:
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_a_dumb_terminal_gets_lines(project: Desk) -> None:
-    project.write("upto", "20")
-    submit(project)
-    terminal = Terminal(HPCTRAIN, "watch", TERM="dumb")
-    terminal.shows("step 20 of 100")
-    assert b"\x1b" not in terminal.written
-    assert terminal.interrupt() == 130
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
 def test_the_end_leaves_a_last_frame_and_what_to_type(project: Desk) -> None:
     project.write("upto", "100")
     submit(project)
@@ -301,19 +289,6 @@ def test_a_requeued_job_is_followed_to_its_end(project: Desk) -> None:
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_a_job_that_is_ended_by_somebody_else_is_told(project: Desk) -> None:
-    job = submit(project)
-    watch = piped("--exit-status", job)
-    until(watch, "running")
-    LocalScheduler().cancel([job])
-    out, err = rest(watch)
-    assert "cancelled" in out
-    assert watch.returncode not in (0, None)
-    assert "next: hpctrain explain r" in err
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
 def test_once_shows_what_is_known_and_ends(project: Desk) -> None:
     project.write("upto", "40")
     project.write("end", "0")
@@ -394,12 +369,6 @@ def test_nothing_to_watch_is_an_error(desk: Desk) -> None:
 def test_words_that_mean_nothing_are_told_at_once(desk: Desk) -> None:
     said = desk.refused("watch", "nonsense", "123", "90000001_7")
     assert said.lines[0] == "error: there is no run or job 'nonsense', '123', '90000001_7'"
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.parametrize("words", [("--interval", "0"), ("--interval", "x"), ("--no-such",)])
-def test_bad_options_are_refused(desk: Desk, words: tuple[str, ...]) -> None:
-    desk.refused("watch", *words)
 
 
 # -- the poll --------------------------------------------------------------------------------------
@@ -487,12 +456,3 @@ def test_a_controller_that_is_silent_is_a_note(slurm: Desk) -> None:
 
 
 # -- the log's end ---------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("no_slurm")
-def test_of_a_huge_log_the_end_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"x" * 10_000_000 + b"\n" + b"line\n" * 100_000)
-    log = Growing(path, newest_bytes=1 << 18)
-    assert 0 < len(log.lines()) <= 52_429
-    assert log.lines() == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctrain.memory.sample import Sample
-from hpctrain.report import document, html, live, model
+from hpctrain.report import document, html, live
 from hpctrain.runs.history import History, Point, RankMemory
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -112,20 +112,3 @@ def test_repeated_steps_are_drawn_once_and_no_peak_is_lost() -> None:
 
 
 # -- What a report says of the config is what a person would write into one
-
-
-def test_time_and_memory_have_their_units() -> None:
-    values = {
-        "resources": {"time": 5400, "mem": 64 * 1024**3, "mem_per_cpu": None, "nodes": 2},
-        "training": {"time": 7},
-    }
-    paths = (
-        "resources.time",
-        "resources.mem",
-        "resources.mem_per_cpu",
-        "resources.nodes",
-        "training.time",
-    )
-    rows = model.config_rows(values, dict.fromkeys(paths, "config.yaml:1:1"))
-    assert [value for _, value, _ in rows][:2] == ["01:30:00", "64G"]
-    assert [value for _, value, _ in rows][3:] == ["2", "7"]

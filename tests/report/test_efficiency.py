@@ -259,40 +259,6 @@ def test_what_every_killed_start_held_is_counted_and_not_the_last_ones_alone() -
     assert both.held_s == 5600
 
 
-def test_a_job_of_which_only_the_newest_record_is_there() -> None:
-    # Requeued for five hours; without sacct --duplicates nothing says when the first start ended,
-    # and the wait is no time with nodes.
-    again = account(started=AT + 18_000, ended=AT + 19_800, state="TIMEOUT")
-    found = efficiency.of([again], History(starts=(killed(0, AT), killed(1, AT + 18_000))))
-    assert found.held_s == 600 + 1800
-    # Started again within one job, by its launcher: it had its nodes all the while, however long
-    # the second start took.
-    twice = (killed(0, AT), replace(killed(0, AT + 2000), last_at=AT + 12_000))
-    found = efficiency.of([account(ended=AT + 12_600)], History(starts=twice))
-    assert (found.held_s, found.asked_s, found.asked_gpu_hours) == (12_600, 7200, 16.0)
-    # Where no start has left anything, the records are all there is: each is one, with a limit of
-    # its own.
-    alone = efficiency.of(
-        [replace(again, earlier=(account(state="PREEMPTED", ended=AT + 900),))], History()
-    )
-    assert (alone.held_s, alone.asked_s) == (900 + 1800, 2 * 7200)
-    # What its launcher starts again is counted so while it runs, too, and where the job was
-    # requeued behind that.
-    assert (
-        efficiency.of([account(ended=None)], History(starts=twice), now=AT + 12_500).held_s
-        == 12_500
-    )
-    requeued = account(
-        started=AT + 13_000,
-        ended=AT + 14_000,
-        earlier=(account(state="PREEMPTED", ended=AT + 12_600),),
-    )
-    assert (
-        efficiency.of([requeued], History(starts=(*twice, killed(1, AT + 13_000)))).held_s
-        == 12_600 + 1000
-    )
-
-
 def test_gpu_hours_are_those_that_are_billed() -> None:
     # Slurm gave the nodes 40 s before the script's first line, and took them back 20 s behind its
     # last one.
@@ -335,24 +301,6 @@ def test_jobs_of_one_run_that_differ_are_each_counted_as_they_were() -> None:
         dict(document.efficiency_rows(found))["GPU hours"]
         == "20 used: 16 and 4 GPUs for 2.0 h; 2 of them were not training"
     )
-
-
-def test_ranks_that_an_earlier_start_left_behind_are_no_gpus() -> None:
-    ranks = [
-        replace(
-            rank(number, gpu_total_mib=80_000).samples[0],
-            world_size=4,
-            time_ms=int(AT * 1000) + 5000,
-        )
-        for number in range(4)
-    ]
-    old = [rank(number, gpu_total_mib=80_000) for number in range(4, 8)]
-    past = History(
-        starts=(start(0, AT),),
-        ranks=(*(RankMemory(rank=one.rank, samples=(one,)) for one in ranks), *old),
-    )
-    found = efficiency.of([], past)
-    assert (found.gpus, found.gpu_hours) == (4, 4.0)
 
 
 def test_the_mean_of_a_rate_is_what_the_time_has_brought() -> None:

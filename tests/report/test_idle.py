@@ -109,34 +109,6 @@ def test_nothing_is_said_of_a_run_that_is_well(given: list[Sample]) -> None:
     assert judge(given, gpus_per_node=per_node) == ()
 
 
-def test_mig_slices_have_no_utilisation_and_are_not_shared() -> None:
-    given = samples(ranks=2, gpu_utilisation_percent=None)
-    given = [
-        Sample(
-            **{name: getattr(each, name) for name in Sample.__slots__}
-            | {"gpu_uuid": f"MIG-{each.rank}", "gpu_index": 0}
-        )
-        for each in given
-    ]
-    assert judge(given, gpus_per_node=2) == ()
-
-
-def test_some_samples_among_many_are_no_idle_gpu() -> None:
-    given = samples(moments=12)
-    given = [
-        (
-            each
-            if each.rank != 1 or each.step % 20
-            else Sample(
-                **{name: getattr(each, name) for name in Sample.__slots__}
-                | {"gpu_utilisation_percent": 0}
-            )
-        )
-        for each in given
-    ]
-    assert judge(given) == ()
-
-
 def test_a_rank_whose_gpu_rests_is_named() -> None:
     (found,) = judge(samples(nodes=2, of_rank={5: {"gpu_utilisation_percent": 2}}))
     assert (found.id, found.rank, found.node) == ("gpu-idle", 5, "n2")
@@ -164,10 +136,6 @@ def test_a_node_that_uses_one_of_its_four() -> None:
     assert (found.id, found.node) == ("node-underused", "n1")
     assert found.what == "n[1-2]: 1 of 4 GPUs is used on each node"
     assert found.fix.endswith("--gpus 1")
-
-
-def test_ranks_that_have_not_spoken_yet_are_waited_for() -> None:
-    assert judge(each for each in samples() if each.rank == 0) == ()
 
 
 def test_processes_that_share_a_gpu() -> None:

@@ -106,29 +106,6 @@ def test_a_frame_of_64_ranks_has_everything_in_80_by_24() -> None:
     assert "more, less full" in whole
 
 
-def test_few_ranks_have_a_line_each() -> None:
-    lines = texts(live.frame(dataclasses.replace(VIEW, progress=progress(4), idle=()), 79, 22))
-    rows = [line for line in lines if line.startswith("rank ")]
-    assert [row[:20].split(" ▕")[0] for row in rows] == [
-        f"rank {rank} lrdn0001:{rank}" for rank in range(4)
-    ]
-    assert all("GiB" in row and row.endswith("97%") for row in rows)
-
-
-def test_of_more_ranks_than_there_is_room_for_the_fullest_are_shown() -> None:
-    many = progress(
-        1024,
-        samples=tuple(
-            sample(rank, 1024, gpu_used_mib=80_000 if rank == 777 else 10_000)
-            for rank in range(1024)
-        ),
-    )
-    lines = texts(live.ranks(many, 8))
-    assert len(lines) <= 8
-    assert any(line.startswith("rank 777 lrdn0195") for line in lines)
-    assert any(line.startswith("and ") and "more, less full" in line for line in lines)
-
-
 def test_without_gpus_the_processes_are_shown() -> None:
     none = dict.fromkeys(("gpu_index", "gpu_used_mib", "gpu_total_mib", "gpu_utilisation_percent"))
     two = progress(
@@ -200,23 +177,6 @@ def test_several_runs_have_a_line_each_and_those_that_run_are_seen_first() -> No
     assert "13 min" in row
 
 
-def test_why_a_point_has_failed_is_seen_in_80_columns() -> None:
-    tag = "sft-261122-015320-5a19"
-    failed = dataclasses.replace(
-        VIEW, title=f"{tag}_17", level="bad", state="failed with exit code 137"
-    )
-    lines = texts(
-        live.frame_of_many([failed, dataclasses.replace(VIEW, title=f"{tag}_18")], tag, 79, 22)
-    )
-    assert next(line for line in lines if line.startswith("17 ")).endswith(" with exit code 137")
-    others = texts(
-        live.frame_of_many([failed, dataclasses.replace(VIEW, title="another")], "2 runs", 130, 22)
-    )
-    assert any(line.startswith(f"{tag}_17 failed") for line in others), (
-        "runs of several names keep them"
-    )
-
-
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
@@ -231,11 +191,6 @@ def test_without_colour_there_is_none() -> None:
     lines = live.frame(VIEW, 79, 22)
     assert re.findall(r"\x1b\[[0-9;]*m", painted(lines, color_system=None)) == []
     assert "\x1b[1;31m" in painted(lines, color_system="standard")
-
-
-def test_a_painted_frame_is_what_it_says() -> None:
-    lines = live.frame(VIEW, 79, 22)
-    assert painted(lines, color_system=None).splitlines() == texts(lines)
 
 
 def test_nothing_in_a_note_is_an_order_to_the_terminal() -> None:

@@ -103,18 +103,6 @@ def test_no_is_no(desk: Desk, far: Host) -> None:
     assert tree(far.home) == set()
 
 
-def test_a_file_that_vanishes_before_it_is_sent_is_no_error(
-    desk: Desk, far: Host, tmp_path: Path
-) -> None:
-    desk.write("train.py", "content\n")
-    editors = desk.write(".train.py.swp", "content\n")
-    ssh = (tmp_path / "programs" / "ssh").read_text().partition("\n")[2]
-    desk.program("ssh", f'rm -f "{editors}"; {ssh}')
-    said = desk.sync(f"{far.alias}:proj", "--yes")
-    assert said.code == 0, said
-    assert tree(far.home / "proj") == {"train.py"}
-
-
 def test_an_ignore_file_that_cannot_be_read_stops_before_anything_is_sent(
     desk: Desk, far: Host
 ) -> None:
@@ -130,11 +118,3 @@ def test_the_functions_of_scripts_are_sent_whatever_is_ignored(desk: Desk, far: 
     desk.write(".hpctrainignore", ".*\n")
     assert desk.sync(f"{far.alias}:proj", "--yes").code == 0
     assert tree(far.home / "proj") == {".hpctrain/job-1-2.sh"}
-
-
-def test_what_is_not_a_file_is_not_sent(desk: Desk, far: Host) -> None:
-    desk.write("train.py", "content\n")
-    os.mkfifo(desk.directory / "pipe")
-    said = desk.sync(f"{far.alias}:proj", "--yes")
-    assert said.code == 0, said
-    assert tree(far.home / "proj") == {"train.py"}

@@ -52,9 +52,7 @@ def run(jobs: tuple[str, ...], *, yes: bool) -> None:
         if ids:
             scheduler.cancel(ids)
     for record in active:
-        # Canceled anyway: a requeue would restart it.
-        ending = "; it was ending already" if record.state == "COMPLETING" else ""
-        click.echo(f"cancelled job {record.job_id} ({record.name}){ending}")
+        click.echo(f"cancelled job {record.job_id} ({record.name})")
 
 
 def _of_the_config() -> list[JobRecord]:

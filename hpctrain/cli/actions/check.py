@@ -16,7 +16,6 @@ from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.spec import shown_value
 from hpctrain.finding import LEVELS, Finding
 from hpctrain.jobs.request import Job, Request, suggested
-from hpctrain.util.files import first_time
 from hpctrain.util.text import wrap
 
 
@@ -32,8 +31,6 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
         print_json(**_document(examined, shown, values))
         return 1 if examined.errors else 0
     _print(examined, shown, values)
-    for finding in shown:
-        first_time(finding.what, Path.cwd())  # submit does not repeat it
     if examined.errors:
         say(
             "more on each: hpctrain explain ID\n"

@@ -100,7 +100,6 @@ def context_of(asked: Request, *, quick: bool = False) -> DoctorContext:
 
 
 def _lines(result: ProbeResult) -> list[str]:
-    """Return a result on one line, wrapped, and its findings below."""
     head = style(f"{result.word:<8}", fg=_COLOURS[result.word])
     # Omit the result if a finding contains the same sentence.
     is_below = any(result.sentence in finding.what for finding in result.findings)
@@ -117,7 +116,6 @@ def _errors(findings: list[Finding]) -> bool:
 
 
 def _summary(findings: list[Finding], well: str, *, next_: str) -> str:
-    """Return the number of findings and, without errors, the next command."""
     serious = [each for each in findings if each.level != "note"]
     if _errors(findings):
         return counts(serious)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 import click
 
 from hpctrain.cli.output import columns, has_colour, print_json, say
-from hpctrain.errors import UsageError
 from hpctrain.explain import pages as diagnosis_pages
 from hpctrain.explain import text
 from hpctrain.jobs import explanation
@@ -37,12 +35,7 @@ def run(words: tuple[str, ...], *, list_ids: bool, as_json: bool) -> None:
     if name in pages:
         click.echo("\n".join(_wrapped(pages[name], columns(80))))
         return
-    try:
-        answer = explanation.explained(words)
-    except UsageError as error:
-        for close in difflib.get_close_matches(name, pages, n=1, cutoff=0.7):
-            error.details += (f"{close} is a diagnosis: hpctrain explain {close}",)
-        raise
+    answer = explanation.explained(words)
     if as_json:
         print_json(**text.to_json(answer.explanation))
     else:
@@ -102,7 +95,6 @@ def _list(pages: dict[str, str], *, as_json: bool) -> None:
 
 
 def _wrapped(page: str, width: int) -> Iterator[str]:
-    """Yield the lines of a Markdown page, wrapped to `width` except in code and tables."""
     in_code = False
     for line in page.splitlines():
         in_code ^= line.startswith("```")

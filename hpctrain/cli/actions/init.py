@@ -66,7 +66,6 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
 
 
 def _unanswered(answers: Answers, parameters: dict[str, Any]) -> UsageError:
-    """Return the error that lists the options for all unanswered questions."""
     options = {BY_PATH[path].option: parameters[path[-1]] for path in OPTIONS}
     options |= {f"--{name}": parameters[name] for name in FURTHER}
     typed = {option: value for option, value in options.items() if value}
@@ -143,10 +142,6 @@ def _find(answers: Answers, *, slurm: bool) -> SiteFacts:
         profile = found.profile.profile
         # The profile's own name: Jean-Zay becomes jean_zay.
         answers.known["cluster",] = Answer(profile.name, answers.known["cluster",].why)
-        names = [each.lower() for each in profile.detect.cluster_names]
-        called = live.cluster_name if live is not None else None
-        if called and names and called.lower() not in names:
-            say(f"note: Slurm calls this cluster {called!r}; is it {profile.name}?")
     return found
 
 

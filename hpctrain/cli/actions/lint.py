@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 
 from hpctrain.checks.script.explain import ScriptLine, explain
-from hpctrain.checks.script.explanations import ASKED, LOGS
 from hpctrain.cli.output import COLOURS, columns, counts, has_colour, print_json, say, show_findings
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import LEVELS, Finding, Level
@@ -76,7 +75,6 @@ def run(
 
 
 def _chosen(select: str | None, ignore: str | None, *, with_cluster: bool) -> frozenset[str]:
-    """Return the ids selected by --select and --ignore."""
     selected, ignored = (
         [id_.strip() for id_ in (ids or "").split(",") if id_] for ids in (select, ignore)
     )
@@ -122,19 +120,12 @@ def _explain(
     """Explain each line of a script, with its findings.
 
     Raises:
-        UsageError: a directory with several scripts, or a Python program without directives.
+        UsageError: a directory with several scripts.
     """
     script, *others = scripts
     if others:
         fix = f"hpctrain lint --explain {shell.quote(script.name)}"
         raise UsageError("--explain takes one file", fix=fix)
-    first = script.text.partition("\n")[0]
-    python = script.name.endswith(".py") or (first.startswith("#!") and "python" in first)
-    if python and "#SBATCH" not in script.text:  # sbatch runs Python programs too
-        raise UsageError(
-            f"{script.name!r} is a Python program, not a shell script",
-            hint="explain the job that runs it: hpctrain render --explain --script FILE",
-        )
     if not as_json:
         show_explained(script.text, findings, sources=sources)
         return
@@ -291,13 +282,6 @@ def show_explained(text: str, findings: list[Finding], *, sources: bool = False)
         bold = colour == "bold"
         styled = style(line, fg=None if bold else colour, bold=bold)
         click.echo(styled if has_colour() else line, color=True)
-    unknown = [str(line.number) for line in lines if not line.known]
-    if unknown:
-        more = ", …" if len(unknown) > 10 else ""
-        say(
-            "note: options that hpctrain does not know:"
-            f" {words.count(len(unknown), 'line')}: {', '.join(unknown[:10])}{more}"
-        )
     if findings:
         say(
             f"note: {words.count(len(findings), 'finding')}; the page of one: hpctrain explain"
@@ -315,7 +299,7 @@ def _page(
         return words.wrap(text, columns, indent=indent, hanging=hanging or indent)
 
     margin, section = " " * _GUTTER, None
-    for line in _in_reading_order(lines):
+    for line in lines:
         found = [one for one in findings if (one.line or 1) == line.number]
         if line.kind == "blank" and not found:
             continue
@@ -338,14 +322,3 @@ def _page(
                 yield shown, COLOURS[finding.level]
             for shown in wrapped(f"fix: {finding.fix}", margin):
                 yield shown, None
-
-
-def _in_reading_order(lines: list[ScriptLine]) -> list[ScriptLine]:
-    """Return the lines with the directives sorted by heading: sbatch ignores their order."""
-    directives = [at for at, line in enumerate(lines) if line.kind == "directive"]
-    if not directives:
-        return lines
-    first, last = directives[0], directives[-1] + 1
-    order = {ASKED: 0, LOGS: 1}
-    block = sorted(lines[first:last], key=lambda line: order.get(line.section, 0))
-    return [*lines[:first], *block, *lines[last:]]

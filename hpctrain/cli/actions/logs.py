@@ -45,7 +45,6 @@ def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: A
 
 
 def _is_over(chosen: LogSelection) -> bool:
-    """Whether the logs are complete, according to the scheduler or else to the run's files."""
     if chosen.record is not None:
         return chosen.record.is_final
     if chosen.run_dir is None:
@@ -98,7 +97,7 @@ def _write(text: str) -> None:
 
 
 def _moment(text: str | None) -> float | None:
-    """Return seconds since the epoch of `10m` ago, a clock time in the last 24 hours, or a date.
+    """Return seconds since the epoch of `10m` ago, or of a date.
 
     Raises:
         UsageError: the text has another form.
@@ -107,14 +106,8 @@ def _moment(text: str | None) -> float | None:
         return None
     if match := _AGO.match(text):
         return time.time() - int(match[1]) * _SECONDS[match[2]]
-    today = f"{datetime.now().astimezone():%Y-%m-%d}"
-    is_clock = re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", text)
-    hour, colon, rest = text.partition(":")
     try:
-        moment = datetime.fromisoformat(
-            f"{today}T{hour:0>2}{colon}{rest}" if is_clock else text
-        ).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except ValueError as error:
         hint = "use --since 10m, or --since 2026-11-22T04:10"
         raise UsageError(f"--since {text!r} is not a time", hint=hint) from error
-    return moment - 86_400 if is_clock and moment > time.time() else moment

@@ -102,10 +102,8 @@ def make_demo(demo: str, data: Sequence[str]) -> None:
         "job_name": "sft",
         "resources": {"nodes": 1, "gpus_per_node": 1, "time": "00:30:00", "cpus_per_task": 2},
     }
-    if sys.prefix != sys.base_prefix and Path(sys.prefix, "bin", "activate").exists():
+    if sys.prefix != sys.base_prefix:
         job["environment"] = {"venv": sys.prefix}
-    elif os.environ.get("CONDA_DEFAULT_ENV"):
-        job["environment"] = {"conda": os.environ["CONDA_DEFAULT_ENV"]}
     job["training"] = {
         "model_name_or_path": "model",
         "dataset_name": "dataset",
@@ -208,7 +206,6 @@ def _model_directory(name: str) -> Path:
 
 
 def _configured(config: str | None, name: str) -> Any:
-    """Return the config's value of a training argument, or None, and print its origin."""
     stacked = layers.gather(
         options={}, sbatch=(), config=config, directory=Path.cwd(), environment=os.environ
     )
@@ -221,7 +218,6 @@ def _configured(config: str | None, name: str) -> Any:
 
 
 def _positions(folder: Path) -> int:
-    """Return the model's maximum number of positions, or DEFAULT_LENGTH if it is unknown."""
     config = stored.read_object(folder / "config.json") or {}
     config = config.get("text_config") or config
     positions = config.get("max_position_embeddings") or config.get("n_positions")
@@ -276,9 +272,6 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
         yield from _split_lines(name, split, made)
     if made.truncated:
         yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
-    if made.context_turns:
-        turns = text.count(made.context_turns, "turn")
-        yield f"masked, because the template rewrites them: {turns}"
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
         for reason, count in Counter(made.dropped).most_common():
@@ -346,7 +339,6 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
 
 
 def _is_tokenised(folder: Path) -> bool:
-    """Whether the first split of a `save_to_disk` directory contains token ids."""
     splits = (stored.read_object(folder / "dataset_dict.json") or {}).get("splits")
     if not isinstance(splits, list) or not splits:
         return False

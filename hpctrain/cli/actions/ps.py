@@ -79,7 +79,6 @@ def _silence(silent: SchedulerError | None) -> int:
 
 
 def _show(rows: Sequence[QueueRow]) -> None:
-    """Print the table, on a terminal without the columns that no row fills."""
     cells = [_cells(row) for row in rows]
     heads = list(_COLUMNS)
     if sys.stdout.isatty():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import socket
 import sys
@@ -135,11 +134,7 @@ def _resolved(words: Sequence[str], listing: Listing) -> tuple[list[Run], str | 
         and (listing.path / ".studies" / word).is_dir()
     }
     named = [word for word in words if word not in studies]
-    every = targets.select_runs(named, listing, started=False) if named else []
-    ids = {run.id for run in listing.runs}
-    begun = {run.tag for run in every if run.id in ids}
-    # Beside points that have begun, the others are only named.
-    found = [run for run in every if run.id in {*ids, *words} or run.tag not in begun]
+    found = targets.select_runs(named, listing, started=False) if named else []
     for run in listing.runs if studies else ():
         trial = run_table.trial_of(listing.path, run.id)
         if trial is not None and trial["study"] in studies and run not in found:
@@ -209,8 +204,7 @@ def write(page: str, to: str | None, default: Path, *, what: str, force: bool) -
         )
     fix = f"ls -ld {shlex.quote(str(path.parent))}"
     if to is None:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", what)[:80]
-        fix = f"hpctrain report {shlex.quote(what)} --to ~/report-{name}.html"
+        fix = f"hpctrain report {shlex.quote(what)} --to ~/report.html"
     script_files.write_file(path, page, fix=fix)
     click.echo(str(path))
     host = shlex.quote(os.environ.get("HOSTNAME") or socket.gethostname())

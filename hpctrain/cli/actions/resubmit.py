@@ -111,7 +111,6 @@ def _rendered(fix: FixPlan) -> list[FixedScript]:
 
 
 def _is_agreed(fix: FixPlan, *, yes: bool) -> bool:
-    """Ask for confirmation if a diagnosis is only likely; return whether to continue."""
     unsure = [each for each in _rendered(fix) if each.diagnosis.certainty == "likely"]
     if not unsure or yes:
         return True

@@ -113,7 +113,6 @@ def _rows(runs: Path, wanted: Definition) -> list[Row]:
 
 
 def _runs_of(runs: Path, name: str) -> Iterator[Run]:
-    """Yield the runs submitted for a study, started or not."""
     for tag in launch.tags(runs):
         whole = launch.load(runs, tag)
         if whole is not None and whole.kind == "run" and _study_of(whole) == name:
@@ -132,7 +131,6 @@ def _study_of(whole: Launch) -> str | None:
 
 
 def _run_of(runs: Path, row: Row) -> Run:
-    """Return the run of a trial; one without files is derived from its name."""
     name = row.run or ""
     return store.read_run(runs, name) or Run(id=name, tag=name.rpartition("_")[0] or name)
 

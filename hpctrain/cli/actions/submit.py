@@ -19,7 +19,7 @@ from hpctrain.checks.service import check_job, without_config
 from hpctrain.cli import follow, output
 from hpctrain.cli.output import print_json, say
 from hpctrain.config import layers
-from hpctrain.config.fields import ALIASES, FIELDS, IGNORE
+from hpctrain.config.fields import IGNORE
 from hpctrain.config.sweep import SweepPoint, canonical, json_text, shown, spoken
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import Finding
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 #: Exit codes of a training that saved a checkpoint and stopped: not a failure.
 _SAVED = (85, 86)
-#: Warnings about an environment, printed only once per project by `submit`.
-_STANDING = frozenset({"torch-build", "environment-slow", "path-not-shared"})
 _FLAGS = ("no_check", "no_snapshot", "force", "wait", "parsable", "dry_run")
 
 
@@ -160,20 +158,15 @@ def _lint(
 def _accept(
     found: Sequence[Finding], ignored: Sequence[Finding], again: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """Print each warning on one line, in full the first time, and raise on errors; `again` returns
-    the command that ignores these ids. Return the ids of ignored findings.
+    """Print each warning on one line, and raise on errors; `again` returns the command that ignores
+    these ids. Return the ids of ignored findings.
 
     Raises:
         HpctrainError: there are errors.
     """
-    known = []
     for finding in found:
-        if finding.level == "warning" and first_time(finding.what, Path.cwd()):
+        if finding.level == "warning":
             say(output.finding_line(finding))
-        elif finding.level == "warning" and finding.id not in _STANDING:
-            known.append(finding.id)
-    if known:
-        say(f"note: printed before: warning {', '.join(known)}; in full: hpctrain check")
     errors = [finding for finding in found if finding.level == "error"]
     ids = tuple(dict.fromkeys(finding.id for finding in (*ignored, *errors)))
     if errors:
@@ -346,11 +339,6 @@ def show_plan(plan: SweepPlan) -> None:
     output.show_table(["POINT", *varying], rows)
     if left_out := len(plan.chosen) - len(points):
         say(f"and {left_out} more: hpctrain submit --dry-run | less")
-    known_keys = {entry.name: ".".join(entry.path) for entry in FIELDS if len(entry.path) > 1}
-    known_keys |= {alias[-1]: ".".join(path) for alias, path in ALIASES.items()}
-    for key in plan.sweep.keys:
-        if key in known_keys and key not in plan.sweep.config_keys:
-            say(f"note: {key} goes to the script; {known_keys[key]} is the job's")
 
 
 def plan_document(plan: SweepPlan) -> str:

@@ -98,7 +98,6 @@ def _lines(session: WatchSession, interval: float, *, as_json: bool, once: bool)
 
 
 def _live(session: WatchSession, interval: float) -> None:
-    """Redraw frames in place; the last one stays."""
     from rich.live import Live
 
     before = _terminal_size()
