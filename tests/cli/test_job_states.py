@@ -681,8 +681,8 @@ REFUSALS = [
     ("Invalid qos specification", "sacctmgr -nP show associations"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
     ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
-    ("Invalid --begin specification", "then: hpctrain submit --run-id r --no-check"),
-    ("Something that nobody has seen before", "then: hpctrain submit --run-id r --no-check"),
+    ("Invalid --begin specification", "then run: hpctrain submit sft.sbatch"),
+    ("Something that nobody has seen before", "then run: hpctrain submit sft.sbatch"),
 ]
 
 

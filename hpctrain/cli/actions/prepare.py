@@ -272,6 +272,9 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
         yield from _split_lines(name, split, made)
     if made.truncated:
         yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
+    if made.context_turns:
+        turns = text.count(made.context_turns, "turn")
+        yield f"masked, because the template rewrites them: {turns}"
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
         for reason, count in Counter(made.dropped).most_common():
