@@ -27,7 +27,6 @@ _HINT = (
     "name files or directories of JSONL, JSON, CSV, Parquet or text, or of save_to_disk; for data"
     " on the hub: hf download NAME --repo-type dataset --local-dir DIR"
 )
-SPLITS: Final = ("train", "validation", "test")
 _BUFFER = 1 << 20
 _BY_NAME: Final[dict[str, Kind]] = {
     ".jsonl": "jsonl",
@@ -112,19 +111,15 @@ def find(paths: Sequence[Path]) -> tuple[Source, ...]:
 
 def sentence(sources: Sequence[Source]) -> str:
     """Return a one-line summary of the files."""
-    kinds = Counter(_words(source) for source in sources)
-    found = "; ".join(f"{text.count(count, 'file')} of {words}" for words, count in kinds.items())
+    kinds = Counter(
+        source.kind + " by block" * source.blocks + " (gz)" * source.compressed
+        for source in sources
+    )
+    found = "; ".join(f"{text.count(count, 'file')} of {kind}" for kind, count in kinds.items())
     by_split = Counter(source.split for source in sources if source.split)
-    splits = ", ".join(f"{name} {by_split[name]}" for name in SPLITS if by_split[name])
+    splits = ", ".join(f"{name} {count}" for name, count in sorted(by_split.items()))
     size = sum(source.bytes for source in sources)
-    own = f"; own splits: {splits}" if splits else ""
-    return f"data: {found}; {size:,} bytes{own}"
-
-
-def _words(source: Source) -> str:
-    packed = " (gz)" if source.compressed else ""
-    extent = f", one example {'between empty lines' if source.blocks else 'a line'}"
-    return f"{source.kind}{packed}{extent * (source.kind == 'text')}"
+    return f"data: {found}; {size:,} bytes" + f"; own splits: {splits}" * bool(splits)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ checkpoint.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import shutil
 import uuid
@@ -352,7 +351,7 @@ def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
             f"{word!r} is a directory without a model: it has no config.json",
             fix=f"ls {shlex.quote(word)}",
         )
-    raise _nothing(word, run / rest if run is not None else folder, runs)
+    raise _nothing(word, run / rest if run is not None else folder)
 
 
 def drop_damaged(folders: Iterable[Path]) -> str:
@@ -371,7 +370,7 @@ def run_of(folder: Path) -> Path:
 
 def _weights_of_run(run: Path, word: str) -> Path:
     if not run.is_dir():
-        raise _nothing(word, run, run.parent)
+        raise _nothing(word, run)
     return _complete(run / MODEL, word) if (run / MODEL).is_dir() else _newest(run, word)
 
 
@@ -386,13 +385,11 @@ def _complete(folder: Path, word: str) -> Path:
     return folder
 
 
-def _nothing(word: str, place: Path, runs: Path) -> UsageError:
-    known = [entry.name for entry in runs.iterdir()] if runs.is_dir() else []
-    close = difflib.get_close_matches(word.partition("/")[0], known, n=1)
+def _nothing(word: str, place: Path) -> UsageError:
     return UsageError(
         f"there are no weights {word!r}",
         details=(f"  looked for {place}",),
-        fix=f"hpctrain checkpoints list {close[0]}" if close else "hpctrain runs list",
+        fix="hpctrain runs list",
     )
 
 

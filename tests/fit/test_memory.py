@@ -277,3 +277,9 @@ def test_the_moment_is_said():
         gpu_memory(SHAPE, Layout(micro_batch=1, length=128, optimizer="adamw_torch")).moment
         == "the optimizer's step"
     )
+
+
+def test_nccl_takes_memory_beside_torchs_more_of_it_between_nodes():
+    processes = ({}, {"gpus_per_node": 2}, {"nodes": 2})
+    alone, within, between = (gpu_memory(SHAPE, Layout(**each)).context for each in processes)
+    assert alone < within < between

@@ -112,26 +112,6 @@ def sentencepiece_like(**names: Any) -> Any:
     return _fast(tokenizer, **{"eos_token": "</s>", **names})
 
 
-def wordpiece(**names: Any) -> Any:
-    """A WordPiece that forgets case and accents, as of BERT: [CLS] and [SEP] are put around a text."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(
-        texts(),
-        trainers.WordPieceTrainer(
-            vocab_size=1500, special_tokens=["[CLS]", "[SEP]", *SPECIAL], show_progress=False
-        ),
-    )
-    ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=ids
-    )
-    return _fast(tokenizer, **{"eos_token": "[SEP]", **names})
-
-
 # -- templates, and what they should say -----------------------------------------------------------
 
 Parts = list[tuple[str, bool]]

@@ -63,13 +63,6 @@ def _check_stretches(ours: Encoder, example: Encoded, parts: made.Parts, whole: 
     assert all(label != -100 for label in labels[len(offsets) :])
 
 
-def test_a_tokenizer_that_forgets_case_and_accents_is_masked_by_its_offsets(folder: Any) -> None:
-    ours = encoder(folder("wordpiece", made.TEMPLATES["chatml"][0]))
-    found = said(ours, one(ours.encode([talk("CAFÉ au lait?", "Oui, Café NOIR!")])))
-    assert len(found) == 1
-    assert found[0].replace(" ", "").replace("##", "") == "oui,cafenoir!<|im_end|>"
-
-
 def test_a_token_across_the_end_of_a_turn_belongs_to_the_assistant(folder: Any) -> None:
     template = (
         "{% for m in messages %}{{ 'rn ' + m['content'] + ':' if m['role'] == 'user' else"

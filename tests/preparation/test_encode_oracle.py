@@ -1,6 +1,4 @@
-"""The masks beside TRL's own: its training templates for known models, and what its SFTTrainer
-prepares.
-"""
+"""The masks beside TRL's own: its training templates for known models."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +6,7 @@ from typing import Any
 import pytest
 
 from hpctrain.data.chat import ChatTemplate, Refused, TurnFinder
-from hpctrain.data.encode import Encoded, Encoder, Recipe
+from hpctrain.data.encode import Encoder, Recipe
 from hpctrain.data.forms import Columns
 from tests.preparation import encode_made as made
 
@@ -137,85 +135,3 @@ def _tokenizer() -> str:
             )
         )
     return _KEPT[0]
-
-
-# -- SFTTrainer ------------------------------------------------------------------------------------
-
-
-def prepared(
-    folder: str, rows: list[dict[str, Any]], where: Path, **options: Any
-) -> list[dict[str, list[int]]]:
-    """Return what TRL's SFTTrainer makes of the rows."""
-    from datasets import Dataset
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
-    from trl import SFTConfig, SFTTrainer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-        )
-    )
-    config = SFTConfig(
-        output_dir=str(where),
-        use_cpu=True,
-        report_to="none",
-        max_length=options.pop("max_length", None),
-        **options,
-    )
-    trainer = SFTTrainer(
-        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
-    )
-    return [dict(row) for row in trainer.train_dataset]
-
-
-def ours_of(recipe: Recipe, rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
-    examples = Encoder(recipe).encode(rows)
-    return [
-        (list(example.input_ids), list(example.labels()))
-        for example in examples
-        if isinstance(example, Encoded)
-    ]
-
-
-def pairs(rows: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
-    return [(list(row["input_ids"]), list(row["labels"])) for row in rows]
-
-
-def conversations() -> list[dict[str, Any]]:
-    words = made.texts()[0].split()
-    rows = []
-    for number in range(40):
-        turns = []
-        for turn in range(1 + number % 3):
-            at = 37 * number + 11 * turn
-            turns.append({"role": "user", "content": " ".join(words[at : at + 9])})
-            turns.append(
-                {
-                    "role": "assistant",
-                    "content": " ".join(words[at + 9 : at + 30]) + "\n"[: number % 2],
-                }
-            )
-        rows.append({"messages": turns})
-    return rows
-
-
-@pytest.mark.slow
-def test_assistant_only_loss_is_trls(tmp_path: Path) -> None:
-    rows = conversations()
-    folder = made.save(
-        made.byte_level(eos_token="<|im_end|>"),
-        tmp_path / "t",
-        made.TEMPLATES["chatml with generation"][0],
-    )
-    theirs = pairs(prepared(folder, rows, tmp_path / "o", assistant_only_loss=True))
-    recipe = Recipe(tokenizer=folder, columns=MESSAGES, loss_on="assistant")
-    assert ours_of(recipe, rows) == theirs
-    plain = made.save(
-        made.byte_level(eos_token="<|im_end|>"), tmp_path / "p", made.TEMPLATES["chatml"][0]
-    )
-    assert ours_of(Recipe(tokenizer=plain, columns=MESSAGES, loss_on="assistant"), rows) == theirs

@@ -50,16 +50,6 @@ def test_eos_ends_a_text_once(folder: Any) -> None:
     for content in ("some words", "some words<|endoftext|>"):
         ids = list(one(ours.encode([{"text": content}])).input_ids)
         assert (ids.count(eos), ids[-1]) == (1, eos)
-    around = encoder(
-        folder("wordpiece"), TEXT
-    )  # [SEP] is its EOS, and it puts one after a text itself
-    for content in ("some words", "some words [SEP]", "[CLS] some words"):
-        ids = list(one(around.encode([{"text": content}])).input_ids)
-        assert (ids.count(around.tokenizer.eos_token_id), ids[0]) == (
-            1,
-            around.tokenizer.convert_tokens_to_ids("[CLS]"),
-        )
-        assert ids.count(ids[0]) == 1
 
 
 def test_eos_ends_a_conversation_only_where_the_template_does_not(folder: Any) -> None:

@@ -203,7 +203,7 @@ def test_a_folder_that_save_to_disk_wrote_keeps_its_splits(tmp_path: Path, targe
     )
     found = sources.find([tmp_path / "both"])
     assert [source.split for source in found] == ["test"] + ["train"] * 3
-    assert "own splits: train 3, test 1" in sources.sentence(found)
+    assert "own splits: test 1, train 3" in sources.sentence(found)
     pieces = readers.pieces(found, target_bytes=target)
     assert values([row for piece in pieces for row in readers.read_rows(piece)]) == ROWS[:5] + ROWS
     whole.shuffle(seed=1).save_to_disk(tmp_path / "one")
@@ -263,7 +263,7 @@ def test_text_is_read_by_lines_or_blocks_and_that_is_said(tmp_path: Path) -> Non
     assert values(read(lines)) == [{"text": "one"}, {"text": "two"}]
     assert values(read(blocks)) == [{"text": "one\ntwo"}, {"text": " three"}]
     assert [row.where.rpartition(":")[2] for row in read(blocks)] == ["1", "5"]
-    assert "one example between empty lines" in sources.sentence(sources.find([blocks]))
+    assert "1 file of text by block" in sources.sentence(sources.find([blocks]))
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

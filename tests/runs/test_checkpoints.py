@@ -198,6 +198,9 @@ def test_rotation_keeps_the_newest_complete_the_protected_and_what_is_not_ours(
         "checkpoint-60",
         "notes",
     ]
+    checkpoints.rotate(tmp_path, 0)
+    complete = [path for path in tmp_path.iterdir() if not manifest.problems(path, digests=False)]
+    assert [path.name for path in complete] == ["checkpoint-50"]
 
 
 def test_a_checkpoint_that_is_a_link_loses_its_name_and_not_its_files(tmp_path: Path) -> None:
@@ -281,7 +284,7 @@ def test_words_that_stand_for_no_weights(tmp_path: Path, monkeypatch: pytest.Mon
             "there are no weights 'sft-2/checkpoint-30'",
             "runs/sft-2/checkpoint-30",
         ),
-        ("stf-2", None, "there are no weights 'stf-2'", "fix: hpctrain checkpoints list sft-2"),
+        ("stf-2", None, "there are no weights 'stf-2'", "fix: hpctrain runs list"),
         ("stage:warm", None, "is not a stage of this submission", "fix: "),
         ("stage:warm", "launch", "there are no weights", "runs/launch_warm"),
         ("stage:../sft-1", "launch", "is not a stage of this submission", "fix: "),

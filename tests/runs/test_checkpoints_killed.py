@@ -71,6 +71,8 @@ checkpoints.rotate(directory, 1)
         seen.update(path.name.partition("-")[0] for path in directory.iterdir())
         # What goes on from there gets the same end as what was never killed.
         checkpoints.clean(directory)
+        newest, _ = checkpoints.newest_complete(directory, digests=True)
+        assert newest.step >= 40
         save(directory, 50, {"a": b"new"})
         checkpoints.rotate(directory, 1)
         assert [path.name for path in directory.iterdir()] == ["checkpoint-50"]
