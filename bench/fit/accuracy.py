@@ -46,6 +46,10 @@ def _qwen(kind: str, *sizes: int, tied: bool = True) -> dict[str, Any]:
     return {**_llama(*sizes, vocab=151936, tied=tied), "model_type": kind, **head}
 
 
+def _moe(key: str, experts: int, of_token: int) -> dict[str, Any]:
+    return {key: experts, "num_experts_per_tok": of_token}
+
+
 #: Published sizes: the config.json of each model, as far as memory depends on it.
 MODELS: Mapping[str, dict[str, Any]] = {
     "Llama 0.13B": _llama(768, 2048, 12, 12, 12, vocab=32000),
@@ -58,6 +62,17 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "Qwen2.5 7B": _qwen("qwen2", 3584, 18944, 28, 28, 4, tied=False),
     "Llama 3.1 8B": _llama(4096, 14336, 32, 32, 8),
     "Qwen3 8B": _qwen("qwen3", 4096, 12288, 36, 32, 8, tied=False),
+    "Mixtral, 8 experts, 0.7B": {
+        **_llama(768, 2048, 12, 12, 4, vocab=32000),
+        "model_type": "mixtral",
+        **_moe("num_local_experts", 8, 2),
+    },
+    "Qwen3 MoE, 32 experts, 0.9B": {
+        **_qwen("qwen3", 1024, 3072, 12, 16, 4),
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": 512,
+        **_moe("num_experts", 32, 4),
+    },
 }
 QV = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -118,6 +133,10 @@ GRID: tuple[tuple[str, int, int, Mapping[str, Any]], ...] = (
     ("Qwen3 0.6B", 1, 1024, {**FSDP, **LORA, **CHECKPOINT, "accumulation": 8}),
     ("Llama 3.1 8B", 1, 512, {**FSDP, **LORA_QV, **CHECKPOINT}),
     ("Llama 3.1 8B", 1, 512, {**FSDP, **CHECKPOINT, "accumulation": 8}),
+    ("Mixtral, 8 experts, 0.7B", 4, 1024, FULL),
+    ("Mixtral, 8 experts, 0.7B", 8, 1024, {**BF16, **CHECKPOINT}),
+    ("Qwen3 MoE, 32 experts, 0.9B", 8, 1024, {**LORA_QV, **CHECKPOINT}),
+    ("Qwen3 MoE, 32 experts, 0.9B", 4, 1024, BF16),
 )
 
 

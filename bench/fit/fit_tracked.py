@@ -120,6 +120,34 @@ class _AllTokens(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
+class _Grouped(torch.autograd.Function):  # type: ignore[misc]
+    """The product of a mixture of experts: each row with its expert's matrix.
+
+    Kept: both; the gradient is as large as all experts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weight: Any) -> Any:
+        wanted = ctx.needs_input_grad
+        ctx.save_for_backward(rows if wanted[1] else None, weight if wanted[0] else None)
+        ctx.like = rows.shape, weight.shape, weight.stride()
+        return rows.new_empty(rows.shape[0], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (rows, weight, stride), wanted = ctx.like, ctx.needs_input_grad
+        of_rows = gradient.new_empty(rows) if wanted[0] else None
+        return of_rows, (
+            torch.empty_strided(weight, stride, dtype=gradient.dtype) if wanted[1] else None
+        )
+
+
+def grouped_mm(rows: Any, weight: Any, *, offs: Any = None) -> Any:
+    """Play torch's grouped_mm on CUDA."""
+    del offs
+    return _Grouped.apply(rows, weight)
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """A Triton kernel that works in place, or a product that is added in place: no memory of its
     own.
@@ -172,6 +200,9 @@ def on_cuda() -> Iterator[None]:
         mock.patch.object(utils, "_use_triton", return_value=True),
         mock.patch.object(torch.nn.functional, "layer_norm", in_float32),
         mock.patch.object(torch.nn.functional, "dropout", _dropout),
+        mock.patch.object(
+            torch.nn.functional, "grouped_mm", grouped_mm, create=True
+        ),  # torch has it since 2.10
         mock.patch.object(torch, "pow", power_in_float32),
         _AllTokens(),
     ):

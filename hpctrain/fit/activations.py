@@ -139,14 +139,17 @@ class DecoderLayer:
         if shape.norms_after:
             yield self.norm(stream, narrow)
         yield self.norm(stream, self.width)
-        inner = self.tokens * shape.intermediate
-        yield self.linears(mlp[:1], stream, self.width)
-        # The activation function: of gate and up in one projection, it keeps their halves too.
-        yield Operation((2 + shape.packed) * inner * narrow, 3 * inner * narrow)
-        if not shape.packed:
-            yield self.linears(mlp[1:2], stream, self.width, held=True)
-            yield Operation(inner * narrow, 3 * inner * narrow)
-        yield self.linears(mlp[-1:], inner, narrow)
+        if shape.experts:
+            yield from self.experts(stream)
+        else:
+            inner = self.tokens * shape.intermediate
+            yield self.linears(mlp[:1], stream, self.width)
+            # The activation function: of gate and up in one projection, it keeps their halves too.
+            yield Operation((2 + shape.packed) * inner * narrow, 3 * inner * narrow)
+            if not shape.packed:
+                yield self.linears(mlp[1:2], stream, self.width, held=True)
+                yield Operation(inner * narrow, 3 * inner * narrow)
+            yield self.linears(mlp[-1:], inner, narrow)
         if shape.norms_after:
             yield self.norm(stream, narrow)
 
@@ -227,6 +230,24 @@ class DecoderLayer:
         else:
             work += sums * -(-shape.head_dim // 32) * 32 + 2 * queries * width * grouped
         yield Operation(kept, work)
+
+    def experts(self, stream: int) -> Iterator[Operation]:
+        """A mixture of experts (transformers/integrations/moe.py, grouped_mm): each token is copied
+        once per selected expert.
+        """
+        shape, copies = self.shape, self.tokens * self.shape.experts_per_token
+        hidden, inner, wide = copies * shape.hidden, copies * shape.intermediate, self.width
+        routing = 4 * self.tokens * shape.experts + 28 * copies
+        weights = shape.experts * shape.hidden * shape.intermediate * wide * self.trained
+        router = stream * (self.compute if self.autocast else wide) * self.trained
+        yield Operation(
+            routing + router + hidden * wide * self.trained,
+            2 * inner * wide + 2 * hidden * wide,
+            2 * weights,
+        )
+        yield Operation(3 * inner * wide, 3 * inner * wide)
+        yield Operation(inner * wide * self.trained, hidden * wide + inner * wide, weights)
+        yield Operation(hidden * wide, hidden * (4 + 4 * (wide == 4) + wide))
 
     # -- the loss ----------------------------------------------------------------------------------
 
@@ -364,7 +385,7 @@ def evaluation(shape: ModelShape, layout: Layout, trained_width: int) -> Parts:
     wide, adapters = max(narrow, layer.width), bool(layer.adapted)
     stream = layer.tokens * shape.hidden
     queries, keys = layer.tokens * shape.queries, layer.tokens * shape.keys
-    inner = layer.tokens * shape.intermediate * narrow
+    inner = layer.tokens * shape.intermediate * max(shape.experts_per_token, 1) * narrow
     mlp = (3 + adapters) * inner + stream * (narrow + adapters * layer.adapter_width)
     rotation = 4 * queries * wide + keys * (wide + narrow)
     mask = layer.masked * layer.rows * layer.length**2 * narrow

@@ -33,6 +33,7 @@ class Family:
         biases: config.json keys that enable the biases of (q, k and v; o; mlp), or a fixed True or
             False.
         tied, head_dim: the defaults.
+        experts, expert_size: keys with the number and inner size of a mixture's experts.
     """
 
     norm: Norm = "rms"
@@ -42,6 +43,8 @@ class Family:
     biases: tuple[bool | str, bool | str, bool | str] = (False, False, False)
     tied: bool = False
     head_dim: int | None = None
+    experts: str | None = None
+    expert_size: str = "intermediate_size"
 
 
 _ATTENTION_BIAS = ("attention_bias", "attention_bias", False)
@@ -67,6 +70,13 @@ FAMILIES: Mapping[str, Family] = {
         biases=_ATTENTION_BIAS,
     ),
     "phi3": Family(packed=True),
+    "mixtral": Family(experts="num_local_experts"),
+    "qwen3_moe": Family(
+        qk_norm=True,
+        biases=_ATTENTION_BIAS,
+        experts="num_experts",
+        expert_size="moe_intermediate_size",
+    ),
 }
 
 
@@ -103,11 +113,13 @@ class ModelShape:
     Attributes:
         model_type: from config.json, such as `llama`.
         vocab, hidden, layers, heads, kv_heads, head_dim, intermediate: sizes; `kv_heads` are the
-            key and value heads, `intermediate` the inner size of the MLP.
+            key and value heads, `intermediate` the inner size of the MLP (of one expert, in a
+            mixture of experts).
         labels: outputs per row of a classifier; 0: a language model, with an output per vocabulary
             entry.
         tied: whether the output layer shares the embeddings.
-        projections: the linear layers of one decoder layer, in order of use.
+        projections: the linear layers of one decoder layer, in order of use, without experts.
+        experts, experts_per_token: of a mixture of experts, else 0.
         norm, norms_after, qk_norm, packed: see `Family`.
     """
 
@@ -125,6 +137,8 @@ class ModelShape:
     norms_after: bool = False
     qk_norm: bool = False
     packed: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
     labels: int = 0
 
     @property
@@ -144,8 +158,9 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one decoder layer."""
+        """Parameters of one decoder layer, with its experts and their router."""
         linears = sum(each.parameters for each in self.projections)
+        linears += self.experts * (3 * self.hidden * self.intermediate + self.hidden)
         norms = (4 if self.norms_after else 2) * self.hidden
         return linears + norms + 2 * self.head_dim * self.qk_norm
 
@@ -201,7 +216,14 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
 
     vocab, hidden, layers, heads = (size(name) for name in _SIZES)
     head_dim = size("head_dim", family.head_dim or max(hidden // heads, 1))
-    kv_heads, intermediate = size("num_key_value_heads", heads), size("intermediate_size")
+    kv_heads, intermediate = size("num_key_value_heads", heads), size(family.expert_size)
+    experts = per_token = 0
+    if family.experts is not None:
+        per_token = size("num_experts_per_tok")
+        other = "num_local_experts"  # transformers 5 writes this key, published configs have either
+        experts = size(other if other in config else family.experts)
+        if config.get("mlp_only_layers") or config.get("decoder_sparse_step") not in (None, 1):
+            problems.append("layers without experts between those with experts are not supported")
     if heads % kv_heads and not problems:
         problems.append(
             f"num_attention_heads, {heads}, must be a multiple of num_key_value_heads, {kv_heads}"
@@ -224,12 +246,16 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
         intermediate=intermediate,
         tied=not labels and bool(config.get("tie_word_embeddings", family.tied)),
         projections=_projections(
-            (hidden, heads * head_dim, kv_heads * head_dim, intermediate), flags, family.packed
+            (hidden, heads * head_dim, kv_heads * head_dim, 0 if experts else intermediate),
+            flags,
+            family.packed,
         ),
         norm=family.norm,
         norms_after=family.norms_after,
         qk_norm=family.qk_norm,
         packed=family.packed,
+        experts=experts,
+        experts_per_token=per_token,
         labels=labels,
     )
 
@@ -272,12 +298,17 @@ def _projections(
     if packed:
         qkv = {"qkv_proj": queries + 2 * keys}
         mlp = {"gate_up_proj": 2 * inner}
-    return (
+    attention = (
         *(
             Linear(name=f"self_attn.{name}", inputs=hidden, outputs=width, bias=of_qkv)
             for name, width in qkv.items()
         ),
         Linear(name="self_attn.o_proj", inputs=queries, outputs=hidden, bias=of_output),
+    )
+    if not inner:  # experts are no linear layers
+        return attention
+    return (
+        *attention,
         *(
             Linear(name=f"mlp.{name}", inputs=hidden, outputs=width, bias=of_mlp)
             for name, width in mlp.items()
@@ -288,6 +319,9 @@ def _projections(
 
 #: peft's name for all linear layers except the output layer.
 ALL_LINEAR = "all-linear"
+#: Parameters of a mixture of experts that peft adapts with `all-linear`: those of all experts, and
+#: the router.
+EXPERTS = ("gate_up_proj", "down_proj", "gate")
 
 _QV = ("q_proj", "v_proj")
 PEFT_DEFAULTS = {
@@ -314,6 +348,7 @@ def lora_targets(shape: ModelShape, words: Sequence[str] | str | None) -> tuple[
     """
     words = (words,) if isinstance(words, str) else tuple(words or ())
     names = tuple(each.name.rpartition(".")[2] for each in shape.projections)
+    names += EXPERTS if shape.experts else ()
     if any(word.lower() == ALL_LINEAR for word in words):
         return names
     if not words:
@@ -363,5 +398,13 @@ def trainable(shape: ModelShape, lora: Lora | None) -> int:
     if lora is None:
         return shape.parameters
     layer = sum(lora.rank * (each.inputs + each.outputs) for each in adapted(shape, lora))
+    if shape.experts:
+        hidden, inner = shape.hidden, shape.intermediate
+        of_experts = {  # peft doubles the rank if gate and up are one parameter
+            "gate_up_proj": 2 * (hidden + 2 * inner) * shape.experts,
+            "down_proj": (inner + hidden) * shape.experts,
+            "gate": hidden + shape.experts,
+        }
+        layer += lora.rank * sum(of_experts.get(name, 0) for name in lora.targets)
     # A copy of a classifier's output layer is trained with the adapter (peft's modules_to_save).
     return shape.layers * layer + shape.labels * shape.hidden

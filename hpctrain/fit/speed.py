@@ -30,7 +30,9 @@ from hpctrain.fit.shape import ModelShape, adapted, trainable
 
 
 def _layer_weights(shape: ModelShape) -> float:
-    return sum(each.inputs * each.outputs for each in shape.projections)
+    attention = sum(each.inputs * each.outputs for each in shape.projections)
+    of_token = 3 * shape.hidden * shape.intermediate * shape.experts_per_token
+    return attention + of_token + shape.hidden * shape.experts
 
 
 def _attention(shape: ModelShape, layout: Layout, context: float | None) -> float:
@@ -171,7 +173,7 @@ def _layer_bytes(shape: ModelShape, layout: Layout) -> float:
     norm, residual, rotary = (134, 38, 52) if half else (170, 60, 94)
     moved = shape.hidden * ((4 if shape.norms_after else 2) * norm + residual)
     moved += (shape.queries + shape.keys) * (rotary + norm * shape.qk_norm)
-    moved += shape.intermediate * 28
+    moved += shape.intermediate * max(1, shape.experts_per_token) * 28
     if layout.attention == "eager":  # scores, mask, softmax in float32, dropout
         moved += 40 * shape.heads * layout.length
     if layout.lora is not None:

@@ -73,6 +73,23 @@ CHECKPOINTED = {
 
 
 #: The models and layouts that are tracked here; many more in docs/fit-accuracy.md.
+_MOE = {
+    **FEW_WORDS,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_experts_per_tok": 2,
+}
+MIXTRAL = {**_MOE, "model_type": "mixtral", "num_local_experts": 8}
+QWEN3_MOE = {
+    **_MOE,
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "moe_intermediate_size": 256,
+    "head_dim": 64,
+}
 TRACKED = {
     "full": (LLAMA, Layout(micro_batch=1, length=2048)),
     "mask": (LLAMA, Layout(micro_batch=2, length=1024)),
@@ -100,6 +117,20 @@ TRACKED = {
         Layout(micro_batch=4, length=1024, weights="bfloat16", compute=None),
     ),
     "packed": ({**FEW_WORDS, "model_type": "phi3", "pad_token_id": 0}, Layout(micro_batch=4)),
+    "mixtral": (MIXTRAL, Layout(micro_batch=4, length=1024)),
+    "mixtral, checkpointing": (
+        MIXTRAL,
+        Layout(micro_batch=8, length=1024, checkpointing="full"),
+    ),
+    "qwen3_moe, LoRA": (
+        QWEN3_MOE,
+        Layout(
+            micro_batch=4,
+            length=1024,
+            weights="bfloat16",
+            lora=Lora(rank=8, targets=("q_proj", "v_proj"), dropout=True),
+        ),
+    ),
     **{f"checkpointing, {name}": (FEW_WORDS, each) for name, each in CHECKPOINTED.items()},
 }
 
@@ -122,6 +153,7 @@ def test_within_5_percent_of_the_tracker(name):
 def test_every_known_architecture_is_worked_out(name, checkpointing):
     """Two parameters that become ready at once, such as a bias and a weight, have an order too."""
     config = {**LLAMA, "model_type": name, "num_hidden_layers": 2, "num_key_value_heads": 12}
+    config |= {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
     found = gpu_memory(
         read_shape(config), Layout(micro_batch=2, length=256, checkpointing=checkpointing)
     )
