@@ -60,8 +60,6 @@ class JobCheck:
 
 @dataclass(slots=True)
 class _CheckNotes:
-    """What was checked and what was not, in order."""
-
     checked: list[str]
     not_checked: list[str]
 

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from hpctrain.cli.options import filter_options, json_option, runs_dir_option, t
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import deletion, targets
-from hpctrain.jobs.deletion import CheckpointRules, DeletionPlan
+from hpctrain.jobs.deletion import DeletionPlan
 from hpctrain.jobs.targets import RunFilter
 from hpctrain.runs import drop, layout, store
 from hpctrain.runs.store import Run
@@ -151,14 +152,16 @@ def delete_checkpoints(
     }
     command = typed("hpctrain checkpoints delete", chosen, runs_dir)
     command += "".join(option for option, is_given in given.items() if is_given)
-    rules = CheckpointRules(keep_last, damaged)
     meant = deletion.choose(chosen, runs_dir, whole=True)
     if damaged:
         meant = deletion.choose_again(deletion.read(meant), runs_dir)
-    plan = deletion.plan_checkpoints(meant, runs_dir, rules)
+    plan_of = partial(
+        deletion.plan_checkpoints, runs_dir=runs_dir, keep_last=keep_last, damaged=damaged
+    )
+    plan = plan_of(meant)
     _carry_out(
         plan,
-        lambda: deletion.plan_checkpoints(deletion.choose_again(meant, runs_dir), runs_dir, rules),
+        lambda: plan_of(deletion.choose_again(meant, runs_dir)),
         deletion.remove_checkpoint,
         lambda found: listing.show_checkpoints(found, err=not dry_run),
         noun="checkpoint",

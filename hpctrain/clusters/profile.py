@@ -294,7 +294,6 @@ class Storage(_Noted):
         quota: bytes.
         on_compute_nodes: False if it is not mounted there.
         in_memory: it is stored in RAM and counts toward the job's memory.
-        slow_for_environments: the site discourages conda and venv environments there.
     """
 
     path: Text | None = None
@@ -302,7 +301,6 @@ class Storage(_Noted):
     quota: Size | None = None
     on_compute_nodes: bool | None = None
     in_memory: bool = False
-    slow_for_environments: bool = False
 
 
 class Login(_Noted):

@@ -156,10 +156,6 @@ class _Origin:
 
 
 class _Merged:
-    """The layers, merged from the lowest to the highest precedence, and the origin of each
-    value.
-    """
-
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self.origins: dict[KeyPath, _Origin] = {}

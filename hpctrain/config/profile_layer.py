@@ -49,8 +49,6 @@ def _level(cluster: Cluster, source: KeyPath) -> str | None:
 
 
 class _ProfileQuery:
-    """The user's values that select among the profile's facts."""
-
     def __init__(self, layers: Sequence[Layer], profile: Profile) -> None:
         self.layers = layers
         self.partition = self._text("resources", "partition") or profile.defaults.partition

@@ -218,7 +218,6 @@ class Resources(ResourceKeys):
 
 
 def _finding_ids(value: Any) -> tuple[str, ...]:
-    """Return the ids in a list, or in `ID,ID`."""
     words = (
         [as_text(item) for item in value]
         if isinstance(value, list)
@@ -285,15 +284,7 @@ def _sbatch_option(key: str, item: Any) -> str | None:
 def _argument(key: str, item: Any) -> Any:
     if not _ARGUMENT.match(key):
         raise Problem("is not an argument name such as learning_rate")
-    if _holds_nul(item):
-        raise Problem("holds a NUL character, which no command line can carry")
     return item
-
-
-def _holds_nul(item: Any) -> bool:
-    if isinstance(item, list):
-        return any(_holds_nul(part) for part in item)
-    return isinstance(item, str) and "\0" in item  # mappings become JSON, which escapes it
 
 
 class Config(TrainingKeys):

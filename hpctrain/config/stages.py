@@ -10,7 +10,6 @@ A stage is the highest layer of the config, created by `layer`, with the places 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,7 +161,6 @@ def _asked(
 
 
 def _unknown(key: str) -> str | None:
-    """Return the problem of a stage's key, if any."""
     from hpctrain.config.schema import Config
 
     if key in _WHOLE:
@@ -172,7 +170,6 @@ def _unknown(key: str) -> str | None:
 
 
 def _place(holder: Layer, index: int | None = None, *keys: str) -> str:
-    """Return where a stage, or a key of it, was written."""
     path = ("stages", *((str(index),) if index is not None else ()), *keys)
     return layers.place(holder, path)
 
@@ -199,14 +196,6 @@ StageName = Annotated[
 OWN = ("name", "from", "start", "after", "needs")
 
 
-def _names(value: Any) -> Any:
-    if isinstance(value, list):
-        return value
-    raise Problem(
-        f"must be a list of stages, such as [{value if isinstance(value, str) else 'train'}]"
-    )
-
-
 class StageRequest(Section):
     """A stage as written.
 
@@ -225,7 +214,7 @@ class StageRequest(Section):
     from_: StageName | None = None
     start: Start | None = None
     after: Literal["ok", "any"] = "ok"
-    needs: Annotated[tuple[StageName, ...], _names] = ()
+    needs: tuple[StageName, ...] = ()
     overrides: Mapping[str, Any] = NO_KEYS
     ours: bool = True
     starts_itself: bool = False
@@ -270,7 +259,7 @@ def plan(asked: Sequence[StageRequest]) -> tuple[list[Stage], list[StageProblem]
 
 def _name_problems(asked: Sequence[StageRequest]) -> list[StageProblem]:
     problems: list[StageProblem] = []
-    known: dict[str, str] = {}
+    known: set[str] = set()
     for index, one in enumerate(asked):
         if one.name == NOTHING:
             problems.append((index, "name", f"must not be {NOTHING!r}, which is not a stage"))
@@ -278,19 +267,15 @@ def _name_problems(asked: Sequence[StageRequest]) -> list[StageProblem]:
             problems.append(
                 (index, "name", f"must have at most {LONGEST_NAME} characters, not {len(one.name)}")
             )
-        other = known.setdefault(variable(one.name), one.name)
-        if other == one.name and any(before.name == one.name for before in asked[:index]):
-            problems.append(
-                (index, "name", f"must be another one: {one.name!r} is the name of a stage already")
-            )
-        elif other != one.name:
+        if variable(one.name) in known:
             problems.append(
                 (
                     index,
                     "name",
-                    f"must be another one: {variable(one.name)} would stand for {other!r} too",
+                    f"must be another one: {variable(one.name)} is the variable of an earlier stage",
                 )
             )
+        known.add(variable(one.name))
     return problems
 
 
@@ -300,44 +285,21 @@ def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProble
     parent = before if one.from_ is None else None if one.from_ == NOTHING else one.from_
     names = [other.name for other in asked]
     for key, name in [("from", parent), *(("needs", name) for name in one.needs)]:
-        if name is None or name in names[:index]:
-            continue
-        if name in names:
+        if name is not None and name not in names[:index]:
             problems.append((index, key, f"must name an earlier stage of the list, not {name!r}"))
-        else:
-            problems.append(
-                (
-                    index,
-                    key,
-                    _no_stage(name, [other for other in names if other not in (one.name, NOTHING)]),
-                )
-            )
     start = one.start or (
         "weights" if parent is not None and one.ours and not one.starts_itself else "none"
     )
     if one.start not in (None, "none"):
+        why = None
         if parent is None:
-            problems.append(
-                (
-                    index,
-                    "start",
-                    f"must be left out, not {one.start!r}: there is no stage to start from",
-                )
-            )
+            why = "there is no stage to start from"
         elif not one.ours:
-            meant = f"your own script finds that stage's directory in ${variable(parent)}"
-            problems.append((index, "start", f"must be left out, not {one.start!r}: {meant}"))
+            why = f"your own script finds that stage's directory in ${variable(parent)}"
         elif one.starts_itself:
-            problems.append(
-                (
-                    index,
-                    "start",
-                    (
-                        f"must be left out, not {one.start!r}: the training's arguments say what to"
-                        " start from"
-                    ),
-                )
-            )
+            why = "the training's arguments say what to start from"
+        if why is not None:
+            problems.append((index, "start", f"must be left out, not {one.start!r}: {why}"))
     kind: Kind = "afterany" if one.after == "any" else "afterok"
     waits = dict.fromkeys(name for name in (parent, *one.needs) if name is not None)
     return Stage(
@@ -348,14 +310,6 @@ def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProble
         start=start,
         dependencies=tuple((name, kind) for name in waits),
     )
-
-
-def _no_stage(name: str, names: list[str]) -> str:
-    for close in difflib.get_close_matches(name, names, n=1, cutoff=0.6):
-        return f"must be the name of a stage, not {name!r}; did you mean {close!r}?"
-    if not names:
-        return f"must be left out, not {name!r}: there is no other stage"
-    return f"must be the name of a stage, not {name!r}; the others are {', '.join(names)}"
 
 
 def earlier(stages: Iterable[Stage], name: str) -> list[str]:

@@ -250,22 +250,12 @@ def _metric(value: Any) -> str:
 
 
 def _space(value: Any) -> dict[str, Distribution]:
-    found: dict[str, Distribution] = {}
-
     def check(key: str, written: Any) -> Distribution:
         _check_key(key)
-        if (other := next((each for each in found if _same(each, key)), None)) is not None:
-            raise Problem(f"is the argument {other} again")
-        found[key] = _distribution(written)
-        return found[key]
+        return _distribution(written)
 
     hint = f"arguments of the training, each with where its values come from, such as {_EXAMPLE}"
     return each_item(hint, check)(value or None)
-
-
-def _same(one: str, other: str) -> bool:
-    """Whether the training's parser treats two names as the same argument."""
-    return one.replace("-", "_") == other.replace("-", "_")
 
 
 def _check_key(key: str) -> None:
@@ -276,10 +266,6 @@ def _check_key(key: str) -> None:
 
 
 def _distribution(written: Any) -> Distribution:
-    if isinstance(written, list):
-        raise Problem(
-            "must hold keys and values, not a list; values to choose from are {choices: [...]}"
-        )
     if not isinstance(written, dict):
         kind = kind_of(written) if written is None else repr(short(str(written)))
         raise Problem(f"must be {_FORMS}, not {kind}")
@@ -387,9 +373,6 @@ def problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
         )
     for key, space in tune.space.items():
         path = ("tune", "space", key)
-        for other in config.training:
-            if other != key and _same(other, key):
-                yield path, f"is called {other} in training; one name for one argument"
         first = _asked_first(config)
         if key in first and not space.holds(first[key]):
             yield (
@@ -400,7 +383,6 @@ def problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _asked_first(config: Config) -> dict[str, Scalar]:
-    """Return the values in `training:` for arguments of the space."""
     tune = config.tune
     if tune is None or not tune.try_training:
         return {}
@@ -409,11 +391,6 @@ def _asked_first(config: Config) -> dict[str, Scalar]:
         for key in tune.space
         if config.training.get(key) is not None
     }
-
-
-def study_name(config: Config) -> str:
-    """Return the name of the config's study, or the job's name."""
-    return (config.tune.study if config.tune is not None else None) or config.job_name
 
 
 def definition(
@@ -440,7 +417,7 @@ def definition(
         startup_steps=tune.pruner.startup_steps,
     )
     return Definition(
-        study=study_name(config),
+        study=tune.study or config.job_name,
         space=dict(tune.space),
         first=_asked_first(config),
         trials=tune.trials,

@@ -20,7 +20,7 @@ from hpctrain.clusters.fieldtypes import Text, matching, variable_problem, whole
 from hpctrain.config import layers
 from hpctrain.config.arguments import argument_words, is_secret, word
 from hpctrain.config.fields import FIELDS, PointForm
-from hpctrain.config.layers import Layer, put
+from hpctrain.config.layers import Layer
 from hpctrain.config.spec import short_digest
 from hpctrain.errors import UsageError
 from hpctrain.slurm.notations.array import compress, parse
@@ -30,9 +30,6 @@ from hpctrain.util.yaml12 import Plain, problems_in, to_json_value
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?<!\.)\Z")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
-#: Characters that are not valid in a command line or in UTF-8. Bytes that are not UTF-8 become
-#: U+DC80 to U+DCFF (PEP 383).
-_NO_WORD = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 #: Keys that all jobs of a sweep share: those of the launch, the site, and the directory of the
 #: table.
 _NOT_SWEPT = frozenset({"sweep", "stages", "array", "cluster", "chdir"})
@@ -56,7 +53,6 @@ def argument_name(key: str) -> str:
 
 @cache
 def _config_keys() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the sections of config.yaml, and its top-level keys."""
     from hpctrain.config.schema import Config
 
     sections = {
@@ -94,8 +90,6 @@ def _key_problem(written: str) -> str | None:
 
 
 def _value_problem(key: str, value: Any) -> str | None:
-    if any(_NO_WORD.search(text) for text in _texts(value)):
-        return "holds a NUL character or half of a surrogate pair, which no command line can carry"
     if is_secret(argument_name(key), value):
         return (
             "looks like a secret, and would be readable in the table of the sweep; put it into a file,"
@@ -104,20 +98,7 @@ def _value_problem(key: str, value: Any) -> str | None:
     return None
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-
-
 def _checked(written: Mapping[str, Any], wrong: Wrong, at: KeyPath = ()) -> dict[str, Any]:
-    """Return `written` by its resolved keys; problems are added to `wrong`."""
     found: dict[str, Any] = {}
     for key, value in written.items():
         meant = _meant(key)
@@ -226,12 +207,6 @@ class Sweep(Section):
         wrong: Wrong = {}
         if not any((self.grid, self.zip_, self.list_, self.include)):
             wrong[()] = "has no combinations: it needs grid, zip, list or include"
-        if self.booleans == "flags" and self.pass_ != "arguments":
-            wrong["booleans",] = f"is about arguments, and the sweep has pass: {self.pass_}"
-        if self.option is not None and self.pass_ != "file":
-            wrong["option",] = (
-                "goes with pass: file; its value is the argument that gets the name of the combination's file"
-            )
         seen: dict[str, str] = {}
         for axis, keys in self.axes.items():
             for key in keys:
@@ -239,27 +214,12 @@ class Sweep(Section):
                     wrong[(axis,) if axis == "list" else (axis, key)] = (
                         f"has {key}, which {seen[key]} varies already"
                     )
-        for number, values in enumerate(self.exclude):
-            if not values:
-                wrong["exclude", str(number)] = "must hold a key: it would remove every combination"
-            for key, _ in values:
-                if key not in seen:
-                    wrong["exclude", str(number), key] = "is a key that no combination has"
-        yield from (wrong | self._against_config()).items()
-
-    def _against_config(self) -> Wrong:
-        wrong: Wrong = {}
-        config = self.config_keys
-        for key in config:
-            for inside in config:
-                if inside.startswith(f"{key}."):
-                    wrong[()] = f"varies {key} and {inside}, and the one holds the other"
         if self.pass_ == "environment":
-            for key in self.keys:
-                message = variable_problem(argument_name(key)) if key not in config else None
+            for key in set(self.keys) - self.config_keys:
+                message = variable_problem(argument_name(key))
                 if message is not None:
                     wrong[()] = f"has pass: environment, and {key} {message}"
-        return wrong
+        yield from wrong.items()
 
 
 def _sweep_or_file(value: Any) -> Any:
@@ -467,13 +427,6 @@ class Group:
         """The indices of its points."""
         return [point.index for point in self.points]
 
-    def data(self) -> dict[str, Any]:
-        """Return the overrides nested like config.yaml."""
-        nested: dict[str, Any] = {}
-        for key, value in self.overrides:
-            put(nested, tuple(key.split(".")), value)
-        return nested
-
 
 def groups(sweep: Sweep, points: Sequence[SweepPoint]) -> list[Group]:
     """Group `points` by their overrides, in the order of their first points.
@@ -650,7 +603,6 @@ def table(
 
 
 def _words(sweep: Sweep, values: Mapping[str, Any]) -> str:
-    """Return the values of a point as words for the shell."""
     words: list[str] = []
     if sweep.pass_ == "file":
         return ""

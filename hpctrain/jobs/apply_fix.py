@@ -153,7 +153,6 @@ def _kept(whole: Launch, again: StoredScript, before: str) -> tuple[dict[str, An
 def _rendered(
     whole: Launch, again: StoredScript, spec: JobSpec, arguments: tuple[str, ...]
 ) -> tuple[str, str]:
-    """Return the name of the script, without its number, and its text."""
     name = re.sub(r"(\.\d+)?\.sbatch\Z", "", again.part.script)
     # The header contains the command that renders the script from the config in the record.
     place = f"{layout.RUNS}/{layout.LAUNCHES}/{whole.tag}/scripts/{_file(name, spec)}"
@@ -166,7 +165,6 @@ def _file(name: str, spec: JobSpec) -> str:
 
 
 def _keep_script(runs: Path, whole: Launch, changed: FixedScript, *, at: float) -> StoredScript:
-    """Write a changed script into the launch record, and return the resubmission for it."""
     old, spec, resolved = changed.again.part, changed.spec, changed.resolved
     name = _file(changed.name.removesuffix(".sbatch"), spec)
     launch.add_script(runs, whole.tag, name, changed.written)
@@ -393,7 +391,6 @@ def plan(runs: Path, left: ResubmitPlan) -> FixPlan:
 def _by_hand(
     tag: str, unfixed: Sequence[tuple[str, Diagnosis | None]], fixable: Sequence[str]
 ) -> HpctrainError:
-    """Return the error for runs without a fix that can be applied automatically."""
     run, first = unfixed[0]
     details = [f"{run}: {first.cause if first is not None else 'no rule knows why it failed'}"]
     if first is not None:

@@ -167,24 +167,18 @@ def plan_runs(meant: Iterable[Run], chosen: RunFilter, runs_dir: Path) -> Deleti
     return plan
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRules:
-    """The options of `checkpoints delete`."""
-
-    keep_last: int
-    damaged: bool
-
-
-def plan_checkpoints(meant: Chosen, runs_dir: Path, rules: CheckpointRules) -> DeletionPlan[Saved]:
-    """Decide which checkpoints may be deleted, from the states of their runs and the rules."""
+def plan_checkpoints(
+    meant: Chosen, runs_dir: Path, *, keep_last: int, damaged: bool
+) -> DeletionPlan[Saved]:
+    """Decide which checkpoints may be deleted, from the states of their runs and the options."""
     survey = schedulers.survey(runs_dir, meant.runs, every_job=True)
     plan: DeletionPlan[Saved] = DeletionPlan(survey.states, survey.silent)
     for run in meant.runs:
         why = _why_not(survey.states[run.id])
-        complete = newest_checkpoints(runs_dir / run.id, rules.keep_last)
+        complete = newest_checkpoints(runs_dir / run.id, keep_last)
         newest = [one.path.name for one in complete]
         for one in meant.saved.get(run.id, []):
-            stays = why or _why_kept(one, newest, rules, named=one.name in meant.named)
+            stays = why or _why_kept(one, newest, damaged=damaged, named=one.name in meant.named)
             if stays is None:
                 plan.go[one.name] = one
                 plan.sizes[one.name] = one.size()
@@ -195,11 +189,11 @@ def plan_checkpoints(meant: Chosen, runs_dir: Path, rules: CheckpointRules) -> D
     return plan
 
 
-def _why_kept(one: Saved, newest: list[str], rules: CheckpointRules, *, named: bool) -> str | None:
+def _why_kept(one: Saved, newest: list[str], *, damaged: bool, named: bool) -> str | None:
     """Return why a checkpoint is kept: None if it may be deleted, an empty string if keeping it
     needs no explanation.
     """
-    if rules.damaged:
+    if damaged:
         weights = not one.is_checkpoint and not one.unfinished and not named
         return "" if not one.wrong else _WEIGHTS if weights else None
     if not one.is_checkpoint and not one.unfinished:
@@ -210,11 +204,10 @@ def _why_kept(one: Saved, newest: list[str], rules: CheckpointRules, *, named: b
         return None
     if one.best:
         return "the best one; to remove it, name it"
-    return f"among the {rules.keep_last} newest" if one.path.name in newest else None
+    return f"among the {len(newest)} newest" if one.path.name in newest else None
 
 
 def _why_not(state: State) -> str | None:
-    """Return why nothing of a run may be deleted; None if it may."""
     if state.word in ("running", "pending", "unknown"):
         return f"{state.word}: {state.reason}"
     return f"job {state.live[0]} has not ended" if state.live else None

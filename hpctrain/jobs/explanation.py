@@ -112,7 +112,6 @@ def _of_run(run_dir: Path, job: str | None = None) -> ExplainedJob | None:
 
 
 def _of_word(word: str, runs: Path) -> ExplainedJob:
-    """Return the run or job of this name."""
     if (meant := _of_run(runs / word)) is not None:
         return meant
     records: list[JobRecord] = []
@@ -279,9 +278,6 @@ def with_cluster(case: JobContext) -> JobContext:
 
 
 def _variables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment variables that the config sets in a job, including those of the
-    cluster's profile.
-    """
     section = config.get("environment")
     if not isinstance(section, dict):
         return {}
@@ -311,9 +307,6 @@ def _with_profile(case: JobContext, name: str, partition: str) -> JobContext:
 
 
 def _with_live(case: JobContext, partition: object) -> JobContext:
-    """Add what Slurm reports about the partition, and the available accounts, partitions that are
-    up, and QOS.
-    """
     live = discover.discover(timeout=_TIMEOUT_S)
     partitions = live.partitions or ()
     known = next((each for each in partitions if each.name == partition), None)
@@ -342,7 +335,6 @@ _MIB = 1 << 20
 
 
 def _case_of_run(run_dir: Path, run: Run) -> JobContext:
-    """Return the facts that a run's own files contain."""
     told, now = history.read(run_dir, most=_MOST), progress.read(run_dir)
     starts = {start.name: start for start in told.starts}
     attempts = [
@@ -377,7 +369,6 @@ def _case_of_run(run_dir: Path, run: Run) -> JobContext:
 
 
 def _with_logs(case: JobContext, files: Sequence[LogFile]) -> JobContext:
-    """Add the samples found at the two ends of the logs."""
     samples: list[Sample] = []
     for file in files:
         found = [line for line in _ends(file.path) if MARK in line]
@@ -387,7 +378,6 @@ def _with_logs(case: JobContext, files: Sequence[LogFile]) -> JobContext:
 
 
 def _ends(path: Path) -> list[str]:
-    """Return the lines at the two ends of a file; none if it cannot be read."""
     try:
         with stored.open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -443,7 +433,6 @@ def printed_steps(lines: Iterable[str]) -> list[tuple[int, int | None]]:
 
 
 def _with_steps(case: JobContext, files: Sequence[LogFile]) -> JobContext:
-    """Add the steps printed by the newest job, if it wrote neither samples nor metrics."""
     last = case.attempts[-1]
     mine = [file for file in files if file.job in (None, last.job_id) and not file.copy]
     said = {file.stream: printed_steps(_ends(file.path)) for file in mine}

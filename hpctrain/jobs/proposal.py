@@ -129,7 +129,6 @@ def gather(
 
 
 def _folders(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the model and the dataset directories, at most two levels down."""
     models: list[str] = []
     datasets: list[str] = []
     for first in _directories(directory):

@@ -220,7 +220,6 @@ def _training(answers: Answers) -> Iterator[str]:
 
 
 def _answer(answers: Answers, *path: str) -> list[str]:
-    """Return the line of an answer; none without a value."""
     answer = answers.known.get(path)
     if answer is None or answer.value is None:
         return []

@@ -90,8 +90,6 @@ def library_path(chdir: str, text: str, version: str) -> str:
 
 
 class _Lines(list[str]):
-    """Lines that a template can loop over, join, or print."""
-
     def __str__(self) -> str:
         return "\n".join(self)
 

@@ -146,12 +146,10 @@ def _is_left(state: State) -> bool:
 
 
 def _is_ending(state: State) -> bool:
-    """Whether the run has ended, but its job has not."""
     return state.word in ("failed", "stopped") and bool(state.live)
 
 
 def _messages(known: Sequence[Run], states: Mapping[str, State]) -> list[str]:
-    """Return messages on the states of the runs, and on those that are not resubmitted."""
     counts = Counter(
         "never started, or forgotten" if _is_left(state) and state.word == "unknown" else state.word
         for state in (states[run.id] for run in known)
@@ -178,7 +176,6 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _never_submitted(tag: str, whole: Launch | None, never: Collection[int]) -> list[str]:
-    """Return a message on points that were never submitted."""
     if not never:
         return []
     were, them = (

@@ -240,7 +240,6 @@ def _is_undecided(run: Run) -> bool:
 
 
 def _submitted(runs_dir: Path, runs: Sequence[Run]) -> dict[str, tuple[str | None, ...]]:
-    """Return the jobs submitted for each run, according to its launch record."""
     of_tag = {tag: launch.read_submissions(runs_dir, tag) for tag in {run.tag for run in runs}}
     return {run.id: tuple(launch.jobs_of(run, of_tag[run.tag])) for run in runs}
 

@@ -7,8 +7,7 @@ Nothing is guessed: if two scripts are possible, the error names the command for
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from hpctrain.util import shell, stored
 from hpctrain.util.text import printable
 
 
-@contextmanager
 def chosen(
     asked: Request,
     named: str | None,
@@ -36,8 +34,8 @@ def chosen(
     dry_run: bool,
     say: Callable[[str], None],
     check: Callable[[Request], None] = lambda _: None,
-) -> Iterator[JobScripts]:
-    """Yield the scripts to submit; render them first if the request has options.
+) -> JobScripts:
+    """Return the scripts to submit; render them first if the request has options.
 
     Args:
         asked: the request.
@@ -51,8 +49,7 @@ def chosen(
         UsageError: there is no script, a stale one, or more than one candidate.
     """
     if named is not None:
-        yield _as_it_is(_named(asked, named))
-        return
+        return _as_it_is(_named(asked, named))
     if asked.to == "-":
         raise UsageError(
             "--to - writes to stdout, so there is nothing to submit",
@@ -62,8 +59,7 @@ def chosen(
     if asked.is_bare and not written.exists():  # with stages, the file has the first stage's name
         written = scripts_of(asked).scripts[0].path
     if asked.is_bare and written.exists():
-        yield _as_they_are(written, asked.again)
-        return
+        return _as_they_are(written, asked.again)
     if asked.is_bare:
         _refuse_others(written, asked.again)
     elif not force:
@@ -77,7 +73,7 @@ def chosen(
         check(asked)
         for note in script_files.write(made, force=force):
             say(note)
-    yield JobScripts.of(made)
+    return JobScripts.of(made)
 
 
 def _as_it_is(path: Path) -> JobScripts:
@@ -96,7 +92,6 @@ def _as_it_is(path: Path) -> JobScripts:
 
 
 def _own(path: Path, text: str, made: header.Made | None) -> JobScripts:
-    """Return a script that was written by the user, edited, or rendered elsewhere."""
     return JobScripts((JobScript(path=path, text=text, takes_name=made is not None),))
 
 
@@ -174,10 +169,6 @@ def _refuse_others(written: Path, again: str) -> None:
 def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], None]) -> None:
     """Print a note on the options that the script was rendered with and this command omits: `render
     --nodes 4`, `submit -t 5`.
-
-    Raises:
-        UsageError: the script was rendered with --config, this command names no config, and there
-            is no config.yaml.
     """
     made = header.read_header(_read(written)) if written.is_file() else None
     if made is None or not made.untouched or made.directory != str(Path.cwd()):
@@ -189,18 +180,10 @@ def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], No
         for path, value in before.options.items()
         if path not in asked.options and not (path == ("array",) and asked.tasks is not None)
     }
-    config = before.config if asked.config is None else None
-    if config is not None and not Path("config.yaml").exists():
-        both = replace(asked, options=left_out | asked.options, config=config)
-        raise UsageError(
-            f"{written} was rendered with --config {config}, there is no config.yaml here, and"
-            " this command names none",
-            fix=shell.join((*asked.again.split(), *words_of(both))),
-        )
     rest = Request(
         options=left_out,
         sbatch=tuple(word for word in before.sbatch if word not in asked.sbatch),
-        config=config,
+        config=before.config if asked.config is None else None,
         arguments=() if asked.arguments else before.arguments,
     )
     words = printable(shell.join(words_of(rest, variables=False)))

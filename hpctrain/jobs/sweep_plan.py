@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpctrain.config import layers
 from hpctrain.config.fields import BY_PATH
@@ -154,7 +154,9 @@ def max_array_size(cluster: Cluster | None) -> tuple[int, str]:
 
 def _over(group: Group, title: str) -> Layer:
     """Return the values that a group's points set, as the layer of highest precedence."""
-    data = group.data()
+    data: dict[str, Any] = {}
+    for key, value in group.overrides:
+        layers.put(data, tuple(key.split(".")), value)
     where = f"{title}: combination {group.points[0].index}: {spoken(group.overrides)}"
     paths = [tuple(key.split(".")) for key, _ in group.overrides]
     origins = {path[:end]: where for path in paths for end in range(1, len(path) + 1)}

@@ -138,7 +138,6 @@ def existing_runs(runs_dir: Path) -> Listing:
 
 
 def _of_jobs(word: str, listing: Listing) -> list[Target]:
-    """Return the jobs of an id or a name; the newest if several share the name."""
     try:
         records, _ = jobs([word], listing.path)
     except UsageError:
@@ -297,7 +296,6 @@ def is_for(part: Part, run: Run) -> bool:
 
 
 def _not_started(listing: Listing, tags: Iterable[str]) -> list[Run]:
-    """Return the runs of launches that are not in a listing."""
     known = {run.id for run in listing.runs}
     launches = [whole for tag in tags if (whole := launch.load(listing.path, tag)) is not None]
     found = [
@@ -533,7 +531,6 @@ def matching(word: str, known: Iterable[JobRecord]) -> list[JobRecord]:
 
 
 def _narrowed(record: JobRecord, tasks: Array) -> JobRecord:
-    """Narrow a record of several waiting tasks to the named ones."""
     number, _, rest = record.job_id.partition("_")
     theirs = arrays.known(rest)  # empty for a list that squeue has truncated
     both = sorted(set(tasks.indices) & set(theirs))

@@ -171,14 +171,6 @@ tune:
         (("  space:", "  space: {}\n  spaces:"), "must hold arguments of the training"),
         (("  space:", "  spaces:"), "space is missing"),
         (
-            ("    optim:", "    learning-rate: {low: 1, high: 2}\n    optim:"),
-            "learning-rate is the argument learning_rate again",
-        ),
-        (
-            ("learning_rate: 2e-5", "learning-rate: 2e-5"),
-            "learning_rate is called learning-rate in training; one name",
-        ),
-        (
             ("optim: {choices: [adamw_torch, null]}", "output-dir: {choices: [a, b]}"),
             "output-dir cannot be searched",
         ),

@@ -1,18 +1,15 @@
-"""Any study of any job: its script runs and asks the study, and what a trial tries reaches the
-training as words and nothing else.
+"""The script of a study runs and asks the study, and what a trial tries reaches the training as
+words and nothing else.
 """
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from hpctrain.config import layers
 from hpctrain.config import study as tune
@@ -27,37 +24,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]  # optuna is in the same extr
 
 #: What Machine sets.
 HOME = "/nowhere"
-word = (
-    any_job.one_line | st.sampled_from([*any_job.CANARIES, "~/x", "a b", "-", "null", "1e3"])
-).filter(lambda text: not text.startswith("--"))
-choice = word | st.integers(-9, 9) | st.floats(-2, 2, allow_nan=False) | st.booleans() | st.none()
-values = st.lists(
-    choice,
-    min_size=2,
-    max_size=4,
-    # Two choices that read alike, or are equal to Python as 1 and True are, are one to the study,
-    # which refuses them.
-    unique_by=(
-        lambda each: "none" if each is None else str(each).lower(),
-        lambda each: str(each) if isinstance(each, str) else each,
-    ),
-)
-bounds = st.fixed_dictionaries(
-    {"low": st.integers(1, 5), "high": st.integers(6, 9)}, optional={"log": st.just(True)}
-)
-space = st.dictionaries(
-    st.from_regex(r"searched_[A-Za-z0-9_-]{0,5}", fullmatch=True),
-    st.builds(lambda each: {"choices": each}, values) | bounds,
-    min_size=1,
-    max_size=3,
-)
-studies = st.fixed_dictionaries(
-    {"space": space},
-    optional={
-        "study": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
-        "trials": st.integers(4, 9),
-    },
-)
 
 
 class StudyMachine(Machine):
@@ -127,25 +93,6 @@ def check_the_study(config: dict[str, Any], study: dict[str, Any], root: Path, n
             each.encode("utf-8", "surrogateescape") for each in words
         ]
     assert machine.strangers(spec) == []
-
-
-@settings(
-    max_examples=10, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-)  # an example takes seconds
-@given(
-    config=any_job.configs(),
-    study=studies,
-    name=any_job.file_name.filter(lambda name: "\\" not in name),
-)
-def test_no_value_of_a_study_runs(
-    config: dict[str, Any],
-    study: dict[str, Any],
-    name: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    root = tmp_path_factory.mktemp("machine")
-    check_the_study(config, study, root, name)
-    shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])

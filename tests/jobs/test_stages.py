@@ -92,23 +92,7 @@ def test_all_problems_at_once() -> None:
         (6, "needs"),
         (6, "start"),
     ]
-    words = [message for _, _, message in problems]
-    assert words[0] == "must be another one: 'train' is the name of a stage already"
-    assert words[2] == "must be another one: HPCTRAIN_STAGE_TRAIN would stand for 'train' too"
-    assert (
-        words[5]
-        == f"must be the name of a stage, not 'tain'; the others are TRAIN, eval, {'x' * 40}, own"
-    )
-    assert "$HPCTRAIN_STAGE_TRAIN" in words[6]
-
-
-def test_a_name_that_is_no_stages() -> None:
-    assert said(
-        StageRequest(name="a"), StageRequest(name="train"), StageRequest(name="b", from_="trian")
-    )[0][2].endswith("not 'trian'; did you mean 'train'?")
-    assert said(StageRequest(name="a", from_="b")) == [
-        (0, "from", "must be left out, not 'b': there is no other stage")
-    ]
+    assert "$HPCTRAIN_STAGE_TRAIN" in problems[6][2]
 
 
 @given(st.text("aA0._-", min_size=1, max_size=20))

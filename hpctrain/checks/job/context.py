@@ -319,7 +319,6 @@ class Case:
 
     @cached_property
     def _homes(self) -> tuple[str, ...]:
-        """The partitions of the job's nodes according to the profile."""
         shape = self.profile.shape_name(partition=None, constraint=self.spec.constraint)
         known = self.profile.partitions.items()
         return tuple(name for name, each in known if shape and each.nodes == shape)

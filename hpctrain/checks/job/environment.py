@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hpctrain.checks.job import hardware
 from hpctrain.checks.job.context import Case, Fact, PythonFacts, confirm, rule
-from hpctrain.checks.job.files import is_hub_name, stored_on
+from hpctrain.checks.job.files import is_hub_name
 from hpctrain.config import arguments as training_arguments
 from hpctrain.config.arguments import Arguments
 from hpctrain.finding import Finding, Level
@@ -195,26 +195,6 @@ def _torch(case: Case) -> Iterator[Finding]:
         reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
         fix=install + ("cu126" if known.value == "cuda" else "rocm6.4"),
     )
-
-
-@rule("environment-slow")
-def _slow(case: Case) -> Iterator[Finding]:
-    python = case.around.python
-    prefix = python.prefix if python is not None else None
-    name, stored = (stored_on(case, prefix) if prefix is not None else None) or ("", None)
-    fact = case.fact(stored, "storage", name, "slow_for_environments")
-    if python is not None and fact is not None and fact.value.slow_for_environments:
-        yield case.finding(
-            "environment-slow",
-            "warning",
-            f"{python.said} is on {name}, and this site asks you to keep environments elsewhere",
-            evidence=f"{_said(case, python)}; {fact.source}",
-            reason=(
-                "thousands of small files on a parallel file system: every start takes minutes, for"
-                " others too"
-            ),
-            fix="put it into a container image: environment.container in config.yaml",
-        )
 
 
 @rule("module-purge")

@@ -89,13 +89,11 @@ def _partition_limits(case: Case, name: str) -> list[Limit]:
 
 
 def _exceeded(asked: int, limits: Iterable[Limit]) -> Limit | None:
-    """Return the tightest of the limits that are below `asked`."""
     over = (limit for limit in limits if asked > limit.fact.value)
     return min(over, key=lambda limit: limit.fact.value, default=None)
 
 
 def _qos_limits(case: Case, name: str) -> list[Limit]:
-    """Return the QOS's limit on `time_max`, `nodes_max` and so on."""
     qos, whose = qos_name(case), f"QOS {qos_name(case)}"
     if qos not in case.profile.qos:  # merged are only those known to be the user's or a partition's
         value: int | None = getattr(_live_qos(case), name, None)

@@ -67,33 +67,33 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
                 _check_job(job, partial(suggested, fresh, fresh.verb, "--ignore"), local)
             )
 
-    with chosen(
+    choice = chosen(
         asked, batch_script, force=parameters["force"], dry_run=dry_run, say=say, check=check
-    ) as choice:
-        if dry_run:
-            _dry_run(scheduler, choice, as_json=parameters["as_json"])
-            verb = asked.verb.removesuffix(" --dry-run")
-            named = f"hpctrain {verb} {shell.quote(batch_script or '')}"
-            say(f"next: {suggested(asked, verb) if batch_script is None else named}")
-            return 0
-        if not accepted and not parameters["no_check"]:
-            first = choice.scripts if choice.whole is None else choice.scripts[:1]
-            named_one = batch_script is not None
-            accepted = [_check(one, asked, local=local, named=named_one) for one in first]
-        options = SubmitOptions(
-            run_id=parameters["run_id"],
-            snapshot=not parameters["no_snapshot"],
-            ignored=tuple(dict.fromkeys(id_ for ids in accepted for id_ in ids)),
-            argv=("hpctrain", *sys.argv[1:]),
-            say=say,
-        )
-        try:
-            submitted = service.submit(choice, scheduler, options)
-        except RefusedError as error:
-            if error.partial or len(choice.scripts) > 1:
-                raise
-            raise explained(error) from error
-        return report(scheduler, submitted, parameters, choice.runs_dir)
+    )
+    if dry_run:
+        _dry_run(scheduler, choice, as_json=parameters["as_json"])
+        verb = asked.verb.removesuffix(" --dry-run")
+        named = f"hpctrain {verb} {shell.quote(batch_script or '')}"
+        say(f"next: {suggested(asked, verb) if batch_script is None else named}")
+        return 0
+    if not accepted and not parameters["no_check"]:
+        first = choice.scripts if choice.whole is None else choice.scripts[:1]
+        named_one = batch_script is not None
+        accepted = [_check(one, asked, local=local, named=named_one) for one in first]
+    options = SubmitOptions(
+        run_id=parameters["run_id"],
+        snapshot=not parameters["no_snapshot"],
+        ignored=tuple(dict.fromkeys(id_ for ids in accepted for id_ in ids)),
+        argv=("hpctrain", *sys.argv[1:]),
+        say=say,
+    )
+    try:
+        submitted = service.submit(choice, scheduler, options)
+    except RefusedError as error:
+        if error.partial or len(choice.scripts) > 1:
+            raise
+        raise explained(error) from error
+    return report(scheduler, submitted, parameters, choice.runs_dir)
 
 
 # -- checks ----------------------------------------------------------------------------------------

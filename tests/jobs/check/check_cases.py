@@ -332,11 +332,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         Scene(profile={"nodes": ARM}),
         Scene(profile={"nodes": ARM}, around=of_python(arch="aarch64")),
     ),
-    "environment-slow": (
-        "warning",
-        Scene(profile=storage(slow_for_environments="true")),
-        Scene(profile=storage()),
-    ),
     "launcher-missing": (
         "warning",
         Scene(spec={"venv": None}, around={"python": None, "launcher_on_path": None}),
