@@ -31,6 +31,8 @@ from hpctrain.util import files, stored
 SCHEMA = 1
 CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\Z")
 _CHUNK = 1 << 20
+#: Files that are read at the same time.
+_THREADS = 4
 _OWN = (CHECKPOINT_MANIFEST, CHECKPOINT_DAMAGE)
 _OWN_DIGEST = "manifest_sha256"
 #: Size limit of a manifest, in bytes: some hundred thousand files.
@@ -84,7 +86,6 @@ def write_manifest(
     run_id: str | None = None,
     attempt: str | None = None,
     began: float | None = None,
-    threads: int = 4,
 ) -> Manifest:
     """Digest and sync all files below `directory`, then write their manifest; call this when all
     processes have written their files.
@@ -98,7 +99,6 @@ def write_manifest(
         attempt: the attempt that saves.
         began: `time.monotonic()` at the start of the save; the recorded duration includes this
             function.
-        threads: files to read at the same time.
 
     Raises:
         HpctrainError: the directory contains something other than regular files.
@@ -112,7 +112,7 @@ def write_manifest(
                 details=(str(directory),),
                 fix=f"ls -l {shlex.quote(str(directory))}",
             )
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         digests = list(pool.map(lambda item: _digest(item[1], sync=True), found))
     for folder in sorted({path.parent for _, path in found}):
         sync_directory(folder)
@@ -143,7 +143,6 @@ def problems(
     directory: Path,
     *,
     digests: bool,
-    threads: int = 4,
 ) -> tuple[str, ...]:
     """Return the problems of a checkpoint as short texts; empty if it is complete.
 
@@ -153,7 +152,6 @@ def problems(
         directory: the checkpoint.
         digests: read all files, compare digests, and store the result; otherwise check names,
             sizes, and the last stored result for files that are unchanged since.
-        threads: files to read at the same time.
     """
     manifest, why = _read(directory)
     if manifest is None:
@@ -171,7 +169,7 @@ def problems(
         else:
             sound.append((file, path))
     if digests:
-        changed, unread = _read_all(manifest, sound, threads=threads)
+        changed, unread = _read_all(manifest, sound)
         _remember(directory, changed)
         wrong += [*map(_changed, changed), *unread]
     elif known := (files.read_json(directory / CHECKPOINT_DAMAGE) or {}).get("changed"):
@@ -273,8 +271,6 @@ def _size_problem(name: str, path: Path, saved: FileDigest) -> str | None:
 def _read_all(
     manifest: Manifest,
     sound: list[tuple[str, Path]],
-    *,
-    threads: int,
 ) -> tuple[dict[str, list[int]], list[str]]:
     """Return the changed files with their state when read (`_state`), and the problems of those
     that cannot be read.
@@ -291,7 +287,7 @@ def _read_all(
         except OSError as error:
             unread.append(f"{name} cannot be read: {error.strerror}")
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(look, sound))
     return dict(sorted(changed.items())), sorted(unread)
 
