@@ -184,7 +184,6 @@ def test_a_job_runs_on_through_every_outage(project: Project, tmp_path: Path) ->
             slurmdbd_is_away(project, job)
             slurmctld_hangs(project, job, tmp_path / "followed")
             slurmctld_is_killed(project, job)
-            munge_is_away(project, job)
             wait_until(lambda: rough.queued(job) is not None, "slurmctld is back")
             assert "running" not in rough.queued(job).lower() or project.type("ps", job).code == 0  # type: ignore[union-attr]
             said = project.type("cancel", "train")
@@ -332,27 +331,6 @@ def slurmctld_is_killed(project: Project, job: str) -> None:
         refused = project.submit("lost", 1)
         assert (refused.code, "may still arrive" in refused.err) == (3, True), refused.err
         assert len(project.comments("lost")) == 0
-
-
-def munge_is_away(project: Project, job: str) -> None:
-    """The munge daemon of the login node is dead; those of the other machines are not."""
-    rough, conf = project.rough, Path(project.rough.env["SLURM_CONF"])
-    login = conf.with_name("login.conf")
-    login.write_text(
-        re.sub(r"socket=[^,\s]+", f"socket={rough.directory}/run/nobody", conf.read_text())
-    )
-    said = project.at_once(
-        "ps", f"logs {job}", "explain train", "watch train --once", SLURM_CONF=str(login)
-    )
-    is_not_ended(said, job, "train")
-    assert {command: each.code for command, each in said.items()} == {
-        "ps": 3,
-        f"logs {job}": 0,
-        "explain train": 0,
-        "watch train --once": 0,
-    }, said
-    assert "fix: sinfo\nhint: when that answers" in said["ps"].err
-    assert project.type("ps").code == 0
 
 
 def what_was_followed(job: str, watched: list[str], followed: list[str]) -> None:

@@ -246,28 +246,6 @@ def test_the_site_is_that_of_the_profile(site: str, played: dict[str, dict[str, 
             assert int(gpus[1]) == profile.nodes[partition.nodes].gpus * int(row["TotalNodes"]), row
 
 
-@pytest.mark.parametrize("site", ["tacc_vista", "tacc_lonestar6"])
-def test_submit_finds_the_job_behind_the_greeting_and_the_reason_too(
-    site: str,
-    played: dict[str, dict[str, str]],
-    project: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SLURM_CONF", played[site]["SLURM_CONF"])
-    right = next(case for case in RIGHT if case.site == site)
-    (tmp_path / "right.sbatch").write_text(rendered(right, project))
-    status, job, errors = typed(["submit", "--parsable", "right.sbatch"], tmp_path)
-    assert status == 0, errors
-    assert job.strip().isdigit()
-    subprocess.run(["scancel", job.strip()], env=played[site], check=True)
-    wrong = next(case for case in WRONG if case.site == site and case.name == "no-nodes")
-    (tmp_path / "wrong.sbatch").write_text(rendered(wrong, project))
-    status, out, errors = typed(["submit", "wrong.sbatch"], tmp_path)
-    assert (status, out) == (1, "")
-    assert str(wrong.says) in errors
-
-
 #: About the directory and the environment of this test, not about the site.
 SURROUNDINGS = {"path-not-shared", "launcher-missing"}
 LEVELS = ("silent", "note", "warning", "error")

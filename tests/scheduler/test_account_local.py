@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -58,4 +59,4 @@ def test_a_job_that_ended(tmp_path: Path) -> None:
     assert step.name == "batch"
     assert 200 * MIB < (step.max_rss_bytes or 0) < 2000 * MIB, "of its largest process"
     assert step.cpu_s is not None
-    assert stored.made(JobRecord, found.to_json()) == found
+    assert stored.made(JobRecord, asdict(found)) == found

@@ -32,11 +32,6 @@ class Array:
     limit: int | None = None
     step: int = 1
 
-    @property
-    def highest(self) -> int:
-        """The largest index."""
-        return self.indices[-1]
-
     def __len__(self) -> int:
         return len(self.indices)
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from hpctrain.slurm.notations import states, units
 from hpctrain.util.text import integer, is_number
@@ -203,10 +202,6 @@ class JobRecord:
             (step.max_rss_bytes for step in self.steps if step.max_rss_bytes is not None),
             default=None,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
 
 
 def parse_submission(output: str) -> tuple[str, str | None] | None:
