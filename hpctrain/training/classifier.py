@@ -189,9 +189,6 @@ def _config(options: Any, facts: Facts) -> Any:
 
 
 def _head_problems(config: Any, facts: Facts, folder: Any) -> Iterator[Problem]:
-    """Yield the mismatches of a model that is a classifier already: its head has its own classes,
-    in a fixed order.
-    """
     if not any("SequenceClassification" in name for name in config.architectures or ()):
         return
     theirs = tuple(config.id2label[number] for number in sorted(config.id2label))
@@ -243,7 +240,6 @@ def _data_problems(
 
 
 def _with_lora(model: Any, adapter: Any) -> Any:
-    """Return the model frozen, with an adapter and a head that are trained in float32."""
     from peft import get_peft_model
 
     made = get_peft_model(model, adapter)

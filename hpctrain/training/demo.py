@@ -265,9 +265,6 @@ def _save_dataset(pairs: list[Pair], tokenizer: Any, folder: Path) -> dict[str, 
 
 
 def _save_model(tokenizer: Any, seed: int, folder: Path) -> int:
-    """Save a small Qwen3 model with random weights, and the tokenizer; return the number of
-    parameters.
-    """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

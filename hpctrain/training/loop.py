@@ -223,11 +223,6 @@ def step_of(folder: Path) -> int:
 
 
 def _measured(trainer: Any) -> dict[str, float]:
-    """Return the Trainer's metrics, those that TRL logs, and the perplexity of its mean loss.
-
-    Raises:
-        Stopped: all processes agreed to stop, between two batches.
-    """
     try:
         # The Trainer checks for signals and the stop file only while `evaluating` is set.
         with replaced(trainer._loop, "evaluating", True):

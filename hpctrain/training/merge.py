@@ -265,11 +265,6 @@ def load_adapter(model: Any, folder: Path) -> None:
 
 
 def _base_of(adapter: Path, settings: Mapping[str, Any], base: Path | None) -> Path:
-    """Return the directory of the base model.
-
-    Raises:
-        UsageError: it is missing, incomplete, or quantized.
-    """
     name = str(base or settings.get("base_model_name_or_path") or "")
     if not name:
         raise UsageError(
@@ -298,11 +293,6 @@ def _base_of(adapter: Path, settings: Mapping[str, Any], base: Path | None) -> P
 def _config_of(
     folder: Path, adapter: Mapping[str, Any], tensors: Mapping[str, Any], base: Path
 ) -> Any:
-    """Return the config of the base, with the classes if it is a classifier.
-
-    Raises:
-        UsageError: transformers does not support the model.
-    """
     try:
         config = AutoConfig.from_pretrained(str(base), local_files_only=True)
     except (ValueError, OSError) as error:
@@ -383,7 +373,6 @@ def _with_adapter(
 
 
 def _logits(model: Any) -> Any:
-    """Return a model's logits for fixed token ids without padding, in float32."""
     size = model.get_input_embeddings().weight.shape[0]
     pad = getattr(model.config.get_text_config(), "pad_token_id", None)
     known = [number for number in range(1, size, max(1, size // 997)) if number != pad]
@@ -410,12 +399,6 @@ def bound_of(dtype: str, wanted: Any, effect: float) -> float:
 
 
 def _verify(model: Any, wanted: Any, dtype: str, bound: float) -> float:
-    """Compare the logits of the reloaded model with those of base and adapter; return the largest
-    difference.
-
-    Raises:
-        HpctrainError: they differ too much, or are not finite.
-    """
     off = float((_logits(model) - wanted).abs().max())
     if not off <= bound:
         narrow = dtype != "float32"

@@ -186,9 +186,6 @@ def weights_to_start_from(asked: Any) -> tuple[Weights, list[Problem]]:
 
 
 def _weights_problems(weights: Weights, asked: Any, needs: frozenset[str]) -> Iterator[Problem]:
-    """Yield the problems of the directories that are visible without loading them; `needs` as in
-    `preflight.check_model`.
-    """
     yield from preflight.check_model(weights.model, needs)
     if weights.adapter is None:
         return

@@ -54,7 +54,6 @@ def _problems(asked: Any) -> list[Problem]:
 
 
 def _half(asked: Any, here: kernels.Machine) -> bool:
-    """Return whether attention will be computed in 16 bits, before the defaults are known."""
     return kernels.half(asked) or (asked.bf16 is None and here.bf16)
 
 

@@ -239,10 +239,3 @@ def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
     assert node_check.try_writing("/proc/sys")["error"]
     assert node_check.try_reading(str(tmp_path / "nowhere"))["error"] == "it contains no file"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_the_facts_of_a_node() -> None:
-    assert node_check.node_facts({"SLURM_GPUS_ON_NODE": "2"}) == {
-        "cores": os.cpu_count(),
-        "gpus_given": 2,
-    }

@@ -116,43 +116,27 @@ def evaluations(output: str, name: str) -> list[float]:
     return [float(found) for found in re.findall(rf"eval_{name}=(\S+)", output)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def learned(
-    visits: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int, Run], tuple[Path, subprocess.CompletedProcess[str]]]:
-    """Return the training from scratch on so many ranks, done once: its run directory, and what it
-    said.
-    """
-    found: dict[int, tuple[Path, subprocess.CompletedProcess[str]]] = {}
-
-    def get(ranks: int, run: Run) -> tuple[Path, subprocess.CompletedProcess[str]]:
-        if ranks not in found:
-            launch = (
-                ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2]
-                if ranks > 1
-                else []
-            )
-            more = {
-                "random_truncation": 0.2,
-                "min_events": 8,
-                "per_device_train_batch_size": 32 // ranks,
-            }
-            place = tmp_path_factory.mktemp("learned") / "run"
-            found[ranks] = (
-                place,
-                run(*launch, "-m", CLASSIFY, *options(visits, **more), HPCTRAIN_RUN_DIR=str(place)),
-            )
-        return found[ranks]
-
-    return get
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_it_learns_from_scratch_and_keeps_the_best(
-    ranks: int, visits: Path, run: Run, learned: Any
-) -> None:
-    place, done = learned(ranks, run)
+    visits: Path, surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The run directory of a training from scratch on two ranks, and what it said."""
+    place = tmp_path_factory.mktemp("learned") / "run"
+    more = {"random_truncation": 0.2, "min_events": 8, "per_device_train_batch_size": 16}
+    done = subprocess.run(
+        survival.argv(*options(visits, **more), ranks=2, program=CLASSIFY),
+        env=surroundings | {"HPCTRAIN_RUN_DIR": str(place)},
+        cwd=place.parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr
+    return place, done
+
+
+def test_it_learns_from_scratch_and_keeps_the_best(visits: Path, learned: Any) -> None:
+    place, done = learned
     assert "[train] classes: back " in done.stdout
     assert "batches padded on the right with 0" in done.stdout
     assert (
@@ -209,8 +193,7 @@ def test_an_adapter_on_a_classifier_is_trained_saved_and_merged(
     """First a training of all weights, then LoRA on what it saved, then the merge: it scores as the
     last evaluation said.
     """
-    place, first = learned(1, run)
-    assert first.returncode == 0, first.stderr
+    place, _ = learned
     more = {
         "model_name_or_path": place / "model",
         "from_scratch": None,

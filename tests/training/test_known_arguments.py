@@ -122,6 +122,13 @@ def test_check_refuses_the_values_that_the_parser_refuses(words: str) -> None:
     assert found == ["error"] * refused
 
 
+def test_several_trackers_are_one_option() -> None:
+    parser = options._parser(importlib.import_module("hpctrain.training.sft").TASK)
+    words = ["--model_name_or_path", "m", "--report_to", "tensorboard", "mlflow"]
+    asked, unknown = parser.parse_known_args(words)
+    assert (asked.report_to, unknown) == (["tensorboard", "mlflow"], [])
+
+
 def test_the_optimizers_that_need_a_package_are_known() -> None:
     from transformers import trainer_optimizer
 

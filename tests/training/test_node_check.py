@@ -41,7 +41,7 @@ def test_ranks_of_one_node_report_and_reduce(environment: dict[str, str], tmp_pa
     (tmp_path / "data").mkdir()
     (tmp_path / "data/part").write_bytes(bytes(2 << 20))
     done = launch(
-        environment,
+        environment | {"SLURM_GPUS_ON_NODE": "2"},
         tmp_path,
         "--learning_rate",
         "1e-5",
@@ -57,7 +57,7 @@ def test_ranks_of_one_node_report_and_reduce(environment: dict[str, str], tmp_pa
         (1, 1, True, 0),
     ]
     assert all(rank.cpu_set == os.sched_getaffinity(0) for rank in found.ranks)
-    assert len(found.nodes) == 1
+    assert [(node.cores, node.gpus_given) for node in found.nodes] == [(os.cpu_count(), 2)]
     assert found.nodes[0].read == report.Access(path="data")
     assert found.nodes[0].write is None, (
         "there is no place to write: no run directory, and none was named"

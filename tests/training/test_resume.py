@@ -223,16 +223,6 @@ def test_an_explicit_checkpoint(train: Train, tmp_path: Path) -> None:
         2,
         f"hint: use --resume_from_checkpoint {saved.with_name('checkpoint-4')}",
     )
-    (saved / "hpctrain.json").unlink()
-    refused = train("c", "3.0", resume_from_checkpoint=saved)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(
-        f"error: the checkpoint {saved} is not complete: no hpctrain.json\n"
-    )
-    assert refused.stderr.splitlines()[-1] == f"hint: use its weights only: --init_from {saved}"
-    assert train("d", "5.0", resume_from_checkpoint="nowhere").stderr.startswith(
-        "error: there is no checkpoint nowhere\n"
-    )
 
 
 def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> None:
@@ -255,11 +245,6 @@ def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> Non
         said(requeued)[1]
         == "[train] --init_from a was for the first start; its weights are not used again"
     )
-    other = train("c", "4.0", init_from="a/checkpoint-2", model=None)
-    assert said(other) == [
-        f"[train] starts from the weights of a/checkpoint-2: {runs}/a/checkpoints/checkpoint-2"
-        f" {weights}"
-    ]
 
 
 def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:

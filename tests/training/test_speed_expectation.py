@@ -3,7 +3,6 @@ lacks, by its name and size.
 """
 
 import importlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from hpctrain.fit import memory, speed
-from hpctrain.runs import predicted
-from hpctrain.training.survival import ResilienceContext
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -100,23 +97,6 @@ def test_the_layout_is_the_trainer_s_own(table: Any, tiny: tuple[str, str], tmp_
     assert record["predicted"]["allocated"] == found.memory.allocated
     assert record["predicted"]["tokens_per_s"] == found.speed.tokens_per_s
     assert sum(record["predicted"]["parts"].values()) == record["predicted"]["total"]
-
-
-@pytest.mark.usefixtures("h100")
-def test_a_measurement_of_the_same_layout_stays_and_of_another_goes(
-    table: Any, tiny: tuple[str, str], tmp_path: Path
-) -> None:
-    from hpctrain.training.monitoring.speed import fit_record
-
-    survival = ResilienceContext(run_dir=tmp_path)
-    trainer, options = trainer_of(tiny[0], per_device_train_batch_size=3, max_length=32)
-    found = expect(table, trainer, options)
-    first = fit_record(found.as_record(), survival)
-    assert first["measured"] is None
-    predicted.write(tmp_path, {**first, "measured": {"allocated": 5}})
-    assert fit_record(found.as_record(), survival)["measured"] == {"allocated": 5}
-    other = replace(found, layout=replace(found.layout, micro_batch=4))
-    assert fit_record(other.as_record(), survival)["measured"] is None
 
 
 @pytest.mark.usefixtures("h100")

@@ -67,15 +67,3 @@ def test_models_that_cannot_keep_examples_apart(built: Any, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="takes no position_ids"):
         built(model=bloom, packing="true")
     assert "position_ids" not in said(built(packing="true"))
-
-
-def test_warnings_are_said_with_their_fix(
-    built: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer, _ = built(dataset=dataset(tmp_path / "d", [[1, 2, 3, 61]] * 4), dtype="bfloat16")
-    trainer.notes.say()
-    out = capsys.readouterr().out
-    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("[train]"))
-    words = " ".join(line.removeprefix("[train]").strip() for line in out.splitlines())
-    assert "warning: all weights are trained in bfloat16" in words
-    assert "lost hint: leave" in words

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tune_made import BASE, SPACE, asked, row, tell
+from tune_made import BASE, SPACE, row
 
 from hpctrain.config.study import Definition, Distribution
 from hpctrain.training import study, trial
@@ -207,27 +206,3 @@ def test_six_processes_of_10_trials_lose_and_double_none(runs: Path) -> None:
     assert [each.value for each in rows] == [float(number) for number in range(60)]
     assert len({each.run for each in rows}) == 60
     assert study.ask(runs, definition, "one more") is None
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_processes_that_are_killed_anywhere_leave_a_study_that_goes_on(runs: Path) -> None:
-    definition = replace(BASE, trials=400, sampler="random")
-    said: list[str] = []
-    for round_ in range(4):
-        processes = workers(
-            runs, 3, 12, definition, f"{round_}_"
-        )  # a run whose trial is over gets no other
-        for position, process in enumerate(processes):
-            assert process.stdout is not None
-            said += [process.stdout.readline() for _ in range(1 + (position or round_) % 2)]
-            process.send_signal(signal.SIGKILL)
-        for process in processes:
-            said += process.communicate()[0].splitlines()
-    rows = study.rows(study.open_study(runs, "s"))
-    assert [each.number for each in rows] == list(range(len(rows)))
-    numbers = [int(line.split()[0]) for line in said]
-    assert len(numbers) == len(set(numbers)) >= 12, "each has a trial of its own"
-    assert set(numbers) <= {each.number for each in rows}, "none is lost"
-    assert asked(runs, "after", definition).number == len(rows)
-    tell(runs, definition, len(rows), "failed")

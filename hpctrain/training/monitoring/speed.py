@@ -9,7 +9,6 @@ training: no random numbers, no values, not the Trainer's own log.
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
@@ -215,17 +214,6 @@ def fullest_node(reports: Sequence[RankReport], attribute: str) -> int | None:
     return max(sums.values(), default=None)
 
 
-def fit_record(record: Mapping[str, Any], survival: ResilienceContext) -> dict[str, Any]:
-    """Return the content of fit.json before the first step; measurements of an earlier start are
-    kept if layout and GPU are the same.
-    """
-    found = {**json.loads(json.dumps(record)), "measured": None}
-    before = (predicted.read(survival.run_dir) if survival.run_dir is not None else None) or {}
-    if all(found.get(name) == before.get(name) for name in ("layout", "gpu")):
-        found["measured"] = before.get("measured")
-    return found
-
-
 MIB = 2**20
 #: Numbers of measured steps after which the remaining time is always printed.
 FIRST_WORDS = (5, 20)
@@ -353,7 +341,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._expected, lines = start_table.begin(
             self._trainer, self._options, state, self._parameters
         )
-        self._record = fit_record(self._expected.as_record(), self._survival)
+        self._record = {**self._expected.as_record(), "measured": None}
         self._write_record()
         for line in lines:
             say(line)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -114,7 +114,9 @@ def _steps(asked: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]:
             tell("write", **try_writing(folder))
 
     def done() -> None:
-        _together()
+        from torch import distributed
+
+        distributed.barrier()
         tell("done")
 
     return [
@@ -136,37 +138,23 @@ def _world() -> int:
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
-def _together() -> None:
-    from torch import distributed
-
-    distributed.barrier()
-
-
-def process_facts(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """Return the facts that differ per process: its usable cores, and the resources of its task."""
-    return {
-        "cpus": array.compress(os.sched_getaffinity(0)),
-        "cpus_per_task": integer(environ.get("SLURM_CPUS_PER_TASK", "")),
-        "task": integer(environ.get("SLURM_PROCID", "")),
-        "job_nodes": integer(environ.get("SLURM_JOB_NUM_NODES", "")),
-    }
-
-
-def node_facts(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """Return the facts that all processes of a node share."""
-    return {"cores": os.cpu_count(), "gpus_given": integer(environ.get("SLURM_GPUS_ON_NODE", ""))}
-
-
 def _tell_node(asked: argparse.Namespace, *, whole: bool) -> None:
     tell(
         "rank",
         local_rank=_local_rank(),
         world=_world(),
         gpus_asked=asked.gpus,
-        **process_facts(),
+        cpus=array.compress(os.sched_getaffinity(0)),
+        cpus_per_task=_number("SLURM_CPUS_PER_TASK"),
+        task=_number("SLURM_PROCID"),
+        job_nodes=_number("SLURM_JOB_NUM_NODES"),
     )
     if whole:
-        tell("node", **node_facts())
+        tell("node", cores=os.cpu_count(), gpus_given=_number("SLURM_GPUS_ON_NODE"))
+
+
+def _number(variable: str) -> int | None:
+    return integer(os.environ.get(variable, ""))
 
 
 def try_reading(folder: str) -> dict[str, object]:
@@ -236,7 +224,6 @@ def _connected() -> dict[str, list[int]]:
 
 
 def _all_reduce(members: dict[str, list[int]], *, gpus: int) -> None:
-    """Measure the all-reduce within each node that has several ranks, and across all ranks."""
     import torch
     import torch.distributed as dist
 

@@ -59,7 +59,6 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _task_steps(task: str, words: list[str]) -> Iterator[str]:
-    """Yield the name of each step, then take it."""
     reads_text = task == "sft"
     yield "imports"
     import torch

@@ -199,16 +199,13 @@ def _requested(path: Path) -> Checkpoint:
     wrong, manifest = problems(path, digests=True), read_manifest(path)
     if manifest is not None and not wrong:
         return Checkpoint(path, manifest)
-    if manifest is None:
-        remedy = {"hint": f"use its weights only: --init_from {shlex.quote(str(path))}"}
-    elif whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
-        remedy = {"hint": f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"}
-    else:
-        remedy = {"fix": f"ls -la {shlex.quote(str(path))}"}
+    remedy = f"use its weights only: --init_from {shlex.quote(str(path))}"
+    if whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
+        remedy = f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"
     raise UsageError(
         f"the checkpoint {path} is not complete: {wrong[0]}",
         details=tuple(f"  {one}" for one in wrong[1:]),
-        **remedy,
+        hint=remedy,
     )
 
 

@@ -152,7 +152,6 @@ def _plain(value: Any) -> Any:
 
 
 def _filled(now: Any, saved: Any) -> Any:
-    """Return `now`, if it is a mapping, with the content of `saved`; otherwise `saved` itself."""
     if not isinstance(now, dict) or not isinstance(saved, Mapping):
         return saved
     inner = {
@@ -310,7 +309,6 @@ class Attempt:
         return found
 
     def _await(self, listed: list[dict[str, int]], needed: tuple[str, ...]) -> None:
-        """Wait until this rank sees the files that all ranks see."""
         sizes: dict[str, set[int]] = {name: set() for name in needed}
         for one in listed:
             for name, size in one.items():
@@ -431,9 +429,6 @@ def save_whole(trainer: Any, folder: Path) -> None:
 
 
 def _look_for_weights(folder: Path) -> None:
-    """Refuse a directory without weights, with an explanation for DeepSpeed's shards, which a
-    custom accelerate config may request.
-    """
     there = [path for path in folder.iterdir() if path.name != "training_args.bin"]
     if any(path.name.endswith((".safetensors", ".bin")) and path.stat().st_size for path in there):
         return

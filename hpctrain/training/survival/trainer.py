@@ -288,7 +288,6 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             self._save_here(call)
 
     def _keep_norm(self, step: int, value: Any) -> None:
-        """Store the gradient norm of a step, or its loss, without a norm."""
         skipped = self.accelerator.optimizer_step_was_skipped
         # The launcher's config may request fp16, too.
         fp16 = self.args.fp16 or self.accelerator.mixed_precision == "fp16"

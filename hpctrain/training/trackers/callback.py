@@ -217,7 +217,6 @@ def _open_wandb(identity: Identity) -> Any:
 
 
 def _close_wandb(code: int) -> None:
-    """Finish the run; mark it as preempted if it may continue."""
     import wandb
 
     run = wandb.run
