@@ -35,7 +35,8 @@ def evaluate(
     """
     alike: dict[Finding, list[str]] = {}
     for node in report.nodes:
-        for finding in _of_node(node, report.ranks_of(node.host), context):
+        ranks = report.ranks_of(node.host)
+        for finding in (*_missing_gpus(node, ranks, context), *_cores(ranks), *_access(node)):
             alike.setdefault(finding, []).append(node.host)
     found = [*_silent(report, context, job_words), *_not_tried(report, context)]
     for finding, hosts in alike.items():  # `node[1-16]: 3 of 4 GPUs`
@@ -99,14 +100,6 @@ def _not_tried(report: Report, context: DoctorContext) -> Iterator[Finding]:
             reason="the training would run on the CPU",
             fix="unset ACCELERATE_USE_CPU",
         )
-
-
-def _of_node(
-    node: NodeFacts, ranks: tuple[RankFacts, ...], context: DoctorContext
-) -> Iterator[Finding]:
-    yield from _missing_gpus(node, ranks, context)
-    yield from _cores(ranks)
-    yield from _access(node)
 
 
 def _missing_gpus(

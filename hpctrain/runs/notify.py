@@ -217,16 +217,13 @@ def address(source: str) -> str:
     return text
 
 
-def _run_here() -> store.Run | None:
-    where = os.environ.get(layout.RUN_DIR_VARIABLE)
-    return store.read_run(Path(where).parent, Path(where).name) if where else None
-
-
 def main(argv: list[str]) -> int:
     """Run the command line and return the exit code."""
     try:
         source, outcome, text = argv
-        post(address(source), body(_run_here(), outcome, text))
+        where = os.environ.get(layout.RUN_DIR_VARIABLE)
+        run = store.read_run(Path(where).parent, Path(where).name) if where else None
+        post(address(source), body(run, outcome, text))
     except HpctrainError as error:
         sys.stderr.write(f"{error.render()}\n")
         return error.exit_code
