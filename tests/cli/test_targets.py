@@ -226,10 +226,12 @@ def test_a_range_over_tasks_that_run_and_that_wait(
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_several_jobs_that_are_named_by_their_ids_need_no_yes(desk: Desk) -> None:
+def test_several_jobs_need_yes_unless_they_are_named_by_their_ids(desk: Desk) -> None:
     desk.write("train.py", "import time\ntime.sleep(300)\n")
     desk.write("config.yaml", "script: train.py\nlauncher: srun\n")
     ids = [desk.run("submit", "--local", "--no-check", "--parsable").out.strip() for _ in range(2)]
+    refused = desk.run("cancel", "sft")
+    assert (refused.code, "this would cancel 2 jobs" in refused.err) == (2, True)
     assert desk.run("cancel", *ids).code == 0
     assert {job["state"] for job in json.loads(desk.run("ps", "--json").out)["jobs"]} == {
         "CANCELLED"
