@@ -93,13 +93,17 @@ def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(
         scheduler().submit(Path("job.sbatch"))
     assert len(calls("sbatch")) == 1, "never submitted twice"
 
-    # It has arrived after all: the next submission finds it, and ps knows its id.
+    # It has arrived after all: the next submission finds it among others, and ps knows its id.
     (entry,) = ledger.submissions()
-    programs(squeue=f"echo '{squeue_line('77', f'{entry.comment} mine')}'", sbatch="echo 80")
+    other, own = (f"{token} mine" for token in (f"{ledger.PREFIX}{'0' * 16}", entry.comment))
+    programs(
+        squeue=f"echo '{squeue_line('76', other)}'; echo '{squeue_line('77', own)}'",
+        sbatch="echo 80",
+    )
     with pytest.raises(HpctrainError, match="job 77 is the earlier submission"):
         scheduler().submit(Path("job.sbatch"))
     assert len(calls("sbatch")) == 1
-    assert [(record.job_id, record.state) for record in scheduler().status()] == [("77", "PENDING")]
+    assert [record.job_id for record in scheduler().status()] == ["76", "77"]
     assert scheduler().submit(Path("job.sbatch")).job_id == "80", "told once"
 
 
