@@ -71,41 +71,6 @@ def test_commands_and_their_words(text: str, expected: list[list[str]] | None) -
         assert read(text).problems == []
 
 
-def test_assignments_arrays_and_exports() -> None:
-    found = read(
-        'A=1 B="x y" cmd\nexport C=$D E\nF=(one "two three" # comment\n '
-        " [3]=four\n)\nF+=(five)\nG[2]=h\n"
-    ).commands
-    assert [(a.name, a.word.text) for a in found[0].assignments] == [("A", "1"), ("B", "x y")]
-    assert [word.text for word in found[0].words] == ["cmd"]
-    assert [a.name for a in found[1].assignments] == ["C"]
-    array = found[2].assignments[0].array
-    assert array is not None
-    assert [word.text for word in array] == ["one", "two three", "[3]=four"]
-    assert found[3].assignments[0].append
-    assert found[4].assignments[0].name == "G"
-
-
-def test_pipes_background_and_order() -> None:
-    first, second, third, fourth = read("a | b 2>&1 |\n  c\nd &&\n e &\n").commands[:4]
-    assert first.pipe_next is second
-    assert third.pipe_prev is second
-    assert fourth.is_background
-    loop = read("for x in 1; do\n a &\n b\ndone &\n").commands
-    assert all(command.is_background for command in loop[1:])
-    group = read("{ a; b; } | tee c\n").commands[-1]
-    assert group.pipe_prev is not None
-    assert not read("a & b\n").commands[1].is_background
-    assert [command.conditional for command in read("a && b; c\nd ||\ne\nf\n").commands] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
-
-
 def test_where_an_expansion_happens() -> None:
     facts = LintFacts(
         "#!/bin/bash\n#SBATCH -N 2\nsrun bash -c \"one $A \\$B '$C' $(date)\"\nsrun bash -c 'two"
