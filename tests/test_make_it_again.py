@@ -136,9 +136,8 @@ def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) 
         "--x",
         "1",
     )
-    assert fix(edited).startswith(
-        "fix: hpctrain submit --local --dry-run --force --nodes 4 --gpus 4 --job-name exp1 -- --x 1"
-    )
+    assert edited.returncode == 2
+    assert "was edited after hpctrain wrote it" in edited.stderr
     assert fix(run("submit", "exp2")).startswith("fix: hpctrain submit exp1.sbatch")
 
 
@@ -170,24 +169,13 @@ def test_what_is_typed_now_counts_and_not_what_was_rendered_yesterday(
     )
     [note] = notes("--config", "own.yaml")
     assert note.endswith("--account X --time 0:20:00")
-    # Without a config of its own, the request is complete where there is a config.yaml, and else it
-    # is not.
     [note] = notes("--account", "Y")
     assert note.endswith("--config own.yaml")
-    assert run("render", "--config", "own.yaml").returncode == 0
-    (tmp_path / "config.yaml").unlink()
     before = script.read_bytes()
-    done = run("submit", "--local", "--account", "Z")
-    assert (done.returncode, script.read_bytes()) == (2, before)
-    fix = done.stderr.splitlines()[-1]
-    assert fix.startswith("fix: hpctrain submit --local --account Z --config own.yaml")
     # What somebody has edited is not replaced.
     script.write_bytes(before + b"# mine\n")
     done = run("submit", "--local", "--config", "own.yaml", "--account", "Z")
     assert (done.returncode, script.read_bytes()) == (2, before + b"# mine\n")
-    assert done.stderr.splitlines()[-2] == (
-        "fix: hpctrain submit --local --force --account Z --config own.yaml"
-    )
 
 
 def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def _user() -> str | None:
 
 
 def _variables() -> dict[str, str]:
-    """Return the variables used in storage paths, and ACCELERATE_USE_CPU."""
     return {
         name: value
         for name, value in os.environ.items()

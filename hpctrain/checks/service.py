@@ -138,7 +138,6 @@ def _together(of_each: Sequence[tuple[str, list[Finding]]]) -> list[Finding]:
 
 
 def _live(slurm: bool, notes: _CheckNotes) -> LiveCluster | None:
-    """Return Slurm's answers; None if it is missing or does not answer."""
     if not slurm:
         notes.not_checked.append("Slurm: --no-slurm")
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.config import layers, to_spec
-from hpctrain.config.arguments import argument_words, word
+from hpctrain.config.arguments import word
 from hpctrain.config.spec import SIZES, JobSpec
 from hpctrain.config.sweep import ArrayPart, Sweep
 from hpctrain.errors import HpctrainError, UsageError
@@ -94,7 +94,7 @@ def fixed_script(
             f"{whole.tag} is a study, and its definition holds the config",
             hint="change config.yaml, then run: hpctrain tune",
         )
-    data, arguments = as_written(config, before), _without(request.arguments, changes)
+    data, arguments = as_written(config), _without(request.arguments, changes)
     done = _applied(data, changes, request.arguments)
     sent = any(each.script == part.script and each.job_id is not None for each in whole.submissions)
     if not done and sent:
@@ -181,23 +181,14 @@ def _keep_script(runs: Path, whole: Launch, changed: FixedScript, *, at: float) 
 # -- the config ------------------------------------------------------------------------------------
 
 
-def as_written(config: Mapping[str, Any], script: str | None = None) -> dict[str, Any]:
+def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a resolved config to the notation of config.yaml: `64G` for bytes, `04:00:00` for
-    seconds.
-
-    Args:
-        config: the config as JSON values. It does not record whether a training value was quoted,
-            but in JSON 3 and "3" differ.
-        script: the script rendered from it, which settles whether such a value was quoted.
+    seconds. It does not record whether a training value was quoted.
     """
     data: dict[str, Any] = json.loads(json.dumps(config))
     training = data.get("training") or {}
     for name, value in training.items():
-        unquoted = _unquoted(value)
-        if script is None or all(
-            shell.quote(each) in script for each in argument_words([(name, unquoted)])
-        ):
-            training[name] = unquoted
+        training[name] = _unquoted(value)
     resources = data.get("resources") or {}
     for name in SIZES:
         if isinstance(resources.get(name), int):

@@ -516,7 +516,6 @@ def explained(words: Sequence[str], *, runs_dir: Path | None = None) -> JobExpla
 
 
 def _case_of(meant: ExplainedJob) -> tuple[JobContext, list[str]]:
-    """Return all known facts about the job, and notes on sources that could not be queried."""
     notes, case = list(meant.notes), JobContext()
     if meant.run_dir is not None and meant.run is not None:
         case = _case_of_run(meant.run_dir, meant.run)

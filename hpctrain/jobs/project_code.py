@@ -59,7 +59,6 @@ def snapshot(
 
 
 def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPath]]:
-    """Return the paths of the code, its git version, and the paths skipped for their names."""
     ignore = rules.read_ignored(project)
     never = [*_NEVER, f"/{layout.RUNS}/", "/logs/"]
     if runs.resolve() != project and runs.resolve().is_relative_to(project):

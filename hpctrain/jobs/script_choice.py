@@ -6,7 +6,6 @@ Nothing is guessed: if two scripts are possible, the error names the command for
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +67,7 @@ def chosen(
     for line in what_runs(made):
         say(line)
     for script in made.scripts:
-        _refuse_to_lose(script.path, asked, force=force)
+        script_files.refuse_to_lose(script.path, force=force)
     if not dry_run:
         check(asked)
         for note in script_files.write(made, force=force):
@@ -167,50 +166,13 @@ def _refuse_others(written: Path, again: str) -> None:
 
 
 def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], None]) -> None:
-    """Print a note on the options that the script was rendered with and this command omits: `render
-    --nodes 4`, `submit -t 5`.
+    """Print a note with the options that the script was rendered with if this command omits some of
+    them: `render --nodes 4`, `submit -t 5`.
     """
     made = header.read_header(_read(written)) if written.is_file() else None
-    if made is None or not made.untouched or made.directory != str(Path.cwd()):
-        return
-    before = parse_request(made.arguments)
-    # --array selects points of a sweep, not trials: the study determines how many trials there are.
-    left_out = {
-        path: value
-        for path, value in before.options.items()
-        if path not in asked.options and not (path == ("array",) and asked.tasks is not None)
-    }
-    rest = Request(
-        options=left_out,
-        sbatch=tuple(word for word in before.sbatch if word not in asked.sbatch),
-        config=before.config if asked.config is None else None,
-        arguments=() if asked.arguments else before.arguments,
-    )
-    words = printable(shell.join(words_of(rest, variables=False)))
-    if words:
+    if made is not None and made.untouched and not set(made.arguments) <= set(words_of(asked)):
+        words = printable(shell.join(made.arguments))
         say(f"note: {written} is rendered again, without its earlier options: {words}")
-
-
-def _refuse_to_lose(path: Path, asked: Request, *, force: bool) -> None:
-    """Refuse to overwrite an edited file or one that hpctrain did not write, with the fix for this
-    command.
-
-    Raises:
-        UsageError: the file is one of these, and `force` is not given.
-    """
-    try:
-        script_files.refuse_to_lose(path, force=force)
-    except UsageError as error:
-        if not path.is_file() or not os.access(path, os.R_OK):
-            raise
-        again = asked.again.split()
-        replaced = shell.join((*again, "--force", *words_of(asked)))
-        raise UsageError(
-            error.what,
-            details=error.details,
-            fix=replaced,
-            hint=f"or submit it as it is: {shell.join((*again, str(path)))}",
-        ) from error
 
 
 def _read(path: Path) -> str:

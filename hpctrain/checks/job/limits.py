@@ -165,7 +165,6 @@ def _no_time(case: Case) -> Iterator[Finding]:
 
 
 def _node_limits(case: Case) -> Iterator[tuple[Limit, bool]]:
-    """Yield the limits on nodes: (limit, whether it is a minimum)."""
     for name in ("nodes_max", "nodes_min"):
         for limit in (*_partition_limits(case, name), *_qos_limits(case, name)):
             yield limit, name == "nodes_min"

@@ -134,9 +134,6 @@ def check_script(text: str, file: str, cluster: Cluster) -> list[Finding]:
 
 
 def _spec(written: Mapping[str, str | None], cluster: Cluster) -> tuple[bool, JobSpec]:
-    """Return whether the script requests GPUs, and the job that its directives describe, as far as
-    they have common forms.
-    """
     nodes = _count((written.get("nodes") or "1").partition("-")[0]) or 1
     dialect, gpus, kind = _gpus(written, nodes)
     tasks = _count(written.get("ntasks-per-node"))

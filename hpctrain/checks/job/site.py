@@ -136,7 +136,6 @@ def _qos_not_allowed(case: Case) -> Iterator[Finding]:
 
 
 def _own_qos(case: Case) -> tuple[str, ...]:
-    """Return the QOS of the job's account; none if accounting did not answer."""
     mine = case.associations(case.spec.account or case.slurm.default_account)
     return tuple(dict.fromkeys(name for each in mine for name in each.qos))
 
