@@ -15,7 +15,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -117,7 +117,10 @@ class LazyGroup(click.Group):
             close = difflib.get_close_matches(args[0], self._lazy, n=1)
             fix = shlex.join([*close, *args[1:]] if close else ["--help"])
             raise HpctrainUsage(f"unknown command {args[0]!r}", f"{ctx.command_path} {fix}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_swallowed(ctx, f"{ctx.command_path} {name}", command, rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their groups, without importing them."""
@@ -126,6 +129,45 @@ class LazyGroup(click.Group):
         for title, commands in self._groups.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
+
+def _refuse_swallowed(
+    ctx: click.Context, path: str, command: click.Command, words: list[str]
+) -> None:
+    """Refuse an option used as the value of another: click would accept `--force` in `--to
+    --force`.
+
+    Raises:
+        HpctrainUsage: an option follows one that needs a value.
+    """
+    options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+    names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+    valued = {name for option in options if not option.is_flag for name in option.opts}
+    for word, value in itertools.pairwise(itertools.takewhile(lambda each: each != "--", words)):
+        if word in valued and value in names:
+            raise HpctrainUsage(
+                f"{word} needs a value, and the option {value} follows it", f"{path} --help"
+            )
+
+
+class _HelpFormatter(click.HelpFormatter):
+    """Keeps `--cpus-per-task` in one piece: click wraps at hyphens."""
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(text.replace("-", "\N{NON-BREAKING HYPHEN}"))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: int, **options: int) -> None:
+        """Write options or commands with their descriptions."""
+        whole = [(name, line.replace("-", "\N{NON-BREAKING HYPHEN}")) for name, line in rows]
+        super().write_dl(whole, *args, **options)
+
+    def getvalue(self) -> str:
+        """Return the help with normal hyphens."""
+        return super().getvalue().replace("\N{NON-BREAKING HYPHEN}", "-")
+
+
+click.Context.formatter_class = _HelpFormatter
 
 
 @click.group(
@@ -245,8 +287,16 @@ def _usage_error(error: click.ClickException, words: list[str]) -> UsageError:
     verb = next((word for word in words if word in VERBS), None)
     path = getattr(getattr(error, "ctx", None), "command_path", None)
     fix = f"{path or shlex.join(['hpctrain', *([verb] if verb else [])])} --help"
-    if isinstance(error, HpctrainUsage):
-        return UsageError(_lower(error.message), fix=error.fix, hint=error.hint)
+    match error:
+        case HpctrainUsage():
+            return UsageError(_lower(error.message), fix=error.fix, hint=error.hint)
+        case click.NoSuchOption(option_name=typed, possibilities=[close, *_]):
+            names = [word.partition("=")[0] for word in words]
+            if typed in names:
+                at = names.index(typed)
+                corrected = close + words[at].removeprefix(typed)
+                fix = shlex.join(["hpctrain", *words[:at], corrected, *words[at + 1 :]])
+            return UsageError(f"no such option {typed!r}; did you mean {close!r}?", fix=fix)
     return UsageError(_lower(error.format_message()), fix=fix)
 
 

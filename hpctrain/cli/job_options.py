@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli import HpctrainUsage
-from hpctrain.cli.options import complete_clusters
+from hpctrain.cli import HpctrainUsage, options
 from hpctrain.config.fields import FIELDS
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import shell
@@ -56,6 +55,14 @@ _RARE = {
 }
 
 
+#: Options with their completion functions.
+_COMPLETED = {
+    "--partition": options.complete_partitions,
+    "--account": options.complete_accounts,
+    "--cluster": options.complete_clusters,
+}
+
+
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         ctx.meta[_ALL] = True
@@ -80,6 +87,14 @@ class JobCommand(click.Command):
             words = (*ours[:at], "--", *ours[at:], *ctx.meta[ARGUMENTS])
             hint = f"if it is for the training script, run: {help_} {shell.join(words)}"
             raise HpctrainUsage(error.format_message(), f"{help_} --help", hint) from error
+        except click.UsageError as error:
+            script = next((word for word in ours if word.endswith(".py")), None)
+            if script is None or "unexpected extra argument" not in error.message:
+                raise
+            raise HpctrainUsage(
+                f"{error.message}; arguments of your script go after --",
+                f"{help_} --script {shell.quote(script)}",
+            ) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; add the request's options to suggested commands in errors."""
@@ -126,7 +141,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             _parameter(entry.option),
             metavar=entry.metavar,
             help=entry.help,
-            shell_complete=complete_clusters if entry.option == "--cluster" else None,
+            shell_complete=_COMPLETED.get(entry.option),
         )
         for entry in FIELDS
     ]

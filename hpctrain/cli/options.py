@@ -22,12 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import hpctrain.clusters
+from hpctrain.errors import HpctrainError
 from hpctrain.runs import layout
 
 if TYPE_CHECKING:
     from hpctrain.jobs.targets import RunFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: Timeout in seconds of Slurm queries for shell completion.
+_PATIENCE_S = 3.0
 
 
 # -- completion ------------------------------------------------------------------------------------
@@ -46,6 +51,30 @@ def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) ->
     """Return the built-in profiles with this prefix."""
     names = (path.stem for path in Path(hpctrain.clusters.__file__).parent.glob("*.yaml"))
     return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_partitions(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the partitions in Slurm with this prefix."""
+    return _answered(["sinfo", "--noheader", "--format=%R"], incomplete)
+
+
+def complete_accounts(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the user's accounts with this prefix."""
+    user = os.environ.get("USER", "")
+    words = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}"]
+    return _answered([*words, "format=account"], incomplete)
+
+
+def _answered(argv: list[str], incomplete: str) -> list[str]:
+    from hpctrain.util import process
+
+    try:
+        done = process.run(argv, timeout=_PATIENCE_S)
+    except HpctrainError:
+        return []
+    return sorted(
+        {line.strip() for line in done.stdout.splitlines() if line.startswith(incomplete)}
+    )
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -62,8 +62,10 @@ def test_a_standing_note_is_said_once_in_a_project(desk: Desk) -> None:
     assert [desk.run(*words).err.count("sbatch is not on PATH") for _ in range(2)] == [1, 0]
 
 
-def test_a_shell_completes_runs_and_clusters(desk: Desk, hpctrain: str) -> None:
+def test_a_shell_completes_runs_partitions_accounts_and_clusters(desk: Desk, hpctrain: str) -> None:
     (desk.directory / "runs" / "sft-1").mkdir(parents=True)
+    desk.program("sinfo", "printf 'boost\\nbatch\\nother\\n'")
+    desk.program("sacctmgr", "printf 'my_project\\n'")
 
     def completed(typed: str) -> list[str]:
         said = subprocess.run(
@@ -83,6 +85,8 @@ def test_a_shell_completes_runs_and_clusters(desk: Desk, hpctrain: str) -> None:
 
     assert completed("watch sft") == ["sft-1"]
     assert completed("render --cluster leo") == ["leonardo"]
+    assert completed("render --partition b") == ["batch", "boost"]
+    assert completed("submit --account my") == ["my_project"]
     assert completed("resub") == ["resubmit"]
 
 
@@ -138,6 +142,30 @@ def test_help_is_never_the_value_of_an_option(
     assert said.out.startswith("Usage: hpctrain ")
     assert named in said.out
     assert not list(desk.directory.iterdir())
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_an_option_is_never_the_value_of_another(desk: Desk) -> None:
+    said = desk.run("prepare", "--demo", "--force")
+    assert said.code == 2
+    assert "--demo" in said.err
+    assert "--force" in said.err
+    assert not list(desk.directory.iterdir())
+    desk.write("train.py", TRAIN)
+    rendered = desk.run(
+        "render",
+        "--script",
+        "train.py",
+        "--to",
+        "-",
+        "--",
+        "--model",
+        "--help",
+        "--nodes",
+        "--time",
+    )
+    assert rendered.code == 0, rendered.err
+    assert "--model --help --nodes --time" in rendered.out
 
 
 # -- Whatever a person types or has lying about: a clear error with a fix, the right exit cod
@@ -244,7 +272,8 @@ def test_bad_variables(desk: Desk) -> None:
         ("runs shw sft-1", "runs show sft-1"),
         ("runs qqq", "runs --help"),
         ("runs show --qqq", "runs show --help"),
-        ("render train.py", "render --help"),
+        ("render train.py", "render --script train.py"),
+        ("submit --nodez=2 -- --nodez 3", "submit --nodes=2 -- --nodez 3"),
     ],
 )
 def test_a_typo_keeps_the_rest_of_the_command(desk: Desk, typed: str, fix: str) -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Exit codes of a training that saved a checkpoint and stopped: not a failure.
 _SAVED = (85, 86)
+#: Warnings about an environment, printed only once per project by `submit`.
+_STANDING = frozenset({"torch-build", "path-not-shared"})
 _FLAGS = ("no_check", "no_snapshot", "force", "wait", "parsable", "dry_run")
 
 
@@ -158,15 +160,20 @@ def _lint(
 def _accept(
     found: Sequence[Finding], ignored: Sequence[Finding], again: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """Print each warning on one line, and raise on errors; `again` returns the command that ignores
-    these ids. Return the ids of ignored findings.
+    """Print each warning on one line, in full the first time, and raise on errors; `again` returns
+    the command that ignores these ids. Return the ids of ignored findings.
 
     Raises:
         HpctrainError: there are errors.
     """
+    known = []
     for finding in found:
-        if finding.level == "warning":
+        if finding.level == "warning" and first_time(finding.what, Path.cwd()):
             say(output.finding_line(finding))
+        elif finding.level == "warning" and finding.id not in _STANDING:
+            known.append(finding.id)
+    if known:
+        say(f"note: printed before: warning {', '.join(known)}; in full: hpctrain check")
     errors = [finding for finding in found if finding.level == "error"]
     ids = tuple(dict.fromkeys(finding.id for finding in (*ignored, *errors)))
     if errors:
