@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpctrain.memory import parse_line as memory_line
+from tests.runs import make
 
 ROOT = Path(__file__).parents[2]
 HPCTRAIN = Path(sys.executable).with_name("hpctrain")
@@ -98,11 +99,13 @@ def test_the_memory_line_of_the_readme_is_one() -> None:
     assert (sample.rank, sample.torch_peak_mib) == (3, 15380)
 
 
-def test_the_programs_of_the_memory_page_read_its_log(tmp_path: Path) -> None:
+def test_the_programs_of_the_memory_page_read_a_log_and_a_run(tmp_path: Path) -> None:
     page = ROOT / "docs" / "memory.md"
     (memory,) = [text for text in blocks(ROOT / "README.md", "") if text.startswith("[memory] ")]
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "output_sft.log").write_text(blocks(page, "text")[0] + memory)
+    (tmp_path / "logs" / "output_sft.log").write_text(memory)
+    row = {"event": "speed", "step": 10, "max_steps": 20, "useful_tokens_per_s": 1029.0}
+    make.metrics(make.attempt(make.run(tmp_path / "runs", "sft-1")), row)
     printed = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -112,7 +115,7 @@ def test_the_programs_of_the_memory_page_read_its_log(tmp_path: Path) -> None:
             check=True,
         ).stdout.strip()
         for program in blocks(page, "python")
-        if "open(" in program
+        if "print(" in program
     ]
     assert printed == ["15380", "1029.0"]
 
