@@ -10,7 +10,29 @@ from hpctrain.checks.script.model import Shell, SimpleCommand
 
 #: Programs that do a job's work instead of preparing it.
 _WORKERS = frozenset(
-    {"srun", "python", "mpirun", "mpiexec", "ibrun", "uv", "poetry", "pixi", "pdm"}
+    [
+        "srun",
+        "python",
+        "mpirun",
+        "mpiexec",
+        "ibrun",
+        "uv",
+        "poetry",
+        "pixi",
+        "pdm",
+        "horovodrun",
+        "composer",
+        "fairseq-train",
+        "trl",
+        "tune",
+        "lm_eval",
+        "lm-eval",
+        "llamafactory-cli",
+        "axolotl",
+        "swift",
+        "nnUNetv2_train",
+        "yolo",
+    ]
 )
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
