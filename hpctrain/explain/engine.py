@@ -55,8 +55,8 @@ def split(
     return now, before
 
 
-#: Rules for arguments that a program rejected.
-_REJECTED = ("script-arguments", "option-empty")
+#: Rules for what ends a program before it does anything: rejected arguments, a syntax error.
+_REJECTED = ("script-arguments", "option-empty", "python-syntax")
 
 
 def other_jobs(
@@ -64,9 +64,9 @@ def other_jobs(
 ) -> dict[int, int]:
     """Return file index → the last line that another job or run wrote to that file.
 
-    Several jobs may append to one file. Slurm marks the end of each; and a program that rejected
-    its arguments writes nothing more: steps, much text or an uncaught error after it are another
-    run's. `said`: rules for launcher messages.
+    Several jobs may append to one file. Slurm marks the end of each; and a program that could not
+    be parsed, or rejected its arguments, writes nothing more: steps, much text or an uncaught error
+    after it are another run's. `said`: rules for launcher messages.
     """
     notices = sorted(
         (each for each in hits if matching.is_notice(each) and "job" in each.groups),

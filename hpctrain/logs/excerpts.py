@@ -394,7 +394,8 @@ class Open:
         if is_traceback:
             shown = _without_copies([line for line in _traceback(mine) if line.strip()])
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
-            raised = _raised(shown)
+            # Three quotes close the traceback of another process: that is where it was raised.
+            raised = _raised(list(itertools.takewhile('"""'.__ne__, shown)))
             if _OF_LAUNCHER.match(error) and "frame" not in raised:
                 shown = [*self._lines_before(), *shown[shown.index(error) :]]
                 launcher = True

@@ -171,7 +171,7 @@ _ANOTHER_RUN = 50
 _STEPS_OF_A_RUN = 3
 _MOST_HEADS, _SHORTEST, _COMPARED = 100, 8, 80
 _NO_HEAD = re.compile(
-    rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd|In file included from)|\A\W*\Z"
+    rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd|In file included from)|\A\W*\Z|[\d\]] ?:? [EF] "
 )
 #: A quick test for a time. Colors and NULs have been removed.
 _CLOCK = re.compile(rb"\d:\d\d:\d\d")
