@@ -12,6 +12,9 @@ from hpctrain.jobs import header
 from hpctrain.jobs.scripts import Scripts
 from hpctrain.util import files, installed, shell, stored
 
+#: Directories that rendering creates in a project.
+_DIRECTORIES = ("logs", header.LIBRARY_DIRECTORY)
+
 
 def write(made: Scripts, *, force: bool) -> list[str]:
     """Write the scripts, the log directory and the files that the scripts read; return notes for
@@ -33,6 +36,8 @@ def write(made: Scripts, *, force: bool) -> list[str]:
         for path, text in _accelerate_config(script.spec).items()
     }
     specs = {script.spec.chdir: script.spec for script in made.scripts}
+    directories = [Path(chdir) / name for chdir in specs for name in _DIRECTORIES]
+    had = {path for path in directories if path.exists()}
     try:
         notes = [note for spec in specs.values() for note in _log_directory(spec)]
         write_tables(made.tables)
@@ -43,6 +48,9 @@ def write(made: Scripts, *, force: bool) -> list[str]:
         }
         write_whole(wanted | configs | libraries)
     except OSError as error:
+        for path in directories:
+            if path not in had and path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
         first = made.scripts[0].path
         fix = f"{'df -h' if first.parent.is_dir() else 'mkdir -p'} {shell.quote(first.parent)}"
         raise HpctrainError(f"cannot write {first}: {error.strerror}", fix=fix) from error
@@ -63,6 +71,7 @@ def write_tables(tables: Mapping[Path, str]) -> None:
 
 
 def _accelerate_config(spec: JobSpec) -> dict[Path, str]:
+    """Return the accelerate config that the script needs, if it is missing."""
     path = Path(spec.chdir) / spec.accelerate_config
     if (
         spec.launcher != "accelerate"
@@ -221,6 +230,7 @@ def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]
 
 
 def _is_whole(path: Path) -> bool:
+    """Whether the content of the file matches the digest in its name."""
     try:
         return path.stem.endswith(short_digest(stored.read_text(path)))
     except (OSError, UnicodeDecodeError):

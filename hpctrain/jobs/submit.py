@@ -115,29 +115,33 @@ def submit(wanted: JobScripts, scheduler: Scheduler, options: SubmitOptions) -> 
     tag = options.run_id or launch.new_tag(wanted.name, time.time(), random.getrandbits(16))
     launch.launch_dir(runs, tag)  # raises if the name is invalid
     _refuse_part_of_another(runs, tag)
+    had_runs = runs.exists()
     submitter = Submitter(scheduler, runs, tag, options)
-    with launch.claim(runs, tag):
-        if options.run_id is not None:
-            known = [run for one in wanted.scripts for run in _runs_of(runs, tag, one.part)]
-            _refuse_running(runs, tag, known)
-        had_launch = launch.launch_dir(runs, tag).exists()
-        try:
-            for one in wanted.scripts:  # before the first of several is sent
-                scheduler.refuse_unanswered(one.text)
-            stored_scripts = _record(wanted, runs, tag, options)
-            if options.snapshot:
-                snapshot(runs, tag, options.say)
-            return submitter.submit_all(stored_scripts)
-        except (HpctrainError, OSError, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt):
-                ids = ", ".join(each.answer for each in submitter.made) or "none"
-                options.say(
-                    f"submitted for {tag} before the interrupt: {ids}; one more may arrive:"
-                    f" hpctrain ps, then hpctrain resubmit {tag}"
-                )
-            if not had_launch:
-                _forget(runs, tag)
-            raise
+    try:
+        with launch.claim(runs, tag):
+            if options.run_id is not None:
+                known = [run for one in wanted.scripts for run in _runs_of(runs, tag, one.part)]
+                _refuse_running(runs, tag, known)
+            had_launch = launch.launch_dir(runs, tag).exists()
+            try:
+                for one in wanted.scripts:  # before the first of several is sent
+                    scheduler.refuse_unanswered(one.text)
+                stored_scripts = _record(wanted, runs, tag, options)
+                if options.snapshot:
+                    snapshot(runs, tag, options.say)
+                return submitter.submit_all(stored_scripts)
+            except (HpctrainError, OSError, KeyboardInterrupt) as error:
+                if isinstance(error, KeyboardInterrupt):
+                    ids = ", ".join(each.answer for each in submitter.made) or "none"
+                    options.say(
+                        f"submitted for {tag} before the interrupt: {ids}; one more may arrive:"
+                        f" hpctrain ps, then hpctrain resubmit {tag}"
+                    )
+                if not had_launch:
+                    _forget(runs, tag)
+                raise
+    finally:
+        _remove_empty_runs(runs, had_runs=had_runs)
 
 
 def _submit_unnamed(
@@ -183,6 +187,18 @@ def _forget(runs: Path, tag: str) -> None:
         if run.is_dir() and [each.name for each in run.iterdir()] == ["run.json"]:
             shutil.rmtree(run)
     shutil.rmtree(launch.launch_dir(runs, tag), ignore_errors=True)
+
+
+def _remove_empty_runs(runs: Path, *, had_runs: bool) -> None:
+    """Delete a `runs/` created by this call, if a refused launch has left only a copy of the code
+    in it.
+    """
+    try:
+        (runs / layout.LAUNCHES).rmdir()
+        if not had_runs and {each.name for each in runs.iterdir()} <= {layout.CODE}:
+            shutil.rmtree(runs)
+    except OSError:
+        pass  # not empty
 
 
 def _runs_of(runs: Path, tag: str, part: Part) -> list[Run]:
@@ -417,6 +433,7 @@ class Submitter:
 
 
 def _name_those_before(error: HpctrainError, made: Sequence[Submission], tag: str) -> None:
+    """Add to an error the jobs submitted before it, and the command that submits the rest."""
     if not made:
         return
     ids = ", ".join(each.answer for each in made)

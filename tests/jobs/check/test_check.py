@@ -302,6 +302,16 @@ def test_slurms_words_are_quoted_and_translated(words: str, expected: str) -> No
     assert (found.id, found.level) == ("slurm-refuses", "error")
 
 
+def test_a_refusal_makes_an_error_of_the_finding_on_the_same_problem() -> None:
+    case = Case(SPEC, None, LIVE, AROUND)
+    finding = replace(CASES["time-limit"][1].findings()[0], level="warning")
+    (found,) = refusal.told(
+        [finding], case, ["allocation failure: Requested time limit is invalid"]
+    )
+    assert (found.id, found.level) == ("time-limit", "error")
+    assert found.evidence.endswith("Requested time limit is invalid")
+
+
 def test_slurms_estimate_is_quoted() -> None:
     said = (
         "sbatch: Job 5063 to start at 2026-11-21T03:00:00 using 32 processors on nodes node[1-2] in"
