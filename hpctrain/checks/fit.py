@@ -245,7 +245,7 @@ def _site(case: Case, typed: GpuOptions, request: Request) -> tuple[layouts.Site
     gpu = gpus.find(named, size) if named is not None else None
     room = gpus.usable(named, size)
     if room is None:
-        raise _unknown_gpu(case, named, typed, request)
+        raise _unknown_gpu(named, typed, request)
     options = {"--gpu": typed.gpu, "--gpu-memory": typed.gpu_memory}
     source = " ".join(option for option, value in options.items() if value is not None)
     if not source and fact is not None:
@@ -270,24 +270,19 @@ def _site(case: Case, typed: GpuOptions, request: Request) -> tuple[layouts.Site
     return site, f"{name}, {memory.gib(room)} for programs ({source})"
 
 
-def _unknown_gpu(case: Case, named: str | None, typed: GpuOptions, request: Request) -> UsageError:
+def _unknown_gpu(named: str | None, typed: GpuOptions, request: Request) -> UsageError:
     known = f"known: {', '.join(gpus.names())}"
     lines = textwrap.wrap(known, 78, subsequent_indent="  ", break_on_hyphens=False)
-    if typed.gpu is not None:
+    if named is None:
         return UsageError(
-            f"the memory of the GPU {typed.gpu!r} is unknown",
-            details=(*lines, "for a MIG slice, use its name, such as 3g.20gb"),
-            fix=again(typed, request, "--gpu", typed.gpu, "--gpu-memory", "80G"),
+            "the job's GPU is unknown",
+            details=tuple(lines),
+            fix=again(typed, request, "--gpu", "h100"),
         )
-    found = "no cluster profile is named"
-    if case.cluster is not None:
-        found = f"the profile {case.profile.name} names no GPU"
-    found = f"the GPU {named!r} is not in the table" if named else found
-    slurm = "sinfo is not on PATH" if case.live is None else "Slurm names no type of GPU"
     return UsageError(
-        "the job's GPU is unknown",
-        details=(f"{found}, and {slurm}", *lines),
-        fix=again(typed, request, "--gpu", "h100"),
+        f"the memory of the GPU {named!r} is unknown",
+        details=(*lines, "for a MIG slice, use its name, such as 3g.20gb"),
+        fix=again(typed, request, "--gpu", named, "--gpu-memory", "80G"),
     )
 
 

@@ -383,24 +383,16 @@ def _by_hand(
     tag: str, unfixed: Sequence[tuple[str, Diagnosis | None]], fixable: Sequence[str]
 ) -> HpctrainError:
     run, first = unfixed[0]
-    details = [f"{run}: {first.cause if first is not None else 'no rule knows why it failed'}"]
-    if first is not None:
-        details += [f"  {line}" for line in first.fix.text.splitlines()]
-    details += [
+    details = [
         f"{other}: {one.cause if one is not None else 'no rule knows why it failed'}"
-        for other, one in unfixed[1:5]
+        for other, one in unfixed[:5]
     ]
     details += [f"and {len(unfixed) - 5} more"] if len(unfixed) > 5 else []
-    indices = [
-        each.rpartition("_")[2]
-        for each in fixable
-        if each.startswith(f"{tag}_") and is_number(each.rpartition("_")[2])
-    ]
-    if indices:
-        fix = (
-            f"hpctrain resubmit {tag} --array {arrays.compress(int(number) for number in indices)}"
-            " --apply-fix"
-        )
+    if first is not None:
+        details[1:1] = [f"  {line}" for line in first.fix.text.splitlines()]
+    ends = [each.rpartition("_")[2] for each in fixable if each.startswith(f"{tag}_")]
+    if indices := [int(end) for end in ends if is_number(end)]:
+        fix = f"hpctrain resubmit {tag} --array {arrays.compress(indices)} --apply-fix"
         hint = "that is for those that have one"
     else:
         fix = f"hpctrain explain {run}"

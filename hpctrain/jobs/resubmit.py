@@ -236,16 +236,12 @@ def _stored(whole: Launch, part: Part) -> Path:
     array = f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
     fix = f"hpctrain submit --run-id {whole.tag}{array}"
     try:
-        text = batch_script.read(path)[0]
-    except OSError as error:
+        made = header.read_header(batch_script.read(path)[0])
+    except (OSError, UsageError) as error:
         raise UsageError(
-            f"the script of {whole.tag} cannot be read: {path}: {error.strerror or error}", fix=fix
+            f"the script of {whole.tag} cannot be read: {path}: {error}", fix=fix
         ) from error
-    except UsageError as error:
-        raise UsageError(
-            f"the script of {whole.tag} is damaged: {path}", details=error.details, fix=fix
-        ) from error
-    if header.read_header(text) is None:
+    if made is None:
         raise UsageError(
             f"the script of {whole.tag} is damaged: {path}: its header is missing", fix=fix
         )
