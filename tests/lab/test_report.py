@@ -129,4 +129,4 @@ def test_what_a_requeued_job_had_used_and_should_ask_for(lab: Lab) -> None:
     page = (Path("runs/r/report.html"), hpctrain("report", "r"))[0].read_text()
     assert "MaxRSS" in page
     assert "#SBATCH" not in page[page.index("Request next time") :].partition("</pre>")[0]
-    assert "3 steps repeated" in page
+    assert "steps that a later start repeated" in page
