@@ -225,9 +225,11 @@ class _Explainer:
     def _headings(self) -> None:
         begins = {self._at(one.start) for one in self.facts.commands if not one.scope.inside("$(")}
         section = HEADER
+        last = max((line.number for line in self.lines if line.section == LAUNCH), default=0)
         for index, line in enumerate(self.lines):
             if index in begins and not line.section:
-                line.section = _FOLLOWS.get(section, section)
+                follows = _FOLLOWS.get(section, section)
+                line.section = ENVIRONMENT if follows == END and index < last else follows
             elif line.kind in ("command", "text"):
                 line.section = line.section or section
             section = line.section or section

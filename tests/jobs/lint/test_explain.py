@@ -148,6 +148,7 @@ def test_headings_of_a_foreign_script() -> None:
     text = script(
         "#SBATCH --nodes=2",
         "# remark",
+        "srun hostname",
         "module load x",
         "",
         "srun bash -c '",
@@ -158,7 +159,8 @@ def test_headings_of_a_foreign_script() -> None:
     assert [(line.kind, line.section) for line in explain(text)] == [
         ("shebang", "what this file is"),
         ("directive", "what is requested from Slurm"),
-        ("comment", "the environment"),
+        ("comment", "the launch"),
+        ("command", "the launch"),
         ("command", "the environment"),
         ("blank", "the launch"),
         ("command", "the launch"),
