@@ -63,7 +63,8 @@ class Source:
         path: as found.
         kind: the file format.
         bytes: size on disk.
-        split: `train`, `validation` or `test`, if the files have splits.
+        split: `train`, `validation` or `test`, or the name in a directory of `save_to_disk`, if the
+            files have splits.
         compressed: by gzip.
         blocks: of text: an example is a block between empty lines, not a line.
     """
@@ -88,9 +89,12 @@ def find(paths: Sequence[Path]) -> tuple[Source, ...]:
     sources: dict[Path, Source] = {}
     for path in map(stored.expanded, paths):
         files = _data_below(path) if path.is_dir() else [(path, path.name)]
+        # save_to_disk: the splits are the directories, such as train_sft and train_gen.
+        is_saved = (path / "dataset_dict.json").is_file()
         try:
             for item, name in files:
-                sources.setdefault(item.resolve(), _source(item, _split(name)))
+                split = name.partition("/")[0] if is_saved else _split(name)
+                sources.setdefault(item.resolve(), _source(item, split))
         except OSError as error:
             what = f"cannot read {error.filename or path}: {error.strerror or error}"
             raise UsageError(what, hint=_HINT) from error

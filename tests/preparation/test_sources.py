@@ -215,6 +215,14 @@ def test_a_folder_that_save_to_disk_wrote_keeps_its_splits(tmp_path: Path, targe
 # -- which files ---------------------------------------------------------------------------------
 
 
+def test_splits_of_save_to_disk_keep_their_names(tmp_path: Path) -> None:
+    """UltraChat's train_gen has prompts: it is no part of train_sft."""
+    rows = Dataset.from_dict({"text": ["a", "b"]})
+    DatasetDict(train=rows, train_sft=rows, train_gen=rows).save_to_disk(tmp_path / "several")
+    found = sources.find([tmp_path / "several"])
+    assert {each.split for each in found} == {"train", "train_sft", "train_gen"}
+
+
 def test_a_folder_gives_its_data_files_with_the_splits_of_their_names(tmp_path: Path) -> None:
     for name in (
         "data/train-00000-of-00002.jsonl",
