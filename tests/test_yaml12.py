@@ -144,6 +144,20 @@ def test_an_alias_is_what_it_stands_for() -> None:
     ]
 
 
+# 100 000 levels overflow the stack of the C library, which no Python error could tell of.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 100_000,
+        "a: " + "[" * 150 + "]" * 150,
+        "a:\n" + "- " * 100_000 + "x",
+        "? " * 100_000 + "x",
+    ],
+)
+def test_a_file_that_is_nested_too_deeply(text: str) -> None:
+    assert "more than 100 levels" in refused(text)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "\ufeff"])
 def test_an_empty_file_is_an_empty_config(text: str) -> None:
     assert yaml12.load(text, "c.yaml").data == {}

@@ -24,6 +24,9 @@ _NULLS = {"", "~", "null", "Null", "NULL"}
 #: YAML 1.2, chapter 5.1: everything that is not c-printable.
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+#: Deeper than any config: beyond some thousands, composing overflows the stack of the C library and
+#: crashes Python.
+_MAX_DEPTH = 100
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 
@@ -96,6 +99,7 @@ def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
     """Like `load`, for any top-level type, such as a list."""
     text = text.removeprefix("\ufeff")  # some editors add a byte order mark
     try:
+        _refuse_depth(text, file)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise UsageError(
@@ -106,7 +110,7 @@ def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
     builder = _NodeBuilder(file)
     try:
         value = builder.build(node, ())
-    except RecursionError as error:  # nested too deeply, or an alias that contains itself
+    except RecursionError as error:  # an alias that contains itself
         raise UsageError(f"{file} is nested too deeply", hint=_hint(file)) from error
     if builder.problems:
         raise UsageError(
@@ -205,6 +209,22 @@ class _NodeBuilder:
 
     def _place(self, node: yaml.Node) -> FilePlace:
         return FilePlace(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _refuse_depth(text: str, file: str) -> None:
+    """Refuse `text` that is nested deeper than `_MAX_DEPTH`, without composing it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            mark: Any = event.start_mark
+            place = FilePlace(file, mark.line + 1, mark.column + 1)
+            raise UsageError(
+                f"{file} is nested too deeply",
+                details=(f"{place}: more than {_MAX_DEPTH} levels",),
+                hint=_hint(file),
+            )
 
 
 def _describe(error: yaml.YAMLError, file: str, text: str) -> str:

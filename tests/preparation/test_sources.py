@@ -215,8 +215,11 @@ def test_a_folder_that_save_to_disk_wrote_keeps_its_splits(tmp_path: Path, targe
 # -- which files ---------------------------------------------------------------------------------
 
 
+@pytest.mark.torch
 def test_splits_of_save_to_disk_keep_their_names(tmp_path: Path) -> None:
     """UltraChat's train_gen has prompts: it is no part of train_sft."""
+    from datasets import Dataset, DatasetDict
+
     rows = Dataset.from_dict({"text": ["a", "b"]})
     DatasetDict(train=rows, train_sft=rows, train_gen=rows).save_to_disk(tmp_path / "several")
     found = sources.find([tmp_path / "several"])
