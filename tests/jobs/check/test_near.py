@@ -82,6 +82,11 @@ NEAR = [
     # GPUs and cores
     Near(why="whole nodes", scene=S(live=gpus_of_partition(exclusive=True)), only=()),
     Near(
+        why="a tracker is reached through a proxy",
+        scene=replace(CASES["tracker-online"][1], profile={"internet": {"compute": "proxy"}}),
+        lacks="tracker-online",
+    ),
+    Near(
         why="the profile bills nodes",
         scene=S(profile={"billing": {"unit": "node"}}, spec={"gpus_per_node": 2}),
         only=("gpus-unused",),
