@@ -15,6 +15,7 @@ from hpctrain.checks.script.rules.common import (
     TESTS,
     harmless,
     in_another_branch,
+    is_ours,
     option_on,
     sources,
     works,
@@ -498,6 +499,25 @@ def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
     for trap in facts.named("trap"):
         if signal in _trapped(trap) and facts.place(trap) == "batch":
             yield trap
+
+
+@rule(
+    "trap-without-signal",
+    "warning",
+    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
+    "sbatch(1) --signal",
+    once=True,
+)
+def trap_without_signal(facts: LintFacts) -> Hits:
+    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
+    told = sends or is_ours(facts) or not facts.is_batch or "signal" in facts.options
+    for signal in () if told else ("USR1", "USR2"):
+        for trap in _batch_traps(facts, signal):
+            yield RuleHit(
+                trap.start,
+                f"nothing sends {signal}: there is no --signal",
+                f"add: #SBATCH --signal=B:{signal}@120",
+            )
 
 
 @rule(
