@@ -251,7 +251,8 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
 )
 _CHAINED = re.compile(
-    r"(?:During handling of the above exception|The above exception was the direct cause)"
+    r"During handling of the above exception|The above exception was the direct cause"
+    r"|-- Process \d+ terminated with the following error"
 )
 #: Python prints this for an ignored error at exit, or in a logger, and continues.
 _IGNORED = re.compile(
