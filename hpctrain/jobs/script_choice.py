@@ -168,9 +168,20 @@ def _refuse_others(written: Path, again: str) -> None:
 def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], None]) -> None:
     """Print a note with the options that the script was rendered with if this command omits some of
     them: `render --nodes 4`, `submit -t 5`.
+
+    Raises:
+        UsageError: it was rendered with --config, and this command would find no config at all.
     """
     made = header.read_header(_read(written)) if written.is_file() else None
-    if made is not None and made.untouched and not set(made.arguments) <= set(words_of(asked)):
+    if made is None or not made.untouched:
+        return
+    config = parse_request(made.arguments).config
+    if config is not None and asked.config is None and not Path("config.yaml").exists():
+        raise UsageError(
+            f"{written} was rendered with --config {config}, and there is no config.yaml here",
+            fix=shell.join((*asked.again.split(), *words_of(replace(asked, config=config)))),
+        )
+    if not set(made.arguments) <= set(words_of(asked)):
         words = printable(shell.join(made.arguments))
         say(f"note: {written} is rendered again, without its earlier options: {words}")
 

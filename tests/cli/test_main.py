@@ -110,6 +110,15 @@ def test_what_a_stale_script_offers_still_goes_on_with_the_run(desk: Desk) -> No
 
 
 @pytest.mark.usefixtures("no_slurm")
+def test_a_script_of_another_config_is_not_rendered_from_none(desk: Desk) -> None:
+    desk.write("train.py", TRAIN)
+    desk.write("own.yaml", "script: train.py\nlauncher: srun\n")
+    assert desk.run("render", "--config", "own.yaml").code == 0
+    said = desk.refused("submit", "--local", "-t", "5")
+    assert said.lines[-1] == "fix: hpctrain submit --local --time 5 --config own.yaml"
+
+
+@pytest.mark.usefixtures("no_slurm")
 @pytest.mark.parametrize("verb", ["check", "submit"])
 def test_the_wrong_directory_is_named(desk: Desk, verb: str) -> None:
     said = desk.run(verb, "--nodes", "1")
