@@ -469,8 +469,7 @@ def invalid_value(facts: LintFacts) -> Hits:
 )
 def unit_missing(facts: LintFacts) -> Hits:
     for option, value in _values(facts, "mem", "mem-per-gpu"):
-        told = re.search(r"(?i)\bmb|mega", facts.text[option.start :].partition("\n")[0])
-        small = value.isdecimal() and 0 < int(value) <= 256 and not told
+        small = value.isdecimal() and 0 < int(value) <= 256
         if small and any(map(works, facts.commands)):
             what = f"{option.written}={value} is {value} MB"
             yield RuleHit(option.start, what, f"write: --{option.name}={value}G")

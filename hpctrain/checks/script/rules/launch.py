@@ -200,12 +200,13 @@ def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | N
 def launcher_without_srun(facts: LintFacts) -> Hits:
     others = [command for command in facts.call_of if not harmless(facts, command)]
     # A step in the background, or on selected nodes, may be the same launch on the other nodes.
-    apart = any(
-        command.is_background or facts.call_of[command].has("nodelist", "exclude", "relative")
+    apart = [
+        command
         for command in others
-    )
-    apart = apart or any(launch.call for launch in facts.launches) or any(facts.named(*_REMOTE))
-    for launch in facts.launches if facts.many_nodes and not apart else ():
+        if command.is_background or facts.call_of[command].has("nodelist", "exclude", "relative")
+    ]
+    started = apart or any(one.call for one in facts.launches) or any(facts.named(*_REMOTE))
+    for launch in facts.launches if facts.many_nodes and not started else ():
         goes = launch.remote or launch.command.is_background or _goes_itself(facts, launch)
         rank = launch.option(*_RANK_OPTIONS)
         ranked = {part.text for part in (rank.expansions() if rank else ())} & RANK_VARIABLES
@@ -223,11 +224,9 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
 
 def _goes_itself(facts: LintFacts, launch: LauncherCall) -> bool:
     """Whether the launcher starts itself on the other nodes, as deepspeed does with a hostfile."""
-    if launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile"):
-        return True
-    if launch.kind != "deepspeed":
-        return False
-    return not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
+    told = launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile")
+    unknown = not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
+    return told or (launch.kind == "deepspeed" and unknown)
 
 
 @rule(

@@ -75,8 +75,7 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
     call = facts.call_of.get(command)
     known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
-    known = known or _calls_work(facts, command)
-    if not (known or inner or built or call):
+    if not (known or inner or built or call or _calls_work(facts, command)):
         return False
     words = facts.argv(command).words[call.command :] if call else command.words
     line = " ".join(word.program for word in words)
@@ -470,8 +469,8 @@ def script_directory(facts: LintFacts) -> Hits:
     if not facts.is_batch or re.search(asked, facts.text):
         return
     for part, command in facts.variables("0", "BASH_SOURCE"):
-        takes = command.name in ("dirname", "realpath", "readlink")
-        takes = takes or part.operand in ("%/*", "[0]%/*")
+        named = command.name in ("dirname", "realpath", "readlink")
+        takes = named or part.operand in ("%/*", "[0]%/*")
         sure = not command.conditional and command.after not in ("||", "&&")
         here = facts.place(command) == "batch" and not part.place
         line = facts.text[: part.start].rpartition("\n")[2]
@@ -532,10 +531,9 @@ def signal_without_trap(facts: LintFacts) -> Hits:
     handled = any(facts.named("trap", "exec")) or sources(facts) or not facts.shell_name
     works_on = any(one.words and not _AFTERWARDS.match(one.name) for one in facts.commands)
     if asked is not None and asked.to_batch and not handled and works_on:
-        value = facts.value("signal")
         yield RuleHit(
             facts.options["signal"].start,
-            f"--signal={value} ends the batch shell, which has no trap for {asked.name}",
+            f"--signal ends the batch shell, which has no trap for {asked.name}",
             "srun python … and --signal without B:, so that the training gets it",
         )
 

@@ -75,9 +75,10 @@ def expanded_at_submission(facts: LintFacts) -> Hits:
             for part in (each for outer in parts for each in outer.walk()):
                 own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
                 if part.kind == "var" and own and not part.operand:
-                    name = part.text
                     yield RuleHit(
-                        part.start, f"${name} is expanded at submission", f"write: \\${name}"
+                        part.start,
+                        f"${part.text} is expanded at submission",
+                        f"write: \\${part.text}",
                     )
 
 
