@@ -152,18 +152,6 @@ def test_of_raw_data_a_dataset_can_be_made(project: Desk, data: str, expected: s
     )
 
 
-def test_a_misspelt_folder_is_named_as_it_is(project: Desk) -> None:
-    model(project)
-    dataset(project, "input_ids")
-    project.write("config.yaml", "launcher: srun\ntraining:\n  model_name_or_path: modle\n")
-    found = {
-        finding["id"]: finding["fix"]
-        for finding in document(project, "--nodes", "2", "--", "--dataset_name", "dat")["findings"]
-    }
-    assert found["dataset-folder"] == "hpctrain render --nodes 2 -- --dataset_name data"
-    assert found["model-folder"] == "model_name_or_path: model in config.yaml:3"
-
-
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "datasets", "hpctrain")
 
 
