@@ -679,8 +679,8 @@ REFUSALS = [
     ("Invalid qos specification", "sacctmgr -nP show associations"),
     ("Requested time limit is invalid (missing or exceeds some limit)", "sinfo -o '%P %l"),
     ("Requested node configuration is not available", "sinfo -o '%P %D %c %m %f %G'"),
-    ("Invalid --begin specification", "then run: hpctrain submit sft.sbatch"),
-    ("Something that nobody has seen before", "then run: hpctrain submit sft.sbatch"),
+    ("Invalid --begin specification", "Slurm gives no other reason"),
+    ("Something that nobody has seen before", "Slurm gives no other reason"),
 ]
 
 
@@ -693,8 +693,34 @@ def test_a_refusal_is_shown_in_slurms_words(rendered: Desk, words: str, fix: str
     assert said.lines[0] == "error: Slurm refused the job"
     assert said.lines[1].startswith("  ran: sbatch --parsable --comment=hpctrain:")
     assert said.lines[2] == f"  sbatch said: Batch job submission failed: {words}"
-    assert fix in said.lines[-1]
+    assert fix in said.lines[-2]
     assert ledger.submissions() == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [
+        ((), "sft.sbatch"),
+        (("--ignore", "torch-build"), "--ignore torch-build sft.sbatch"),
+        (("sft.sbatch",), "sft.sbatch"),
+        (("--nodes", "2", "--", "--seed", "1"), "--nodes 2 -- --seed 1"),
+    ],
+)
+def test_a_refused_command_is_repeated_with_its_options(
+    rendered: Desk, typed: tuple[str, ...], again: str
+) -> None:
+    rendered.program("sbatch", "echo 'sbatch: error: our own policy' >&2; exit 1")
+    said = rendered.run("submit", "--no-check", "--run-id", "r", *typed)
+    assert said.code == 1
+    assert said.err.rstrip().endswith(f"then run: hpctrain submit --run-id r --no-check {again}")
+
+
+def test_a_refused_resubmission_continues_its_run(rendered: Desk) -> None:
+    rendered.program("sbatch", "echo 12")
+    assert rendered.run("submit", "--no-check", "--run-id", "r", "--nodes", "2").code == 0
+    rendered.program("sbatch", "echo 'sbatch: error: our own policy' >&2; exit 1")
+    said = rendered.refused("resubmit", "r", code=1)
+    assert said.lines[-1].endswith("then run: hpctrain submit --nodes 2 --run-id r")
 
 
 UNREACHABLE = [

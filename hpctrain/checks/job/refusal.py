@@ -155,10 +155,9 @@ def told(found: Sequence[Finding], case: Case, said: Sequence[str]) -> list[Find
     return sorted(merged, key=lambda finding: LEVELS.index(finding.level))
 
 
-def explained(error: HpctrainError) -> HpctrainError:
+def explained(error: HpctrainError, hint: str) -> HpctrainError:
     """Return the error for a refused submission, with what Slurm's message means."""
     reason, listing, _ = _meaning(words(error.details))
-    hint = error.hint if listing is None else None
     return HpctrainError(
         error.what, details=(*error.details, f"  {reason}"), fix=listing, hint=hint
     )

@@ -103,7 +103,8 @@ def _submit(
     except RefusedError as error:
         if len(plan.parts) > 1 or plan.parts[0].part.array is not None:
             raise  # several runs, which no single command submits
-        raise explained(error) from error
+        again = f"hpctrain submit --run-id {plan.tag}"
+        raise explained(error, f"change config.yaml, then run: {again}") from error
 
 
 def _rendered(fix: FixPlan) -> list[FixedScript]:

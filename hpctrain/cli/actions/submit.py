@@ -92,10 +92,18 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
     try:
         submitted = service.submit(choice, scheduler, options)
     except RefusedError as error:
-        if error.partial or len(choice.scripts) > 1:
+        if error.partial:
             raise
-        raise explained(error) from error
+        raise explained(error, _how_to_repeat(asked, choice)) from error
     return report(scheduler, submitted, parameters, choice.runs_dir)
+
+
+def _how_to_repeat(asked: Request, refused: JobScripts) -> str:
+    if asked.is_bare and len(refused.scripts) == 1:
+        path = str(refused.scripts[0].path)
+        words = shell.join((*words_of(asked, variables=False), path))
+        return f"edit {shell.quote(path)}, then run: {asked.again} {words}"
+    return f"change config.yaml or the options, then run: {suggested(asked, asked.verb)}"
 
 
 # -- checks ----------------------------------------------------------------------------------------
