@@ -140,7 +140,6 @@ class Encoder:
     """
 
     template: str | None = None
-    _closed = False
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -148,18 +147,19 @@ class Encoder:
         self._tokens = FastTokenizer(recipe.tokenizer)
         self.tokenizer = self._tokens.tokenizer
         self.vocabulary = len(self.tokenizer)
+        self._given = None if recipe.template is None else read_template(str(recipe.template))
+        self._finders: dict[str, TurnFinder] = {}
+        closed = False
         form = recipe.columns.form
         if (
             form in ("messages", "alpaca")
             or recipe.as_chat
             or (form == "prompt-completion" and recipe.columns.conversational)
         ):
-            self._finder = self._turn_finder()
-            self.template = self._finder.template.text
-            # Whether the template ends the last turn with a special token.
-            self._closed = self._tokens.has_special(self._finder.last_end)
-        self.notes = tuple(self._decided())
-        if self.tokenizer.eos_token_id is None and not self._closed:
+            finder = self._finder(None)
+            self.template, closed = finder.template.text, self._is_closed(finder)
+        self.notes = tuple(self._decided(closed=closed))
+        if self.tokenizer.eos_token_id is None and not closed:
             raise UsageError(
                 f"the tokenizer {recipe.tokenizer} has no EOS token, and an example should end"
                 " with one",
@@ -199,11 +199,12 @@ class Encoder:
     def _lay_chat(self, chat: forms.Chat, where: str) -> _Laid | Dropped:
         loss_on = self.recipe.loss_on
         try:
-            eos = not self._closed
+            finder = self._finder(chat.tools)
+            eos = not self._is_closed(finder)
             if loss_on == "all":
-                text = self._finder.template.render(chat.messages, chat.tools)
+                text = finder.template.render(chat.messages, chat.tools)
                 return _Laid(text, None, chat=True, eos=eos, ends=True, where=where)
-            text, turns = self._finder.find(chat.messages, chat.tools, self._wanted(chat))
+            text, turns = finder.find(chat.messages, chat.tools, self._wanted(chat))
         except Refused as refused:
             return Dropped("the chat template refuses it", where, str(refused))
         if turns.lost:
@@ -239,9 +240,12 @@ class Encoder:
             if message["role"] == "assistant" and i not in chat.untrained
         ]
 
-    def _turn_finder(self) -> TurnFinder:
+    def _finder(self, tools: list[Any] | None) -> TurnFinder:
+        """Return the finder for the template; a tokenizer may have another one for conversations
+        with tools.
+        """
         recipe, tokens = self.recipe, self._tokens
-        text = tokens.template() if recipe.template is None else read_template(str(recipe.template))
+        text = tokens.template(tools) if self._given is None else self._given
         if text is None:
             raise UsageError(
                 f"the tokenizer {recipe.tokenizer} has no chat template, and the data is conversations",
@@ -250,8 +254,16 @@ class Encoder:
                 ),
                 hint="name one: --template FILE.jinja",
             )
-        variables = {**self.tokenizer.special_tokens_map, **recipe.template_options}
-        return TurnFinder(ChatTemplate(text, variables), tokens.boundaries, tokens.leading_special)
+        if text not in self._finders:
+            variables = {**self.tokenizer.special_tokens_map, **recipe.template_options}
+            self._finders[text] = TurnFinder(
+                ChatTemplate(text, variables), tokens.boundaries, tokens.leading_special
+            )
+        return self._finders[text]
+
+    def _is_closed(self, finder: TurnFinder) -> bool:
+        """Whether the template ends the last turn with a special token."""
+        return self._tokens.has_special(finder.last_end)
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -295,13 +307,13 @@ class Encoder:
             return Dropped(reason, laid.where, f"the first is token {trained[0][0]}")
         return Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
 
-    def _decided(self) -> Iterator[str]:
+    def _decided(self, *, closed: bool) -> Iterator[str]:
         eos = self.tokenizer.eos_token
         if self.template is None:
-            if self.recipe.columns.form == "prompt-completion" and self._tokens.template():
+            if self.recipe.columns.form == "prompt-completion" and self._tokens.template(None):
                 yield "prompt and completion are used without the chat template (or: --as-chat)"
             yield f"each example ends with {eos}"
-        elif not self._closed:
+        elif not closed:
             yield f"the chat template ends turns without a special token: {eos} is added to the last"
 
 
@@ -406,10 +418,12 @@ class FastTokenizer:
             key=len,
         )
 
-    def template(self) -> str | None:
+    def template(self, tools: list[Any] | None) -> str | None:
         """Return the tokenizer's chat template; None if it has none, or several without a default."""
         template = self.tokenizer.chat_template
-        return template.get("default") if isinstance(template, dict) else template
+        if isinstance(template, dict):
+            template = (tools and template.get("tool_use")) or template.get("default")
+        return template
 
     def encode(self, texts: Sequence[str], *, offsets: bool) -> list[Any]:
         """Return the encodings of texts, with only the special tokens that the texts contain."""

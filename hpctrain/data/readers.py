@@ -220,8 +220,9 @@ def _csv_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
     csv.field_size_limit(1 << 30)  # 128 KiB otherwise
     lines = (line.decode("utf-8", "surrogateescape") for line in file)
     header = next(lines, "").removeprefix("\ufeff")
+    unquoted = "".join(header.split('"')[::2])
     # max() returns the first of several equally frequent ones.
-    delimiter = "\t" if source.kind == "tsv" else max(_DELIMITERS, key=header.count)
+    delimiter = "\t" if source.kind == "tsv" else max(_DELIMITERS, key=unquoted.count)
     reader = csv.DictReader(chain([header], lines), delimiter=delimiter)
     names = list(reader.fieldnames or [])
     if not any(names) or len(set(names)) < len(names):

@@ -94,7 +94,10 @@ def find(paths: Sequence[Path]) -> tuple[Source, ...]:
         try:
             for item, name in files:
                 split = name.partition("/")[0] if is_saved else _split(name)
-                sources.setdefault(item.resolve(), _source(item, split))
+                source = _source(item, split)
+                if item is path and not source.bytes:
+                    raise UsageError(f"{path} is empty", hint=_HINT)
+                sources.setdefault(item.resolve(), source)
         except OSError as error:
             what = f"cannot read {error.filename or path}: {error.strerror or error}"
             raise UsageError(what, hint=_HINT) from error

@@ -11,6 +11,7 @@ from hpctrain.data.forms import Columns
 from hpctrain.data.readers import Dropped
 
 MESSAGES = Columns(form="messages", names={"messages": "messages"}, sentence="")
+TOOLS = Columns(form="messages", names={"messages": "messages", "tools": "tools"}, sentence="")
 PAIR = Columns(
     form="prompt-completion", names={"prompt": "prompt", "completion": "completion"}, sentence=""
 )

@@ -15,10 +15,12 @@ from hpctrain.errors import UsageError
 from tests.preparation import encode_made as made
 from tests.preparation.encode_used import (
     ALPACA,
+    BYTE_LEVEL,
     CONTENT,
     PAIR,
     TALK,
     TEXT,
+    TOOLS,
     dropped,
     encoder,
     one,
@@ -102,6 +104,28 @@ def test_a_conversational_completion_is_all_that_follows_the_prompt(folder: Any)
         "completion": [{"role": "assistant", "content": "a"}],
     }
     assert said(ours, one(ours.encode([row]))) == ["a<|im_end|>\n"]
+
+
+def test_a_conversation_among_pairs_of_strings_is_laid_out_by_the_template(folder: Any) -> None:
+    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]), PAIR)
+    turns = talk("q", "a")["messages"]
+    strings, conversation = ours.encode(
+        [{"prompt": "q", "completion": "a"}, {"prompt": turns[:1], "completion": turns[1:]}]
+    )
+    assert isinstance(strings, Encoded)
+    assert said(ours, one([conversation])) == ["a<|im_end|>\n"]
+
+
+def test_a_conversation_with_tools_gets_the_tokenizers_template_for_tools(tmp_path: Path) -> None:
+    plain = made.TEMPLATES["chatml"][0]
+    both: Any = {"default": plain, "tool_use": f"TOOLS {{{{ tools }}}}\n{plain}"}
+    ours = encoder(made.save(made.byte_level(**BYTE_LEVEL), tmp_path / "two", both), TOOLS)
+    tool = {"type": "function", "function": {"name": "look_up"}}
+    with_tools, without = ours.encode(
+        [{**talk("q", "a"), "tools": [tool]}, {**talk("q", "a"), "tools": None}]
+    )
+    assert "look_up" in text(ours, one([with_tools]).input_ids)
+    assert "TOOLS" not in text(ours, one([without]).input_ids)
 
 
 def test_alpaca_is_a_conversation(folder: Any) -> None:

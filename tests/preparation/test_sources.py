@@ -128,6 +128,11 @@ def test_csv_with_lines_in_its_fields(tmp_path: Path, name: str, delimiter: str)
     ]
 
 
+def test_the_delimiter_of_csv_is_not_one_inside_of_quotes(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text('"prompt, original";"completion, mine"\na;b\n')
+    assert values(read(tmp_path / "d.csv")) == [{"prompt, original": "a", "completion, mine": "b"}]
+
+
 def test_odd_rows_of_csv(tmp_path: Path) -> None:
     path = tmp_path / "d.csv"
     big = "x" * 300_000
@@ -291,6 +296,10 @@ def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sheet.xlsx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UsageError, match=r"sheet\.xlsx is not data"):
         sources.find([tmp_path / "sheet.xlsx"])
+    full, empty = jsonl(tmp_path / "full.jsonl"), tmp_path / "validation.jsonl"
+    empty.touch()
+    with pytest.raises(UsageError, match=r"validation\.jsonl is empty"):
+        sources.find([full, empty])
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(UsageError, match=r"cannot read .*pipe"):
         sources.find([tmp_path / "pipe.jsonl"])
