@@ -267,8 +267,7 @@ def _check_key(key: str) -> None:
 
 def _distribution(written: Any) -> Distribution:
     if not isinstance(written, dict):
-        kind = kind_of(written) if written is None else repr(short(str(written)))
-        raise Problem(f"must be {_FORMS}, not {kind}")
+        raise Problem(f"must be {_FORMS}, not {short(kind_of(written))}")
     data = {key: value for key, value in written.items() if value is not None or key == "choices"}
     unknown = [key for key in data if key not in ("low", "high", "log", "step", "choices")]
     if unknown:

@@ -205,7 +205,7 @@ def as_list(value: Any) -> list[Any]:
     """Return `value`, which must be a list."""
     if isinstance(value, list):
         return value
-    raise Problem("must be a list, such as [cuda/12.2, python/3.11]")
+    raise Problem("must be a list, such as [a, b]")
 
 
 def as_text(value: Any) -> str:

@@ -138,7 +138,7 @@ def test_every_problem_of_the_stages_at_once() -> None:
         ),
         "config.yaml:6:5: unknown key 'frm' in a stage; did you mean 'from'?",
         "config.yaml:7:5: sweep must not be in a stage: it is of the whole config",
-        "config.yaml:8:5: needs must be a list, such as [cuda/12.2, python/3.11]",
+        "config.yaml:8:5: needs must be a list, such as [a, b]",
         "config.yaml:9:5: name is missing: each stage has one",
         "config.yaml:9:17: start must be 'weights', 'state' or 'none', not 'wheights'",
         (
