@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,10 @@ _COMPLETED = {
 }
 
 
+#: An unknown option at least this similar to one of hpctrain's is a typo, not one of the training.
+_SIMILAR = 0.8
+
+
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         ctx.meta[_ALL] = True
@@ -81,12 +86,18 @@ class JobCommand(click.Command):
         try:
             return super().parse_args(ctx, list(ours))
         except click.NoSuchOption as error:
-            if error.possibilities or error.option_name not in ours:
+            ours, theirs = self._split_unknown(ctx, ours)
+            typed = error.option_name
+            similar = difflib.get_close_matches(
+                typed.replace("_", "-"), error.possibilities or (), n=1, cutoff=_SIMILAR
+            )
+            if similar or not any(word.partition("=")[0] == typed for word in theirs):
                 raise
-            at = ours.index(error.option_name)
-            words = (*ours[:at], "--", *ours[at:], *ctx.meta[ARGUMENTS])
-            hint = f"if it is for the training script, run: {help_} {shell.join(words)}"
-            raise HpctrainUsage(error.format_message(), f"{help_} --help", hint) from error
+            words = (*ours, "--", *theirs, *ctx.meta[ARGUMENTS])
+            raise HpctrainUsage(
+                f"no such option {typed!r}; arguments of the training go after --",
+                f"{help_} {shell.join(words)}",
+            ) from error
         except click.UsageError as error:
             script = next((word for word in ours if word.endswith(".py")), None)
             if script is None or "unexpected extra argument" not in error.message:
@@ -95,6 +106,21 @@ class JobCommand(click.Command):
                 f"{error.message}; arguments of your script go after --",
                 f"{help_} --script {shell.quote(script)}",
             ) from error
+
+    def _split_unknown(self, ctx: click.Context, words: list[str]) -> tuple[list[str], list[str]]:
+        """Split words into those of this command, and unknown options with the words after them."""
+        options_ = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        known = {name for option in options_ for name in (*option.opts, *option.secondary_opts)}
+        ours: list[str] = []
+        theirs: list[str] = []
+        to = ours
+        for word in words:
+            if word.startswith("--"):
+                to = ours if word.partition("=")[0] in known else theirs
+            elif word in known:
+                to = ours
+            to.append(word)
+        return ours, theirs
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; add the request's options to suggested commands in errors."""

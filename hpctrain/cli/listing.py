@@ -304,7 +304,7 @@ def show_checkpoints(found: list[Saved], *, err: bool = False) -> None:
         )
         for one in found
     ]
-    head = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "IS")
+    head = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "STATE")
     show_table(head, rows, err=err)
 
 

@@ -62,7 +62,7 @@ def _seconds(value: Any) -> int:
         seconds = units.parse_time(as_text(value))
     except ValueError as error:
         raise Problem(
-            "must be a time limit of Slurm's forms, such as 30 (minutes), 01:30:00 or 2-00:00:00,"
+            "must be a time limit in one of Slurm's forms, such as 30 (minutes), 01:30:00 or 2-00:00:00,"
             f" not {short(str(value))!r}"
         ) from error
     if seconds is None:

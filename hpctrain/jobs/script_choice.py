@@ -140,7 +140,7 @@ def _named(asked: Request, named: str) -> Path:
         fix = f"{asked.again} {shell.quote(beside[0])}" if beside else "hpctrain render"
         raise UsageError(
             f"there is no script {named!r}",
-            details=(f"here are {', '.join(beside)}",) if beside else (),
+            details=(f"this directory has {', '.join(beside)}",) if beside else (),
             fix=fix,
         )
     return Path(named)

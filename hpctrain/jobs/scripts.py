@@ -310,7 +310,7 @@ def _script(
     if spec.script is not None and directory.is_dir() and not (directory / spec.script).is_file():
         raise UsageError(
             f"the script {spec.script!r} does not exist in {directory}",
-            hint="name a file that exists with --script, or leave it out for the training that task names",
+            hint="name a file that exists with --script, or leave out --script for the built-in training",
         )
     _check_accelerate_config(spec, asked.again)
     arguments = (*([header.STANDALONE] if asked.standalone else []), *words_of(asked))

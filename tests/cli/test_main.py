@@ -202,7 +202,7 @@ OPTIONS = [
     (["--qos", "#"], "--qos must be letters"),
     (["--reservation", "100%"], "--reservation must be letters"),
     (["--constraint", "a;b"], "--constraint must be feature names"),
-    (["--time", "1h"], "--time must be a time limit of Slurm's forms"),
+    (["--time", "1h"], "--time must be a time limit in one of Slurm's forms"),
     (["--time", "0"], "--time must be more than 0"),
     (["--mem", "1.5G"], "--mem must be a whole number with K, M, G or T"),
     (
@@ -283,6 +283,9 @@ def test_bad_variables(desk: Desk) -> None:
         ("runs show --qqq", "runs show --help"),
         ("render train.py", "render --script train.py"),
         ("submit --nodez=2 -- --nodez 3", "submit --nodes=2 -- --nodez 3"),
+        ("submit --max_steps 4 --gpus 0", "submit --gpus 0 -- --max_steps 4"),
+        ("render --lr=1 -N 2 --tags a b -- --x 1", "render -N 2 -- --lr=1 --tags a b --x 1"),
+        ("submit --run_id r", "submit --run-id r"),
     ],
 )
 def test_a_typo_keeps_the_rest_of_the_command(desk: Desk, typed: str, fix: str) -> None:

@@ -315,6 +315,13 @@ def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctra
     assert "STEP" not in plain, "a column that nobody fills is none"
 
 
+def test_on_a_terminal_columns_that_do_not_fit_are_left_out(cluster: Desk, hpctrain: str) -> None:
+    show(cluster, [queued("41", "RUNNING", "None", name="a" * 50)])
+    head, row = on_a_terminal(hpctrain, "ps", NO_COLOR="1").splitlines()
+    assert head.split() == ["JOB", "RUN", "STATE"]
+    assert row.split() == ["41", "a" * 50, "RUNNING"]
+
+
 @pytest.mark.parametrize(
     ("job", "standing", "words"),
     [

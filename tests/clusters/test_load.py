@@ -142,7 +142,7 @@ traps: [fine, {a: 1}]
         "2:1: unknown key 'noteworthy'",
         "3:18: hosts: item 1 must be a regular expression",
         "5:9: unknown key 'nodse' in partitions.gpu; did you mean 'nodes'?",
-        "5:22: time_max must be a time limit of Slurm's forms",
+        "5:22: time_max must be a time limit in one of Slurm's forms",
         "6:3: bad must hold keys and values, not '7'",
         "7:34: unknown key 'constraints' in nodes.a100.select; did you mean 'constraint'?",
         "7:54: gpus is missing",

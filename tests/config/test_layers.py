@@ -177,7 +177,7 @@ environment:
         "config.yaml:2:3: unknown key 'gpus_per_nod' in resources; did you mean 'gpus_per_node'?",
         "config.yaml:3:3: nodes must be a whole number, not 'two'",
         (
-            "config.yaml:4:3: time must be a time limit of Slurm's forms, such as 30 (minutes),"
+            "config.yaml:4:3: time must be a time limit in one of Slurm's forms, such as 30 (minutes),"
             " 01:30:00 or 2-00:00:00, not '1h'"
         ),
         "config.yaml:5:1: launcher must be 'accelerate', 'torchrun' or 'srun', not 'torchrunn'",

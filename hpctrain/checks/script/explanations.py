@@ -96,7 +96,7 @@ OTHERWISE = {
         " limit"
     ),
     "exclusive": "shares its nodes as `{}` says",
-    "partition": "the set of nodes (and the queue for them) `{}`",
+    "partition": "the partition `{}`, a set of nodes with its own queue",
     "features": "the features `{}`",
     "nodes": "nodes: {}",
     "tasks": "tasks: {}",
@@ -543,8 +543,10 @@ SRUN: dict[str, Sentence] = {
 
 #: torchrun's options, with `-` instead of `_`.
 TORCHRUN: dict[str, Sentence] = {
-    "nnodes": _torchrun("the number of nodes: {value}. torchrun waits until so many have come."),
-    "nproc-per-node": _torchrun("processes on each node: {value}, one to a GPU."),
+    "nnodes": _torchrun(
+        "the number of nodes: {value}. torchrun waits until that many have joined."
+    ),
+    "nproc-per-node": _torchrun("processes on each node: {value}, one per GPU."),
     "rdzv-backend": _torchrun(
         "how nodes find each other; c10d needs nothing but an address, and no node numbers."
     ),
@@ -615,7 +617,7 @@ ACCELERATE: dict[str, Sentence] = {
     ),
     "multi-gpu": _accelerate(
         (
-            "several processes, one to a GPU. Without it (and without a config file that says"
+            "several processes, one per GPU. Without it (and without a config file that says"
             " so) one process may start."
         ),
     ),

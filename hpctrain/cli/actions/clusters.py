@@ -107,7 +107,7 @@ def _table(rows: list[dict[str, Any]], detected: list[str]) -> None:
     if detected:
         say(f"next: hpctrain clusters show {detected[0]}")
     else:
-        say("details of one: hpctrain clusters show NAME")
+        say("more on each: hpctrain clusters show NAME")
 
 
 def _gpus(row: dict[str, Any]) -> str:

@@ -284,7 +284,7 @@ def show_explained(text: str, findings: list[Finding], *, sources: bool = False)
         click.echo(styled if has_colour() else line, color=True)
     if findings:
         say(
-            f"note: {words.count(len(findings), 'finding')}; the page of one: hpctrain explain"
+            f"note: {words.count(len(findings), 'finding')}; more on each: hpctrain explain"
             f" {findings[0].id}"
         )
 
