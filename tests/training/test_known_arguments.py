@@ -155,3 +155,15 @@ def test_check_finds_what_the_parser_refuses_and_nothing_else(task: str, words: 
         if each.id == "argument-unknown"
     ]
     assert found == ["error"] * len(refused)
+
+
+def test_a_run_may_not_save_weights_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--model_name_or_path", "m", "--dataset_name", "d", "--save_only_model", "true"]
+    task = importlib.import_module("hpctrain.training.sft").TASK
+    with pytest.raises(UsageError) as outside:
+        options.read_options(words, task)
+    monkeypatch.setenv("HPCTRAIN_RUN_DIR", "runs/r")
+    with pytest.raises(UsageError) as inside:
+        options.read_options(words, task)
+    refusal = "with --save_only_model a checkpoint has no optimizer state"
+    assert (refusal in outside.value.render(), refusal in inside.value.render()) == (False, True)

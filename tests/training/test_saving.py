@@ -120,3 +120,16 @@ def test_a_full_disk_at_the_final_weights(
     assert done.returncode == 0, done.stderr
     assert "[train] finished: 14 of 14 steps" in done.stdout
     assert survival.digests(run / "model") == survival.digests(found.path)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path, mount: Mount) -> None:
+    from hpctrain.training.process import Ranks
+    from hpctrain.training.survival.saving import Attempt, SaveError
+
+    folder = tmp_path / "checkpoints"
+    mount(folder, 4000)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    attempt = Attempt(Ranks(), folder / "checkpoint-4", 4, "1.0")
+    with pytest.raises(SaveError, match="checkpoint-4 could not be saved: the directory cannot be"):
+        attempt.begin()
+    assert survival.listed(folder) == []
