@@ -45,9 +45,9 @@ def sgr(*codes: int) -> str:
     return f"\x1b[{';'.join(map(str, codes))};{_OURS}m"
 
 
-def style(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+def style(text: str, *, fg: str | None = None, bold: bool = False) -> str:
     """Return `text` in a style."""
-    codes = ([_COLOURS[fg]] if fg else []) + [1] * bold + [2] * dim
+    codes = ([_COLOURS[fg]] if fg else []) + [1] * bold
     return f"{sgr(*codes)}{text}{sgr(0)}" if codes else text
 
 

@@ -18,6 +18,7 @@ from hpctrain.cli.options import (
     runs_dir_option,
     yes_option,
 )
+from hpctrain.errors import UsageError
 from hpctrain.util import shell
 
 # -- render ----------------------------------------------------------------------------------------
@@ -214,7 +215,11 @@ def tune(ctx: click.Context, /, **parameters: Any) -> int | None:
     hpctrain tune status NAME
     hpctrain tune best NAME --to best.yaml
     """  # noqa: D301 - \b keeps click from wrapping
-    if ctx.invoked_subcommand is not None:
+    if (name := ctx.invoked_subcommand) is not None:
+        typed = click.core.ParameterSource.COMMANDLINE
+        if any(ctx.get_parameter_source(each) is typed for each in ctx.params):
+            fix = f"hpctrain tune {name} --help"
+            raise UsageError(f"options before `{name}` would have no effect", fix=fix)
         return None
     from hpctrain.cli.actions import study
 

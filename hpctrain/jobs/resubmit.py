@@ -238,8 +238,9 @@ def _stored(whole: Launch, part: Part) -> Path:
     try:
         made = header.read_header(batch_script.read(path)[0])
     except (OSError, UsageError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"the script of {whole.tag} cannot be read: {path}: {error}", fix=fix
+            f"the script of {whole.tag} cannot be read: {path}: {reason}", fix=fix
         ) from error
     if made is None:
         raise UsageError(

@@ -148,6 +148,7 @@ def test_a_stored_script_that_is_gone(project: Desk, damage: str | None) -> None
     assert error.startswith(
         f"error: the script of r {'cannot be read' if damage is None else 'is damaged'}: {script}"
     )
+    assert error.count(str(script)) == 1
     assert (said.code, said.lines[-1]) == (2, "fix: hpctrain submit --run-id r -- --fail")
     assert len(launch.load(project.directory / "runs", "r").submissions) == 1  # type: ignore[union-attr]
 

@@ -121,6 +121,7 @@ def test_a_study_that_never_evaluates_is_not_submitted(desk: Desk) -> None:
     ("words", "said"),
     [
         ("--local -- --x 3", "x is in the space of the study, and after --"),
+        ("--json status", "options before `status` would have no effect"),
     ],
 )
 def test_what_cannot_be_together(project: Desk, words: str, said: str) -> None:
