@@ -209,7 +209,6 @@ class AccountPolicy(_Noted):
 
     required: bool | None = None
     pattern: Pattern | None = None
-    ignore_case: bool = False
     example: Text | None = None
     list_command: Text | None = None
 
