@@ -1128,8 +1128,8 @@ OWN_LINES: tuple[tuple[str, Sentence], ...] = (
         r"# made by hpctrain ",
         _line(
             (
-                "which hpctrain wrote this, from which template; by the last number it knows if"
-                " you edited it."
+                "the version of hpctrain that wrote this, and its template; the last number shows"
+                " whether the script was edited."
             ),
             source="hpctrain",
             section=HEADER,
