@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import survival
 
-from hpctrain.runs import manifest
+from hpctrain.runs import layout, manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("late_file.py")
@@ -80,3 +80,24 @@ def test_unfinished_saves_of_what_is_over_are_removed_at_the_start(
     assert [path for path in over if path.exists()] == []
     for path in over:
         assert f"[train] removed {path.name}: its save was not finished\n" in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["weights", "manifest"])
+def test_an_incomplete_checkpoint_alone_is_refused_with_what_can_be_typed(
+    tmp_path: Path, damage: str
+) -> None:
+    from hpctrain.errors import UsageError
+    from hpctrain.training.survival.resume import _requested
+
+    folder = tmp_path / "checkpoint-4"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"x")
+    manifest.write_manifest(folder, step=4, world_size=1, state=())
+    if damage == "weights":
+        (folder / "model.safetensors").write_bytes(b"y")
+    else:
+        (folder / layout.CHECKPOINT_MANIFEST).unlink()
+    with pytest.raises(UsageError, match="is not complete") as refused:
+        _requested(folder)
+    said = "fix: ls -la" if damage == "weights" else "hint: use its weights only: --init_from"
+    assert f"{said} {folder}" in refused.value.render()

@@ -199,13 +199,18 @@ def _requested(path: Path) -> Checkpoint:
     wrong, manifest = problems(path, digests=True), read_manifest(path)
     if manifest is not None and not wrong:
         return Checkpoint(path, manifest)
-    remedy = f"use its weights only: --init_from {shlex.quote(str(path))}"
+    hint, fix = None, None
     if whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
-        remedy = f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"
+        hint = f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"
+    elif manifest is None:
+        hint = f"use its weights only: --init_from {shlex.quote(str(path))}"
+    else:  # --init_from refuses damaged weights, too
+        fix = f"ls -la {shlex.quote(str(path))}"
     raise UsageError(
         f"the checkpoint {path} is not complete: {wrong[0]}",
         details=tuple(f"  {one}" for one in wrong[1:]),
-        hint=remedy,
+        hint=hint,
+        fix=fix,
     )
 
 
