@@ -420,7 +420,7 @@ class FastTokenizer:
 
     def template(self, tools: list[Any] | None) -> str | None:
         """Return the tokenizer's chat template; None if it has none, or several without a default."""
-        template = self.tokenizer.chat_template
+        template: dict[str, str] | str | None = self.tokenizer.chat_template
         if isinstance(template, dict):
             template = (tools and template.get("tool_use")) or template.get("default")
         return template
