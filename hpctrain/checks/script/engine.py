@@ -83,8 +83,10 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
     for line in placeholder_lines(text, facts.block.ends):
         others = {rule.id for rule in RULES.values()} - {"template"}
         ignored.setdefault(line, set()).update(others)
-    # Text after a syntax error may be misread.
-    unread = min((hit.start for rule, hit in found if rule.id == "unreadable-shell"), default=None)
+    # Text after a syntax error may be misread; but for these, only a word is.
+    errors = (hit for rule, hit in found if rule.id == "unreadable-shell")
+    small = ("no file follows", '"""', "'''")
+    unread = min((hit.start for hit in errors if not hit.what.startswith(small)), default=None)
     for rule, hit in found:
         if unread is not None and hit.start > max(unread, facts.block.ends):
             continue

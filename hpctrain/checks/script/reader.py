@@ -414,7 +414,7 @@ class _ShellReader:
         self.pos = match.end()
         self._blanks()
         start = self.pos
-        target = self._word()
+        target = None if self.text.startswith("#", start) else self._word()
         if target is None:
             self.problem(start, f"no file follows {match[1]}")
             target = self._plain("", start)

@@ -252,7 +252,7 @@ CASES = [
     ),
     (
         "conda-not-initialised",
-        TWO + "module load anaconda\nconda activate a\nconda run -n b python t.py\n",
+        TWO + "module load site-tools\nconda activate a\nconda run -n b python t.py\n",
     ),
     (
         "conda-not-initialised",

@@ -79,10 +79,22 @@ def no_shebang(facts: LintFacts) -> Hits:
     "bash(1)",
 )
 def unreadable_shell(facts: LintFacts) -> Hits:
-    for start, what, fatal in sorted(facts.batch.problems)[:1]:
+    for start, problem, fatal in sorted(facts.batch.problems)[:1]:
         fix = f"bash -n {shell.quote(facts.file)}"
+        line = facts.text[:start].rpartition("\n")[2]
+        named = ", ".join(_ANGLES.findall(line)) if problem.startswith("no file") else ""
+        what = f"{problem}: {named} is a placeholder" if named else problem
         warned = "bash warns, and takes the rest of the file for the text of the heredoc."
         yield RuleHit(start, what, fix) if fatal else RuleHit(start, what, fix, "warning", warned)
+    for command in facts.batch.commands:
+        quotes = facts.text[command.start : command.start + 3]
+        if quotes in ('"""', "'''") and "\n" in command.words[0].text:
+            what = f"{quotes} begins no comment in a shell"
+            ran = "bash expands the text and takes it for the name of a program, which it cannot find."
+            yield RuleHit(command.start, what, "write # before each line", "warning", ran)
+
+
+_ANGLES = re.compile(r"<[A-Za-z][^<>$\n]*>")
 
 
 # ---- lines that sbatch does not read -------------------------------------------------------------
@@ -267,7 +279,9 @@ _PLACEHOLDER = re.compile(
     re.MULTILINE,
 )
 _PLACEHOLDER_WORD = re.compile(
-    r"(?:^|[/=:])path/to/|\bYOUR_[A-Z]|\byour_[a-z]|/your[-_]?\w*(?:/|\Z)|PATH_TO_[A-Z]"
+    r"\{\{ ?[A-Za-z_]\w* ?\}\}|(?<!\S)(?:\S*[/=:])?path/to/\S*|\S*(?:\bYOUR_[A-Z]|PATH_TO_[A-Z])\S*"
+    r"|\S*(?:\byour_[a-z]\S*|/your[-_]?\w*(?:/\S*|(?!\S)))"
+    r"|(?<!\S)(?:\S*/)?(?:NAME_OF_\w+|(?:PRO?GRA?M|SCRIPT|FILE)_?NAME)(?:\.\w+)?(?!\S)"
 )
 
 
@@ -285,20 +299,24 @@ def template(facts: LintFacts) -> Hits:
             f"the directives hold placeholders, such as {match[1] or match[2]}",
             f"replace {match[1] or match[2]} by the value",
         )
-    paths = (
-        word
-        for command in facts.commands
-        if command.name not in TALKERS
-        for word in command.all_words()
-        if word.is_literal and _PLACEHOLDER_WORD.search(word.text)
-    )
-    for word in itertools.islice(paths, int(facts.is_batch)):
-        yield RuleHit(
-            word.start,
-            f"{word.text} is a placeholder",
-            "write the value",
-            reason="nothing has this name, so the command fails.",
-        )
+    lines = {facts.text.count("\n", 0, start) for start, _, _ in facts.batch.problems}
+    for command in facts.commands if facts.is_batch and not is_ours(facts) else ():
+        found = [] if command.name in TALKERS else _placeholders(facts, command)
+        start = max(command.start, facts.text.find((*found, "")[0], command.start, command.end))
+        more = _PLACEHOLDER_LINE.match(facts.text, command.start)  # lines that a program puts there
+        if found and not more and facts.text.count("\n", 0, start) not in lines:
+            what = f"{', '.join(found)} {'are placeholders' if found[1:] else 'is a placeholder'}"
+            why = "nothing has this name, so the command fails."
+            yield RuleHit(start, what, "write the value", reason=why)
+
+
+def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
+    """Return the placeholders in the words of `command`."""
+    texts = [word.text for word in command.all_words() if word.is_literal]
+    found = _PLACEHOLDER_WORD.findall(" ".join(text for text in texts if "\n" not in text))
+    files = (one.target for one in command.redirects if one.operator == "<")
+    angles = (facts.text[one.start - 1 : one.end + 2] for one in files)
+    return [*found, *(one.strip() for one in angles if re.match(r"<[A-Za-z][\w-]*>(?:\s|\Z)", one))]
 
 
 def placeholder_lines(text: str, block_ends: int) -> set[int]:
@@ -362,17 +380,15 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    given = set(_CORES) & set(facts.options)
-    gpus, few = facts.gpus_per_node or 1, facts.value("cpus-per-task") == "1"
-    few = few and given == {"cpus-per-task"} and (tasks == 1 or tasks < gpus)
-    told = (given and not few) or facts.block.hetjobs
+    told = set(_CORES) & set(facts.options) or facts.block.hetjobs
+    gpus = facts.gpus_per_node or 1
     unknown = "$" in (facts.value("ntasks-per-node") or "")
     bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
     # Without srun, the only process has the cores of all tasks.
-    meant = unknown or (not bound and tasks > gpus * (2 if facts.call_of else 1))
+    meant = unknown or (not bound and tasks > (gpus * 2 if facts.call_of else 1))
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = next(one for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres"))
-        what = f"the job requests GPUs and {'one core' if few else 'no cores'} for a task"
+        what = "the job requests GPUs and no cores for a task"
         yield RuleHit(asked.start, what, "write: #SBATCH --cpus-per-task=8")
 
 
@@ -536,7 +552,8 @@ def requeue_truncates(facts: LintFacts) -> Hits:
     once=True,
 )
 def log_directory(facts: LintFacts) -> Hits:
-    if is_ours(facts) or _SUBMITS_ITSELF.search(facts.text):
+    itself = (one for _, one in facts.variables("0", "BASH_SOURCE") if one.name not in TALKERS)
+    if is_ours(facts) or any("sbatch" in facts.shown(one) for one in itself):
         return
     for option, value in _logs(facts):
         folder = _clean(value.rpartition("/")[0])
@@ -548,11 +565,11 @@ def log_directory(facts: LintFacts) -> Hits:
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
         elif (own or relative) and not makes and "$" not in folder:
             fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
-            fix = f"write: --{option.name}={value.replace('/', '_')}" if "%" in folder else fix
+            flat = _clean(value).replace("/", "_")
+            fix = f"write: --{option.name}={flat}" if "%" in folder else fix
             yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
 
 
-_SUBMITS_ITSELF = re.compile(r"\bsbatch\b[^\n]*\$\{?(?:0|BASH_SOURCE)")
 _HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
+from hpctrain.checks.script.calls import CONTAINERS
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
@@ -20,6 +21,8 @@ from hpctrain.checks.script.rules.common import (
     sources,
     works,
 )
+from hpctrain.checks.script.shells import SHELLS
+from hpctrain.finding import Level
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
@@ -41,25 +44,33 @@ _SENDS = re.compile(
 #: Programs after a training whose exit code does not depend on the training's.
 _AFTERWARDS = re.compile(
     r"(?:echo|printf|date|cp|mv|rm|kill|conda|mamba|deactivate|set|rsync|touch|sync|sleep|mkdir|pwd"
-    r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:)\Z"
+    r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|du|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:"
+    r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip)\Z"
 )
 _TRAINING_PROGRAMS = frozenset(
     {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia"}
 )
 #: A program of the user's, by its path.
-_BUILT = re.compile(r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+(?<!\.sh)\Z")
-_CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|!)\s+\Z")
+_BUILT = re.compile(r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+\Z")
+_CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|(?<![$\w])!)\s+\Z")
+#: Scripts that prepare the work, by their names.
+_PREPARES = re.compile(
+    r"(?:\b|_)(?:v?env|environment|setup|install|init|activate|prepare|modules|cleanup)(?:\b|_)"
+    r"[^/]*\Z",
+    re.IGNORECASE,
+)
 _SMALL = re.compile(
     r"^\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
 )
+_COMMENT = re.compile(r"\"{3}|'{3}")
 _KEEPS_STATUS = re.compile(r"\bexit\s+[\"']?\$|\$\?")
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
 
 def _runs_script(command: SimpleCommand) -> bool:
-    return command.name in ("bash", "sh") and any(
-        word.text.endswith(".sh") for word in command.words[1:]
-    )
+    file = next((word.text for word in command.words[1:] if word.text[:1] not in ("-", "+")), "")
+    named = file.endswith(".sh") or "$" not in file
+    return command.name in ("bash", "sh") and bool(file) and named and not _PREPARES.search(file)
 
 
 def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
@@ -73,9 +84,11 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     )
     program = command.words[0] if command.words else None
     built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
+    built = built and not _PREPARES.search(program.text if program else "")
+    idle = command.name in CONTAINERS and command.words[-1].program in SHELLS and not inner
     call = facts.call_of.get(command)
     known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
-    if not (known or inner or built or call or _calls_work(facts, command)):
+    if idle or not (known or inner or built or call or _calls_work(facts, command)):
         return False
     words = facts.argv(command).words[call.command :] if call else command.words
     line = " ".join(word.program for word in words)
@@ -199,7 +212,8 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         for one in facts.commands
         if one.shell is facts.batch and one.scope.inside("function", "$(") is None
     ]
-    steps = [one for one in own if one.words]
+    # Not a Python comment, which bash cannot run.
+    steps = [one for one in own if one.words and not _COMMENT.match(facts.text, one.start)]
     trapped = {name for one in facts.named("trap") for name in _trapped(one)}
     caught = {"EXIT", "ERR", "0"} & trapped and _KEEPS_STATUS.search(facts.text)
     if not facts.is_batch or not steps or caught:
@@ -224,8 +238,10 @@ def exit_code_lost(facts: LintFacts) -> Hits:
             f"{one.name or 'the training'} may fail, and the job ends with the code of: {shown}",
             'after it: status=$?, and as the last line: exit "$status"',
         )
-    alone = [one for one in trained if one.scope.kind in ("file", "loop")]
-    if alone and alone[-1] is last and (len(alone) > 1 or last.scope.kind == "loop"):
+    scopes = {one: one.scope.inside("file", "loop", "if", "case", "(") for one in trained}
+    kinds = {one: scope.kind for one, scope in scopes.items() if scope}
+    alone = [one for one in trained if kinds.get(one) in ("file", "loop")]
+    if alone and alone[-1] is last and (len(alone) > 1 or kinds[last] == "loop"):
         yield RuleHit(
             alone[0].start,
             "the last step alone decides whether the job has failed",
@@ -440,20 +456,26 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     if known or not facts.is_batch:
         return
     # The content of sourced files is unknown.
-    hooks = [
-        one.start
+    hooks = {
+        one.start: re.search(
+            r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", facts.shown(one), re.I
+        )
         for one in facts.named("source", ".", "eval", "module", "ml")
         if not _OTHER_MODULES.match(facts.shown(one))
-    ]
+    }
     for command in facts.named("conda", "mamba"):
         activates = len(command.words) > 1 and command.words[1].text == "activate"
-        first = command.start < min(hooks, default=command.end)
-        if activates and first and not command.shell.depth:
-            yield RuleHit(
-                command.start,
-                f"{command.name} activate in a shell that was not prepared for it",
-                'above it: source "$(conda info --base)/etc/profile.d/conda.sh"',
-            )
+        before = [module for start, module in hooks.items() if start < command.start]
+        what = f"{command.name} activate in a shell that was not prepared for it"
+        fix = 'above it: source "$(conda info --base)/etc/profile.d/conda.sh"'
+        if not activates or command.shell.depth:
+            continue
+        if not before:
+            yield RuleHit(command.start, what, fix)
+        elif any(before) and not any(facts.named("source", ".", "eval")):
+            what = f"{command.name} activate after a module, and nothing else prepares the shell"
+            why = "it needs conda's shell hook, which the modules of some sites bring, and of others not."
+            yield RuleHit(command.start, what, fix, "note", why)
 
 
 @rule(
@@ -656,6 +678,15 @@ _SETS_ANY = re.compile(
 )
 
 
+#: Variables that the system, Slurm or the site sets.
+_ELSEWHERE = re.compile(
+    r".*_proxy\Z|(?:SLURM|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
+    r"|(?:HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|TMP|TMPDIR|TEMP|LANG|HOSTNAME|HOSTTYPE|TERM|U?EUID|UID"
+    r"|PPID|IFS|OPT\w+|RANDOM|SECONDS|EPOCH\w+|LINENO|FUNCNAME|REPLY|DIRSTACK|CUDA_VISIBLE_DEVICES"
+    r"|GROUPS|MACHTYPE|OSTYPE|SHLVL|PIPESTATUS)\Z"
+)
+
+
 @rule(
     "variable-unset",
     "warning",
@@ -669,10 +700,15 @@ def variable_unset(facts: LintFacts) -> Hits:
     for command in facts.commands:
         for part in command.expansions():
             name = part.text
-            plain = part.kind == "var" and not part.operand and re.match(r"[a-z][a-z0-9_]*\Z", name)
-            if not plain or name.endswith("_proxy") or facts.place_of(part, command) != "batch":
+            plain = part.kind == "var" and not part.operand and re.match(r"[A-Za-z]\w*\Z", name)
+            if not plain or _ELSEWHERE.match(name) or facts.place_of(part, command) != "batch":
                 continue
-            # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME.
-            if not re.search(rf"(?<![\w$\{{#!%\\-]){name}\b", facts.text):
+            ends = option_on(facts, "nounset", command.shell, command.start)
+            if not name.islower() and (not ends or any(facts.named("module", "ml"))):
+                continue  # the environment or a module may have it
+            # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
+            if not re.search(rf"(?<![\w$\{{#!%\\-]){name}\b|\{{{name}:?[-=?+]", facts.text):
                 what = f"nothing in the script sets ${name}"
-                yield RuleHit(part.start, what, f"write above it: {name}=VALUE")
+                why = "set -u ends the job here, unless the environment has it." if ends else None
+                level: Level | None = None if name.islower() else "note"
+                yield RuleHit(part.start, what, f"write above it: {name}=VALUE", level, why)
