@@ -471,10 +471,10 @@ class _DiagnosisRanker:
         )
 
     def _is_reaction(self, each: RuleMatch) -> bool:
-        """Whether a user cancelled the job after one of its processes had died: the others wait for
-        it, or the node does not end.
+        """Whether the job was cancelled, or reached its time limit, after one of its processes had
+        died: the others wait for it, or the node does not end.
         """
-        return each.rule.id == "cancelled-by-user" and any(
+        return each.rule.id in ("cancelled-by-user", "time-limit") and any(
             (matching.is_uncaught(one) or one.error.startswith("terminate called"))
             and not _ENDED.search(one.error)
             and one.steps_after < _GOES_ON
