@@ -131,7 +131,7 @@ def test_submit_stops_before_slurm_is_asked(typist: Typist) -> None:
     assert anyway.returncode == 1
     assert "sbatch said" in anyway.stderr
     assert "Invalid account" in anyway.stderr
-    assert anyway.stderr.strip().splitlines()[-1].startswith("fix: sacctmgr")
+    assert "\nfix: sacctmgr" in anyway.stderr
 
 
 def test_a_good_job_is_submitted_and_its_warnings_are_short(typist: Typist) -> None:
