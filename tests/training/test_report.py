@@ -126,4 +126,4 @@ def test_a_killed_and_resubmitted_training(
     page = (run / "report.html").read_text()
     loss = page.partition('id="loss"')[2].partition("</svg>")[0]
     assert f"resumed at step {SAVES}" in loss, "the restart stands on the axis"
-    assert f"{lost} steps repeated" in page
+    assert "steps that a later start repeated" in page
