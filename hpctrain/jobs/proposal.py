@@ -1,5 +1,5 @@
-"""The config that `hpctrain init` proposes: the facts found locally and in Slurm, the questions
-that they raise, and the answers.
+"""The config.yaml that `hpctrain init` proposes: the facts found here and in Slurm, the questions
+that they raise, the answers, and the file, each value with a comment on its source.
 
 An answer comes from an option, from a fact, or from the user; each question can use the answers
 before it.
@@ -7,9 +7,11 @@ before it.
 
 from __future__ import annotations
 
-import itertools
+import json
+import re
 import socket
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,8 @@ from hpctrain.clusters.live import Association, LiveCluster, LiveNodes, LivePart
 from hpctrain.clusters.merge import ACCOUNTS_COMMAND, gpu_partitions, merge, typical
 from hpctrain.config import layers
 from hpctrain.config.fields import BY_PATH
-from hpctrain.config.layers import Layer, written
+from hpctrain.config.layers import Layer
+from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.slurm.notations import units
 from hpctrain.util import shell
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
 
 #: Timeout in seconds of each Slurm query; all run at the same time.
-TIMEOUT_S = 15.0
-#: The most entries of a directory to examine.
-_MANY = 500
+_TIMEOUT_S = 15.0
+#: Directories that contain neither models nor datasets of the user.
+_SKIPPED = ("runs", "logs", "node_modules", "__pycache__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,7 @@ class SiteFacts:
         profile: the chosen profile as written; None without one.
         cluster: the profile merged with Slurm's answers; None if there is neither.
         live: Slurm's answers; all unknown without Slurm.
-        models: directories, relative to the current one.
-        datasets: directories, relative to the current one.
+        models: directories, relative to the current one; so are the datasets.
         local_gpus: the number of local GPUs.
     """
 
@@ -84,7 +86,7 @@ def live_cluster() -> LiveCluster | None:
     """
     if not discover.is_available():
         return None
-    live = discover.discover(timeout=TIMEOUT_S)
+    live = discover.discover(timeout=_TIMEOUT_S)
     if live.partitions is None:  # accounting may have answered, but a job needs a partition
         details = live.silent[:1] or ("sinfo shows no partition",)
         raise SchedulerError("Slurm does not answer", details=details, fix="sinfo")
@@ -108,80 +110,56 @@ def gather(
     Raises:
         UsageError: there is no such profile, or it is invalid.
     """
-    profile = merged = None
-    if name is not None:
-        profile = merged = load.load(name, environment)
-    if live is not None:
-        merged = merge(profile, live)
-    models, datasets = _folders(Path())
+    profile = load.load(name, environment) if name is not None else None
+    datasets = _folders("dataset_dict.json")
+    # datasets.save_to_disk writes a directory of splits, or a single dataset
+    datasets += [
+        each
+        for each in _folders("state.json")
+        if Path(each, "dataset_info.json").is_file() and str(Path(each).parent) not in datasets
+    ]
     return SiteFacts(
         detected=known,
         profile=profile,
-        cluster=merged,
+        cluster=merge(profile, live) if live is not None else profile,
         live=live or LiveCluster(),
-        models=models,
-        datasets=datasets,
-        environments=tuple(_environments(environment, Path())),
+        models=tuple(
+            each for each in _folders("config.json") if [*Path(each).glob("*.safetensors")]
+        ),
+        datasets=tuple(datasets),
+        environments=tuple(_environments(environment)),
         local_gpus=sum(
             is_number(path.name.removeprefix("nvidia")) for path in Path("/dev").glob("nvidia*")
         ),
     )
 
 
-def _folders(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    models: list[str] = []
-    datasets: list[str] = []
-    for first in _directories(directory):
-        for folder in (first, *_directories(first)):
-            if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-                models.append(str(folder))
-            # datasets.save_to_disk writes these: several splits, or a single dataset that is not a
-            # split of one found already.
-            elif (folder / "dataset_dict.json").is_file() or (
-                (folder / "state.json").is_file()
-                and (folder / "dataset_info.json").is_file()
-                and str(folder.parent) not in datasets
-            ):
-                datasets.append(str(folder))
-    return tuple(models), tuple(datasets)
+def _folders(name: str) -> list[str]:
+    """Return the directories up to two levels down that contain a file of that name; names that are
+    not UTF-8 would break YAML.
+    """
+    found = sorted(path.parent for path in (*Path().glob(f"*/{name}"), *Path().glob(f"*/*/{name}")))
+    return [
+        str(path)
+        for path in found
+        if str(path).isprintable()
+        and not any(part[0] == "." or part in _SKIPPED for part in path.parts)
+    ]
 
 
-def _directories(directory: Path) -> list[Path]:
-    """Return the subdirectories to search, except names that are not UTF-8, which break YAML."""
-    try:
-        entries = list(itertools.islice(directory.iterdir(), _MANY))
-    except OSError:
-        return []
-    skipped = ("runs", "logs", "node_modules", "__pycache__")
-    return sorted(
-        path
-        for path in entries
-        if path.name[0] != "."
-        and path.name.isprintable()
-        and path.name not in skipped
-        and load.is_dir(path)
-    )
-
-
-def _environments(environment: Mapping[str, str], directory: Path) -> Iterator[PythonEnvironment]:
+def _environments(environment: Mapping[str, str]) -> Iterator[PythonEnvironment]:
     """Yield the environments that the job may use, the likeliest first, each once."""
-    places = [(directory / ".venv", "found here"), (directory / "venv", "found here")]
-    if environment.get("VIRTUAL_ENV"):
-        places.insert(0, (Path(environment["VIRTUAL_ENV"]), "active here"))
+    active, here = environment.get("VIRTUAL_ENV"), Path.cwd()
+    places = {Path(active).resolve(): "active here"} if active else {}
+    places |= {here / name: "found here" for name in ("venv", ".venv") if here / name not in places}
     # hpctrain's own environment contains torch, so it can run a training.
     if any(Path(sys.prefix).glob("lib/python3*/site-packages/torch")):
-        places.append((Path(sys.prefix), "hpctrain itself runs in it"))
-    seen: set[Path] = set()
-    for path, why in places:
-        if (path / "bin" / "activate").is_file() and path.resolve() not in seen:
-            seen.add(path.resolve())
-            found, here = path.absolute(), Path.cwd()
-            inside = found.is_relative_to(here)
-            yield PythonEnvironment("venv", str(found.relative_to(here) if inside else found), why)
-    if (directory / ".pixi" / "envs" / "default").is_dir():
-        yield PythonEnvironment("pixi", ".", "found here")
-    conda = environment.get("CONDA_DEFAULT_ENV")
-    if conda:
+        places.setdefault(Path(sys.prefix), "hpctrain itself runs in it")
+    for path, why in places.items():
+        if (path / "bin" / "activate").is_file():
+            place = path.relative_to(here) if path.is_relative_to(here) else path
+            yield PythonEnvironment("venv", str(place), why)
+    if conda := environment.get("CONDA_DEFAULT_ENV"):
         yield PythonEnvironment("conda", conda, "active here")
 
 
@@ -195,7 +173,7 @@ FURTHER: dict[KeyPath, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfigQuestion:
     """One key of the config.
 
@@ -210,11 +188,11 @@ class ConfigQuestion:
     """
 
     path: KeyPath
-    text: str = ""
-    choices: Mapping[str, str] = field(default_factory=dict)
-    best: str | None = None
-    why: str = ""
-    needed: bool = False
+    text: str
+    choices: Mapping[str, str]
+    best: str | None
+    why: str
+    needed: bool
 
     @property
     def lines(self) -> list[str]:
@@ -234,62 +212,6 @@ class Answer:
 
     value: str | None
     why: str
-
-
-@dataclass(slots=True)
-class Answers:
-    """All questions of one call, in order; each can use the answers before it.
-
-    Attributes:
-        given: the options, the HPCTRAIN_* variables and the user's own config, highest precedence
-            first.
-        prompt: asks the user (mode `ask`).
-        further: --model and --dataset.
-        missing: required questions without an answer.
-        taken: the answers taken as the best choice, as text.
-    """
-
-    mode: Mode
-    given: Sequence[Layer]
-    prompt: Callable[[ConfigQuestion], Answer]
-    further: Mapping[KeyPath, str] = field(default_factory=dict)
-    known: dict[KeyPath, Answer] = field(default_factory=dict)
-    missing: list[ConfigQuestion] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
-
-    def value(self, *path: str) -> str | None:
-        """Return the answer so far."""
-        answer = self.known.get(path)
-        return answer.value if answer is not None else None
-
-    def ask(self, question: ConfigQuestion) -> str | None:
-        """Find the answer to a question and record it."""
-        answer = self._answer(question)
-        self.known[question.path] = answer
-        return answer.value
-
-    def layer(self) -> Layer:
-        """Return the answers as a layer of a job config."""
-        return _layer(
-            {path: answer.value for path, answer in self.known.items() if answer.value is not None}
-        )
-
-    def _answer(self, question: ConfigQuestion) -> Answer:
-        given = self.further.get(question.path) or layers.written(self.given, question.path)
-        if isinstance(given, str) and given:
-            origins = (each.origins.get(question.path) for each in self.given)
-            origin = next(filter(None, origins), question.option)
-            why = "your option" if origin.startswith("--") else origin
-            return Answer(checked(given, question), why)
-        if len(question.choices) == 1:
-            return Answer(next(iter(question.choices)), question.why)
-        if question.needed and self.mode == "ask":
-            return self.prompt(question)
-        if question.needed and (self.mode == "strict" or question.best is None):
-            self.missing.append(question)
-        elif len(question.choices) > 1 and question.best is not None:
-            self.taken.append(f"{question.option} {shell.quote(question.best)}: {question.why}")
-        return Answer(question.best, question.why)
 
 
 def _layer(values: Mapping[KeyPath, str]) -> Layer:
@@ -318,66 +240,424 @@ def checked(value: str, question: ConfigQuestion) -> str:
     return value
 
 
-_HOUR = 3600
+@dataclass(slots=True)
+class Proposal:
+    """All questions of one call, in order; each can use the answers before it.
 
-
-def answer_all(answers: Answers, found: SiteFacts) -> None:
-    """Answer all questions except the one for the cluster, in an order in which each can use the
-    answers before it.
+    Attributes:
+        given: the options, the HPCTRAIN_* variables and the user's own config, highest precedence
+            first.
+        prompt: asks the user (mode `ask`).
+        further: --model and --dataset.
+        missing: required questions without an answer.
+        taken: the answers taken as the best choice, as text.
     """
-    for make in (_account, _partition, _constraint, _qos, _gpu_type, _gpus):
-        question = make(found, answers)
-        if question is not None:
-            answers.ask(question)
-    most, source = longest(found, answers)
-    time = units.format_time(min(_HOUR, most or _HOUR))
-    limit = f"at most {units.format_time(most)}: {source}" if most else "shorter jobs start sooner"
-    answers.ask(
-        ConfigQuestion(
-            path=("resources", "nodes"), best="1", why="use more only if one is too small"
+
+    mode: Mode
+    given: Sequence[Layer]
+    prompt: Callable[[ConfigQuestion], Answer]
+    further: Mapping[KeyPath, str] = field(default_factory=dict)
+    found: SiteFacts = field(default_factory=SiteFacts)
+    known: dict[KeyPath, Answer] = field(default_factory=dict)
+    missing: list[ConfigQuestion] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+
+    def value(self, *path: str) -> str | None:
+        """Return the answer so far; of `resources`, the last part of the path is enough."""
+        answer = self.known.get(path if len(path) > 1 else ("resources", *path))
+        return answer.value if answer is not None else None
+
+    def ask(
+        self,
+        path: KeyPath,
+        text: str = "",
+        *,
+        choices: Mapping[str, str] | None = None,
+        best: str | None = None,
+        why: str = "",
+        needed: bool = False,
+    ) -> str | None:
+        """Find the answer to a question and record it; see `ConfigQuestion`."""
+        question = ConfigQuestion(path, text, choices or {}, best, why, needed)
+        answer = self._given(path)
+        if answer is not None:
+            checked(str(answer.value), question)
+        elif len(question.choices) == 1:
+            answer = Answer(next(iter(question.choices)), why)
+        elif needed and self.mode == "ask":
+            answer = self.prompt(question)
+        else:
+            answer = Answer(best, why)
+            if needed and (self.mode == "strict" or best is None):
+                self.missing.append(question)
+            elif len(question.choices) > 1 and best is not None:
+                self.taken.append(f"{question.option} {shell.quote(best)}: {why}")
+        self.known[path] = answer
+        return answer.value
+
+    def _given(self, path: KeyPath) -> Answer | None:
+        given = self.further.get(path) or layers.written(self.given, path)
+        if not isinstance(given, str) or not given:
+            return None
+        origin = next(filter(None, (each.origins.get(path) for each in self.given)), "--")
+        return Answer(given, "your option" if origin.startswith("--") else origin)
+
+    def answer_all(self) -> None:
+        """Ask for everything except the cluster."""
+        self._account()
+        self._partition()
+        self._qos()
+        self._gpu_type()
+        self._gpus()
+        self.ask(("resources", "nodes"), best="1", why="use more only if one is too small")
+        most, source = self._longest()
+        limit = f"at most {units.format_time(most)}: {source}" if most else ""
+        time = units.format_time(min(3600, most or 3600))
+        self.ask(("resources", "time"), best=time, why=limit or "shorter jobs start sooner")
+        if self.found.profile is None and self.found.live.job_requeue is False:
+            self.known["restart", "mode"] = Answer("chain", "JobRequeue=0: scontrol show config")
+        environments = self.found.environments
+        likeliest = min(environments, key=lambda each: each.why != "active here", default=None)
+        given = {kind: self._given(("environment", kind)) for kind in ("venv", "conda")}
+        if any(given.values()):
+            self.known |= {("environment", kind): each for kind, each in given.items() if each}
+        elif likeliest is not None:
+            self.known["environment", likeliest.kind] = Answer(likeliest.value, likeliest.why)
+        for path, known in zip(FURTHER, (self.found.models, self.found.datasets), strict=True):
+            best = next(iter(known), None)
+            self.ask(path, choices=dict.fromkeys(known, ""), best=best, why="found here")
+
+    # -- what Slurm and the profile say about the answers so far
+
+    def _associations(self, account: str | None) -> list[Association]:
+        return [each for each in self.found.live.associations or () if each.account == account]
+
+    def _live_partition(self) -> LivePartition:
+        chosen = self.value("partition")
+        known = self.found.live.partition(chosen) if chosen is not None else None
+        return known or LivePartition(name="")
+
+    def _nodes(self) -> LiveNodes | None:
+        """Return the nodes that the job will most likely run on, as Slurm reports them."""
+        kind, groups = self.value("gpu_type"), self._live_partition().nodes
+        return typical([group for group in groups if kind is None or kind in dict(group.gpus)])
+
+    def _by_constraint(self) -> bool:
+        """Whether the site selects partitions by constraint (IDRIS, NERSC), and none was named."""
+        if self.found.profile is None or self._given(("resources", "partition")):
+            return False
+        profile = self.found.profile.profile
+        by_constraint = any(shape.select.constraint for shape in profile.nodes.values())
+        chosen = profile.partition_required or profile.defaults.partition is not None
+        return by_constraint and not chosen
+
+    def _usable(self) -> tuple[LivePartition, ...]:
+        """Return the partitions that the account may use: those with GPUs, the best first; all that
+        are up if Slurm reports no GPUs.
+        """
+        account, live = self.value("account"), self.found.live
+        rows = self._associations(account)
+        only = {each.partition for each in rows}
+        known = gpu_partitions(live) or tuple(
+            each for each in live.partitions or () if each.up is not False and each.nodes
         )
-    )
-    answers.ask(ConfigQuestion(path=("resources", "time"), best=time, why=limit))
-    if found.profile is None and found.live.job_requeue is False:
-        answers.known["restart", "mode"] = Answer("chain", "JobRequeue=0: scontrol show config")
-    _answer_environment(found, answers)
-    for path, known in zip(FURTHER, (found.models, found.datasets), strict=True):
-        answers.ask(
-            ConfigQuestion(
-                path=path,
-                choices=dict.fromkeys(known, ""),
-                best=known[0] if known else None,
-                why="found here",
+        return tuple(
+            each
+            for each in known
+            if (each.allow_accounts is None or account is None or account in each.allow_accounts)
+            and account not in each.deny_accounts
+            and (not only or None in only or each.name in only)
+        )
+
+    def _allowed_qos(self) -> tuple[tuple[str, ...], str | None]:
+        """Return the QOS that both the account and the partition allow, and the default one."""
+        rows = self._associations(self.value("account"))
+        for name in (self.value("partition"), None):
+            rows = [each for each in rows if each.partition == name] or rows
+        partition = self._live_partition()
+        names = dict.fromkeys(qos for row in rows for qos in row.qos)
+        default = next((row.default_qos for row in rows if row.default_qos), None)
+        return tuple(qos for qos in names if _takes(partition, qos)), default
+
+    def _longest(self) -> tuple[int | None, str]:
+        """Return the longest time that the partition, the account and the QOS allow, in seconds,
+        and the limit's source.
+        """
+        name, cluster = self.value("partition"), self.found.cluster
+        if cluster is None or (name is None and not self._by_constraint()):
+            return None, ""
+        qos = self.value("qos") or self._allowed_qos()[1]
+        limits = [
+            (row.time_max, "sacctmgr show assoc")
+            for row in self._associations(self.value("account"))
+            if row.partition in (None, name) and row.time_max is not None
+        ]
+        for kind, key in (("partitions", name), ("qos", qos)):
+            known = getattr(cluster.profile, kind).get(key)
+            if known is not None and known.time_max is not None:
+                limits.append((known.time_max, cluster.evidence(kind, str(key), "time_max")))
+        return min(limits, default=(None, ""))
+
+    # -- the questions
+
+    def _account(self) -> None:
+        live, path = self.found.live, ("resources", "account")
+        if not live.accounts:
+            cluster = self.found.cluster
+            policy = cluster.profile.account if cluster is not None else None
+            command = (policy.list_command if policy is not None else None) or ACCOUNTS_COMMAND
+            self.ask(
+                path,
+                f"Which account is charged? List yours with: {command}",
+                needed=(policy is not None and bool(policy.required))
+                or (bool(live.enforces_accounts) and live.accounts is not None),
+                why="not required",
             )
+            return
+        default = live.default_account if live.default_account in live.accounts else None
+        why = "your default account" if default else "the first of yours"
+        choices = {}
+        for name in live.accounts:
+            limits = [each.time_max for each in self._associations(name) if each.time_max]
+            limit = f"at most {units.format_time(min(limits))}" if limits else ""
+            choices[name] = ", ".join(filter(None, ("default" * (name == default), limit)))
+        self.ask(
+            path,
+            "Which account is charged?",
+            choices=choices,
+            best=default or live.accounts[0],
+            why=f"{'your only account' if len(choices) == 1 else why}: sacctmgr",
+            needed=True,
         )
 
+    def _partition(self) -> None:
+        """Ask for the partition; at sites that select nodes by constraint, take the constraint of
+        nodes that the account can pay for.
+        """
+        path, cluster, profile = ("resources", "partition"), self.found.cluster, self.found.profile
+        constraint = self._given(("resources", "constraint"))
+        if constraint is not None:
+            self.known["resources", "constraint"] = constraint
+        if profile is not None and self._by_constraint():
+            self.ask(path, why="none: the constraint chooses")
+            name = profile.profile.shape_name(partition=None, account=self.value("account"))
+            if constraint is None and name is not None:
+                source = profile.evidence("nodes", name, "select", "constraint")
+                wanted = profile.profile.nodes[name].select.constraint
+                self.known["resources", "constraint"] = Answer(wanted, f"{name} nodes: {source}")
+            return
+        if cluster is None:
+            return
+        if self.found.live.partitions:
+            kind = layers.written(self.given, ("resources", "gpu_type"))
+            known = self._usable()
+            of_kind = [each for each in known if any(kind in dict(row.gpus) for row in each.nodes)]
+            choices = {each.name: _described(each) for each in of_kind or known}
+            why = "the only one with GPUs: sinfo" if len(choices) == 1 else "with GPUs: sinfo"
+        else:
+            choices = {
+                name: units.format_time(each.time_max) if each.time_max else ""
+                for name, each in cluster.profile.partitions.items()
+                if each.nodes is not None and cluster.profile.nodes[each.nodes].gpus > 0
+            }
+            why = cluster.evidence("defaults", "partition")
+        default = cluster.profile.defaults.partition
+        self.ask(
+            path,
+            "Which partition?",
+            choices=choices,
+            best=default if default in choices else next(iter(choices), None),
+            why=why,
+            needed=len(choices) > 1,
+        )
 
-def cluster(detected: tuple[str, ...]) -> ConfigQuestion:
-    """Return the question that selects the cluster among the profiles that match this machine."""
-    return ConfigQuestion(
-        path=("cluster",),
-        text="Which cluster is this? Several profiles match.",
-        choices=dict.fromkeys(detected, ""),
-        needed=len(detected) > 1,
-        best=detected[0] if detected else None,
-        why="the profile matches this machine",
-    )
+    def _qos(self) -> None:
+        """Ask for a QOS, if the default would be refused or one is mandatory."""
+        names, default = self._allowed_qos()
+        profile = self.found.cluster.profile if self.found.cluster is not None else None
+        refused = default is not None and not _takes(self._live_partition(), default)
+        required = profile is not None and profile.qos_required
+        if not names and required and profile is not None:
+            names, default = tuple(profile.qos), profile.defaults.qos
+        if not (required or refused) or not names:
+            self.ask(("resources", "qos"), why="the default one")
+            return
+        self.ask(
+            ("resources", "qos"),
+            "Which QOS?",
+            choices=dict.fromkeys(names, ""),
+            best=default if default in names else names[0],
+            why="required by the partition" if refused else "required by the site",
+            needed=True,
+        )
+
+    def _gpu_type(self) -> None:
+        """Ask for a GPU type, if the partition has several: a job would get any mix of them. If the
+        site has a profile, it decides whether a request has to name the only type.
+        """
+        partition, counts = self._live_partition(), dict[str, int]()
+        for group in partition.nodes:
+            for kind, count in group.gpus:
+                counts[kind] = counts.get(kind, 0) + count * group.count
+        kinds = sorted(filter(None, counts), key=lambda kind: (is_slice(kind), -counts[kind]))
+        if not kinds or (len(kinds) == 1 and (self.found.profile is not None or "" in counts)):
+            self.ask(("resources", "gpu_type"), why="not required")
+            return
+        why = "most of the whole GPUs" if len(kinds) > 1 else "the only type"
+        self.ask(
+            ("resources", "gpu_type"),
+            f"Which GPUs? {partition.name} has several kinds.",
+            choices={kind: f"{counts[kind]} in all" for kind in kinds},
+            best=kinds[0],
+            why=f"{why}: sinfo -p {partition.name}",
+            needed=True,
+        )
+
+    def _gpus(self) -> None:
+        nodes, kind, cluster = self._nodes(), self.value("gpu_type"), self.found.cluster
+        count, source = self.found.local_gpus, "of this machine"
+        if nodes is not None and nodes.gpu_count:
+            count = dict(nodes.gpus)[kind] if kind else nodes.gpu_count
+            source = f"sinfo -p {self.value('partition')}"
+        elif cluster is not None:
+            name = cluster.profile.shape_name(
+                partition=self.value("partition"),
+                constraint=self.value("constraint"),
+                account=self.value("account"),
+            )
+            count = cluster.profile.nodes[name].gpus if name is not None else 0
+            source = cluster.evidence("nodes", str(name), "gpus")
+        why = f"all of a node: {source}" if count else "one process per GPU"
+        self.ask(("resources", "gpus_per_node"), best=str(count or 1), why=why)
+
+    # -- the file
+
+    def text(self) -> str:
+        """Return the complete config.yaml."""
+        found, live = self.found, self.found.live
+        on = f" for {live.cluster_name or 'this cluster'}" if found.has_slurm else ""
+        version = f" (Slurm {live.version[0]}.{live.version[1]:02})" if live.version else ""
+        note = "no profile for this site" if found.has_slurm else "cluster profile"
+        cluster = _line("# cluster: NAME", f"{note}; list: hpctrain clusters")
+        if found.profile is not None:
+            name = found.profile.profile.name
+            cluster = _line(f"cluster: {name}", f"sources: hpctrain clusters show {name}")
+        restart = self._answer("restart", "mode")
+        parts = (
+            *_comment(f"Job config{on}{version}, created by `hpctrain init`."),
+            *_comment("Comments name the source of each value."),
+            *_comment("Options (hpctrain render --nodes 2) and HPCTRAIN_* variables override it."),
+            *("", cluster, "", "job_name: sft"),
+            _line("launcher: accelerate", "or torchrun, or srun: one task per GPU"),
+            *("", "resources:", *self._resources(), ""),
+            *(("restart:", *restart, "") if restart else ()),
+            *("environment:", *self._environment(), ""),
+            _line("# script: train.py", "Default: the built-in training"),
+            _line("training:", "arguments of the script, as --key value"),
+            *(
+                self._answer("training", "model_name_or_path")
+                or (
+                    "  # directory of a model; or: hpctrain prepare --demo demo",
+                    "  # model_name_or_path: models/my_model",
+                )
+            ),
+            *(
+                self._answer("training", "dataset_name")
+                or (
+                    "  # directory of a tokenized dataset; or: hpctrain prepare --demo demo",
+                    "  # dataset_name: data/my_dataset",
+                )
+            ),
+            "  # max_steps: 1000",
+        )
+        return "\n".join(part.rstrip() for part in parts) + "\n"
+
+    def _answer(self, *path: str) -> list[str]:
+        answer = self.known.get(path)
+        if answer is None or answer.value is None:
+            return []
+        return [_line(f"  {path[-1]}: {scalar(answer.value)}", answer.why)]
+
+    def _resources(self) -> Iterator[str]:
+        found, partition = self.found, self.value("partition")
+        for name in ("nodes", "gpus_per_node", "time"):
+            yield from self._answer("resources", name)
+        live = self._live_partition()
+        if partition is None:
+            none = "none: the constraint chooses" if self._by_constraint() else "the site's default"
+            yield _line("  # partition: NAME", none)
+        else:
+            why = self.known["resources", "partition"].why
+            why = f"{_described(live)}; {why}" if live.name else why
+            yield _line(f"  partition: {scalar(partition)}", why)
+            others = [
+                f"  partition: {each.name:<20} {_described(each)}"
+                for each in self._usable()
+                if each.name != partition
+            ]
+            yield from _comment(*["others:"] * bool(others), *others[:20], indent="  ")
+        yield from self._answer("resources", "constraint")
+        command = found.cluster.profile.account.list_command if found.cluster is not None else None
+        listed = f"account to charge; list: {command}" if command else "account to charge"
+        yield from self._answer("resources", "account") or [
+            _line("  # account: my_project", listed)
+        ]
+        names, default = self._allowed_qos()
+        qos = _line(f"  # qos: {scalar(default or next(iter(names), 'normal'))}", "")
+        yield from self._answer("resources", "qos") or [qos]
+        yield from self._answer("resources", "gpu_type")
+        yield from self._derived()
+
+    def _derived(self) -> Iterator[str]:
+        """Yield the lines that follow from the answers: as a comment if the profile supplies the
+        value at every `render`, as a value if only Slurm does.
+        """
+        cluster, profile = self.found.cluster, self.found.profile
+        known = {path: each.value for path, each in self.known.items() if each.value is not None}
+        merged = cluster_layer(cluster, [_layer(known)]) if cluster is not None else None
+        by_profile = cluster_layer(profile, [_layer(known)]) if profile is not None else None
+        gpus, partition = int(self.value("gpus_per_node") or 1), self._live_partition()
+        for name in ("gpu_directive", "cpus_per_gpu", "mem", "constraint"):
+            path: KeyPath = ("resources", name)
+            value = layers.written([merged], path) if merged is not None else None
+            if self.value(name) is not None:
+                continue  # already written
+            if merged is None or value is None:
+                if name == "mem":
+                    yield _line("  # mem: 64G", "per node; 0 requests all of it")
+                continue
+            value, why = str(value), merged.origins.get(path, "")
+            if by_profile is not None and value == layers.written([by_profile], path):
+                yield _line(f"  # {name}: {scalar(value)}", why)
+            elif name == "mem" and value != "0" and gpus:
+                # Per GPU, so that a job with fewer GPUs takes only their share of a shared node.
+                share, nodes = units.parse_memory(value) // gpus, self._nodes()
+                most = partition.memory_max_per_node
+                if most and nodes is not None and nodes.gpu_count * share > most:
+                    share = most // nodes.gpu_count
+                    why = f"MaxMemPerNode: scontrol show partition {partition.name}"
+                yield _line(f"  mem_per_gpu: {units.round_memory_down(share)}", why)
+            else:
+                yield _line(f"  {name}: {scalar(value)}", why)
+
+    def _environment(self) -> Iterator[str]:
+        cluster = self.found.cluster
+        modules = ", ".join(cluster.profile.modules.suggested) if cluster is not None else ""
+        source = "loaded on the compute node, in this order"
+        if modules and cluster is not None:
+            source = f"users of this cluster load: {cluster.evidence('modules', 'suggested')}"
+        yield _line(f"  # modules: [{modules or 'cuda/12.2'}]", source)
+        chosen = [path for path in self.known if path[0] == "environment"]
+        none = _line("  # venv: .venv", "no environment found; or conda: NAME, uv: DIR, pixi: DIR")
+        yield from [line for path in chosen for line in self._answer(*path)] or [none]
 
 
-def live_partition(found: SiteFacts, answers: Answers) -> LivePartition | None:
-    """Return the chosen partition as Slurm reports it."""
-    chosen = answers.value("resources", "partition")
-    return found.live.partition(chosen) if chosen is not None else None
+def _takes(partition: LivePartition, qos: str) -> bool:
+    allowed = partition.allow_qos is None or qos in partition.allow_qos
+    return allowed and qos not in partition.deny_qos
 
 
-def nodes_of(found: SiteFacts, answers: Answers) -> LiveNodes | None:
-    """Return the nodes that the job will most likely run on, as Slurm reports them."""
-    partition, kind = live_partition(found, answers), answers.value("resources", "gpu_type")
-    groups = partition.nodes if partition is not None else ()
-    return typical([group for group in groups if kind is None or kind in dict(group.gpus)])
-
-
-def describe(partition: LivePartition) -> str:
+def _described(partition: LivePartition) -> str:
     """Return a one-line summary of a partition: GPUs, limits."""
     kinds = sorted(
         {(kind or "GPU", count) for group in partition.nodes for kind, count in group.gpus},
@@ -393,246 +673,68 @@ def describe(partition: LivePartition) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _account(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    del answers
-    live, policy = found.live, found.cluster.profile.account if found.cluster is not None else None
-    if live.accounts:
-        default = live.default_account if live.default_account in live.accounts else None
-        why = "your default account" if default else "the first of yours"
-        choices = {}
-        for name in live.accounts:
-            limits = [each.time_max for each in _associations(live, name) if each.time_max]
-            limit = f"at most {units.format_time(min(limits))}" if limits else ""
-            choices[name] = ", ".join(filter(None, ("default" * (name == default), limit)))
-        return ConfigQuestion(
-            path=("resources", "account"),
-            text="Which account is charged?",
-            needed=True,
-            best=default or live.accounts[0],
-            choices=choices,
-            why=f"{'your only account' if len(live.accounts) == 1 else why}: sacctmgr",
-        )
-    required = policy is not None and bool(policy.required)
-    command = (policy.list_command if policy is not None else None) or ACCOUNTS_COMMAND
-    return ConfigQuestion(
-        path=("resources", "account"),
-        text=f"Which account is charged? List yours with: {command}",
-        needed=required or (bool(live.enforces_accounts) and live.accounts is not None),
-        why="not required",
-    )
-
-
-def _associations(live: LiveCluster, account: str | None) -> list[Association]:
-    return [each for each in live.associations or () if each.account == account]
-
-
-def usable(live: LiveCluster, account: str | None) -> tuple[LivePartition, ...]:
-    """Return the partitions that an account may use: those with GPUs, the best first; all that are
-    up if Slurm reports no GPUs.
-    """
-    rows = _associations(live, account)
-    only = (
-        {each.partition for each in rows} if rows and all(each.partition for each in rows) else None
-    )
-    known = gpu_partitions(live) or tuple(
-        each for each in live.partitions or () if each.up is not False and each.nodes
-    )
-    return tuple(
-        each
-        for each in known
-        if (each.allow_accounts is None or account is None or account in each.allow_accounts)
-        and account not in each.deny_accounts
-        and (only is None or each.name in only)
-    )
-
-
-def chosen_by_constraint(found: SiteFacts, answers: Answers) -> bool:
-    """Whether the site selects partitions by constraint (IDRIS, NERSC), and none was named."""
-    if found.profile is None or written(answers.given, ("resources", "partition")):
-        return False
-    profile = found.profile.profile
-    by_constraint = any(shape.select.constraint for shape in profile.nodes.values())
-    return by_constraint and not profile.partition_required and profile.defaults.partition is None
-
-
-def _constraint(found: SiteFacts, answers: Answers) -> ConfigQuestion | None:
-    """Return the constraint that selects nodes which the account can pay for, at sites that select
-    nodes by constraint.
-    """
-    path: KeyPath = ("resources", "constraint")
-    if written(answers.given, path):
-        return ConfigQuestion(path=path)
-    if found.profile is not None and chosen_by_constraint(found, answers):
-        profile, account = found.profile.profile, answers.value("resources", "account")
-        name = profile.shape_name(partition=None, account=account)
-        wanted = profile.nodes[name].select.constraint if name is not None else None
-        if name is not None and wanted is not None:
-            source = found.profile.evidence("nodes", name, "select", "constraint")
-            answers.known[path] = Answer(wanted, f"{name} nodes: {source}")
-    return None
-
-
-def _partition(found: SiteFacts, answers: Answers) -> ConfigQuestion | None:
-    path: KeyPath = ("resources", "partition")
-    if chosen_by_constraint(found, answers):
-        return ConfigQuestion(path=path, why="none: the constraint chooses")
-    if found.cluster is None:
-        return None
-    if found.live.partitions:
-        kind = written(answers.given, ("resources", "gpu_type"))
-        known = usable(found.live, answers.value("resources", "account"))
-        of_kind = (each for each in known if any(kind in dict(group.gpus) for group in each.nodes))
-        known = tuple(of_kind) or known
-        choices = {each.name: describe(each) for each in known}
-        why = "the only one with GPUs: sinfo" if len(known) == 1 else "with GPUs: sinfo"
-    else:
-        profile = found.cluster.profile
-        choices = {
-            name: units.format_time(each.time_max) if each.time_max else ""
-            for name, each in profile.partitions.items()
-            if each.nodes is not None and profile.nodes[each.nodes].gpus > 0
-        }
-        why = found.cluster.evidence("defaults", "partition")
-    default = found.cluster.profile.defaults.partition
-    return ConfigQuestion(
-        path=path,
-        text="Which partition?",
-        choices=choices,
-        best=default if default in choices else next(iter(choices), None),
-        why=why,
-        needed=len(choices) > 1,
-    )
-
-
-def qos_of(found: SiteFacts, answers: Answers) -> tuple[tuple[str, ...], str | None]:
-    """Return the QOS that both the account and the partition allow, and the default one."""
-    name = answers.value("resources", "partition")
-    rows = _associations(found.live, answers.value("resources", "account"))
-    rows = (
-        [each for each in rows if each.partition == name]
-        or [each for each in rows if each.partition is None]
-        or rows
-    )
-    partition = live_partition(found, answers) or LivePartition(name="")
-    names = dict.fromkeys(qos for row in rows for qos in row.qos)
-    default = next((row.default_qos for row in rows if row.default_qos), None)
-    return tuple(qos for qos in names if _takes(partition, qos)), default
-
-
-def _takes(partition: LivePartition, qos: str) -> bool:
-    allowed = partition.allow_qos is None or qos in partition.allow_qos
-    return allowed and qos not in partition.deny_qos
-
-
-def _qos(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    """Return the question for a QOS, if the default would be refused or one is mandatory."""
-    names, default = qos_of(found, answers)
-    profile = found.cluster.profile if found.cluster is not None else None
-    required = profile is not None and profile.qos_required
-    if not names and required and profile is not None:
-        names, default = tuple(profile.qos), profile.defaults.qos
-    partition = live_partition(found, answers)
-    refused = default is not None and partition is not None and not _takes(partition, default)
-    if not (required or refused) or not names:
-        return ConfigQuestion(path=("resources", "qos"), why="the default one")
-    return ConfigQuestion(
-        path=("resources", "qos"),
-        text="Which QOS?",
-        choices=dict.fromkeys(names, ""),
-        needed=True,
-        best=default if default in names else names[0],
-        why="required by the partition" if refused else "required by the site",
-    )
-
-
-def _gpu_type(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    """Return the question for a GPU type, if the partition has several: a job would get any mix of
-    them. A single type needs no question.
-
-    If the site has a profile, the profile decides whether a request has to name the only type.
-    """
-    partition = live_partition(found, answers)
-    counts: dict[str, int] = {}
-    for group in partition.nodes if partition is not None else ():
-        for kind, count in group.gpus:
-            counts[kind] = counts.get(kind, 0) + count * group.count
-    by_count = sorted(
-        (kind for kind in counts if kind), key=lambda kind: (is_slice(kind), -counts[kind])
-    )
-    one = len(by_count) == 1 and (found.profile is not None or "" in counts)
-    if partition is None or not by_count or one:
-        return ConfigQuestion(path=("resources", "gpu_type"), why="not required")
-    why = "most of the whole GPUs" if len(by_count) > 1 else "the only type"
-    return ConfigQuestion(
-        path=("resources", "gpu_type"),
-        text=f"Which GPUs? {partition.name} has several kinds.",
-        needed=True,
-        choices={kind: f"{counts[kind]} in all" for kind in by_count},
-        best=by_count[0],
-        why=f"{why}: sinfo -p {partition.name}",
-    )
-
-
 def is_slice(kind: str) -> bool:
     """Whether a GPU type is a MIG slice, such as `a100_1g.5gb`; slices of one GPU cannot
     communicate over NCCL.
     """
-    return "g." in kind and kind.rpartition("g.")[0][-1:].isdigit()
+    return re.search(r"\dg\.", kind) is not None
 
 
-def _gpus(found: SiteFacts, answers: Answers) -> ConfigQuestion:
-    nodes, kind = nodes_of(found, answers), answers.value("resources", "gpu_type")
-    partition = answers.value("resources", "partition")
-    count, source = None, "one process per GPU"
-    if nodes is not None and nodes.gpu_count:
-        count = dict(nodes.gpus)[kind] if kind else nodes.gpu_count
-        source = f"sinfo -p {partition}"
-    elif found.cluster is not None:
-        profile = found.cluster.profile
-        name = profile.shape_name(
-            partition=partition,
-            constraint=answers.value("resources", "constraint"),
-            account=answers.value("resources", "account"),
-        )
-        if name is not None and profile.nodes[name].gpus:
-            count = profile.nodes[name].gpus
-            source = found.cluster.evidence("nodes", name, "gpus")
-    elif found.local_gpus:
-        count, source = found.local_gpus, "of this machine"
-    return ConfigQuestion(
-        path=("resources", "gpus_per_node"),
-        best=str(count or 1),
-        why=f"all of a node: {source}" if count else source,
+# -- the text --------------------------------------------------------------------------------------
+
+_WIDTH = 80
+#: The source after the level of evidence: `hpctrain clusters show NAME` prints it, once for all
+#: values.
+_SOURCE = re.compile(r"(?<=: )(documented|reported|seen|recalled), [^;]*")
+#: Values that neither YAML nor a reader can mistake for anything but text; all others are quoted.
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+=-]+)*\Z")
+_NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
+
+
+def scalar(value: str) -> str:
+    """Return `value` so that YAML reads it back unchanged: plain if that is safe, else
+    double-quoted as in JSON.
+    """
+    if _PLAIN.match(value) and value.lower() not in _NOT_TEXT:
+        return value
+    # JSON's surrogate pairs for characters beyond U+FFFF are not valid YAML, and YAML requires more
+    # characters to be escaped.
+    return "".join(
+        each if each.isprintable() else f"\\U{ord(each):08x}"
+        for each in json.dumps(value, ensure_ascii=False)
     )
 
 
-def longest(found: SiteFacts, answers: Answers) -> tuple[int | None, str]:
-    """Return the longest time that the partition, the account and the QOS allow, in seconds, and the limit's
-    source.
+def _line(code: str, why: str) -> str:
+    """Return a line with its comment after it, in one column; a long comment continues below."""
+    why = _clean(_SOURCE.sub(r"\1", why)).strip()
+    start = f"{code:<31} # "
+    return (
+        textwrap.fill(
+            why,
+            max(_WIDTH, len(start) + 30),
+            initial_indent=start,
+            subsequent_indent=f"{'':<31} # ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or code
+    )
+
+
+def _comment(*lines: str, indent: str = "") -> list[str]:
+    start = f"{indent}# "
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            _clean(line), _WIDTH, initial_indent=start, subsequent_indent=f"{start}      "
+        )
+    ]
+
+
+def _clean(words: str) -> str:
+    """Return `words` on one line without control characters, which would end the comment and start
+    a key.
     """
-    name, account = answers.value("resources", "partition"), answers.value("resources", "account")
-    if found.cluster is None or (name is None and not chosen_by_constraint(found, answers)):
-        return None, ""
-    limits: list[tuple[int, str]] = []
-    part = found.cluster.profile.partitions.get(name or "")
-    if name is not None and part is not None and part.time_max is not None:
-        limits.append((part.time_max, found.cluster.evidence("partitions", name, "time_max")))
-    for row in _associations(found.live, account):
-        if row.partition in (None, name) and row.time_max is not None:
-            limits.append((row.time_max, "sacctmgr show assoc"))
-    qos = answers.value("resources", "qos") or qos_of(found, answers)[1]
-    known = found.cluster.profile.qos.get(qos or "")
-    if known is not None and known.time_max is not None:
-        limits.append((known.time_max, found.cluster.evidence("qos", qos or "", "time_max")))
-    return min(limits, key=lambda limit: limit[0], default=(None, ""))
-
-
-def _answer_environment(found: SiteFacts, answers: Answers) -> None:
-    """Choose the Python environment that the job activates: from an option, else the likeliest."""
-    for path in (("environment", "venv"), ("environment", "conda")):
-        if answers.ask(ConfigQuestion(path=path)) is not None:
-            return
-        del answers.known[path]
-    likeliest = min(found.environments, key=lambda each: each.why != "active here", default=None)
-    if likeliest is not None:
-        answers.known["environment", likeliest.kind] = Answer(likeliest.value, likeliest.why)
+    return "".join(character if character.isprintable() else " " for character in words)

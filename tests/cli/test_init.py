@@ -102,9 +102,7 @@ def test_the_best_is_taken_and_named(slurm: Desk) -> None:
     assert lines_of(slurm, "partition").endswith("# 4 x a100, 1-00:00:00, 4 nodes; your option")
     assert lines_of(slurm, "mem_per_gpu").endswith("# MaxMemPerNode: scontrol show partition gpu")
     text = (slurm.directory / "config.yaml").read_text()
-    assert "others of yours: proj_a, proj_c" in text
-    start = "#   partition: whole                8 x nvidia_h100_80gb_hbm3 or 4 x a100,"
-    assert f"{start}\n  #        12:00:00, 4 nodes, at most 2 per job" in text
+    assert "#   partition: whole                8 x nvidia_h100_80gb_hbm3 or 4 x a100," in text
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "#   partition: debug                4 x a100, 00:30:00" in text
 

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
 from hpctrain.clusters.merge import merge
-from hpctrain.jobs import proposal, proposal_text
-from hpctrain.jobs.proposal import Answer, Answers, ConfigQuestion, SiteFacts
+from hpctrain.jobs import proposal
+from hpctrain.jobs.proposal import Answer, ConfigQuestion, Proposal, SiteFacts
 from hpctrain.util import yaml12
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
 def test_every_value_is_read_back(value: str) -> None:
-    document = yaml12.load(f"a:\n  b: {proposal_text.scalar(value)}  # why\n", "config.yaml")
+    document = yaml12.load(f"a:\n  b: {proposal.scalar(value)}  # why\n", "config.yaml")
     assert document.data == {"a": {"b": value}}
 
 
 @given(st.text(max_size=300), st.text(min_size=1, max_size=20))
 def test_no_comment_becomes_a_key(why: str, value: str) -> None:
-    line = proposal_text._line(f"key: {proposal_text.scalar(value)}", why)
+    line = proposal._line(f"key: {proposal.scalar(value)}", why)
     assert yaml12.load(line, "config.yaml").data == {"key": value}
 
 
@@ -29,17 +29,18 @@ def _nobody(question: ConfigQuestion) -> Answer:
 
 
 def test_the_gpus_of_this_machine_count() -> None:
-    answers = Answers("strict", [], _nobody)
-    proposal.answer_all(answers, SiteFacts(local_gpus=3))
+    answers = Proposal("strict", [], _nobody, found=SiteFacts(local_gpus=3))
+    answers.answer_all()
     assert answers.known["resources", "gpus_per_node"].value == "3"
     assert answers.missing == []
 
 
 def test_slices_of_gpus_are_offered_last() -> None:
     slices = LiveNodes(count=9, gpus=(("a100_1g.5gb", 7), ("a100", 1)))
-    answers = Answers("best", [], _nobody)
     live = LiveCluster(partitions=(LivePartition(name="mig", up=True, nodes=(slices,)),))
-    proposal.answer_all(answers, SiteFacts(live=live, cluster=merge(None, live)))
+    found = SiteFacts(live=live, cluster=merge(None, live))
+    answers = Proposal("best", [], _nobody, found=found)
+    answers.answer_all()
     assert answers.value("resources", "gpu_type") == "a100"
     assert answers.value("resources", "gpus_per_node") == "1"
     assert answers.taken == ["--gpu-type a100: most of the whole GPUs: sinfo -p mig"]

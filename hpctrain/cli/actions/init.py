@@ -18,8 +18,8 @@ from hpctrain.config.fields import BY_PATH
 from hpctrain.config.layers import Layer
 from hpctrain.config.spec import layout_text
 from hpctrain.errors import SchedulerError, UsageError
-from hpctrain.jobs import proposal, proposal_text, script_files
-from hpctrain.jobs.proposal import SHOWN, Answer, Answers, ConfigQuestion, Mode, SiteFacts, checked
+from hpctrain.jobs import proposal, script_files
+from hpctrain.jobs.proposal import SHOWN, Answer, ConfigQuestion, Mode, Proposal, checked
 from hpctrain.util import shell, stored, yaml12
 from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import wrap
@@ -38,9 +38,10 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
     further: dict[KeyPath, str] = {
         path: parameters[name] for name, path in FURTHER.items() if parameters[name]
     }
-    answers = Answers(mode, _given(parameters), _prompt, further)
-    found = _find(answers, slurm=slurm)
-    proposal.answer_all(answers, found)
+    answers = Proposal(mode, _given(parameters), _prompt, further)
+    _find(answers, slurm=slurm)
+    found = answers.found
+    answers.answer_all()
     if as_json:
         print_json(
             cluster=found.profile.profile.name if found.profile is not None else None,
@@ -58,14 +59,13 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
         return
     if answers.missing:
         raise _unanswered(answers, parameters)
-    text = proposal_text.text(found, answers)
-    script_files.write_file(CONFIG, text, fix="df -h . && ls -ld .")
-    _say_summary(found, answers)
+    script_files.write_file(CONFIG, answers.text(), fix="df -h . && ls -ld .")
+    _say_summary(answers)
     click.echo(str(CONFIG))
     say("next: hpctrain check")
 
 
-def _unanswered(answers: Answers, parameters: dict[str, Any]) -> UsageError:
+def _unanswered(answers: Proposal, parameters: dict[str, Any]) -> UsageError:
     options = {BY_PATH[path].option: parameters[path[-1]] for path in OPTIONS}
     options |= {f"--{name}": parameters[name] for name in FURTHER}
     typed = {option: value for option, value in options.items() if value}
@@ -115,14 +115,21 @@ def _given(parameters: dict[str, Any]) -> list[Layer]:
     return given
 
 
-def _find(answers: Answers, *, slurm: bool) -> SiteFacts:
+def _find(answers: Proposal, *, slurm: bool) -> None:
     live, silent = None, None
     try:
         live = proposal.live_cluster() if slurm else None
     except SchedulerError as error:
         silent = error
     known = proposal.detected(live, os.environ)
-    name = answers.ask(proposal.cluster(known))
+    name = answers.ask(
+        ("cluster",),
+        "Which cluster is this? Several profiles match.",
+        choices=dict.fromkeys(known, ""),
+        best=next(iter(known), None),
+        why="the profile matches this machine",
+        needed=len(known) > 1,
+    )
     if silent is not None and name is None:
         raise SchedulerError(
             silent.what,
@@ -137,12 +144,11 @@ def _find(answers: Answers, *, slurm: bool) -> SiteFacts:
         unanswered = [f"note: Slurm: {'; '.join(silent.details)}; only the profile is used"]
     for line in _wrapped(unanswered):
         say(line)
-    found = proposal.gather(name, live, known, os.environ)
-    if found.profile is not None:
-        profile = found.profile.profile
+    answers.found = proposal.gather(name, live, known, os.environ)
+    if answers.found.profile is not None:
+        profile = answers.found.profile.profile
         # The profile's own name: Jean-Zay becomes jean_zay.
         answers.known["cluster",] = Answer(profile.name, answers.known["cluster",].why)
-    return found
 
 
 def _wrapped(sentences: Iterable[str]) -> tuple[str, ...]:
@@ -168,7 +174,8 @@ def _prompt(question: ConfigQuestion) -> Answer:
         return Answer(chosen, question.why if chosen == question.best else "your answer")
 
 
-def _say_summary(found: SiteFacts, answers: Answers) -> None:
+def _say_summary(answers: Proposal) -> None:
+    found = answers.found
     if found.profile is not None:
         say(f"cluster {found.profile.profile.name}: {found.profile.profile.title}")
     elif found.has_slurm:
