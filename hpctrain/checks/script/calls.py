@@ -292,4 +292,4 @@ def _holds_more(word: ShellWord) -> bool:
     first = word.parts[0] if word.parts else None
     if first is None or first.kind == "text":
         return False
-    return not first.quote or first.text in ("@", "*") or first.operand in ("[@]", "[*]")
+    return not first.quoted or first.text in ("@", "*") or first.operand in ("[@]", "[*]")

@@ -17,29 +17,27 @@ DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 @dataclass(slots=True, eq=False)
 class WordPiece:
-    r"""A piece of a word.
+    """A piece of a word.
 
     Attributes:
         kind: `text`, `var` ($X, ${X…}), `arith` ($((…))), `command` ($(…), `…`, <(…)).
         text: for a text, its characters after quote removal; for a variable, its name; else the
             content.
-        quote: empty, `'`, `"`, or `\\` for one escaped character.
-        raw: as written.
+        quoted: whether it is an expansion in double quotes.
+        raw: an expansion as written.
         operand: the part after the name inside ${…}, such as `:-4`.
-        nested: pieces inside operand or arithmetic.
-        commands: the commands of a command substitution.
+        nested: expansions inside operand or arithmetic.
         place: where it is expanded, if by an outer shell instead of the one that runs the command.
     """
 
     kind: Literal["text", "var", "arith", "command"]
     text: str
-    quote: str
     start: int
     end: int
+    quoted: bool = False
     raw: str = ""
     operand: str = ""
-    nested: tuple[WordPiece, ...] = ()
-    commands: tuple[SimpleCommand, ...] = ()
+    nested: Sequence[WordPiece] = ()
     place: Place | None = None
 
     def walk(self) -> Iterator[WordPiece]:
@@ -53,18 +51,21 @@ class WordPiece:
 
 @dataclass(slots=True, eq=False)
 class ShellWord:
-    """One word of a command; `text` is its value after quote removal, with expansions as written."""
+    """One word of a command; `text` is its value after quote removal, with expansions as written.
+
+    A heredoc is one too: its text is the body, and its delimiter is quoted if it has no pieces.
+    """
 
     text: str
     start: int
     end: int
-    parts: tuple[WordPiece, ...] = ()
+    parts: Sequence[WordPiece] = ()
 
     @classmethod
     def of(cls, parts: Sequence[WordPiece], start: int, end: int) -> ShellWord:
         """Return the word that consists of `parts`."""
         shown = "".join(part.text if part.kind == "text" else part.raw for part in parts)
-        return cls(shown, start, end, tuple(parts))
+        return cls(shown, start, end, parts)
 
     @property
     def is_literal(self) -> bool:
@@ -110,20 +111,14 @@ class Redirect:
     target: ShellWord
 
 
-@dataclass(slots=True, eq=False)
-class Heredoc:
-    """A heredoc: its body, with the expansions in it unless its delimiter is quoted."""
-
-    start: int
-    end: int = 0
-    text: str = ""
-    parts: tuple[WordPiece, ...] = ()
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Element:
-    """An element of a list of commands; `&` follows it if it is in the `background`."""
+    """An element of a list of commands; `after` is the operator that follows it, `conditional`: it
+    follows `&&` or `||`.
+    """
 
+    after: str = ""
+    conditional: bool = False
     background: bool = False
     pipe_next: Element | None = None
     pipe_prev: Element | None = None
@@ -137,8 +132,6 @@ class Scope(Element):
     parent: Scope | None
     start: int
     name: str = ""
-    depth: int = 0
-    expects_pattern: bool = False
 
     def chain(self) -> Iterator[Scope]:
         """Yield this scope and the enclosing ones, up to the file's."""
@@ -176,9 +169,7 @@ class Shell:
 
 @dataclass(slots=True, eq=False)
 class SimpleCommand(Element):
-    """A simple command; `after` is the operator that ends it, `conditional`: it follows `&&` or
-    `||`.
-    """
+    """A simple command."""
 
     start: int
     scope: Scope
@@ -187,9 +178,7 @@ class SimpleCommand(Element):
     words: list[ShellWord] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
     redirects: list[Redirect] = field(default_factory=list)
-    heredocs: list[Heredoc] = field(default_factory=list)
-    conditional: bool = False
-    after: str = ""
+    heredocs: list[ShellWord] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -223,11 +212,8 @@ class SimpleCommand(Element):
 
     def expansions(self) -> Iterator[WordPiece]:
         """Yield all expansions in its words and unquoted heredocs."""
-        for word in self.all_words():
+        for word in (*self.all_words(), *self.heredocs):
             yield from word.expansions()
-        for heredoc in self.heredocs:
-            for part in heredoc.parts:
-                yield from part.walk()
 
 
 @dataclass(slots=True)

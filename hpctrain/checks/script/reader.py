@@ -1,23 +1,20 @@
-"""A parser of shell text: simple commands with their words, and the place of each expansion.
+"""A recursive-descent parser of shell text: simple commands with their words, and the place of each
+expansion.
 
 It accepts what bash accepts, tolerantly: syntax errors become problems in the result, never
-exceptions. Nothing is run. Compound commands are a linked list of scopes instead of a call stack;
-reading ends if expansions are nested deeper than Python's stack.
+exceptions. Nothing is run. Reading ends if the text is nested deeper than Python's stack.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from hpctrain.checks.script.model import (
-    DECLARING,
     Assignment,
     Element,
-    Heredoc,
     Place,
     Redirect,
     Scope,
@@ -27,20 +24,16 @@ from hpctrain.checks.script.model import (
     WordPiece,
 )
 
-#: Maximum nesting of compound commands.
-MAX_SCOPES = 1000
-
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*+")
 _CHUNK = re.compile(r"""[^ \t\n'"$`\\|&;<>()]++""")
-_SINGLE = re.compile("'[^']*+'")
-_ANSI = re.compile(r"\$'(?:[^'\\]|\\.)*+'", re.DOTALL)
-_SPECIAL = "'\"$`\\"
+_SINGLE = re.compile("'([^']*+)('?)")
+_ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*+)('?)", re.DOTALL)
 _IN_DOUBLE = re.compile(r'[^"$`\\]++')
 _IN_BODY = re.compile(r"[^$`\\]++")
 _IN_PARAMETER = re.compile(r"""[^}'"$`\\]++""")
 _IN_QUOTED_PARAMETER = re.compile(r"""[^}"$`\\]++""")
 _IN_ARITHMETIC = re.compile(r"""[^()'"$`\\]++""")
-_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
+_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])", re.ASCII)
 _PARAMETER = re.compile(r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])?", re.ASCII)
 _BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
 _ARITHMETIC_NAME = re.compile(r"(?<![\w$#{])[A-Za-z_]\w*", re.ASCII)
@@ -48,14 +41,24 @@ _REDIRECT = re.compile(
     r"(?:[0-9]+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\())", re.ASCII
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]\n]*\])?(\+?)=", re.ASCII)
-_FUNCTION = re.compile(r"[ \t]*+\([ \t]*+\)")
-_WORDLIKE = re.compile(r"[^ \t\n;&|()<>]++")
+_FUNCTION = re.compile(
+    r"""(?:function[ \t]++([^ \t\n;&|()<>]++)(?:[ \t]*+\([ \t]*+\))?"""
+    r"""|([^ \t\n;&|()<>'"$`\\=?*+@!]++)[ \t]*+\([ \t]*+\))"""
+)
+_OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&(?!>)|[;|\n]")
 _KEYWORD = re.compile(
-    r"(?:if|then|elif|else|fi|while|until|for|select|do|done|case|esac|function|time(?:[ \t]+-p)?|coproc"
+    r"\)|(?:if|then|elif|else|fi|while|until|for|select|do|done|case|esac|time(?:[ \t]+-p)?|coproc"
     r"|\{|\}|!|\[\[)(?=[ \t\n;&|()<>]|\\\n|\Z)"
 )
-_OPENERS = {"if": "if", "while": "loop", "until": "loop", "{": "{"}
-_CLOSERS = {"fi": "if", "done": "loop", "esac": "case", "}": "{"}
+_SEPARATORS = frozenset({"then", "else", "elif", "do"})
+#: Kind of scope and its end, by the keyword that opens it.
+_COMPOUNDS = {
+    "if": ("if", "fi"),
+    "{": ("{", "}"),
+    "case": ("case", "esac"),
+    **dict.fromkeys(("while", "until", "for", "select"), ("loop", "done")),
+}
+_CLOSERS = {")": "(", **{end: kind for kind, end in _COMPOUNDS.values()}}
 _SHOWN = {
     "loop": "a loop (do … done)",
     "if": "if … fi",
@@ -70,7 +73,6 @@ _UNCLOSED = {
 }
 #: Private-use characters that represent an outer shell's expansions in an inner text.
 _HOLE = 0xF0000
-_MAX_HOLES = 60_000
 _HOLES = re.compile("([\U000f0000-\U000ffffd])")
 
 
@@ -81,45 +83,37 @@ class SourceText:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.offsets: Sequence[int] = range(len(text) + 1)
         self.holes: list[WordPiece] = []
-        self._from: list[int] = []
-        self._to: list[int] = []
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[WordPiece], place: Place) -> SourceText:
         """Return the text that a shell at `place` passes to another one as `pieces`."""
-        source = cls("")
-        texts: list[str] = []
-        length = 0
+        source, offsets = cls(""), [0]
         for piece in pieces:
-            source._from.append(length)
-            source._to.append(piece.start)
-            if piece.kind == "text":
-                # A script may contain the characters that represent holes.
-                texts.append(_HOLES.sub("\ufffd", piece.text))
-            elif len(source.holes) < _MAX_HOLES:
-                texts.append(chr(_HOLE + len(source.holes)))
+            # A script may contain the characters that represent holes.
+            text = _HOLES.sub("\ufffd", piece.text)
+            if piece.kind != "text":
+                text = chr(_HOLE + min(len(source.holes), 0xFFFD))
                 source.holes.append(replace(piece, place=piece.place or place))
-            length += len(texts[-1])
-        source.text = "".join(texts)
+            source.text += text
+            offsets.pop()  # the end of the piece before
+            offsets += range(piece.start, piece.start + len(text) + 1)
+        source.offsets = offsets
         return source
-
-    def at(self, position: int) -> int:
-        """Return the offset in the file of the character at `position`."""
-        index = bisect_right(self._from, position) - 1
-        return position if index < 0 else self._to[index] + position - self._from[index]
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return the offsets in the file of the range from `start` to `end`."""
-        begin = self.at(start)
-        return begin, max(self.at(max(end - 1, start)) + 1, begin)
+        begin = self.offsets[start]
+        return begin, max(self.offsets[max(end - 1, start)] + 1, begin)
 
     def hole(self, character: str) -> WordPiece:
         """Return the expansion that `character` represents."""
         return self.holes[min(ord(character) - _HOLE, len(self.holes) - 1)]
 
-    def shown(self, text: str) -> str:
-        """Return `text` with the expansions instead of the characters that represent them."""
+    def shown(self, start: int, end: int) -> str:
+        """Return a range with the expansions instead of the characters that represent them."""
+        text = self.text[start:end]
         return _HOLES.sub(lambda match: self.hole(match[0]).raw, text) if self.holes else text
 
 
@@ -127,287 +121,215 @@ def read_shell(source: SourceText, shell: Shell) -> Shell:
     """Read a text into `shell`, in linear time. Never raises."""
     reader = _ShellReader(source, shell)
     try:
-        reader.commands_until("")
+        reader.commands("")
     except RecursionError:
-        reader.problem(reader.pos, "expansions are nested too deeply; the rest was not read")
-        return shell
-    for scope in reader.scope.chain():
-        if scope.kind not in ("file", "function"):
-            reader.problem(scope.start, f"{_SHOWN.get(scope.kind, scope.kind)} is not closed")
+        reader.problem(reader.pos, "commands are nested too deeply; the rest was not read")
     return shell
-
-
-def _expansions(parts: list[WordPiece]) -> tuple[WordPiece, ...]:
-    return tuple(part for part in parts if part.kind != "text")
-
-
-@dataclass(slots=True)
-class _ListState:
-    """What the elements of a list of commands know of each other.
-
-    Attributes:
-        elements: since the last separator; `&` puts them in the background.
-        pipe: the element before the `|` that was just read.
-        conditional: after `&&` or `||`.
-        joined: after an operator that continues in the next line.
-    """
-
-    elements: list[Element] = field(default_factory=list)
-    pipe: Element | None = None
-    conditional: bool = False
-    joined: bool = False
 
 
 class _ShellReader:
     def __init__(self, source: SourceText, shell: Shell) -> None:
-        self.source, self.text, self.length = source, source.text, len(source.text)
+        self.source, self.text, self.end = source, source.text, len(source.text)
         self.shell, self.pos = shell, 0
         self.scope = Scope("file", None, 0)
-        self._list = _ListState()
         #: Heredocs whose bodies follow: with the line after the body, and whether it is quoted.
-        self._heredocs: list[tuple[Heredoc, re.Pattern[str], bool]] = []
+        self._heredocs: list[tuple[ShellWord, re.Pattern[str], bool]] = []
 
     def problem(self, start: int, what: str, *, fatal: bool = True) -> None:
         self.shell.problems.append((start, what, fatal))
 
-    def _expansion(
-        self,
-        kind: Literal["var", "arith", "command"],
-        text: str,
-        quote: str,
-        start: int,
-        end: int | None = None,
-    ) -> WordPiece:
-        end = self.pos if end is None else end
-        raw = self.source.shown(self.text[start:end])
-        return WordPiece(kind, text, quote, *self.source.span(start, end), raw)
+    # ---- lists of commands -----------------------------------------------------------------------
 
-    def _blanks(self, *, newlines: bool = False) -> None:
-        """Skip blanks and line continuations; with `newlines` also comments and newlines, where a
-        word may follow them.
+    def commands(self, closer: str) -> bool:
+        """Read commands up to `closer`, a keyword or operator, and past it, or to the end if it is
+        empty; return whether it was found. What closes an outer list ends this one too.
         """
-        while True:
-            blank = _BLANK.match(self.text, self.pos)
-            self.pos = blank.end() if blank else self.pos
-            if not newlines or self.pos >= self.length:
-                return
-            if self.text[self.pos] == "#" and self.text[self.pos - 1] in " \t\n":
-                self._comment()
-            elif self.text[self.pos] == "\n":
-                self._newline()
-            else:
-                return
+        found = None
+        while found is None:
+            found = self._list(closer)
+        return found
 
-    def _comment(self) -> None:
-        end = self.text.find("\n", self.pos)
-        end = len(self.text) if end < 0 else end
-        if self.text[self.pos + 1 : end][:7].lstrip()[:2].lower() in ("sb", "sl"):
-            self.shell.comments.append(self.pos)
-        self.pos = end
-
-    # ---- words -----------------------------------------------------------------------------------
-
-    def _word(self) -> ShellWord | None:
-        start = self.pos
-        parts: list[WordPiece] = []
-        while self.pos < self.length and self._word_piece(parts):
-            pass
-        if self.pos == start:
-            return None
-        return ShellWord.of(parts, *self.source.span(start, self.pos))
-
-    def _plain(self, text: str, start: int) -> ShellWord:
-        span = self.source.span(start, self.pos)
-        return ShellWord(text, *span, (WordPiece("text", text, "", *span),))
-
-    def _word_piece(self, parts: list[WordPiece]) -> bool:
-        start, chunk = self.pos, _CHUNK.match(self.text, self.pos)
-        if chunk is not None:
-            self.pos = chunk.end()
-            if chunk[0][-1] in "?*+@!" and self.text.startswith("(", self.pos):
-                self.pos += 1
-                self._brackets(start, 1)
-            self._text(parts, self.text[start : self.pos], start)
-        elif self.text.startswith(("<(", ">("), start):
-            self._substitution(parts, "")
-        elif self.text[start] in _SPECIAL:
-            self._special(parts, "")
-        return self.pos > start
-
-    def _special(self, parts: list[WordPiece], quote: str) -> None:
-        start, character = self.pos, self.text[self.pos]
-        if character == "'":
-            self._verbatim(parts, _SINGLE, "'")
-        elif character == '"':
-            self._double(parts)
-        elif character == "$":
-            self._dollar(parts, quote)
-        elif character == "`":
-            self._backtick(parts, quote)
-        else:
-            escaped = self.text[start + 1 : start + 2]
-            if escaped != "\n":
-                self._text(parts, escaped or "\\", start + len(escaped))
-            self.pos = min(start + 2, self.length)
-
-    def _text(self, parts: list[WordPiece], text: str, start: int) -> None:
-        self.pos = start + len(text)
-        for piece in _HOLES.split(text) if self.source.holes else [text]:
-            if self.source.holes and _HOLES.match(piece):
-                parts.append(self.source.hole(piece))
-            elif piece or not text:
-                span = self.source.span(start, start + len(piece))
-                parts.append(WordPiece("text", piece, "", *span))
-            start += len(piece)
-
-    def _verbatim(self, parts: list[WordPiece], quoted: re.Pattern[str], opener: str) -> None:
-        start, begin = self.pos, self.pos + len(opener)
-        match = quoted.match(self.text, start)
-        if match is None:
-            self.problem(start, f"a quote {opener}…' is not closed")
-        end = match.end() - 1 if match else self.length
-        self._text(parts, self.text[begin:end], begin)
-        self.pos = min(end + 1, self.length)
-
-    def _double(self, parts: list[WordPiece]) -> None:
-        start = self.pos
-        self.pos += 1
-        if not self._expanded_until(parts, _IN_DOUBLE, '"'):
-            self.problem(start, "a double quote is not closed")
-
-    def _expanded_until(
-        self, parts: list[WordPiece], chunk: re.Pattern[str], closer: str, quote: str = '"'
-    ) -> bool:
-        """Read text with expansions up to `closer` and past it, or to the end if `closer` is empty;
-        return whether it was found.
-        """
-        before = len(parts)
-        while self.pos < self.length:
-            match = chunk.match(self.text, self.pos, self.length)
-            character = self.text[self.pos]
-            if match is not None:
-                self._text(parts, match[0], self.pos)
-            elif character == closer:
-                if len(parts) == before:
-                    self._text(parts, "", self.pos)
-                self.pos += 1
-                return True
-            elif (
-                character == "\\"
-                and closer != "}"
-                and self.text[self.pos + 1 : self.pos + 2] not in ("$", "`", "\\", "\n", closer)
-            ):
-                self._text(parts, "\\", self.pos)  # it escapes nothing else in double quotes
-            else:
-                self._special(parts, quote)
+    def _list(self, closer: str) -> bool | None:
+        """Read commands up to a separator; at the end of all, return whether `closer` was found."""
+        elements: list[Element] = []
+        joined, conditional = "", False
+        self._blanks()
+        while self.pos < self.end:
+            operator = _OPERATOR.match(self.text, self.pos)
+            keyword = self._keyword()
+            if operator is not None:
+                self._operator(operator[0], elements)
+                if operator[0] in ("|", "|&", "&&", "||"):
+                    joined = operator[0]
+                    conditional = conditional or joined in ("&&", "||")
+                elif operator[0] != "\n" or not joined:  # else the list continues in this line
+                    return True if closer == ";;" and operator[0][:2] in (";;", ";&") else None
+            elif keyword in _CLOSERS:
+                found = self._closed(keyword, closer)
+                if found is not None:
+                    return found
+            elif keyword in _SEPARATORS:
+                self.pos += len(keyword)
+                return None
+            elif (element := self._element(keyword)) is not None:
+                element.conditional = conditional
+                if elements and joined in ("|", "|&"):
+                    element.pipe_prev, elements[-1].pipe_next = elements[-1], element
+                elements.append(element)
+                joined = ""
+            self._blanks()
         return not closer
 
-    def _dollar(self, parts: list[WordPiece], quote: str) -> None:
+    def _operator(self, operator: str, elements: list[Element]) -> None:
+        self.pos += len(operator)
+        for element in elements:
+            element.background = operator == "&"
+        for last in elements[-1:]:
+            last.after = last.after or operator
+        if operator == "\n":
+            self._bodies()
+
+    def _closed(self, keyword: str, closer: str) -> bool | None:
+        """Return whether `keyword` is `closer`; None if it closes nothing."""
+        kind, outer = _CLOSERS[keyword], self.scope.inside(_CLOSERS[keyword], "$(")
+        if keyword != closer and outer is not None and (outer.kind == kind or keyword == ")"):
+            return False
+        self.pos += len(keyword)
+        if keyword == closer:
+            return True
+        if keyword == ")":
+            self.problem(self.pos - 1, "a closing parenthesis without an opening one")
+        return None
+
+    def _keyword(self) -> str:
+        match = _KEYWORD.match(self.text, self.pos)
+        return match[0] if match is not None else ""
+
+    def _element(self, keyword: str) -> Element | None:
         start = self.pos
-        following = self.text[start + 1 : start + 2]
-        name = _NAME.match(self.text, start + 1)
-        if name is not None:
-            self.pos = name.end()
-            parts.append(self._expansion("var", name[0], quote, start))
-        elif following == "{":
-            self._parameter(parts, quote)
-        elif self.text.startswith("((", start + 1):
-            self._arithmetic(parts, quote)
-        elif following == "(":
-            self._substitution(parts, quote)
-        elif following == "'" and not quote:
-            self._verbatim(parts, _ANSI, "$'")
-        elif following == '"' and not quote:
+        self.pos += len(keyword)
+        function = _FUNCTION.match(self.text, start)
+        command = SimpleCommand(start, self.scope, self.shell)
+        if keyword in _COMPOUNDS:
+            return self._compound(start, *_COMPOUNDS[keyword], keyword)
+        if keyword == "[[":
+            command.words = [self._plain("[[", start), *self._words("]]")]
+            self._redirects(command)
+        elif keyword:  # such as `!`
+            return None
+        elif self.text[start] == "#":
+            self._comment()
+            return None
+        elif self.text.startswith("((", start):
+            parts: list[WordPiece] = []
+            self._arithmetic(parts, "((")
+            command.words = [ShellWord.of(parts, *self.source.span(start, self.pos))]
+        elif self.text[start] == "(":
             self.pos += 1
-            self._double(parts)
+            return self._compound(start, "(", ")")
+        elif function is not None:
+            return self._function(function)
         else:
-            self._text(parts, "$", start)
+            self._simple(command)
+            if self.pos == start:
+                self.pos += 1  # a character that cannot start a command
+                return None
+        return self._finish(command)
 
-    def _parameter(self, parts: list[WordPiece], quote: str) -> None:
-        start = self.pos
-        head = _PARAMETER.match(self.text, start)
-        assert head is not None  # noqa: S101 - the caller saw `${`
-        self.pos = head.end()
-        nested: list[WordPiece] = []
-        chunk = _IN_QUOTED_PARAMETER if quote else _IN_PARAMETER
-        closed = self._expanded_until(nested, chunk, "}", quote)
-        if not closed:
-            self.problem(start, "${ is not closed")
-        operand = self.text[head.end() : self.pos - 1 if closed else self.pos]
-        # Only a plain name is its text: ${#X} and ${!X} are not the value of X.
-        name, operand = ("", (head[2] or "") + operand) if head[1] else (head[2] or "", operand)
-        piece = self._expansion("var", name, quote, start)
-        piece.operand, piece.nested = operand, _expansions(nested)
-        parts.append(piece)
+    def _function(self, match: re.Match[str]) -> Scope:
+        name = match[1] or match[2]
+        scope = Scope("function", self.scope, self.source.offsets[self.pos], name)
+        self.scope = scope
+        self.shell.functions.add(name)
+        self.pos = match.end()
+        self._blanks(newlines=True)
+        if self.pos < self.end and _OPERATOR.match(self.text, self.pos) is None:
+            self._element(self._keyword())
+        self.scope = scope.parent or scope
+        return scope
 
-    def _arithmetic(self, parts: list[WordPiece], quote: str, opening: str = "$((") -> None:
-        start, begin = self.pos, self.pos + len(opening)
-        self.pos = begin
-        nested = self._brackets(start, 2)
-        inside = self.text[begin : self.pos - 2]
-        if not nested and inside.isspace():
+    def _compound(self, start: int, kind: str, closer: str, name: str = "") -> Scope:
+        scope = Scope(kind, self.scope, self.source.offsets[start], name)
+        self.scope = scope
+        if name in ("for", "select"):
+            self._loop_variable(start)
+        found = self._case(start) if kind == "case" else self.commands(closer)
+        if not found and self.pos >= self.end:
+            self.problem(start, f"{_SHOWN[kind]} is not closed")
+        self.scope = scope.parent or scope
+        self._redirects(SimpleCommand(start, scope, self.shell))
+        return scope
+
+    def _loop_variable(self, start: int) -> None:
+        self._blanks()
+        if self.text.startswith("((", self.pos):
+            self._arithmetic([], "((")
             return
-        names = () if "$(" in inside or "`" in inside else _ARITHMETIC_NAME.finditer(inside)
-        spans = ((begin + name.start(), begin + name.end()) for name in names)
-        read = [self._expansion("var", self.text[a:b], quote, a, b) for a, b in spans]
-        piece = self._expansion("arith", inside, quote, start)
-        piece.nested = (*read, *nested)
-        parts.append(piece)
+        command = SimpleCommand(start, self.scope, self.shell)
+        begin = self.source.offsets[start]
+        command.words.append(ShellWord("for", begin, begin))
+        self._simple(command)
+        for word in command.words[1:2]:
+            nothing = ShellWord("", word.start, word.end)
+            command.assignments.append(Assignment(word.text, nothing, False, [], word.start))
+        self._finish(command)
 
-    def _brackets(self, start: int, level: int) -> tuple[WordPiece, ...]:
-        """Read past the brackets that close the `level` open ones; return the expansions inside."""
-        nested: list[WordPiece] = []
-        while self.pos < self.length and level:
-            match = _IN_ARITHMETIC.match(self.text, self.pos)
-            if match is not None:
-                self._text(nested, match[0], self.pos)
-            elif self.text[self.pos] in "()":
-                level += 1 if self.text[self.pos] == "(" else -1
-                self.pos += 1
-            else:
-                self._special(nested, "")
-        if level:
-            self.problem(start, "(( is not closed")
-        return _expansions(nested)
+    def _case(self, start: int) -> bool:
+        words = [word for word in self._words("in") if word.text != "in"]
+        self._finish(SimpleCommand(start, self.scope, self.shell, words=words))
+        more = True
+        while more and self.pos < self.end:
+            self._blanks(newlines=True)
+            if self._keyword() == "esac":
+                self.pos += len("esac")
+                return True
+            self.pos += self.text.startswith("(", self.pos)
+            self._words(")")
+            more = self.commands(";;") or self._keyword() == "esac"
+        return False
 
-    def _substitution(self, parts: list[WordPiece], quote: str) -> None:
-        start = self.pos
-        self.pos += 2
-        commands, closed = self._nested(")", start)
-        if not closed:
-            self.problem(start, "$( is not closed")
-        piece = self._expansion("command", self.text[start + 2 : self.pos - 1], quote, start)
-        piece.commands = commands
-        parts.append(piece)
+    # ---- simple commands -------------------------------------------------------------------------
 
-    def _nested(self, closer: str, start: int) -> tuple[tuple[SimpleCommand, ...], bool]:
-        outer, first = self.scope, len(self.shell.commands)
-        self.scope = Scope("$(", outer, self.source.at(start), depth=outer.depth + 1)
-        closed = self.commands_until(closer)
-        self.scope = outer
-        return tuple(self.shell.commands[first:]), closed
+    def _simple(self, command: SimpleCommand) -> None:
+        self._blanks()
+        while self.pos < self.end and not self.text.startswith("#", self.pos):
+            if not self._assignment(command) and not self._redirect(command):
+                word = self._word()
+                if word is None:
+                    return
+                command.words.append(word)
+            self._blanks()
 
-    def _backtick(self, parts: list[WordPiece], quote: str) -> None:
-        start = self.pos
-        commands: tuple[SimpleCommand, ...] = ()
-        end = _BACKTICK.match(self.text, start + 1)
-        assert end is not None  # noqa: S101 - it matches at least the empty string
-        self.pos = start + 1
-        if "\\" not in end[0]:
-            # Commands are read only up to the closing backtick: the rest is hidden meanwhile.
-            length, self.length = self.length, end.end()
-            commands, _ = self._nested("", start)
-            self.length = length
-        if end.end() >= self.length:
-            self.problem(start, "a backtick is not closed")
-        self.pos = min(end.end() + 1, self.length)
-        piece = self._expansion("command", end[0], quote, start)
-        piece.commands = commands
-        parts.append(piece)
+    def _finish(self, command: SimpleCommand) -> SimpleCommand:
+        end = command.start + len(self.text[command.start : self.pos].rstrip(" \t"))
+        command.start, command.end = self.source.span(command.start, end)
+        self.shell.commands.append(command)
+        return command
 
-    # ---- redirections ----------------------------------------------------------------------------
+    def _assignment(self, command: SimpleCommand) -> bool:
+        match = _ASSIGNMENT.match(self.text, self.pos)
+        if match is None or (command.words and not command.declares):
+            return False
+        start, self.pos = self.pos, match.end()
+        array, word = None, self._plain("", self.pos)
+        if self.text.startswith("(", self.pos):
+            self.pos += 1
+            array = self._words(")")
+        else:
+            word = self._word() or word
+        span = self.source.span(start, self.pos)
+        command.assignments.append(Assignment(match[1], word, bool(match[2]), array, span[0]))
+        if command.words:
+            name = WordPiece("text", match[0], *self.source.span(start, match.end()))
+            command.words.append(ShellWord.of((name, *word.parts), *span))
+        return True
 
-    def _redirect(self, command: SimpleCommand | None) -> bool:
+    def _redirects(self, command: SimpleCommand) -> None:
+        self._blanks()
+        while self.pos < self.end and self._redirect(command):
+            self._blanks()
+
+    def _redirect(self, command: SimpleCommand) -> bool:
         match = _REDIRECT.match(self.text, self.pos)
         if match is None:
             return False
@@ -419,184 +341,66 @@ class _ShellReader:
             self.problem(start, f"no file follows {match[1]}")
             target = self._plain("", start)
         if match[1] in ("<<", "<<-"):
-            heredoc = Heredoc(match.start())
             tabs = r"\t*" if match[1] == "<<-" else ""
             end = re.compile(rf"^{tabs}{re.escape(target.text)}$", re.MULTILINE)
+            command.heredocs.append(ShellWord("", match.start(), 0))
             quoted = self.text[start : self.pos] != target.text
-            self._heredocs.append((heredoc, end, quoted))
-            if command is not None:
-                command.heredocs.append(heredoc)
-        elif command is not None:
+            self._heredocs.append((command.heredocs[-1], end, quoted))
+        else:
             command.redirects.append(Redirect(match[1], target))
         return True
 
-    def _redirects(self, command: SimpleCommand | None) -> None:
-        self._blanks()
-        while self.pos < self.length and self._redirect(command):
-            self._blanks()
-
-    def _newline(self) -> None:
-        self.pos += 1
+    def _bodies(self) -> None:
+        """Read the bodies of the heredocs of the line that has just ended."""
         waiting, self._heredocs = self._heredocs, []
         for heredoc, last_line, quoted in waiting:
-            self._body(heredoc, last_line, quoted=quoted)
+            found = last_line.search(self.text, self.pos, self.end)
+            end, after = found.span() if found is not None else (self.end, self.end)
+            if found is None:
+                self.problem(heredoc.start, "a heredoc is not closed", fatal=False)
+            heredoc.text = self.text[self.pos : end]
+            heredoc.start, heredoc.end = self.source.offsets[self.pos], self.source.offsets[end]
+            if not quoted and ("$" in heredoc.text or "`" in heredoc.text):
+                parts: list[WordPiece] = []
+                length, self.end = self.end, end
+                known = len(self.shell.problems)
+                self._expanded_until(parts, _IN_BODY, "")
+                # bash parses a body's expansions only when it executes it, and then continues.
+                del self.shell.problems[known:]
+                self.end = length
+                heredoc.parts = parts
+            self.pos = min(after + 1, self.end)
 
-    def _body(self, heredoc: Heredoc, last_line: re.Pattern[str], *, quoted: bool) -> None:
-        found = last_line.search(self.text, self.pos, self.length)
-        end, after = found.span() if found is not None else (self.length, self.length)
-        if found is None:
-            self.problem(heredoc.start, "a heredoc is not closed", fatal=False)
-        heredoc.text = self.text[self.pos : end]
-        heredoc.start, heredoc.end = self.source.at(self.pos), self.source.at(end)
-        if not quoted and ("$" in heredoc.text or "`" in heredoc.text):
-            parts: list[WordPiece] = []
-            length, self.length = self.length, end
-            known = len(self.shell.problems)
-            self._expanded_until(parts, _IN_BODY, "")
-            # bash parses a body's expansions only when it executes it, and then continues.
-            del self.shell.problems[known:]
-            self.length = length
-            heredoc.parts = tuple(parts)
-        self.pos = min(after + 1, self.length)
+    # ---- words -----------------------------------------------------------------------------------
 
-    # ---- lists of commands -----------------------------------------------------------------------
-
-    def commands_until(self, closer: str) -> bool:
-        """Read commands up to `closer`, a parenthesis, and past it, or to the end if `closer` is
-        empty; return whether it was found.
+    def _blanks(self, *, newlines: bool = False) -> None:
+        """Skip blanks and line continuations; with `newlines` also comments and newlines, where a
+        word may follow them.
         """
-        outer, self._list = self._list, _ListState()
-        closed = False
-        self._blanks()
-        while not closed and self.pos < self.length:
-            closed = self._element(self.text[self.pos], closer)
-            if not closed:
-                self._blanks()
-        self._list = outer
-        return closed
+        while True:
+            blank = _BLANK.match(self.text, self.pos)
+            self.pos = blank.end() if blank else self.pos
+            if not newlines or self.pos >= self.end:
+                return
+            if self.text[self.pos] == "#" and self.text[self.pos - 1] in " \t\n":
+                self._comment()
+            elif self.text[self.pos] == "\n":
+                self.pos += 1
+                self._bodies()
+            else:
+                return
 
-    def _element(self, character: str, closer: str) -> bool:
-        if self.scope.expects_pattern and character not in "\n#":
-            self._pattern()
-        elif character == "\n":
-            self._separate("\n")
-            self._newline()
-        elif character in ";&|" and not self.text.startswith("&>", self.pos):
-            self._operator(character)
-        elif character == "#":
-            self._comment()
-        elif character == "(":
-            self._open_parenthesis()
-        elif character == ")":
-            return self._close_parenthesis(closer)
-        elif (keyword := _KEYWORD.match(self.text, self.pos)) is not None:
-            self._keyword(keyword[0])
-        else:
-            self._simple()
-        return False
-
-    def _operator(self, character: str) -> None:
-        two = self.text[self.pos : self.pos + 2]
-        operator = two if two in ("&&", "||", ";;", ";&", "|&") else character
-        self.pos += 3 if self.text.startswith(";;&", self.pos) else len(operator)
-        if operator in (";;", ";&") and self.scope.kind == "case":
-            self.scope.expects_pattern = True
-        self._separate(operator)
-
-    def _separate(self, operator: str) -> None:
-        state = self._list
-        if operator == "\n" and state.joined:
-            return  # the list continues in the next line
-        last = state.elements[-1] if state.elements else None
-        if isinstance(last, SimpleCommand) and not last.after:
-            last.after = operator
-        if operator == "&":
-            for element in state.elements:
-                element.background = True
-        if operator in ("|", "|&"):
-            state.pipe, state.joined = last, True
-        elif operator in ("&&", "||"):
-            state.pipe, state.conditional, state.joined = None, True, True
-        else:
-            self._list = _ListState()
-
-    def _add(self, element: Element) -> None:
-        state = self._list
-        if state.pipe is not None:
-            element.pipe_prev, state.pipe.pipe_next = state.pipe, element
-        state.pipe, state.joined = None, False
-        state.elements.append(element)
-
-    # ---- compound commands -----------------------------------------------------------------------
-
-    def _push(self, kind: str, start: int, name: str = "") -> None:
-        scope = Scope(kind, self.scope, self.source.at(start), name, self.scope.depth + 1)
-        if scope.depth > MAX_SCOPES:
-            what = f"commands are nested more than {MAX_SCOPES} deep; the rest was not read"
-            self.problem(start, what)
-            self.pos = self.length
-        self._add(scope)
-        self.scope, self._list = scope, _ListState()
-
-    def _pop(self, kind: str) -> bool:
-        """Close the innermost open `kind`, and unclosed scopes inside it; False if there is none."""
-        found = self.scope.inside(kind, "$(")
-        if found is None or found.kind != kind or found.parent is None:
-            return False
-        if found.parent.kind == "function" and found.parent.parent is not None:
-            found = found.parent
-        self.scope, self._list = found.parent or found, _ListState([found])
-        self._redirects(None)
-        return True
-
-    def _keyword(self, keyword: str) -> None:
-        start, self.pos = self.pos, self.pos + len(keyword)
-        readers = {
-            "for": self._for,
-            "select": self._for,
-            "case": self._case,
-            "function": self._function_keyword,
-            "[[": self._condition,
-        }
-        if keyword in readers:
-            readers[keyword](start)
-        elif keyword in _OPENERS:
-            self._push(_OPENERS[keyword], start, keyword)
-        elif keyword in _CLOSERS:
-            self._pop(_CLOSERS[keyword])
-        elif keyword in ("then", "else", "elif", "do"):
-            self._list = _ListState()
-
-    def _for(self, start: int) -> None:
-        self._push("loop", start, "for")
-        self._blanks()
-        if self.text.startswith("((", self.pos):
-            opening = self.pos
-            self.pos += 2
-            self._brackets(opening, 2)
-        else:
-            self._simple(loop_variable=True)
-
-    def _case(self, start: int) -> None:
-        self._push("case", start)
-        words = [word for word in self._words("in") if word.text != "in"]
-        self._finish(SimpleCommand(start, self.scope, self.shell, words=words))
-        self.scope.expects_pattern = True
-        self._list = _ListState()
-
-    def _pattern(self) -> None:
-        self.scope.expects_pattern = False
-        if (keyword := _KEYWORD.match(self.text, self.pos)) is not None and keyword[0] == "esac":
-            self._keyword("esac")
-            return
-        self.pos += self.text[self.pos] == "("
-        self._words(")")
-        self._list = _ListState()
+    def _comment(self) -> None:
+        end = self.text.find("\n", self.pos)
+        end = len(self.text) if end < 0 else end
+        if self.text[self.pos + 1 : end][:7].lstrip()[:2].lower() in ("sb", "sl"):
+            self.shell.comments.append(self.pos)
+        self.pos = end
 
     def _words(self, closer: str) -> list[ShellWord]:
         """Read words, over several lines, up to `closer` and past it."""
         start, words = self.pos, []
-        while self.pos < self.length:
+        while self.pos < self.end:
             self._blanks(newlines=True)
             word = self._word()
             if word is not None:
@@ -609,102 +413,191 @@ class _ShellReader:
         self.problem(start, _UNCLOSED[closer])
         return words
 
-    def _open_parenthesis(self) -> None:
+    def _word(self) -> ShellWord | None:
         start = self.pos
-        if not self.text.startswith("((", start):
-            self._push("(", start)
-            self.pos = min(self.pos + 1, self.length)
-            return
         parts: list[WordPiece] = []
-        self._arithmetic(parts, "", "((")
-        word = ShellWord.of(parts, *self.source.span(start, self.pos))
-        self._finish(SimpleCommand(start, self.scope, self.shell, words=[word]))
-
-    def _close_parenthesis(self, closer: str) -> bool:
-        self.pos += 1
-        if self._pop("("):
-            return False
-        if closer != ")":
-            self.problem(self.pos - 1, "a closing parenthesis without an opening one")
-        return closer == ")"
-
-    def _condition(self, start: int) -> None:
-        command = SimpleCommand(start, self.scope, self.shell)
-        command.words = [self._plain("[[", start), *self._words("]]")]
-        self._redirects(command)
-        self._finish(command)
-
-    def _function_keyword(self, start: int) -> None:
-        self._blanks()
-        name = _WORDLIKE.match(self.text, self.pos)
-        self.pos = name.end() if name else self.pos
-        brackets = _FUNCTION.match(self.text, self.pos)
-        self._define(name[0] if name else "", start, brackets.end() if brackets else self.pos)
-
-    def _define(self, name: str, start: int, body: int) -> None:
-        self.pos = body
-        self._push("function", start, name)
-        self.shell.functions.add(name)
-        self._blanks(newlines=True)
-
-    # ---- simple commands -------------------------------------------------------------------------
-
-    def _simple(self, *, loop_variable: bool = False) -> None:
-        start = self.pos
-        command = SimpleCommand(start, self.scope, self.shell)
-        while self.pos < self.length:
-            assigns = not loop_variable and self._assignment(command)
-            if not assigns and not self._redirect(command) and not self._argument(command, start):
+        while self.pos < self.end:
+            begin, chunk = self.pos, _CHUNK.match(self.text, self.pos)
+            if chunk is not None:
+                self.pos = chunk.end()
+                if chunk[0][-1] in "?*+@!" and self.text.startswith("(", self.pos):
+                    self.pos += 1
+                    self._brackets(begin, 1)
+                self._text(parts, begin, self.pos)
+            elif self.text[begin] in "'\"$`\\" or self.text.startswith(("<(", ">("), begin):
+                self._special(parts, quoted=False)
+            else:
                 break
-            self._blanks()
-        if loop_variable and command.words:
-            name = command.words[0]
-            nothing = ShellWord("", name.start, name.end)
-            command.assignments.append(Assignment(name.text, nothing, False, [], name.start))
-            at = self.source.at(start)
-            command.words.insert(0, ShellWord("for", at, at))
         if self.pos == start:
-            self.pos += 1  # a character that cannot start a command
-        elif command.words or command.assignments or command.redirects or command.heredocs:
-            self._finish(command)
+            return None
+        return ShellWord.of(parts, *self.source.span(start, self.pos))
 
-    def _argument(self, command: SimpleCommand, start: int) -> bool:
-        character = self.text[self.pos]
-        if character == "#":
-            return False
-        if character == "(":
-            brackets = _FUNCTION.match(self.text, self.pos)
-            if brackets is not None and len(command.words) == 1 and not command.assignments:
-                self._define(command.words.pop().text, start, brackets.end())
-            return False
-        word = self._word()
-        if word is not None:
-            command.words.append(word)
-        return word is not None
+    def _plain(self, text: str, start: int) -> ShellWord:
+        span = self.source.span(start, self.pos)
+        return ShellWord(text, *span, (WordPiece("text", text, *span),))
 
-    def _finish(self, command: SimpleCommand) -> None:
-        end = command.start + len(self.text[command.start : self.pos].rstrip(" \t"))
-        command.start, command.end = self.source.span(command.start, end)
-        command.conditional = self._list.conditional
-        self.shell.commands.append(command)
-        self._add(command)
+    def _text(self, parts: list[WordPiece], start: int, end: int) -> None:
+        """Add the characters of a range, without quotes, and continue at its end."""
+        text, self.pos = self.text[start:end], end
+        for piece in _HOLES.split(text) if self.source.holes else [text]:
+            if self.source.holes and _HOLES.match(piece):
+                parts.append(self.source.hole(piece))
+            elif piece or not text:
+                parts.append(WordPiece("text", piece, *self.source.span(start, start + len(piece))))
+            start += len(piece)
 
-    def _assignment(self, command: SimpleCommand) -> bool:
-        declares = bool(command.words)
-        match = _ASSIGNMENT.match(self.text, self.pos)
-        if match is None or (declares and command.words[0].text not in DECLARING):
-            return False
-        start, self.pos = self.pos, match.end()
-        array, word = None, self._plain("", self.pos)
-        if self.text.startswith("(", self.pos):
-            self.pos += 1
-            array = self._words(")")
+    def _expansion(
+        self,
+        parts: list[WordPiece],
+        kind: Literal["var", "arith", "command"],
+        text: str,
+        start: int,
+        *,
+        quoted: bool,
+    ) -> WordPiece:
+        """Add the expansion from `start` to here."""
+        raw = self.source.shown(start, self.pos)
+        piece = WordPiece(kind, text, *self.source.span(start, self.pos), quoted, raw)
+        parts.append(piece)
+        return piece
+
+    def _special(self, parts: list[WordPiece], *, quoted: bool) -> None:
+        """Read a quote, an expansion or an escaped character."""
+        start, two = self.pos, self.text[self.pos : self.pos + 2]
+        if two[0] == "'":
+            self._verbatim(parts, _SINGLE)
+        elif two == "$'" and not quoted:
+            self._verbatim(parts, _ANSI)
+        elif two[0] == '"' or (two == '$"' and not quoted):
+            self.pos += two.index('"') + 1
+            if not self._expanded_until(parts, _IN_DOUBLE, '"'):
+                self.problem(start, "a double quote is not closed")
+        elif two[0] == "\\":
+            self.pos = min(start + 2, self.end)
+            if two != "\\\n":
+                self._text(parts, start + len(two) - 1, start + len(two))
+        elif two[0] == "`":
+            self._backtick(parts, quoted=quoted)
         else:
-            word = self._word() or word
-        at = self.source.at(start)
-        command.assignments.append(Assignment(match[1], word, bool(match[2]), array, at))
-        if declares:
-            name = WordPiece("text", match[0], "", *self.source.span(start, match.end()))
-            span = self.source.span(start, self.pos)
-            command.words.append(ShellWord.of((name, *word.parts), *span))
-        return True
+            self._dollar(parts, quoted=quoted)
+
+    def _dollar(self, parts: list[WordPiece], *, quoted: bool) -> None:
+        start, name = self.pos, _NAME.match(self.text, self.pos)
+        if name is not None:
+            self.pos = name.end()
+            self._expansion(parts, "var", name[1], start, quoted=quoted)
+        elif self.text.startswith("${", start):
+            self._parameter(parts, quoted=quoted)
+        elif self.text.startswith("$((", start):
+            self._arithmetic(parts, "$((", quoted=quoted)
+        elif self.text.startswith("(", start + 1):
+            self.pos += 2
+            if not self._nested(")", start):
+                self.problem(start, "$( is not closed")
+            inside = self.text[start + 2 : self.pos - 1]
+            self._expansion(parts, "command", inside, start, quoted=quoted)
+        else:
+            self._text(parts, start, start + 1)
+
+    def _verbatim(self, parts: list[WordPiece], pattern: re.Pattern[str]) -> None:
+        quoted = pattern.match(self.text, self.pos)
+        assert quoted is not None  # noqa: S101 - the caller saw the quote
+        if not quoted[2]:
+            self.problem(self.pos, "a quote '…' is not closed")
+        self._text(parts, *quoted.span(1))
+        self.pos = quoted.end()
+
+    def _expanded_until(
+        self, parts: list[WordPiece], chunk: re.Pattern[str], closer: str, *, quoted: bool = True
+    ) -> bool:
+        """Read text with expansions up to `closer` and past it, or to the end if `closer` is empty;
+        return whether it was found.
+        """
+        before = len(parts)
+        while self.pos < self.end:
+            match = chunk.match(self.text, self.pos, self.end)
+            two = self.text[self.pos : self.pos + 2]
+            if match is not None:
+                self._text(parts, *match.span())
+            elif two[0] == closer:
+                if len(parts) == before:
+                    self._text(parts, self.pos, self.pos)
+                self.pos += 1
+                return True
+            elif two[0] == "\\" and closer != "}" and two[1:] not in ("$", "`", "\\", "\n", closer):
+                # It escapes nothing else in double quotes.
+                self._text(parts, self.pos, self.pos + 1)
+            else:
+                self._special(parts, quoted=quoted)
+        return not closer
+
+    def _parameter(self, parts: list[WordPiece], *, quoted: bool) -> None:
+        start, head = self.pos, _PARAMETER.match(self.text, self.pos)
+        assert head is not None  # noqa: S101 - the caller saw `${`
+        self.pos = head.end()
+        nested: list[WordPiece] = []
+        chunk = _IN_QUOTED_PARAMETER if quoted else _IN_PARAMETER
+        closed = self._expanded_until(nested, chunk, "}", quoted=quoted)
+        if not closed:
+            self.problem(start, "${ is not closed")
+        operand = self.text[head.end() : self.pos - closed]
+        # Only a plain name is its text: ${#X} and ${!X} are not the value of X.
+        name, operand = ("", (head[2] or "") + operand) if head[1] else (head[2] or "", operand)
+        piece = self._expansion(parts, "var", name, start, quoted=quoted)
+        piece.operand, piece.nested = operand, _expansions(nested)
+
+    def _arithmetic(self, parts: list[WordPiece], opening: str, *, quoted: bool = False) -> None:
+        start = self.pos
+        self.pos += len(opening)
+        begin = self.pos
+        nested = self._brackets(start, 2)
+        inside = self.text[begin : self.pos - 2]
+        piece = self._expansion(parts, "arith", inside, start, quoted=quoted)
+        named = () if "$(" in inside or "`" in inside else _ARITHMETIC_NAME.finditer(inside)
+        names = [
+            WordPiece("var", name[0], *self.source.span(begin + name.start(), begin + name.end()))
+            for name in named
+        ]
+        piece.nested = [*names, *nested]
+
+    def _brackets(self, start: int, level: int) -> list[WordPiece]:
+        """Read past the brackets that close the `level` open ones; return the expansions inside."""
+        nested: list[WordPiece] = []
+        while self.pos < self.end and level:
+            match = _IN_ARITHMETIC.match(self.text, self.pos)
+            if match is not None:
+                self._text(nested, *match.span())
+            elif self.text[self.pos] in "()":
+                level += 1 if self.text[self.pos] == "(" else -1
+                self.pos += 1
+            else:
+                self._special(nested, quoted=False)
+        if level:
+            self.problem(start, "(( is not closed")
+        return _expansions(nested)
+
+    def _nested(self, closer: str, start: int) -> bool:
+        outer = self.scope
+        self.scope = Scope("$(", outer, self.source.offsets[start])
+        closed = self.commands(closer)
+        self.scope = outer
+        return closed
+
+    def _backtick(self, parts: list[WordPiece], *, quoted: bool) -> None:
+        start = self.pos
+        inside = _BACKTICK.match(self.text, start + 1)
+        assert inside is not None  # noqa: S101 - it matches at least the empty string
+        self.pos = start + 1
+        if "\\" not in inside[0]:
+            # Commands are read only up to the closing backtick: the rest is hidden meanwhile.
+            length, self.end = self.end, inside.end()
+            self._nested("", start)
+            self.end = length
+        if inside.end() >= self.end:
+            self.problem(start, "a backtick is not closed")
+        self.pos = min(inside.end() + 1, self.end)
+        self._expansion(parts, "command", inside[0], start, quoted=quoted)
+
+
+def _expansions(parts: list[WordPiece]) -> list[WordPiece]:
+    return [part for part in parts if part.kind != "text"]

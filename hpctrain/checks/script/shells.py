@@ -112,11 +112,11 @@ class Variables:
                 self._expand(replace(item, parts=parts), argv, nesting + 1)
             return
         flat = self.flatten(word.parts)
-        if whole is not None and not whole.quote:
+        if whole is not None and not whole.quoted:
             words = _split(flat)
             # An unquoted variable with an unknown value may be any number of words.
             wholes = [one.whole_variable for one in words]
-            known_words = bool(words) and all(one is None or one.quote for one in wholes)
+            known_words = bool(words) and all(one is None or one.quoted for one in wholes)
             argv.complete = argv.complete and known_words
             argv.words += words
             return
@@ -145,7 +145,7 @@ class Variables:
     def _factor(self, name: str) -> str:
         if name.isdecimal():
             return name
-        parts = self.flatten([WordPiece("var", name, "", 0, 0)])
+        parts = self.flatten([WordPiece("var", name, 0, 0)])
         # The value of a variable may be a product too, of the variable itself.
         return "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
 
@@ -197,7 +197,7 @@ class Shells:
         if script is not None:
             self._read(self.variables[command.shell].flatten(script.parts), command)
         elif heredoc is not None and via is not None:
-            body = WordPiece("text", heredoc.text, "'", heredoc.start, heredoc.end)
+            body = WordPiece("text", heredoc.text, heredoc.start, heredoc.end)
             self._read(list(heredoc.parts) or [body], via)
 
     def _step_of_written(self, command: SimpleCommand) -> SimpleCommand | None:

@@ -508,7 +508,7 @@ def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str 
     names = ("HOSTNAME", "SLURMD_NODENAME")
     if first.kind == "var" and first.text in names and not first.operand:
         return f"${first.text}"
-    return "$(hostname)" if [one.name for one in first.commands] == ["hostname"] else None
+    return "$(hostname)" if re.match(r"hostname\b[^|;&]*\Z", first.text) else None
 
 
 @rule(
@@ -527,7 +527,7 @@ def nodelist_cut(facts: LintFacts) -> Hits:
     for assignment, command in facts.assigned() if facts.many_nodes else ():
         words = assignment.array or []
         parts = facts.variables_of(command).flatten(words[0].parts) if len(words) == 1 else []
-        if len(parts) == 1 and words[0].parts[0].quote and "show hostname" in parts[0].raw:
+        if len(parts) == 1 and words[0].parts[0].quoted and "show hostname" in parts[0].raw:
             what = f"in quotes, all node names are one element of {assignment.name}"
             good = "without the quotes"
             yield RuleHit(words[0].start, what, good, None, "the nodes cannot be told apart.")
