@@ -44,8 +44,7 @@ def command(  # noqa: PLR0917 - click names them
     """Merge a LoRA adapter into its base model.
 
     RUN is a run's id: its final model, else its newest checkpoint; RUN/checkpoint-40 is one
-    checkpoint; DIR any directory with an adapter. The result is reloaded and its logits are compared
-    with those of base and adapter. stdout is its path.
+    checkpoint; DIR any directory with an adapter. stdout is the path of the result.
     """
     adapter = checkpoints.weights_of(word, runs=runs_dir, tag=None)
     import hpctrain.training  # noqa: F401 - before peft: it keeps bitsandbytes quiet
@@ -62,16 +61,12 @@ def command(  # noqa: PLR0917 - click names them
             dtype=made.dtype,
             parameters=made.parameters,
             bytes=made.bytes,
-            off=made.off,
-            effect=made.effect,
-            bound=made.bound,
             notes=list(made.notes),
         )
         return
     for note in made.notes:
         say(f"notice: {note}")
-    say(f"{text.size(made.bytes)} in {made.dtype}; reloaded, logits differ by {made.off:.2g}")
-    say(f"(the adapter changes them by {made.effect:.2g}; the bound is {made.bound:.2g})")
+    say(f"{text.size(made.bytes)} in {made.dtype}")
     click.echo(str(made.folder))
     say(f"next: --model_name_or_path {shell.quote(made.folder)}, or serve it")
 

@@ -95,12 +95,12 @@ _KINDS = {
     "int": _words("""
         data_seed dataloader_num_workers dataloader_prefetch_factor dataset_num_proc ddp_bucket_cap_mb ddp_timeout
         early_stopping_patience eval_accumulation_steps gradient_accumulation_steps local_rank lora_alpha lora_r max_events
-        max_length max_steps memory_every min_events pad_token_id per_device_eval_batch_size per_device_train_batch_size
+        max_length max_steps memory_every pad_token_id per_device_eval_batch_size per_device_train_batch_size
         save_total_limit seed speed_every torch_empty_cache_steps
         """),  # noqa: E501
     "float": _words("""
         adam_beta1 adam_beta2 adam_epsilon early_stopping_threshold eval_delay eval_steps label_smoothing_factor learning_rate
-        logging_steps lora_dropout max_grad_norm neftune_noise_alpha num_train_epochs random_truncation router_aux_loss_coef
+        logging_steps lora_dropout max_grad_norm neftune_noise_alpha num_train_epochs router_aux_loss_coef
         save_steps warmup_steps weight_decay
         """),  # noqa: E501
     "bool": _words("""
@@ -176,7 +176,7 @@ _ONLY = {
         trust_remote_code
         """),  # noqa: E501
     "classify": _words("""
-        class_names class_weights from_scratch label_column max_events min_events pad_token_id random_truncation
+        class_names class_weights from_scratch label_column max_events pad_token_id
         """),
 }
 _TRUTH = _words("yes true t y 1 no false f n 0")  # string_to_bool of transformers' HfArgumentParser

@@ -14,8 +14,8 @@ Sizes are bytes. `layout` and `shape` are the fields of hpctrain.fit's Layout an
 if they could not be computed; other unknown values are null, too. `predicted` is for the GPU that
 needs most memory, or null. `measured` is null until a step was measured: `rank` is the process with
 the highest peak, `used` the memory in use on its GPU by all processes, `host` the highest of all
-nodes, `steps` the steps over which the speed was measured, `ended` one of running, stopped,
-completed, error.
+nodes, `steps` the steps over which the speed was measured, `ended` one of running, stopped and
+completed.
 """
 
 from __future__ import annotations

@@ -74,13 +74,7 @@ def train(options: Options) -> str:
     speed.attach(trainer)
     if start.checkpoint is None:
         _load_adapter(trainer, options)
-    try:
-        trainer.train(resume_from_checkpoint=start.checkpoint)
-    except Stopped:
-        raise
-    except BaseException as error:
-        speed.interrupted(error)
-        raise
+    trainer.train(resume_from_checkpoint=start.checkpoint)
     if any(
         isinstance(each, TrialCallback) and each.pruned
         for each in trainer.callback_handler.callbacks

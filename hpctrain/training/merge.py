@@ -1,19 +1,17 @@
 """Merging a LoRA adapter into its base model, as a directory that inference servers load.
 
-The base is loaded once, in the dtype of the result, and its logits with the adapter are stored.
-peft then merges the weights. The directory is written under a temporary name, reloaded, and renamed
-only if its logits match.
+peft merges the weights, in the dtype of the result. The directory is written under a temporary name
+and renamed.
 """
 
 from __future__ import annotations
 
-import gc
 import shutil
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 #: Beside the adapter of a classifier: the model's config with its classes
 #: (hpctrain/training/classifier.py).
 CLASSIFIER = "classifier_config.json"
-#: Accepted rounding errors of logits, as fractions of the largest: always, and at most.
-ROUNDING = {"float32": (1e-5, 1e-4), "float16": (5e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
+_DTYPES = ("float32", "float16", "bfloat16")
 _TOKENIZER = (
     "tokenizer*",
     "vocab*",
@@ -47,7 +44,8 @@ _TOKENIZER = (
     "processor_config.json",
     "preprocessor_config.json",
 )
-_CHECKED_TOKENS = 24
+#: The weights of a classifier's head, in an adapter.
+_HEADS = (".score.weight", ".classifier.weight", ".classifier.out_proj.weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +55,6 @@ class Merged:
     Attributes:
         base: the directory of the base model.
         bytes: size of all files.
-        off: largest difference of a logit between the reloaded model and base with adapter.
-        effect: largest change of a logit by the adapter.
-        bound: upper limit for `off`.
         notes: messages about unexpected actions.
     """
 
@@ -68,9 +63,6 @@ class Merged:
     dtype: str
     parameters: int
     bytes: int
-    off: float
-    effect: float
-    bound: float
     notes: tuple[str, ...]
 
 
@@ -93,30 +85,42 @@ def merge(
 
     Raises:
         UsageError: the adapter, the base or the target is not valid.
-        HpctrainError: weights cannot be read, or the merged model differs from base and adapter;
+        HpctrainError: the adapter's weights are not finite, or the target cannot be written;
             nothing is left then.
-        OSError: the directory cannot be written.
     """
     if to.exists() or to.is_symlink():
         raise UsageError(f"{to} is there already", hint="use --to with another directory")
     settings = _adapter_config(adapter)
-    base = _base_of(adapter, settings, base)
+    named = settings.get("base_model_name_or_path")
+    base = _base_of(adapter, named, base)
     draft = to.absolute().with_name(f".{to.name}.merging-{uuid.uuid4().hex[:12]}")
     try:
         draft.mkdir(parents=True)  # fail before minutes of loading
-    except OSError as error:
-        raise HpctrainError(
-            f"{to} cannot be made: {error.strerror}",
-            fix=f"ls -ld {shell.quote(draft.parent)}",
-        ) from error
-    try:
         with warnings.catch_warnings():
             disable_progress_bars()
             warnings.filterwarnings("ignore", module="peft")  # of tied weights, untied here
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-            made = _merge(adapter, settings, base, draft, dtype=dtype, say=say)
+            began, notes = time.monotonic(), list[str]()
+            model, dtype = _with_adapter(adapter, settings, base, dtype, notes=notes, say=say)
+            say("merging")
+            model = model.merge_and_unload(safe_merge=True)
+            model.save_pretrained(draft, max_shard_size="5GB")
+        has_tokenizer = any(adapter.glob("tokenizer*")) or (adapter / "vocab.json").is_file()
+        for pattern in _TOKENIZER:
+            for file in (adapter if has_tokenizer else base).glob(pattern):
+                if file.is_file() and not (draft / file.name).exists():
+                    shutil.copyfile(file, draft / file.name)
+        source = read_manifest(adapter)
+        manifest = write_manifest(
+            draft,
+            step=source.step if source else 0,
+            world_size=source.world_size if source else 1,
+            state=("model",),
+            run_id=source.run_id if source else None,
+            attempt=source.attempt if source else None,
+            began=began,
+        )
         draft.rename(to)  # fails if the target has files
-        return replace(made, folder=to)
     except SafetensorError as error:
         raise UsageError(
             f"the weights of {adapter} or {base} cannot be read",
@@ -124,44 +128,10 @@ def merge(
             fix=f"ls -l {shell.quote(adapter)} {shell.quote(base)}",
             hint="copy the damaged files again",
         ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _merge(
-    adapter: Path,
-    settings: Mapping[str, Any],
-    base: Path,
-    draft: Path,
-    *,
-    dtype: str | None,
-    say: Callable[[str], None],
-) -> Merged:
-    began, notes = time.monotonic(), list[str]()
-    tensors = load_peft_weights(str(adapter), device="cpu")
-    config, loader = _config_of(adapter, settings, tensors, base), _class_of(settings, base)
-    named = settings.get("base_model_name_or_path")
-    if named and Path(named) != base:
-        notes.append(
-            f"the adapter was trained on {named}; whether {base} is the same model is not checked"
-        )
-    stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
-    dtype = dtype or (stored if stored in ROUNDING else "float32")
-    say(f"loading {base} in {dtype}")
-    model = _load(loader, base, dtype, config=config)
-    parameters = int(model.num_parameters())
-    if _untie(model, settings, tensors):
-        notes.append(
-            "embedding and output layer were one tensor in the base; the adapter changes one of"
-            " them, and they are two now"
-        )
-    model = _with_adapter(model, adapter, tensors, base, named)
-    wanted = _logits(model)
-    with model.disable_adapter():
-        effect = float((_logits(model) - wanted).abs().max())
-    say("merging")
-    try:
-        model = model.merge_and_unload(safe_merge=True)
+    except OSError as error:
+        raise HpctrainError(
+            f"{to} cannot be made: {error.strerror}", fix=f"ls -ld {shell.quote(draft.parent)}"
+        ) from error
     except ValueError as error:  # NaN in the adapter
         raise HpctrainError(
             "the adapter cannot be merged",
@@ -169,38 +139,14 @@ def _merge(
             fix="hpctrain checkpoints list",
             hint="merge an earlier checkpoint",
         ) from error
-    model.save_pretrained(draft, max_shard_size="5GB")
-    _copy_tokenizer(adapter, base, draft)
-    del model
-    gc.collect()  # free memory before the model is reloaded
-    say("loading what was written")
-    bound = bound_of(dtype, wanted, effect)
-    off = _verify(_load(loader, draft, dtype).eval(), wanted, dtype, bound)
-    if effect <= bound:
-        wider = "; --dtype float32 keeps it" if dtype != "float32" else ""
-        notes.append(
-            f"the adapter changes logits by {effect:.2g}, no more than the rounding of"
-            f" {dtype}{wider}"
-        )
-    source = read_manifest(adapter)
-    manifest = write_manifest(
-        draft,
-        step=source.step if source else 0,
-        world_size=source.world_size if source else 1,
-        state=("model",),
-        run_id=source.run_id if source else None,
-        attempt=source.attempt if source else None,
-        began=began,
-    )
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return Merged(
-        folder=draft,
+        folder=to,
         base=base,
         dtype=dtype,
-        parameters=parameters,
+        parameters=int(model.num_parameters()),
         bytes=manifest.bytes,
-        off=off,
-        effect=effect,
-        bound=bound,
         notes=tuple(notes),
     )
 
@@ -209,24 +155,42 @@ def _merge(
 
 
 def _adapter_config(folder: Path) -> Mapping[str, Any]:
-    config = files.read_json(folder / CONFIG)
+    config, look = files.read_json(folder / CONFIG), f"ls -l {shell.quote(folder)}"
     if config is None and (folder / "config.json").is_file():
         raise UsageError(
             f"{folder} holds a whole model and no adapter: there is nothing to merge",
             hint=f"use it as it is: --model_name_or_path {shell.quote(folder)}",
         )
-    look = f"ls -l {shell.quote(folder)}"
-    if config is None:
-        raise UsageError(f"{folder} has no readable {CONFIG}", fix=look)
+    if config is None or not (folder / WEIGHTS).is_file():
+        lacks = f"readable {CONFIG}" if config is None else WEIGHTS
+        raise UsageError(f"{folder} has no {lacks}", fix=look)
     if config.get("peft_type") != "LORA":
         raise UsageError(
             f"{folder} is an adapter of kind {config.get('peft_type')}; only LoRA, DoRA and rsLoRA"
             " can be merged",
             fix=f"cat {shell.quote(folder / CONFIG)}",
         )
-    if not (folder / WEIGHTS).is_file():
-        raise UsageError(f"{folder} has no {WEIGHTS}", fix=look)
     return config
+
+
+def _base_of(adapter: Path, named: str | None, base: Path | None) -> Path:
+    folder = Path(base or named or "").expanduser()
+    if not (base or named) or not folder.is_dir():
+        which = str(base) if base is not None else f"{named} that the adapter names"
+        raise UsageError(
+            f"the base model {which} is not there",
+            details=(f"adapter: {adapter}",),
+            hint="give its current directory: --base DIR",
+        )
+    if problems := preflight.check_model(str(folder), frozenset({"weights"})):
+        raise preflight.usage_error(problems)
+    if (files.read_json(folder / "config.json") or {}).get("quantization_config"):
+        raise UsageError(
+            f"the base model {folder} is stored quantized, and an adapter is merged into full"
+            " weights",
+            hint="use --base FOLDER with the model as it was before",
+        )
+    return folder
 
 
 def differences(model: Any, tensors: Mapping[str, Any]) -> list[str]:
@@ -254,7 +218,7 @@ def load_adapter(model: Any, folder: Path) -> None:
     """
     saved = load_peft_weights(str(folder), device="cpu")
     if different := differences(model, saved):
-        config = files.read_json(folder / "adapter_config.json") or {}
+        config = files.read_json(folder / CONFIG) or {}
         modules = " ".join(config.get("target_modules") or ())
         raise HpctrainError(
             f"the LoRA adapter in {folder} is another one than this training's",
@@ -264,35 +228,24 @@ def load_adapter(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model, saved)
 
 
-def _base_of(adapter: Path, settings: Mapping[str, Any], base: Path | None) -> Path:
-    name = str(base or settings.get("base_model_name_or_path") or "")
-    if not name:
-        raise UsageError(
-            f"{adapter} does not name the model that it was trained on",
-            hint="use --base FOLDER",
+def _with_adapter(
+    adapter: Path,
+    settings: Mapping[str, Any],
+    base: Path,
+    dtype: str | None,
+    *,
+    notes: list[str],
+    say: Callable[[str], None],
+) -> tuple[Any, str]:
+    """Return the base model with its adapter, and the dtype of its weights."""
+    tensors, named = (
+        load_peft_weights(str(adapter), device="cpu"),
+        settings.get("base_model_name_or_path"),
+    )
+    if named and Path(named) != base:
+        notes.append(
+            f"the adapter was trained on {named}; whether {base} is the same model is not checked"
         )
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        which = "" if base is not None else "that the adapter names "
-        raise UsageError(
-            f"the base model {name} {which}is not there",
-            details=(f"adapter: {adapter}",),
-            hint="give its current directory: --base DIR",
-        )
-    if problems := preflight.check_model(str(folder), frozenset({"weights"})):
-        raise preflight.usage_error(problems)
-    if (files.read_json(folder / "config.json") or {}).get("quantization_config"):
-        raise UsageError(
-            f"the base model {folder} is stored quantized, and an adapter is merged into full"
-            " weights",
-            hint="use --base FOLDER with the model as it was before",
-        )
-    return folder
-
-
-def _config_of(
-    folder: Path, adapter: Mapping[str, Any], tensors: Mapping[str, Any], base: Path
-) -> Any:
     try:
         config = AutoConfig.from_pretrained(str(base), local_files_only=True)
     except (ValueError, OSError) as error:
@@ -301,63 +254,23 @@ def _config_of(
             details=(str(error).splitlines()[0],),
             fix=f"cat {shell.quote(base)}/config.json",
         ) from error
-    if _classifies(adapter):
-        heads = (".score.weight", ".classifier.weight", ".classifier.out_proj.weight")
-        config.num_labels = next(
-            (len(tensors[name]) for name in tensors if name.endswith(heads)), config.num_labels
-        )
-        saved = files.read_json(folder / CLASSIFIER) or {}
-        if names := saved.get("id2label"):
-            config.id2label = {int(number): name for number, name in names.items()}
-            config.label2id = {name: number for number, name in config.id2label.items()}
-        config.problem_type = saved.get("problem_type")
-        if saved.get("pad_token_id") is not None:
-            config.pad_token_id = config.get_text_config().pad_token_id = saved["pad_token_id"]
-    return config
-
-
-def _classifies(adapter: Mapping[str, Any]) -> bool:
-    return adapter.get("task_type") == "SEQ_CLS"
-
-
-def _class_of(adapter: Mapping[str, Any], base: Path) -> Any:
-    if _classifies(adapter):
-        return transformers.AutoModelForSequenceClassification
-    names = (files.read_json(base / "config.json") or {}).get("architectures") or [""]
-    return getattr(transformers, str(names[0]), None) or transformers.AutoModelForCausalLM
-
-
-# -- merging ---------------------------------------------------------------------------------------
-
-
-def _load(loader: Any, folder: Path, dtype: str, **named: Any) -> Any:
-    return loader.from_pretrained(
-        str(folder), dtype=getattr(torch, dtype), local_files_only=True, **named
+    if settings.get("task_type") == "SEQ_CLS":
+        loader = transformers.AutoModelForSequenceClassification
+        _set_classes(config, tensors, files.read_json(adapter / CLASSIFIER) or {})
+    else:
+        name = str((config.architectures or [""])[0])
+        loader = getattr(transformers, name, None) or transformers.AutoModelForCausalLM
+    stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
+    dtype = dtype or (stored if stored in _DTYPES else "float32")
+    say(f"loading {base} in {dtype}")
+    model = loader.from_pretrained(
+        str(base), dtype=getattr(torch, dtype), local_files_only=True, config=config
     )
-
-
-def _untie(model: Any, adapter: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
-    """Untie the output layer if the adapter changes it or the embedding: merged into a shared
-    tensor, the change would affect both. Return whether it was untied.
-    """
-    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
-    names = [name for name, module in model.named_modules() if module in (inner, outer)]
-    if (
-        outer is None
-        or inner.weight is not outer.weight
-        or adapter.get("ensure_weight_tying")
-        or not any(f".{name}." in tensor for name in names for tensor in tensors)
-    ):
-        return False
-    outer.weight = torch.nn.Parameter(inner.weight.detach().clone(), requires_grad=False)
-    model.config.tie_word_embeddings = False
-    model.config.get_text_config().tie_word_embeddings = False
-    return True
-
-
-def _with_adapter(
-    model: Any, adapter: Path, tensors: Mapping[str, Any], base: Path, named: str | None
-) -> Any:
+    if _untie(model, settings, tensors):
+        notes.append(
+            "embedding and output layer were one tensor in the base; the adapter changes one of"
+            " them, and they are two now"
+        )
     try:
         both = PeftModel.from_pretrained(model, str(adapter))
         wrong = differences(both, tensors)
@@ -369,47 +282,35 @@ def _with_adapter(
             details=(*wrong[:3], f"the adapter names as its base: {named}"),
             hint=f"use --base {'FOLDER' if named in (None, str(base)) else named}",
         )
-    return both.eval()
+    return both, dtype
 
 
-def _logits(model: Any) -> Any:
-    size = model.get_input_embeddings().weight.shape[0]
-    pad = getattr(model.config.get_text_config(), "pad_token_id", None)
-    known = [number for number in range(1, size, max(1, size // 997)) if number != pad]
-    ids = torch.tensor([[known[(place * 31 + 7) % len(known)] for place in range(_CHECKED_TOKENS)]])
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
+def _set_classes(config: Any, tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    config.num_labels = next(
+        (len(tensors[name]) for name in tensors if name.endswith(_HEADS)), config.num_labels
+    )
+    if names := saved.get("id2label"):
+        config.id2label = {int(number): name for number, name in names.items()}
+        config.label2id = {name: number for number, name in config.id2label.items()}
+    config.problem_type = saved.get("problem_type")
+    if saved.get("pad_token_id") is not None:
+        config.pad_token_id = config.get_text_config().pad_token_id = saved["pad_token_id"]
 
 
-def _copy_tokenizer(adapter: Path, base: Path, draft: Path) -> None:
-    has_tokenizer = any(adapter.glob("tokenizer*")) or (adapter / "vocab.json").is_file()
-    for pattern in _TOKENIZER:
-        for file in (adapter if has_tokenizer else base).glob(pattern):
-            if file.is_file() and not (draft / file.name).exists():
-                shutil.copyfile(file, draft / file.name)
-
-
-def bound_of(dtype: str, wanted: Any, effect: float) -> float:
-    """Return the accepted error of logits: half of the adapter's effect, limited to the range of
-    rounding errors. A result without the adapter is off by its entire effect.
+def _untie(model: Any, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
+    """Untie the output layer if the adapter changes it or the embedding: merged into a shared
+    tensor, the change would affect both. Return whether it was untied.
     """
-    least, most = ROUNDING[dtype]
-    largest = max(float(wanted.abs().max()), 1e-6)
-    return min(most * largest, max(least * largest, effect / 2))
-
-
-def _verify(model: Any, wanted: Any, dtype: str, bound: float) -> float:
-    off = float((_logits(model) - wanted).abs().max())
-    if not off <= bound:
-        narrow = dtype != "float32"
-        raise HpctrainError(
-            "the merged model is not what it should be, and nothing was kept",
-            details=(
-                f"logits differ by {off:.3g} from those of base and adapter, and may by"
-                f" {bound:.3g}",
-            ),
-            hint=(
-                "use --dtype float32" if narrow else "load base and adapter with peft, report this"
-            ),
-        )
-    return off
+    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
+    names = [name for name, module in model.named_modules() if module in (inner, outer)]
+    if (
+        outer is None
+        or inner.weight is not outer.weight
+        or settings.get("ensure_weight_tying")
+        or not any(f".{name}." in tensor for name in names for tensor in tensors)
+    ):
+        return False
+    outer.weight = torch.nn.Parameter(inner.weight.detach().clone(), requires_grad=False)
+    model.config.tie_word_embeddings = False
+    model.config.get_text_config().tie_word_embeddings = False
+    return True

@@ -102,7 +102,7 @@ class Task:
         parser_defaults: replace the defaults of those classes before parsing.
         problems: returns the problems in a namespace of all options, before anything is loaded.
         prepare: takes the namespace and the loaded splits (the second may be None), and returns the
-            splits to train on; may raise UsageError.
+            splits to train on, and facts for `trainer`; may raise UsageError.
         defaults: returns values for unset options, from the namespace, whether the training runs on
             the CPU, and the training split.
         trainer: builds the Trainer from the options, `survival` and the callbacks.
@@ -112,7 +112,7 @@ class Task:
     classes: Callable[[], tuple[type, ...]]
     parser_defaults: Mapping[str, Any] = field(default_factory=dict)
     problems: Callable[[Any], Iterable[Problem]]
-    prepare: Callable[[Any, Any, Any], tuple[Any, Any]]
+    prepare: Callable[[Any, Any, Any], tuple[Any, Any, Any]]
     defaults: Callable[..., dict[str, Any]]
     trainer: Callable[[Options, Any, list[Any]], Any]
 
@@ -219,6 +219,7 @@ class Options:
         own: the task's own dataclasses, in the order of `Task.classes`.
         splits: names of the splits to read: the training split, and the evaluation split if there
             is an evaluation.
+        facts: from `Task.prepare`.
     """
 
     task: Task
@@ -231,6 +232,7 @@ class Options:
     splits: list[str]
     train_dataset: Any
     eval_dataset: Any
+    facts: Any
 
     def peft_config(self) -> Any:
         """Return the settings of the adapter to evaluate, else those of the options; None without
@@ -288,7 +290,7 @@ def read_options(argv: list[str], task: Task) -> Options:
     splits += [asked.dataset_test_split] * (asked.eval_strategy != "no" or asked.evaluate_only)
     cpu = bool(asked.use_cpu or cpu_requested())
     weights = _check(asked, task, problems, splits=splits, cpu=cpu)
-    train_dataset, eval_dataset = task.prepare(
+    train_dataset, eval_dataset, facts = task.prepare(
         asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only)
     )
     ranks = {name: int(getattr(asked, name)) for name in _RANK}  # as plain numbers
@@ -317,6 +319,7 @@ def read_options(argv: list[str], task: Task) -> Options:
         splits=splits,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
+        facts=facts,
     )
 
 

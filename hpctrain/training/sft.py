@@ -57,7 +57,7 @@ def _half(asked: Any, here: kernels.Machine) -> bool:
     return kernels.half(asked) or (asked.bf16 is None and here.bf16)
 
 
-def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any]:
+def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, None]:
     problems = list(rules.row_problems(row_facts(asked, train)))
     if evaluation is not None and len(evaluation):
         problems += [
@@ -66,7 +66,7 @@ def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any]:
         ]
     if problems:
         raise usage_error(problems)
-    return train, evaluation
+    return train, evaluation, None
 
 
 def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:

@@ -36,39 +36,37 @@ class Lengths:
     """Length statistics of the rows of one split.
 
     Attributes:
-        rows: number of rows; `examples`: examples in them, more than rows if packed.
+        examples: number of examples, more than rows if these are packed.
         tokens: total number of tokens.
         longest: tokens of the longest row.
         context: mean length of the examples, weighted by their tokens: the context length of an
             average token.
-        packed: rows hold several examples.
     """
 
-    rows: int
     examples: int
     tokens: int
     longest: int
     context: float
-    packed: bool
 
 
 def lengths_of(dataset: Any) -> Lengths | None:
     """Return the lengths of a datasets.Dataset with a column `input_ids`; None for any other."""
     try:
-        rows = dataset_facts.lengths_of(dataset)
-        packed = "seq_lengths" in dataset.column_names
-        examples = dataset_facts.flat(dataset, "seq_lengths").astype("int64") if packed else rows
+        if dataset.format["type"] == "custom":  # the classifier's, stored with padding
+            return None
+        rows = examples = dataset_facts.lengths_of(dataset)
+        if "seq_lengths" in dataset.column_names:
+            examples = dataset_facts.flat(dataset, "seq_lengths").astype("int64")
     except Exception:  # another kind of dataset, unknown before it is read
         return None
-    if not rows.sum():
+    tokens = int(rows.sum())
+    if not tokens:
         return None
     return Lengths(
-        rows=len(rows),
         examples=len(examples),
-        tokens=int(rows.sum()),
+        tokens=tokens,
         longest=int(rows.max()),
-        context=float((examples * examples).sum() / rows.sum()),
-        packed=packed,
+        context=float((examples * examples).sum() / tokens),
     )
 
 
@@ -148,23 +146,22 @@ def expect(trainer: Any, options: Any, lengths: Lengths | None) -> Expectation:
     """
     name, bytes_ = device_of(trainer.args)
     context = lengths.context if lengths else None
-    found = Expectation(gpu_name=name, gpu_bytes=bytes_, context=context)
+    found = Expectation(
+        gpu_name=name, gpu_bytes=bytes_, context=context, why="it trains on the CPU"
+    )
     try:
-        if (labels := _labels(trainer.model)) is None:
-            raise HpctrainError("the estimate is of language models and classifiers only")
-        shape = read_shape(_config(trainer, options, labels), labels=labels)
+        shape = _shape(trainer, options)
         layout = _layout(trainer, options, shape, found, lengths)
     except HpctrainError as error:
         return replace(found, why=error.what)
     except Exception as error:  # an estimate must not keep a training from starting
         return replace(found, why=f"{type(error).__name__}: {error}")
+    found = replace(found, shape=shape, layout=layout)
     if name is None:
-        return replace(found, shape=shape, layout=layout, why="it trains on the CPU")
+        return found
     gpu, workers = gpus.find(name, bytes_), trainer.args.dataloader_num_workers
     return replace(
         found,
-        shape=shape,
-        layout=layout,
         memory=memory.gpu_memory(shape, layout),
         host=memory.host_memory(shape.parameters, layout, workers=workers),
         speed=speed.tokens_per_second(shape, layout, gpu, context=context) if gpu else None,
@@ -186,27 +183,24 @@ def checkpoints_activations(model: Any) -> bool:
     return any(bool(getattr(module, "gradient_checkpointing", False)) for module in model.modules())
 
 
-def _labels(model: Any) -> int | None:
-    """Return a classifier's number of outputs per row, even if the model is wrapped; 0 for a
-    language model, None for any other.
+def _shape(trainer: Any, options: Any) -> ModelShape:
+    """Return the shape of a classifier or language model, even if it is wrapped.
+
+    Raises:
+        HpctrainError: it is neither, or unknown.
     """
-    found = None
-    for module in model.modules():
-        name = type(module).__name__
-        if "ForSequenceClassification" in name and hasattr(module, "config"):
-            return int(module.config.num_labels)
-        if "CausalLM" in name or "LMHeadModel" in name:
-            found = 0
-    return found
-
-
-def _config(trainer: Any, options: Any, labels: int) -> Mapping[str, Any]:
-    folder = options.weights.model
-    made = cast("Mapping[str, Any]", trainer.model.config.to_dict())
+    labels, names = None, {type(module).__name__ for module in trainer.model.modules()}
+    if any("ForSequenceClassification" in name for name in names):
+        labels = int(trainer.model.config.num_labels)
+    elif any("CausalLM" in name or "LMHeadModel" in name for name in names):
+        labels = 0
+    if labels is None:
+        raise HpctrainError("the estimate is of language models and classifiers only")
+    folder, made = options.weights.model, trainer.model.config.to_dict()
     found = files.read_json(Path(folder) / "config.json") if folder else None
     if found and labels and "vocab_size" in made:  # from scratch, it has the dataset's vocabulary
         found["vocab_size"] = made["vocab_size"]
-    return found or made
+    return read_shape(cast("Mapping[str, Any]", found or made), labels=labels)
 
 
 def _layout(
@@ -283,9 +277,17 @@ def begin(
         parameters: number of parameters, and of trainable ones.
     """
     args, lengths = trainer.args, lengths_of(trainer.train_dataset)
-    expected = expect(trainer, options, lengths)
-    found = {
-        "model": _model(trainer, options, parameters),
+    expected, (total, trained) = expect(trainer, options, lengths), parameters
+    kind = getattr(trainer.model.config, "model_type", None) or "unknown"
+    part = "all" if trained == total else f"{trained:,} ({trained / max(1, total):.2%})"
+    nodes, each = nodes_of(args.world_size)
+    split = "none," if args.world_size == 1 else f"{sharding_of(trainer)} over"
+    what = count(each, "CPU process", "CPU processes") if args.use_cpu else count(each, "GPU")
+    table = {
+        "model": (
+            f"{_place(options.weights.model)} ({kind}), {memory.billions(total)} parameters, {part}"
+            " trained"
+        ),
         "data": _data(trainer, options, lengths),
         "global batch": (
             f"{_global_batch(args)} rows = {args.per_device_train_batch_size} micro x"
@@ -293,15 +295,13 @@ def begin(
             f" {count(args.world_size, 'process', 'processes')}"
         ),
         "precision": _precision(trainer),
-        "sharding": _sharding(trainer),
+        "sharding": f"{split} {count(nodes, 'node')} x {what}",
         "attention": kernels.attention_of(trainer),
         "checkpointing": "on" if checkpoints_activations(trainer.model) else "off",
         "expected peak": peak_words(expected),
-        "steps": _steps(
-            args, int(state.max_steps), int(state.global_step), len(trainer.train_dataset)
-        ),
+        "steps": steps_words(args, state, len(trainer.train_dataset)),
     }
-    return expected, lines(found)
+    return expected, lines(table)
 
 
 # -- the rows --------------------------------------------------------------------------------------
@@ -309,45 +309,28 @@ def begin(
 
 def peak_words(expected: Expectation) -> str:
     """Return the expected peak memory of a GPU and the GPU's total, as text."""
-    if expected.memory is None:
+    total, has = expected.memory.total if expected.memory else 0, expected.gpu_bytes
+    if not total or not has:
         return f"unknown ({expected.why})"
-    total, has = expected.memory.total, expected.gpu_bytes
-    words = f"{size(total)} of "
-    if not has:
-        return f"{words}each GPU"
     more = "; more than it has: hpctrain fit shows what fits" if total > has else ""
-    return f"{words}the {size(has)} of {expected.gpu_name} ({total / has:.0%}){more}"
-
-
-def _model(trainer: Any, options: Any, parameters: tuple[int, int]) -> str:
-    folder, (total, trained) = options.weights.model, parameters
-    name = _place(folder) if folder else "unknown (it has no directory)"
-    kind = getattr(trainer.model.config, "model_type", None) or "unknown"
-    part = "all" if trained == total else f"{trained:,} ({trained / max(1, total):.2%})"
-    return f"{name} ({kind}), {memory.billions(total)} parameters, {part} trained"
-
-
-def _data(trainer: Any, options: Any, lengths: Lengths | None) -> str:
-    place = f"{_place(options.script.dataset_name)}, {options.script.dataset_train_split}"
-    if lengths is None:
-        return f"{place}: {len(trainer.train_dataset)} rows"
-    packed = "packed" if getattr(trainer.args, "packing", False) else "not packed"
-    if lengths.packed:
-        packed = f"packed, {lengths.examples} examples"
-    mean = lengths.tokens / lengths.rows
-    return (
-        f"{place}: {lengths.rows} rows, {lengths.tokens:,} tokens, {mean:.0f} a row,"
-        f" {lengths.longest} at most, {packed}"
-    )
+    return f"{size(total)} of the {size(has)} of {expected.gpu_name} ({total / has:.0%}){more}"
 
 
 def _place(folder: Any) -> str:
     return "/".join(Path(str(folder)).parts[-2:])
 
 
-def _global_batch(args: Any) -> int:
-    return int(
-        args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+def _data(trainer: Any, options: Any, lengths: Lengths | None) -> str:
+    place = f"{_place(options.script.dataset_name)}, {options.script.dataset_train_split}"
+    rows = len(trainer.train_dataset)
+    if lengths is None:
+        return f"{place}: {rows} rows"
+    packed = "packed" if getattr(trainer.args, "packing", False) else "not packed"
+    if "seq_lengths" in trainer.train_dataset.column_names:
+        packed = f"packed, {lengths.examples} examples"
+    return (
+        f"{place}: {rows} rows, {lengths.tokens:,} tokens, {lengths.tokens / rows:.0f} a row,"
+        f" {lengths.longest} at most, {packed}"
     )
 
 
@@ -360,16 +343,15 @@ def _precision(trainer: Any) -> str:
     return f"{words}, computed in {'bfloat16' if args.bf16 else 'float16'} (autocast)"
 
 
-def _sharding(trainer: Any) -> str:
-    args = trainer.args
-    nodes, each = nodes_of(args.world_size)
-    what = count(each, "CPU process", "CPU processes") if args.use_cpu else count(each, "GPU")
-    kind = "none," if args.world_size == 1 else f"{sharding_of(trainer)} over"
-    return f"{kind} {count(nodes, 'node')} x {what}"
+def _global_batch(args: Any) -> int:
+    return int(
+        args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    )
 
 
-def _steps(args: Any, steps: int, done: int, rows: int) -> str:
-    step_rows = _global_batch(args)
+def steps_words(args: Any, state: Any, rows: int) -> str:
+    """Return the number of steps and epochs, and the steps that are done, as text."""
+    batch, steps, done = _global_batch(args), int(state.max_steps), int(state.global_step)
     # As in the Trainer: the last, incomplete step of an epoch counts as a step.
-    each = max(1, rows // step_rows if args.dataloader_drop_last else -(-rows // step_rows))
+    each = max(1, rows // batch if args.dataloader_drop_last else -(-rows // batch))
     return f"{steps}, {steps / each:.3g} epochs" + (f"; {done} of them done" if done else "")

@@ -1,5 +1,5 @@
-"""Properties of a timelines dataset, found by reading all of it once: classes, padding, lengths,
-and problems.
+"""Properties of a timelines dataset, found by reading all of it once, its rows as a model gets
+them, and the metrics of an evaluation.
 
 Columns: `input_ids`, event ids per row, padded on the right or not at all; `attention_mask`, if the
 padding has no id of its own; `label` or `labels`: a class by its number or name, a list of 0 and 1
@@ -8,8 +8,9 @@ padding has no id of its own; `label` or `labels`: a class by its number or name
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpctrain.data import manifest
-from hpctrain.training.preflight import Problem
+from hpctrain.training.preflight import Problem, usage_error
 from hpctrain.util import files
 
-#: Metrics by kind of target, in addition to `loss`.
-NAMES = {
-    "single": ("loss", "accuracy", "f1_macro", "auroc"),
-    "multi": ("loss", "accuracy", "f1_macro", "auroc"),
-    "regression": ("loss", "mse", "mae", "r2"),
-}
-LOWER_IS_BETTER = ("loss", "mse", "mae")
+#: Metrics in addition to `loss`; a regression has none.
+METRICS = ("accuracy", "f1_macro", "auroc")
+#: In a dataset's and a model's directory: the id of each event, written by
+#: hpctrain/data/timelines.py.
+VOCABULARY = "vocabulary.json"
 
 Floats = NDArray[np.floating[Any]]
 
@@ -37,15 +36,12 @@ def compute_metrics(kind: str, logits: Floats, labels: NDArray[Any]) -> dict[str
 
     Args:
         kind: `single` (one class of several), `multi` (any of several), or `regression`.
-        logits: (rows, classes); for a regression (rows,) or (rows, 1).
-        labels: (rows,) class numbers; for `multi` (rows, classes) with 0 and 1; for a regression
-            (rows,) values.
+        logits: (rows, classes).
+        labels: (rows,) class numbers; for `multi` (rows, classes) with 0 and 1.
     """
-    logits = np.asarray(logits, dtype=np.float64)
     if kind == "regression":
-        return regression_metrics(
-            logits.reshape(-1), np.asarray(labels, dtype=np.float64).reshape(-1)
-        )
+        return {}
+    logits = np.asarray(logits, dtype=np.float64)
     columns = range(logits.shape[1])
     if kind == "multi":
         scores, predicted, actual = logits, logits > 0, labels > 0
@@ -59,19 +55,15 @@ def compute_metrics(kind: str, logits: Floats, labels: NDArray[Any]) -> dict[str
         predicted = logits.argmax(axis=1)[:, None] == np.arange(len(columns))
         actual = labels[:, None] == np.arange(len(columns))
         counted = [each for each in columns if (predicted | actual)[:, each].any()]
+    both, either = (predicted & actual).sum(axis=0), predicted.sum(axis=0) + actual.sum(axis=0)
+    f1 = 2 * both / np.maximum(either, 1)
     found = {
         "accuracy": float((predicted == actual).all(axis=1).mean()),
-        "f1_macro": float(np.mean([_f1(predicted[:, each], actual[:, each]) for each in counted])),
+        "f1_macro": float(f1[counted].mean()),
     }
     areas = [auroc(scores[:, each], actual[:, each]) for each in columns]
     known = [area for area in areas if area is not None]
     return {**found, "auroc": float(np.mean(known))} if known else found
-
-
-def _f1(predicted: NDArray[Any], actual: NDArray[Any]) -> float:
-    both = int((predicted & actual).sum())
-    either = int(predicted.sum()) + int(actual.sum())
-    return 2 * both / either if either else 0.0
 
 
 def auroc(scores: Floats, positive: NDArray[Any]) -> float | None:
@@ -89,20 +81,6 @@ def auroc(scores: Floats, positive: NDArray[Any]) -> float | None:
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # ties share the mean of their ranks
     return float((ranks[positive].sum() - above * (above + 1) / 2) / (above * below))
-
-
-def regression_metrics(predicted: Floats, actual: Floats) -> dict[str, float]:
-    """Return MSE, MAE, and R2 unless all values are equal."""
-    error = predicted - actual
-    found = {"mse": float((error**2).mean()), "mae": float(np.abs(error).mean())}
-    spread = float(((actual - actual.mean()) ** 2).sum())
-    return {**found, "r2": 1 - float((error**2).sum()) / spread} if spread else found
-
-
-LABELS = ("label", "labels")
-#: In a dataset's and a model's directory: the id of each event, written by
-#: hpctrain/data/timelines.py.
-VOCABULARY = "vocabulary.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,27 +111,65 @@ class Facts:
     file: Path | None
     rows: int
 
-    @property
-    def outputs(self) -> int:
-        """Number of model outputs per row."""
-        return len(self.names) or 1
 
+def read(asked: Any, splits: Mapping[str, Any]) -> tuple[Facts, list[Any]]:
+    """Read all data once.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
-    """One split's events.
+    Args:
+        asked: the options.
+        splits: datasets by name, the training split first.
 
-    Attributes:
-        lengths: row lengths, without padding.
-        highest: the highest event id.
-        last: event ids at the end of rows.
-        problems: what is wrong with the split.
+    Returns:
+        The facts, and each split with the columns `input_ids`, without padding, and `labels`.
+
+    Raises:
+        UsageError: the data have problems; all in one error.
     """
-
-    lengths: list[int]
-    highest: int
-    last: frozenset[int]
-    problems: tuple[str, ...]
+    folder, train = Path(asked.dataset_name), next(iter(splits.values()))
+    known = manifest.read_manifest(folder)
+    column = asked.label_column or ("labels" if "labels" in train.column_names else "label")
+    problems = [
+        Problem(
+            f"split '{split}' has no {column}; it has {', '.join(rows.column_names)}",
+            "use --label_column NAME",
+        )
+        for split, rows in splits.items()
+        if column not in rows.column_names
+    ]
+    if problems:
+        raise usage_error(problems)
+    names = asked.class_names or (known.labels if known is not None else None)
+    kind, classes, values = labels_of(splits, column, names, problems)
+    pad = padding_of(asked, folder, asked.model_name_or_path)
+    scans = [scan(rows, pad, split, problems) for split, rows in splits.items()]
+    if problems:
+        raise usage_error(problems)
+    longest = max(longest for longest, _, _ in scans)
+    counts: Iterable[Any] = ()
+    if kind == "single":
+        counts = np.bincount(values[0], minlength=len(classes))
+    elif kind == "multi":
+        counts = np.sum(values[0], axis=0)
+    vocabulary = folder / VOCABULARY
+    facts = Facts(
+        kind=kind,
+        names=classes,
+        counts=tuple(int(each) for each in counts),
+        pad=pad,
+        longest=min(longest, asked.max_events or longest),
+        highest=max(highest for _, highest, _ in scans),
+        last=frozenset().union(*(last for _, _, last in scans)),
+        vocabulary=known.vocabulary if known is not None else None,
+        file=vocabulary if vocabulary.is_file() else None,
+        rows=len(train),
+    )
+    made = [
+        rows.select_columns(_event_columns(rows))
+        .add_column("labels", labels)
+        .with_transform(unpadded(pad, asked.max_events))
+        for rows, labels in zip(splits.values(), values, strict=True)
+    ]
+    return facts, made
 
 
 def padding_of(asked: Any, folder: Path, model: str | None) -> int | None:
@@ -170,188 +186,139 @@ def padding_of(asked: Any, folder: Path, model: str | None) -> int | None:
 # -- events ----------------------------------------------------------------------------------------
 
 
-def scan(rows: Any, pad: int | None, split: str) -> Scan:
-    """Read all events of a split.
+def _event_columns(rows: Any) -> list[str]:
+    return [name for name in ("input_ids", "attention_mask") if name in rows.column_names]
+
+
+def _real(batch: Mapping[str, Any], pad: int | None) -> list[NDArray[Any]]:
+    """Return the places of the events that are not padding, of each row."""
+    if "attention_mask" in batch:
+        return [np.flatnonzero(mask) for mask in batch["attention_mask"]]
+    return [np.flatnonzero(np.asarray(ids) != pad) for ids in batch["input_ids"]]
+
+
+def unpadded(
+    pad: int | None, most: int | None
+) -> Callable[[dict[str, list[Any]]], dict[str, list[Any]]]:
+    """Return a transform of batches that removes the padding, and keeps at most the last `most`
+    events.
+    """
+
+    def transform(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        found = []
+        for ids, real in zip(batch["input_ids"], _real(batch, pad), strict=True):
+            end = int(real[-1]) + 1
+            found.append(ids[max(0, end - most) if most else 0 : end])
+        kept = {"labels": batch["labels"]} if "labels" in batch else {}
+        return {"input_ids": found, **kept}
+
+    return transform
+
+
+def scan(
+    rows: Any, pad: int | None, split: str, problems: list[Problem]
+) -> tuple[int, int, frozenset[int]]:
+    """Read all events of a split, and append what is wrong with them to `problems`.
 
     Args:
         rows: a datasets.Dataset with `input_ids` and optionally `attention_mask`.
-        pad: the padding id; without a mask, trailing ones are removed.
+        pad: the padding id; without a mask, trailing ones are padding.
         split: its name, for messages.
+        problems: what is wrong so far.
+
+    Returns:
+        The length of the longest row, the highest event id, the ids at the end of rows.
     """
-    masked = "attention_mask" in rows.column_names
-    names = ["input_ids", "attention_mask"] if masked else ["input_ids"]
-    lengths, highest, lowest, last, wrong = [], -1, 0, set[int](), Counter[str]()
-    for batch in rows.select_columns(names).with_format("numpy").iter(1000):
-        masks = batch["attention_mask"] if masked else [None] * len(batch["input_ids"])
-        for ids, mask in zip(batch["input_ids"], masks, strict=True):
-            if mask is not None and len(mask) != len(ids):
-                wrong["have an attention_mask of another length"] += 1
-                continue
-            real = np.flatnonzero(mask if mask is not None else ids != pad)
-            if not len(real):
-                wrong["have no events"] += 1
+    longest, highest, last, wrong = 0, -1, set[int](), Counter[str]()
+    columns = rows.select_columns(_event_columns(rows)).with_format("numpy")
+    for batch in columns.iter(1000):
+        masks = batch.get("attention_mask", batch["input_ids"])
+        for ids, mask, real in zip(batch["input_ids"], masks, _real(batch, pad), strict=True):
+            if not len(real) or len(mask) != len(ids):
+                wrong["have no events, or an attention_mask of another length"] += 1
                 continue
             end = int(real[-1]) + 1
-            lengths.append(end)
-            if mask is not None and len(real) != end:
-                wrong["are not padded on the right: attention_mask has a 0 in front of a 1"] += 1
-            elif mask is None and ids[0] == pad:
-                wrong[f"begin with the padding, {pad}: they are padded on the left"] += 1
+            if ("attention_mask" in batch and len(real) != end) or real[0] > 0:
+                wrong["are not padded on the right"] += 1
+            if ids[:end].min() < 0:
+                wrong["have a negative event id"] += 1
+            longest, highest = max(longest, end), max(highest, int(ids[:end].max()))
             last.add(int(ids[end - 1]))
-            highest = max(highest, int(ids[:end].max()))
-            lowest = min(lowest, int(ids[:end].min()))
-    said = tuple(
-        f"{count} of {len(rows)} rows of split '{split}' {what}" for what, count in wrong.items()
-    )
-    if lowest < 0:
-        said += (f"split '{split}' has the event id {lowest}",)
-    return Scan(lengths=lengths, highest=highest, last=frozenset(last), problems=said)
+    problems += [
+        Problem(
+            f"{count} of {len(rows)} rows of split '{split}' {what}",
+            "store rows of events, padded on the right or not at all",
+        )
+        for what, count in wrong.items()
+    ]
+    return longest, highest, frozenset(last)
 
 
 # -- labels ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
-    """The labels of the splits as numbers; `kind` and `names` as in Facts."""
-
-    kind: str
-    names: tuple[str, ...]
-    values: tuple[list[Any], ...]
-    problems: tuple[Problem, ...] = ()
-
-
-def labels_of(splits: Mapping[str, Any], column: str, *, names: Sequence[str] | None) -> Labels:
-    """Return the labels of all splits, the training split first.
+def labels_of(
+    splits: Mapping[str, Any], column: str, names: Sequence[str] | None, problems: list[Problem]
+) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+    """Return the kind, the class names, and the labels of each split as numbers; append what is
+    wrong with them to `problems`.
 
     Args:
-        splits: datasets by name.
+        splits: datasets by name, the training split first.
         column: the label column.
         names: class names, if set by the options or the manifest.
+        problems: what is wrong so far.
     """
     raw = {split: list(rows.with_format(None)[column]) for split, rows in splits.items()}
-    problems = [
-        Problem(
-            f"{empty} rows of split '{split}' have no label",
-            "leave them out: dataset.filter(lambda row: row['label'] is not None)",
-        )
-        for split, values in raw.items()
-        if (empty := sum(value is None for value in values))
-    ]
     train = next(iter(raw.values()))
-    kind = _kind(train[0])
-    if kind is None:
-        problems.append(
-            Problem(
-                f"labels like {train[0]!r} are none of a class, a list of 0 and 1, and a number",
-                "use --label_column NAME",
-            )
-        )
-    if kind is None or problems:
-        return Labels(kind="single", names=(), values=(), problems=tuple(problems))
-    if kind == "regression":
-        return _numbers(raw)
-    known = tuple(
-        names or getattr(next(iter(splits.values())).features[column], "names", None) or ()
-    )
-    return _several(raw, known) if kind == "multi" else _classes(raw, known)
-
-
-def _kind(value: Any) -> str | None:
-    if isinstance(value, bool | int | str):
-        return "single"
-    if isinstance(value, float):
-        return "regression"
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(each, bool | int | float) for each in value)
-    ):
-        return "multi"
-    return None
-
-
-def _numbers(raw: Mapping[str, list[Any]]) -> Labels:
-    bad = sum(
-        not np.isfinite(value) or value == -100 for values in raw.values() for value in values
-    )
-    wrong = (
-        [
-            Problem(
-                f"{bad} labels are NaN, infinite, or -100, which stands for none",
-                "leave these rows out",
-            )
-        ]
-        if bad
-        else []
-    )
-    return Labels(kind="regression", names=(), values=tuple(raw.values()), problems=tuple(wrong))
-
-
-def _several(raw: Mapping[str, list[Any]], known: tuple[str, ...]) -> Labels:
-    width = len(next(iter(raw.values()))[0])
-    names = known or tuple(str(number) for number in range(width))
-    problems = []
-    if len(names) != width:
-        problems.append(
-            Problem(
-                f"each label has {width} places, and there are {len(names)} class names",
-                "use --class_names NAME ...",
-            )
-        )
+    first = next((value for value in train if value is not None), None)
+    features = next(iter(splits.values())).features
+    names = tuple(names or getattr(features[column], "names", None) or ())
+    number: dict[Any, int] = {}
+    if isinstance(first, float):
+        kind, names, wanted = "regression", (), "finite number, nor -100, which stands for none"
+    elif isinstance(first, list):
+        kind, names = "multi", names or tuple(str(place) for place in range(len(first)))
+        wanted = f"list of 0 and 1 for {len(names)} classes"
+    else:
+        kind, present = "single", {value for value in train if value is not None}
+        if isinstance(first, str):
+            names = names or tuple(sorted(present))
+            number = {name: place for place, name in enumerate(names)}
+        else:
+            names = names or tuple(str(each) for each in range(int(max(present)) + 1))
+            number = {place: place for place in range(len(names))}
+        wanted = f"class; the classes are {in_short(names)}"
+    if len(names) == 1:
+        what = f"all rows have one label, {names[0]}: there is nothing to tell apart"
+        problems.append(Problem(what, "use --label_column NAME"))
     for split, values in raw.items():
-        if bad := sum(
-            len(value) != width or any(each not in (0, 1) for each in value) for value in values
-        ):
+        bad = sorted({str(each) for each in values if not _fits(each, kind, names, number)})
+        if bad:
             problems.append(
                 Problem(
-                    f"{bad} labels of split '{split}' are not {width} numbers of 0 and 1",
-                    "use --label_column NAME",
+                    f"split '{split}' has labels that are no {wanted}: {in_short(bad)}",
+                    "use --label_column NAME, use --class_names NAME ..., or leave these rows out",
                 )
             )
-    return Labels(kind="multi", names=names, values=tuple(raw.values()), problems=tuple(problems))
+    if problems:
+        return kind, names, []
+    if kind == "single":
+        raw = {split: [number[value] for value in values] for split, values in raw.items()}
+    elif kind == "multi":
+        raw = {split: [[float(one) for one in each] for each in raw[split]] for split in raw}
+    return kind, names, list(raw.values())
 
 
-def _classes(raw: Mapping[str, list[Any]], known: tuple[str, ...]) -> Labels:
-    train = next(iter(raw.values()))
-    if isinstance(train[0], str):
-        names = known or tuple(sorted(set(train)))
-        number: dict[Any, int] = {name: place for place, name in enumerate(names)}
-    else:
-        most = max(int(value) for value in train)
-        names = known or tuple(str(each) for each in range(most + 1))
-        number = {each: each for each in range(len(names))}
-    problems, found = [], []
-    for split, values in raw.items():
-        unknown = sorted({str(value) for value in values if value not in number})
-        if unknown:
-            what = (
-                f"split '{split}' has labels that are no class: {', '.join(unknown[:5])}; the"
-                f" classes are {in_short(number)}"
-            )
-            problems.append(Problem(what, "use --class_names NAME ..., or leave these rows out"))
-        found.append([number.get(value, -1) for value in values])
-    if len(names) < 2 and not problems:
-        problems.append(
-            Problem(
-                f"all rows have one label, {names[0]}: there is nothing to tell apart",
-                "use --label_column NAME",
-            )
-        )
-    return Labels(kind="single", names=names, values=tuple(found), problems=tuple(problems))
+def _fits(value: Any, kind: str, names: Sequence[str], number: Mapping[Any, int]) -> bool:
+    if kind == "single":
+        return value in number
+    if kind == "multi":
+        return isinstance(value, list) and len(value) == len(names) and {*value} <= {0, 1}
+    return value is not None and math.isfinite(value) and value != -100
 
 
 def in_short(names: Iterable[object]) -> str:
     """Return class names for an error message, shortened if there are many."""
     shown = [str(name) for name in names]
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
-
-
-def counts_of(labels: Labels) -> tuple[int, ...]:
-    """Return the number of training rows per class."""
-    if labels.kind == "regression" or not labels.values:
-        return ()
-    train = np.asarray(labels.values[0])
-    if labels.kind == "multi":
-        return tuple(int(count) for count in train.sum(axis=0))
-    return tuple(int(count) for count in np.bincount(train, minlength=len(labels.names)))

@@ -26,12 +26,7 @@ def llama(
         bos_token_id=None,
         tie_word_embeddings=tied,
     )
-    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
-    model.generation_config.temperature = 0.5
-    model.generation_config.do_sample = True
-    model.save_pretrained(folder)
-    tokenizer(folder)
-    return folder
+    return saved(LlamaForCausalLM(config).to(getattr(torch, dtype)), folder)
 
 
 def gpt2(folder: Path) -> Path:
@@ -48,7 +43,14 @@ def gpt2(folder: Path) -> Path:
         eos_token_id=1,
         bos_token_id=1,
     )
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    return saved(GPT2LMHeadModel(config), folder)
+
+
+def saved(model: Any, folder: Path) -> Path:
+    model.generation_config.temperature = 0.5
+    model.generation_config.do_sample = True
+    model.save_pretrained(folder)
+    tokenizer(folder)
     return folder
 
 

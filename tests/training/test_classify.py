@@ -122,9 +122,8 @@ def learned(
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The run directory of a training from scratch on two ranks, and what it said."""
     place = tmp_path_factory.mktemp("learned") / "run"
-    more = {"random_truncation": 0.2, "min_events": 8, "per_device_train_batch_size": 16}
     done = subprocess.run(
-        survival.argv(*options(visits, **more), ranks=2, program=CLASSIFY),
+        survival.argv(*options(visits, per_device_train_batch_size=16), ranks=2, program=CLASSIFY),
         env=surroundings | {"HPCTRAIN_RUN_DIR": str(place)},
         cwd=place.parent,
         capture_output=True,
@@ -139,10 +138,6 @@ def test_it_learns_from_scratch_and_keeps_the_best(visits: Path, learned: Any) -
     place, done = learned
     assert "[train] classes: back " in done.stdout
     assert "batches padded on the right with 0" in done.stdout
-    assert (
-        "[train] 20% of the training rows are cut to their beginning, of 8 events or more"
-        in done.stdout
-    )
     losses, areas = evaluations(done.stdout, "loss"), evaluations(done.stdout, "auroc")
     assert len(losses) == len(areas) == 2, "an evaluation at each epoch's end"
     assert (
@@ -236,12 +231,11 @@ SMALL = {
     "logging_steps": 2,
 }
 STOPS: dict[str, tuple[int, str, dict[str, Any]]] = {
-    "cut at random": (1, "1,3,4,3+4", {"random_truncation": 0.7, "dataloader_num_workers": 1}),
     "two processes, by length": (
         2,
         "2,5e",
         {
-            "random_truncation": 0.7,
+            "dataloader_num_workers": 1,
             "per_device_eval_batch_size": 1,
             "train_sampling_strategy": "group_by_length",
         },
@@ -337,22 +331,15 @@ def test_other_kinds_of_labels_are_trained_too(
                 "pad_token_id": 0,
             },
         )
-        metric = (
-            ["--metric_for_best_model", "mae"]
-            if kind == "regression"
-            else ["--class_weights", "balanced"]
+        said = here(
+            *words, "--class_weights", "balanced", HPCTRAIN_RUN_DIR=str(tmp_path / "runs" / kind)
         )
-        said = here(*words, *metric, HPCTRAIN_RUN_DIR=str(tmp_path / "runs" / kind))
         config = json.loads((tmp_path / "runs" / kind / "model" / "config.json").read_text())
         assert config["problem_type"] == (
             "multi_label_classification" if kind == "multi" else "regression"
         )
-        name = "mae" if kind == "regression" else "f1_macro"
+        name = "loss" if kind == "regression" else "f1_macro"
         assert len(evaluations(said, name)) == 2
-    best = re.search(r"\[train\] best: mae (\S+) at", said)
-    assert float(best[1]) == pytest.approx(min(evaluations(said, "mae")), rel=1e-3), (
-        "less is better"
-    )
 
 
 def changed(
@@ -414,13 +401,13 @@ TRAPS: dict[str, tuple[Any, bool, list[str], str]] = {
         one_class,
         False,
         ["--pad_token_id", "0"],
-        "are no class: well; the classes are back",
+        "labels that are no class; the classes are back: well",
     ),
     "a class that no row has": (
         lambda _: None,
         True,
         ["--class_names", "back", "dead"],
-        "are no class: well; the classes are back, dead",
+        "labels that are no class; the classes are back, dead: well",
     ),
     "unknown metric": (
         lambda _: None,
@@ -439,18 +426,6 @@ TRAPS: dict[str, tuple[Any, bool, list[str], str]] = {
         True,
         ["--use_peft", "true"],
         "--from_scratch makes one that has learned nothing",
-    ),
-    "no probability": (
-        lambda _: None,
-        True,
-        ["--random_truncation", "20"],
-        "--random_truncation is a probability, and 20 is none",
-    ),
-    "nothing left": (
-        lambda _: None,
-        True,
-        ["--min_events", "0"],
-        "--min_events must be at least 1, not 0",
     ),
     "quantised": (
         lambda _: None,
@@ -487,8 +462,10 @@ def test_silent_traps_are_errors(
 
 
 def test_rows_longer_than_the_models_positions_are_refused_or_cut(
-    few: Path, run: Run, tmp_path: Path
+    few: Path, here: Callable[..., str], tmp_path: Path
 ) -> None:
+    from hpctrain.errors import UsageError
+
     shutil.copytree(few / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(
@@ -497,13 +474,11 @@ def test_rows_longer_than_the_models_positions_are_refused_or_cut(
     words = options(
         few, **{**SMALL, "max_steps": 2, "model_name_or_path": "model", "output_dir": "out"}
     )
-    done = run("-m", CLASSIFY, *words)
-    assert done.returncode == 2
-    assert "events, and the model 20 positions" in done.stderr
-    assert "hint: use --max_events 20, which keeps the last ones" in done.stderr
-    done = run("-m", CLASSIFY, *words, "--max_events", 20)
-    assert done.returncode == 0, done.stderr
-    assert "rows of at most 20 events" in done.stdout
+    with pytest.raises(UsageError) as caught:
+        here(*words)
+    assert "events, and the model 20 positions" in caught.value.render()
+    assert "hint: use --max_events 20, which keeps the last ones" in caught.value.render()
+    assert "rows of at most 20 events" in here(*words, "--max_events", 20)
 
 
 def test_the_classes_of_another_classifier_are_not_taken_for_these(
@@ -521,7 +496,7 @@ def test_the_classes_of_another_classifier_are_not_taken_for_these(
         ),
         (
             ["a", "b", "c"],
-            "the classifier in model has 3 classes, and the data 2",
+            "the classes of model are a, b, c, and those of the data back, well",
             "--model_name_or_path FOLDER",
         ),
     ):
@@ -555,7 +530,7 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 30}
         ({}, {"save_strategy": "epoch", "load_best_model_at_end": True}),
         ({}, {"metric_for_best_model": "eval_loss", "greater_is_better": False}),
         ({"metric_for_best_model": "auroc"}, {"greater_is_better": True}),
-        ({"metric_for_best_model": "eval_mae"}, {"greater_is_better": False}),
+        ({"metric_for_best_model": "eval_loss"}, {"greater_is_better": False}),
         (STEPS, {"save_strategy": "steps", "save_steps": 30, "load_best_model_at_end": True}),
         ({**STEPS, "save_steps": 45}, {"load_best_model_at_end": False}),
         ({"save_strategy": "steps"}, {"load_best_model_at_end": False}),
@@ -570,38 +545,6 @@ def test_defaults_that_go_together(asked: dict[str, Any], chosen: dict[str, Any]
     given = {"eval_strategy": "epoch", "logging_steps": 10, **dict.fromkeys(names), **asked}
     found = _defaults(SimpleNamespace(**given), cpu=True, data=None)
     assert {name: found[name] for name in chosen} == chosen
-
-
-def test_each_epoch_cuts_each_training_row_anew_and_an_evaluation_cuts_none(
-    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hpctrain.training import classify, loop
-    from hpctrain.training.classifier import Cut
-    from hpctrain.training.options import read_options
-
-    asked: list[tuple[float, int, int]] = []
-    made = Cut.of
-
-    def noted(self: Cut, length: int, row: int, epoch: int) -> tuple[int, int]:
-        asked.append((self.probability, epoch, row))
-        return made(self, length, row, epoch)
-
-    monkeypatch.setattr(Cut, "of", noted)
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    words = options(
-        few,
-        **{
-            **SMALL,
-            "max_steps": None,
-            "num_train_epochs": 3,
-            "output_dir": tmp_path / "out",
-            "random_truncation": 0.7,
-        },
-    )
-    loop.train(read_options(words, classify.TASK))
-    training = [(epoch, row) for probability, epoch, row in asked if probability == 0.7]
-    assert sorted(training) == [(epoch, row) for epoch in range(3) for row in range(37)]
-    assert {probability for probability, _, _ in asked} == {0.7, 0.0}
 
 
 @pytest.mark.extended

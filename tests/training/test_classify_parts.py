@@ -1,5 +1,5 @@
-"""The classifier's parts against values worked out by hand: metrics, cuts, batches, the reading of
-a dataset, padding.
+"""The classifier's parts against values worked out by hand: metrics, batches, the reading of a
+dataset, padding.
 """
 
 import importlib
@@ -78,119 +78,47 @@ def test_metrics_of_each_kind() -> None:
         "f1_macro": pytest.approx((2 / 3 + 1) / 2),
         "auroc": pytest.approx((0.75 + 1) / 2),
     }
-    number = reading.compute_metrics(
-        "regression", np.array([[1.0], [2.0], [4.0]]), np.array([1.0, 3.0, 5.0])
-    )
-    assert number == {
-        "mse": pytest.approx(2 / 3),
-        "mae": pytest.approx(2 / 3),
-        "r2": pytest.approx(1 - 2 / 8),
-    }
-    assert reading.compute_metrics("regression", np.array([1.0, 2.0]), np.array([1.0, 1.0])) == {
-        "mse": 0.5,
-        "mae": 0.5,
-    }
-    for kind, found in (("single", two), ("multi", several), ("regression", number)):
-        assert set(found) | {"loss"} == set(reading.NAMES[kind])
+    assert reading.compute_metrics("regression", np.array([[1.0]]), np.array([1.0])) == {}
 
 
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def test_a_cut_depends_on_the_seed_the_epoch_and_the_row_alone() -> None:
-    cut = classifier.Cut(probability=0.5, least=3, seed=7)
-    found = {(row, epoch): cut.of(20, row, epoch) for row in range(400) for epoch in range(3)}
-    assert found == {
-        key: classifier.Cut(probability=0.5, least=3, seed=7).of(20, *key)
-        for key in reversed(found)
-    }
-    assert all(begin == 0 and 3 <= end <= 20 for begin, end in found.values())
-    shorter = sum(end < 20 for _, end in found.values())
-    assert (
-        450 < shorter < 680
-    )  # half of 1200, but for those that are "cut" to all of their 20 events
-    assert {end for _, end in found.values()} == set(range(3, 21))
-    assert any(found[row, 0] != found[row, 1] for row in range(400))
-    assert any(
-        classifier.Cut(probability=0.5, least=3, seed=8).of(20, row, 0) != found[row, 0]
-        for row in range(400)
-    )
-
-
-def test_the_last_events_are_kept_of_what_is_too_long() -> None:
-    assert classifier.Cut(most=4).of(10, 0, 0) == (6, 10)
-    assert classifier.Cut(most=4).of(3, 0, 0) == (0, 3)
-    assert all(
-        end - begin <= 4
-        for begin, end in (
-            classifier.Cut(probability=1, most=4).of(10, row, 0) for row in range(50)
-        )
-    )
-    assert classifier.Cut(probability=1, least=50).of(10, 0, 0) == (0, 10), (
-        "a row that is shorter stays whole"
-    )
-
-
 def test_batches_are_padded_on_the_right() -> None:
     rows = [{"input_ids": [5, 6, 7], "labels": 1}, {"input_ids": [8], "labels": 0}]
-    batch = classifier.Collator(pad=9, floats=False)(rows)
+    batch = classifier.collate(rows, pad=9)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [1, 0]
-    assert classifier.Collator(pad=9, floats=True)(rows)["labels"].dtype.is_floating_point
 
 
-def timelines(rows: dict[str, list[Any]], **cut: Any) -> Any:
-    import datasets
-
-    data = datasets.Dataset.from_dict(rows)
-    found = reading.scan(data, 0, "train")
-    assert found.problems == ()
-    return classifier.Timelines(data, None, found.lengths, data["label"], classifier.Cut(**cut))
-
-
-def test_rows_come_without_padding_and_differ_from_epoch_to_epoch_also_in_workers_that_live_on() -> (
-    None
-):
-    from torch.utils.data import DataLoader
-
-    rows = [[*range(1, 30), *[0] * 6] for _ in range(40)]
-    data = timelines({"input_ids": rows, "label": [0] * 40}, probability=1.0)
-    seen = {}
-    loader = DataLoader(
-        data, batch_size=4, num_workers=1, persistent_workers=True, collate_fn=lambda batch: batch
-    )
-    for epoch in range(3):
-        data.set_epoch(epoch)
-        seen[epoch] = [tuple(row["input_ids"]) for batch in loader for row in batch]
-        assert seen[epoch] == [tuple(data[number]["input_ids"]) for number in range(40)]
-    assert all(0 not in row and row[0] == 1 for row in seen[0])
-    assert len({tuple(each) for each in seen.values()}) == 3
+def test_rows_come_without_padding_and_with_their_last_events() -> None:
+    rows = {"input_ids": [[5, 6, 7, 0], [8, 0, 9, 0]], "labels": [1, 0]}
+    assert reading.unpadded(0, None)(rows)["input_ids"] == [[5, 6, 7], [8, 0, 9]]
+    assert reading.unpadded(0, 2)(rows) == {"input_ids": [[6, 7], [0, 9]], "labels": [1, 0]}
+    masked = {**rows, "attention_mask": [[1, 1, 0, 0], [1, 1, 1, 1]]}
+    assert reading.unpadded(7, None)(masked)["input_ids"] == [[5, 6], [8, 0, 9, 0]]
 
 
 # -- reading a dataset -----------------------------------------------------------------------------
 
 
-def read(rows: dict[str, list[Any]], pad: int | None = 0) -> Any:
+def read(rows: dict[str, list[Any]], pad: int | None = 0) -> tuple[Any, list[str]]:
     import datasets
 
-    return reading.scan(datasets.Dataset.from_dict(rows), pad, "train")
+    problems: list[Any] = []
+    found = reading.scan(datasets.Dataset.from_dict(rows), pad, "train", problems)
+    return found, [problem.what for problem in problems]
 
 
 def test_padding_is_found_by_its_id_or_by_the_mask() -> None:
-    found = read({"input_ids": [[5, 6, 0, 0], [7, 0, 8, 0], [9, 9, 9, 9], [3]]})
-    assert (found.lengths, found.highest, found.last) == ([2, 3, 4, 1], 9, {6, 8, 9, 3})
-    assert found.problems == ()
+    rows = {"input_ids": [[5, 6, 0, 0], [7, 0, 8, 0], [9, 9, 9, 9], [3]]}
+    assert read(rows) == ((4, 9, {6, 8, 9, 3}), [])
     masked = {
         "input_ids": [[5, 6, 99, 99], [7, 99, 99, 99]],
         "attention_mask": [[1, 1, 0, 0], [1, 0, 0, 0]],
     }
-    found = read(masked, pad=None)
-    assert (found.lengths, found.highest, found.last) == (
-        [2, 1],
-        7,
-        {6, 7},
-    ), "ids of the padding do not count"
+    assert read(masked, pad=None) == ((2, 7, {6, 7}), []), "ids of the padding do not count"
 
 
 @pytest.mark.parametrize(
@@ -198,80 +126,61 @@ def test_padding_is_found_by_its_id_or_by_the_mask() -> None:
     [
         (
             {"input_ids": [[0, 0, 5], [4, 5, 6]]},
-            "1 of 2 rows of split 'train' begin with the padding, 0: they are padded on the left",
+            "1 of 2 rows of split 'train' are not padded on the right",
         ),
         ({"input_ids": [[0, 0], [4], []]}, "2 of 3 rows of split 'train' have no events"),
-        (
-            {"input_ids": [[1, 2]], "attention_mask": [[0, 1]]},
-            "are not padded on the right: attention_mask has a 0 in front of a 1",
-        ),
-        (
-            {"input_ids": [[1, 2]], "attention_mask": [[1]]},
-            "have an attention_mask of another length",
-        ),
-        ({"input_ids": [[1, -2]]}, "split 'train' has the event id -2"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]}, "are not padded on the right"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "an attention_mask of another length"),
+        ({"input_ids": [[1, -2]]}, "have a negative event id"),
     ],
 )
 def test_rows_that_would_be_misread_are_told(rows: dict[str, list[Any]], said: str) -> None:
-    assert any(said in each for each in read(rows).problems), read(rows).problems
+    _, problems = read(rows)
+    assert any(said in each for each in problems), problems
 
 
-def labels(train: list[Any], test: list[Any] | None = None, names: list[str] | None = None) -> Any:
+def labels(
+    train: list[Any], test: list[Any] | None = None, names: list[str] | None = None
+) -> tuple[Any, list[str]]:
     import datasets
 
     splits = {"train": train, **({"test": test} if test is not None else {})}
-    return reading.labels_of(
-        {name: datasets.Dataset.from_dict({"label": values}) for name, values in splits.items()},
-        "label",
-        names=names,
-    )
+    problems: list[Any] = []
+    made = {name: datasets.Dataset.from_dict({"label": splits[name]}) for name in splits}
+    return reading.labels_of(made, "label", names, problems), [each.what for each in problems]
 
 
-def test_labels_of_each_kind_become_numbers() -> None:
-    found = labels(["yes", "no", "yes"], ["no"])
-    assert (found.kind, found.names, found.values) == ("single", ("no", "yes"), ([1, 0, 1], [0]))
-    assert reading.counts_of(found) == (1, 2)
-    found = labels([0, 2, 2], names=["a", "b", "c"])
-    assert (found.names, reading.counts_of(found)) == (("a", "b", "c"), (1, 0, 2))
-    assert labels([True, False]).names == ("0", "1")
-    found = labels([[1, 0, 1], [0, 0, 1]])
-    assert (found.kind, found.names, reading.counts_of(found)) == (
-        "multi",
-        ("0", "1", "2"),
-        (1, 0, 2),
-    )
-    assert labels([0.5, 1.0]).kind == "regression"
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((["yes", "no", "yes"], ["no"]), ("single", ("no", "yes"), [[1, 0, 1], [0]])),
+        (([0, 2, 2], None, ["a", "b", "c"]), ("single", ("a", "b", "c"), [[0, 2, 2]])),
+        (([True, False],), ("single", ("0", "1"), [[1, 0]])),
+        (([[1, 0], [0, 1]],), ("multi", ("0", "1"), [[[1.0, 0.0], [0.0, 1.0]]])),
+        (([0.5, 1.0],), ("regression", (), [[0.5, 1.0]])),
+    ],
+)
+def test_labels_of_each_kind_become_numbers(given: tuple[Any, ...], found: Any) -> None:
+    assert labels(*given) == (found, [])
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            {"train": ["a", "b"], "test": ["c"]},
-            "split 'test' has labels that are no class: c; the classes are a, b",
-        ),
-        (
-            {"train": [0, 1], "test": [2]},
-            "split 'test' has labels that are no class: 2; the classes are 0, 1",
-        ),
-        ({"train": [0, -100, 1]}, "split 'train' has labels that are no class: -100"),
-        (
-            {"train": [0, 1, 2], "names": ["a", "b"]},
-            "split 'train' has labels that are no class: 2",
-        ),
-        ({"train": [0, None]}, "1 rows of split 'train' have no label"),
+        ({"train": ["a", "b"], "test": ["c"]}, "split 'test' has labels that are no class"),
+        ({"train": [0, 1], "test": [2]}, "the classes are 0, 1: 2"),
+        ({"train": [0, -100, 1]}, "the classes are 0, 1: -100"),
+        ({"train": [0, 1, 2], "names": ["a", "b"]}, "the classes are a, b: 2"),
+        ({"train": [0, None, 1]}, "the classes are 0, 1: None"),
         ({"train": ["a", "a"]}, "all rows have one label, a: there is nothing to tell apart"),
-        ({"train": [[0, 1], [0, 2]]}, "1 labels of split 'train' are not 2 numbers of 0 and 1"),
-        (
-            {"train": [[0, 1], [1, 0]], "names": ["a"]},
-            "each label has 2 places, and there are 1 class names",
-        ),
-        ({"train": [0.5, float("nan")]}, "1 labels are NaN"),
+        ({"train": [[0, 1], [0, 2]]}, "no list of 0 and 1 for 2 classes: [0, 2]"),
+        ({"train": [[0, 1], [1, 0]], "names": ["a"]}, "no list of 0 and 1 for 1 classes"),
+        ({"train": [0.5, float("nan")]}, "no finite number"),
     ],
 )
 def test_labels_that_cannot_be_learned_are_told(given: dict[str, Any], said: str) -> None:
-    found = labels(**given)
-    assert any(said in problem.what for problem in found.problems), found.problems
+    _, problems = labels(**given)
+    assert any(said in problem for problem in problems), problems
 
 
 # -- loss ------------------------------------------------------------------------------------------
@@ -375,7 +284,7 @@ def test_a_row_in_a_batch_gives_what_it_gives_alone(family: str) -> None:
     ).eval()
     rows = [{"input_ids": [5, 9, 4, 11, 8]}, {"input_ids": [7, 3]}, {"input_ids": [12]}]
     with torch.no_grad():
-        together = model(**classifier.Collator(pad=0, floats=False)(rows)).logits
+        together = model(**classifier.collate(rows, pad=0)).logits
         for number, row in enumerate(rows):
             alone = model(input_ids=torch.tensor([row["input_ids"]])).logits[0]
             assert torch.allclose(together[number], alone, atol=1e-5)

@@ -41,6 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
         "two now",
     ),
     "tied, untouched": ({"tied": True}, {}, None),
+    "GPT-2": ({}, {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True}, None),
 }
 
 
@@ -61,6 +62,15 @@ def reference(base: Path, adapter: Path, dtype: str) -> Any:
         return PeftModel.from_pretrained(model, adapter).eval()(input_ids=tokens()).logits.float()
 
 
+def plain(base: Path, dtype: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype)).eval()
+    with torch.no_grad():
+        return model(input_ids=tokens()).logits.float()
+
+
 def tokens() -> Any:
     import torch
 
@@ -73,7 +83,8 @@ def test_a_merged_folder_gives_what_base_and_adapter_give(case: str, tmp_path: P
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     shape, lora, note = CASES[case]
-    base = adapters.llama(tmp_path / "base", **shape)
+    make = adapters.gpt2 if case == "GPT-2" else adapters.llama
+    base = make(tmp_path / "base", **shape)
     adapter = adapters.adapter(base, tmp_path / "adapter", **lora)
     made = merge(adapter, tmp_path / "out")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -85,9 +96,7 @@ def test_a_merged_folder_gives_what_base_and_adapter_give(case: str, tmp_path: P
     assert float((found - wanted).abs().max()) <= (1e-4 if dtype == "float32" else 0.1) * float(
         wanted.abs().max()
     )
-    assert made.off <= made.bound < made.effect, (
-        "the adapter does something, and what is lost of it is little"
-    )
+    assert float((found - plain(base, dtype)).abs().max()) > 0.02 * float(wanted.abs().max())
     assert (note is None and not made.notes) or (
         note is not None and any(note in each for each in made.notes)
     ), made.notes
@@ -108,17 +117,6 @@ def test_a_tied_model_stays_tied(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "model.safetensors").stat().st_size <= (
         base / "model.safetensors"
     ).stat().st_size + 1000
-
-
-def test_gpt2_whose_matrices_lie_the_other_way_round(tmp_path: Path) -> None:
-    base = adapters.gpt2(tmp_path / "base")
-    made = merge(
-        adapters.adapter(
-            base, tmp_path / "adapter", target_modules=["c_attn", "c_fc"], fan_in_fan_out=True
-        ),
-        tmp_path / "out",
-    )
-    assert made.off <= made.bound < made.effect
 
 
 def test_a_classifier_keeps_its_head_and_its_classes(tmp_path: Path) -> None:
@@ -247,43 +245,3 @@ def test_a_damaged_base_and_a_place_that_cannot_be_are_said(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"the weights of .* cannot be read"):
         merge(adapter, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base", "file"]
-
-
-@pytest.mark.parametrize("damage", ["other weights", "a lost tensor", "not finite"])
-def test_verifying_sees_a_folder_that_is_not_what_was_merged(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check can fail: the written folder is changed behind the merge's back."""
-    import torch
-    from safetensors.torch import load_file, save_file
-    from transformers import PreTrainedModel
-
-    base = adapters.llama(tmp_path / "base")
-    adapter = adapters.adapter(base, tmp_path / "adapter")
-    save = PreTrainedModel.save_pretrained
-
-    def damaged(model: Any, folder: Path, **more: Any) -> None:
-        save(model, folder, **more)
-        tensors = load_file(folder / "model.safetensors")
-        name = "model.layers.0.self_attn.q_proj.weight"
-        if damage == "other weights":
-            tensors[name] = load_file(base / "model.safetensors")[name].clone()
-        elif damage == "a lost tensor":
-            del tensors[name]
-        else:
-            tensors[name][0, 0] = torch.inf
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-    monkeypatch.setattr(PreTrainedModel, "save_pretrained", damaged)
-    with pytest.raises(HpctrainError, match="is not what it should be"):
-        merge(adapter, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
-
-
-def test_an_adapter_that_the_dtype_cannot_show_is_said(tmp_path: Path) -> None:
-    base = adapters.llama(tmp_path / "base")
-    adapter = adapters.adapter(base, tmp_path / "adapter", scale=1e-4)
-    assert (
-        "no more than the rounding of bfloat16; --dtype float32 keeps it"
-        in merge(adapter, tmp_path / "a", dtype="bfloat16").notes[0]
-    )

@@ -117,10 +117,10 @@ def test_the_classifier_s_own_options_are_recorded(tmp_path: Path) -> None:
 
     training, own = (
         SimpleNamespace(seed=1, bf16=True),
-        SimpleNamespace(random_truncation=0.5, seed=2),
+        SimpleNamespace(max_events=5, seed=2),
     )
     found = resume.record([training, own], str(tmp_path), ["train"])["options"]
-    assert found == {"seed": 1, "bf16": True, "random_truncation": 0.5}
+    assert found == {"seed": 1, "bf16": True, "max_events": 5}
 
 
 def test_what_is_damaged_is_skipped_and_named(

@@ -23,7 +23,7 @@ def table() -> Any:
 
 
 def expect(table: Any, *given: Any) -> Any:
-    lengths = table.Lengths(rows=9, examples=9, tokens=180, longest=29, context=20.0, packed=False)
+    lengths = table.Lengths(examples=9, tokens=180, longest=29, context=20.0)
     return table.expect(*given, lengths)
 
 
@@ -173,10 +173,12 @@ def test_epochs_as_the_trainer_counts_them(table: Any) -> None:
         world_size=2,
         dataloader_drop_last=False,
     )
-    assert table._steps(args, 6, 0, 3) == "6, 6 epochs"  # fewer rows than a step takes
-    assert table._steps(args, 6, 2, 17) == "6, 2 epochs; 2 of them done"
+    begin = SimpleNamespace(max_steps=6, global_step=0)
+    assert table.steps_words(args, begin, 3) == "6, 6 epochs"  # fewer rows than a step takes
+    resumed = SimpleNamespace(max_steps=6, global_step=2)
+    assert table.steps_words(args, resumed, 17) == "6, 2 epochs; 2 of them done"
     args.dataloader_drop_last = True
-    assert table._steps(args, 6, 0, 17) == "6, 3 epochs"
+    assert table.steps_words(args, begin, 17) == "6, 3 epochs"
 
 
 def test_parameters_are_counted_whole(table: Any) -> None:

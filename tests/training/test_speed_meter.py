@@ -178,19 +178,12 @@ def test_the_lengths_of_a_dataset() -> None:
 
     rows = datasets.Dataset.from_dict({"input_ids": [[1] * 3, [1] * 5, [1] * 2]})
     found = lengths_of(rows)
-    assert (found.rows, found.tokens, found.longest, found.context, found.packed) == (
-        3,
-        10,
-        5,
-        3.8,
-        False,
-    )
+    assert (found.examples, found.tokens, found.longest, found.context) == (3, 10, 5, 3.8)
     picked = lengths_of(rows.select([2, 0]))
     assert (picked.tokens, picked.longest) == (5, 3)
     packed = lengths_of(
         datasets.Dataset.from_dict({"input_ids": [[1] * 8, [1] * 4], "seq_lengths": [[3, 5], [4]]})
     )
-    assert (packed.examples, packed.packed) == (3, True)
-    assert packed.context == 50 / 12
+    assert (packed.examples, packed.context) == (3, 50 / 12)
     assert lengths_of(datasets.Dataset.from_dict({"text": ["a"]})) is None
     assert lengths_of(object()) is None

@@ -167,7 +167,6 @@ def test_the_first_lines_are_a_table(
 def test_a_resumed_training_counts_the_steps_that_are_done(
     tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """And what it could not finish is kept, with how it ended."""
     run = tmp_path / "runs" / "run"
     endless = {
         "num_train_epochs": 40_000,
@@ -182,7 +181,7 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     process = survival.start(
         survival.argv(*words), {**survival.run_environment(environment, run), **times}, tmp_path
     )
-    first = until(process, "[train] time: step 21 of")
+    first = until(process, "[speed] step=22/")
     (run / "stop").touch()
     first += process.communicate(timeout=600)[0]
     assert process.returncode == 86, first
@@ -190,9 +189,9 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     assert "[train] the file stop is there: saving and stopping at step " in first
     assert not (run / "stop").exists(), "the next start must not stop at once"
     assert (run / "attempts/1.0/stopped-by").exists()
-    told = re.search(r"\[train\] time: step 6 of 300000, \S+ s a step: (.*)", first)
-    assert told, first
-    assert re.fullmatch(r"done in about .+, after the time limit, which leaves 1\d min", told[1])
+    told = re.findall(r"\[train\] time: (.*)", first)
+    assert len(told) == 1, first
+    assert re.fullmatch(r"done in about .+, after the time limit, which leaves 1\d min", told[0])
     record = predicted.read(run)
     assert record["measured"]["ended"] == "stopped"
 
@@ -203,8 +202,7 @@ def test_a_resumed_training_counts_the_steps_that_are_done(
     done = trained(tiny, environment, run, attempt="2.0", **{**endless, "max_steps": last + 9})
     assert done.returncode == 0, done.stderr
     assert table_of(done.stdout)["steps"].endswith(f"; {last} of them done")
-    assert f"[train] time: step {last + 6} of {last + 9}, " in done.stdout
-    assert done.stdout.count("no time limit is known") >= 1
+    assert done.stdout.count("no time limit is known") == 1
     lines = [line for line in rows(run) if line.step > last]
     assert lines[0].step in (last + 2, last + 3)
     assert all(line.eta_s is not None and line.eta_s < 600 for line in lines)
@@ -220,40 +218,6 @@ def until(process: subprocess.Popen[str], start: str) -> str:
             return seen
     os.killpg(process.pid, signal.SIGKILL)
     raise AssertionError(seen + (process.stderr.read() if process.stderr else ""))
-
-
-FAILS = """
-import sys, torch
-from hpctrain.training import sft
-from hpctrain.training.survival.sft_trainer import SurvivorSFTTrainer
-
-inner = SurvivorSFTTrainer.training_step
-
-def step(self, *args, **named):
-    if self.state.global_step == 7:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-    return inner(self, *args, **named)
-
-SurvivorSFTTrainer.training_step = step
-sft.main(sys.argv[1:])
-"""
-
-
-def test_a_training_that_fails_leaves_what_was_measured(
-    tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    words = survival.words({"model_name_or_path": tiny[0], "dataset_name": tiny[1], **OPTIONS})
-    argv = [*survival.PYTHON, "-c", FAILS, *words]
-    variables = survival.run_environment(environment, run)
-    done = subprocess.run(
-        argv, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 1, done.stdout
-    assert "OutOfMemoryError: CUDA out of memory" in done.stderr
-    record = predicted.read(run)
-    assert (record["measured"]["ended"], record["measured"]["steps"]) == ("out-of-memory", 6)
-    assert record["measured"]["allocated"] is None
 
 
 PROGRAM = """

@@ -12,9 +12,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
 
@@ -52,7 +52,7 @@ class Window:
 
     def __add__(self, other: Window) -> Window:
         return Window(
-            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+            **{each: getattr(self, each) + getattr(other, each) for each in self.__slots__}
         )
 
     def per_second(self, number: float) -> float | None:
@@ -67,14 +67,8 @@ def together(windows: Sequence[Window]) -> Window:
     whole = sum(windows[1:], windows[0])
     seconds = max(window.seconds for window in windows)
     waits = (window.wait / window.seconds for window in windows if window.seconds > 0)
-    return Window(
-        steps=max(window.steps for window in windows),
-        seconds=seconds,
-        wait=max(waits, default=0.0) * seconds,
-        tokens=whole.tokens,
-        useful=whole.useful,
-        trained=whole.trained,
-    )
+    steps = max(window.steps for window in windows)
+    return replace(whole, steps=steps, seconds=seconds, wait=max(waits, default=0.0) * seconds)
 
 
 def token_counts(batch: Mapping[str, Any]) -> list[Any]:
@@ -131,26 +125,21 @@ class Meter:
 
     def batches(self, source: Iterator[Any]) -> Iterator[Any]:
         """Return the batches of the next step; the time until they arrive counts as wait."""
-        while True:
-            began = self._clock()
-            try:
-                batch = next(source)
-            except StopIteration:
-                return
-            finally:
-                self._wait += self._clock() - began
+        began = self._clock()
+        for batch in source:
+            self._wait += self._clock() - began
             yield batch
+            began = self._clock()
 
     def step_ended(self) -> bool:
         """Record the end of a step; return whether it was measured."""
-        measured, now = self._mark is not None, self._clock()
-        if self._mark is not None:
-            self.steps += 1
-            self._seconds += now - self._mark
-        else:
+        before, self._mark = self._mark, self._clock()
+        if before is None:
             self._reset()
-        self._mark = now
-        return measured
+            return False
+        self.steps += 1
+        self._seconds += self._mark - before
+        return True
 
     def skip(self) -> None:
         """Record the end of an evaluation or a save, which are not part of a step."""
@@ -164,16 +153,15 @@ class Meter:
         if self._mark is None:
             return Window()
         tokens, useful, trained = map(float, self._tokens)
-        now = self._clock()
+        before, self._mark = self._mark, self._clock()
         found = Window(
             steps=self.steps,
-            seconds=self._seconds + now - self._mark,
+            seconds=self._seconds + self._mark - before,
             wait=self._wait,
             tokens=tokens,
             useful=useful,
             trained=trained,
         )
-        self._mark = now
         self._reset()
         return found
 
@@ -207,7 +195,7 @@ def fullest_node(reports: Sequence[RankReport], attribute: str) -> int | None:
     """Return the host memory (`host` or `host_peak`) of all processes of the node where it is
     highest, in MiB.
     """
-    sums: dict[str, int] = defaultdict(int)
+    sums = Counter[str]()
     for report in reports:
         if (mib := getattr(report, attribute)) is not None:
             sums[report.sample.host] += mib
@@ -215,11 +203,9 @@ def fullest_node(reports: Sequence[RankReport], attribute: str) -> int | None:
 
 
 MIB = 2**20
-#: Numbers of measured steps after which the remaining time is always printed.
-FIRST_WORDS = (5, 20)
-#: The fraction of the time spent waiting for data above which a warning is printed.
-STARVED = 0.2
-_ENOUGH_STEPS, _ENOUGH_S = 5, 2.0
+#: The fraction of the time spent waiting for data above which a warning is printed, and of how many
+#: steps and seconds.
+STARVED, _ENOUGH_STEPS, _ENOUGH_S = 0.2, 5, 2.0
 #: Steps between two lines if the Trainer logs by epochs, or not at all.
 _WITHOUT_LOGGING = 50
 
@@ -244,13 +230,12 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         run_files: RunFiles | None,
         options: Any = None,
     ) -> None:
-        self._asked = every
+        self._asked, self._run_files = every, run_files
         self._survival, self._ranks, self._options = survival, ranks, options
-        self._run_files, self._record = run_files, dict[str, Any]()
-        self._expected = Expectation(why="nothing was worked out")
+        self._record, self._expected = dict[str, Any](), Expectation(why="nothing was worked out")
         self._meter = Meter(time.monotonic)
         self._guard = Guard(f"{progress.MARK} notice:")
-        self._warned, self._first = False, (0.0, 0)
+        self._said, self._first = set[str](), (0.0, 0)
         self._trainer: Any = None
         self._window = self._total = Window()
         self._reader = MemoryReader(
@@ -279,9 +264,8 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     # -- the Trainer's events ----------------------------------------------------------------------
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Print the table, and begin to measure."""
         if self._trainer is not None:
             if self._ranks.rank == 0:
                 self._guard(self._write_table, state)
@@ -295,45 +279,26 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._window = self._total = Window()
         self._meter.begin()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
-    ) -> None:
-        """Measure the step, and print a line if one is due."""
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if not self._meter.step_ended():
             self._first = time.monotonic(), int(state.global_step)
         elif self._every and state.global_step % self._every == 0:
             self._line(args, state)
-        if self._ranks.rank == 0 and self._total.steps + self._meter.steps in FIRST_WORDS:
-            self._guard(self._read)
-            self._guard(self._tell_time, state)
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
-        """Exclude the evaluation from the step time."""
         self._meter.skip()
 
-    def on_save(
-        self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
-    ) -> None:
-        """Exclude the save from the step time, and write fit.json."""
+    def on_save(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         self._meter.skip()
         self._keep(state, "running")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Print the line for the last steps, and write the total measurements."""
-        if self._window.steps + self._meter.steps:
+        if self._every and self._window.steps + self._meter.steps:
             self._line(args, state)
         done = state.global_step >= state.max_steps or control.should_training_stop
         self._keep(state, "completed" if done else "stopped")
-
-    def interrupted(self, error: BaseException) -> None:
-        """Write this process's measurements after a failure, without the others, which may be
-        stuck. For rank 0.
-        """
-        if self._ranks.rank == 0:
-            ended = "out-of-memory" if type(error).__name__ == "OutOfMemoryError" else "error"
-            self._guard(lambda: self._write_measured([self._report(0)], ended))
 
     # -- implementation ----------------------------------------------------------------------------
 
@@ -346,13 +311,14 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         for line in lines:
             say(line)
 
-    def _read(self) -> None:
+    def _write_record(self) -> None:
+        if self._survival.run_dir is not None:
+            predicted.write(self._survival.run_dir, self._record)
+
+    def _report(self, step: int) -> RankReport:
         window = self._meter.take()
         self._window += window
         self._total += window
-
-    def _report(self, step: int) -> RankReport:
-        self._read()
         sample = self._reader.read(step, "step")
         unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // MIB
@@ -371,8 +337,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         return [report for each in self._ranks.gather(mine) for report in each]
 
     def _line(self, args: TrainingArguments, state: TrainerState) -> None:
-        if not self._every:
-            return
         reports = self._gathered(state.global_step)
         self._window = Window()
         if self._ranks.rank == 0:
@@ -383,6 +347,10 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         did, sample = together([report.window for report in reports]), fullest(reports)
         waited = did.wait / did.seconds if did.seconds > 0 else None
+        # At the pace since this start's first step, with its evaluations and saves.
+        began, first = self._first
+        pace = (time.monotonic() - began) / max(1, int(state.global_step) - first)
+        left = pace * max(0, int(state.max_steps) - int(state.global_step))
         measured = progress.rounded(
             progress.Speed(
                 step=state.global_step,
@@ -398,51 +366,29 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 total_mib=sample.gpu_total_mib if sample else None,
                 rank=sample.rank if sample else None,
                 host_mib=fullest_node(reports, "host"),
-                eta_s=self._seconds_left(state),
+                eta_s=left,
             )
         )
         say(progress.format_line(measured))
         if self._run_files is not None:
             self._run_files.write(progress.EVENT, state, progress.to_values(measured))
+        if left and self._total.steps >= _ENOUGH_STEPS and "time" not in self._said:
+            self._said.add("time")
+            _, words = time_limit.outlook(left, self._survival.end, now=time.time())
+            say(f"[train] time: {words}")
         enough = did.steps >= _ENOUGH_STEPS and did.seconds >= _ENOUGH_S
-        if enough and waited is not None and waited > STARVED and not self._warned:
-            self._warned = True
-            workers = max(2, 2 * int(args.dataloader_num_workers))
+        if enough and (waited or 0) > STARVED and "wait" not in self._said:
+            self._said.add("wait")
+            workers = int(args.dataloader_num_workers)
             say(f"[train] warning: the training waits for its data {waited:.0%} of the time")
             say(
-                f"[train] hint: use --dataloader_num_workers {workers} (now"
-                f" {args.dataloader_num_workers}); each of them needs its own core: hpctrain"
-                " submit --cpus-per-gpu"
+                f"[train] hint: use --dataloader_num_workers {max(2, 2 * workers)} (now {workers});"
+                " each of them needs its own core: hpctrain submit --cpus-per-gpu"
             )
 
     def _mfu(self, did: Window) -> float | None:
         useful = did.per_second(did.useful)
         return None if useful is None else self._expected.mfu(useful, self._ranks.size)
-
-    # -- the time ----------------------------------------------------------------------------------
-
-    def _seconds_left(self, state: TrainerState) -> float | None:
-        """Return the estimated remaining seconds at the pace since this start's first step, with its
-        evaluations and saves.
-        """
-        began, first = self._first
-        if (steps := int(state.global_step) - first) <= 0:
-            return None
-        pace = (time.monotonic() - began) / steps
-        return pace * max(0, int(state.max_steps) - int(state.global_step))
-
-    def _tell_time(self, state: TrainerState) -> None:
-        seconds = self._seconds_left(state)
-        if seconds is None or state.global_step >= state.max_steps:
-            return
-        step_s = self._total.seconds / self._total.steps
-        _, words = time_limit.outlook(seconds, self._survival.end, now=time.time())
-        say(
-            f"[train] time: step {state.global_step} of {state.max_steps}, {step_s:.3g} s a step:"
-            f" {words}"
-        )
-
-    # -- fit.json ----------------------------------------------------------------------------------
 
     def _keep(self, state: TrainerState, ended: str) -> None:
         reports = self._gathered(state.global_step)
@@ -453,13 +399,14 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         did, sample = together([report.total for report in reports]), fullest(reports)
         if did.steps == 0:
             return
-        # After an out-of-memory error, the recorded peak is below the memory needed.
-        peak = sample.torch_peak_mib if sample and ended != "out-of-memory" else None
+        memory = {
+            "allocated": sample.torch_peak_mib if sample else None,
+            "reserved": sample.torch_reserved_mib if sample else None,
+            "used": sample.gpu_used_mib if sample else None,
+            "host": fullest_node(reports, "host_peak"),
+        }
         self._record["measured"] = {
-            "allocated": _bytes(peak),
-            "reserved": _bytes(sample.torch_reserved_mib if sample else None),
-            "used": _bytes(sample.gpu_used_mib if sample else None),
-            "host": _bytes(fullest_node(reports, "host_peak")),
+            **{name: None if mib is None else mib * MIB for name, mib in memory.items()},
             "tokens_per_s": did.per_second(did.tokens or nan),
             "useful_tokens_per_s": did.per_second(did.useful),
             "mfu": self._mfu(did),
@@ -468,11 +415,3 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             "ended": ended,
         }
         self._write_record()
-
-    def _write_record(self) -> None:
-        if self._survival.run_dir is not None:
-            predicted.write(self._survival.run_dir, self._record)
-
-
-def _bytes(mib: int | None) -> int | None:
-    return None if mib is None else mib * MIB

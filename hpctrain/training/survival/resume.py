@@ -62,9 +62,7 @@ OPTIONS = (
     "lora_dropout",
     "use_rslora",  # of ModelConfig
     "class_weights",
-    "max_events",
-    "random_truncation",
-    "min_events",  # of the classifier
+    "max_events",  # of the classifier
 )
 #: Of these, the ones restored with the optimizer's state: its groups, and the scheduler's base_lrs.
 HELD = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")

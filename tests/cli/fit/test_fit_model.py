@@ -129,7 +129,7 @@ def test_the_rows_and_the_classes_of_a_classifier_are_those_of_its_data(project:
     found = document(project)
     assert (found["model"]["labels"], found["asked"]["layout"]["length"]) == (3, 900)
     assert found["tokens"] == 3 * 1000 * 600  # rows in random order: x 1.5 with padding
-    cut = document(project, "--", "--max_events", "200", "--random_truncation", "0.5")["asked"]
+    cut = document(project, "--", "--max_events", "200")["asked"]
     assert (cut["layout"]["length"], cut["layout"]["padding_free"]) == (200, False)
     new = document(project, "--", "--from_scratch", "true")["model"]["parameters"]
     assert found["model"]["parameters"] - new == (151936 - 500) * 1024
