@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.checks.job import hardware, limits
-from hpctrain.checks.job.context import (
-    Case,
-    DatasetFacts,
-    Fact,
-    ModelFacts,
-    PathFacts,
-    Surroundings,
-)
+from hpctrain.checks.job.context import Case, Fact, InputFacts, PathFacts, Surroundings
 from hpctrain.checks.service import DISCOVERY_TIMEOUT_S, profile_of
 from hpctrain.clusters import discover
 from hpctrain.clusters.merge import merge
@@ -110,8 +103,8 @@ def answer(request: Request, typed: GpuOptions, *, every: bool = False) -> FitAn
     notes += training_options.uncounted(options)
     here = PathFacts(said="", path="", real="", exists=True)
     around = Surroundings(
-        model=ModelFacts(where=here, config=config),
-        dataset=DatasetFacts(where=here, prepared=data) if data is not None else None,
+        model=InputFacts(where=here, config=config),
+        dataset=InputFacts(where=here, prepared=data) if data is not None else None,
     )
     case = Case(job.spec, profile_of(job), None, around, job.origins)  # the same as for `check`
     named = typed.gpu is not None or typed.gpu_memory is not None

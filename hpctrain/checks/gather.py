@@ -7,7 +7,6 @@ a Python's architecture from its ELF header.
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
@@ -22,9 +21,8 @@ from typing import Literal, TypeVar
 from hpctrain.checks.job import environment
 from hpctrain.checks.job.context import (
     AccelerateFacts,
-    DatasetFacts,
     FolderProblem,
-    ModelFacts,
+    InputFacts,
     PathFacts,
     PythonFacts,
     SecretFacts,
@@ -75,16 +73,18 @@ def gather(spec: JobSpec, *, not_checked: list[str] | None = None) -> Surroundin
         return path_facts(said, spec.chdir)
 
     arguments = Arguments(spec)
+    binds = spec.container.binds if spec.container is not None else ()
+    hosts = [bind.partition(":")[0] for bind in binds]
     output = part("the output directory", lambda: look(arguments.get("output_dir") or "runs"))
-    python = part("the Python environment", lambda: python_facts(spec, look))
+    python = part("the Python environment", lambda: _python(spec, look))
     around = Surroundings(
-        user=_user(),
+        user=os.environ.get("USER"),
         variables=_variables(),
         chdir=part("the job's directory", lambda: path_facts(spec.chdir, "/")),
         output=part("the quota", lambda: output and _with_quota(output)) or output,
         python=python,
         image=part("the container image", lambda: _image(spec.container, look)),
-        binds=part("the container's binds", lambda: tuple(_binds(spec.container, look))) or (),
+        binds=tuple(look(host) for host in hosts if "$" not in host),
         secrets=part("the secrets", lambda: tuple(_secrets(spec, look))) or (),
         requirement=installed.requirement("train"),
         launcher_on_path=shutil.which("python" if spec.launcher == "srun" else spec.launcher),
@@ -94,20 +94,13 @@ def gather(spec: JobSpec, *, not_checked: list[str] | None = None) -> Surroundin
     script = look(spec.script) if spec.script is not None else None
     return replace(
         around,
-        model=part("the model", lambda: model_facts(spec, arguments, look)),
-        dataset=part("the dataset", lambda: dataset_facts(spec, arguments, look)),
+        model=part("the model", lambda: _model(spec, arguments, look)),
+        dataset=part("the dataset", lambda: _dataset(spec, arguments, look)),
         script=script,
         syntax=part("the script", lambda: _syntax(script, spec, python) if script else None),
-        accelerate=part("the accelerate config", lambda: accelerate_facts(spec, look)),
+        accelerate=part("the accelerate config", lambda: _accelerate(spec, look)),
         hooks=part("the hooks", lambda: tuple(look(hook) for hook in _hooks(spec))) or (),
     )
-
-
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return None
 
 
 def _variables() -> dict[str, str]:
@@ -121,57 +114,53 @@ def _variables() -> dict[str, str]:
 # -- the model and the dataset ---------------------------------------------------------------------
 
 
-def model_facts(spec: JobSpec, arguments: Arguments, look: Look) -> ModelFacts | None:
+def _model(spec: JobSpec, arguments: Arguments, look: Look) -> InputFacts | None:
     """Read the model's directory; None if no model is named."""
     name = arguments.get("model_name_or_path")
     if name is None:
         return None
-    where = look(name)
-    found: list[preflight.Problem] = []
+    where, found = look(name), list[preflight.Problem]()
     if arguments.ours or where.exists:
-        scratch = str(arguments.get("from_scratch")).lower() in ("true", "yes", "1")
+        scratch = bool(arguments.says("from_scratch"))
         needs = preflight.model_needs(spec.task, from_scratch=scratch)
         found = preflight.check_model(where.path if where.exists else name, needs)
     folder = Path(where.path)
-    return ModelFacts(
-        where=where,
-        problems=_in_words(found, where),
+    return replace(
+        _input(spec, "models", where, found),
         config=stored.read_object(folder / "config.json"),
-        cached=None if where.exists else _cached(spec, "models", name),
         tokenizer=tokenizer_fingerprint(folder) if where.exists else None,
     )
 
 
-def dataset_facts(spec: JobSpec, arguments: Arguments, look: Look) -> DatasetFacts | None:
+def _dataset(spec: JobSpec, arguments: Arguments, look: Look) -> InputFacts | None:
     """Read the dataset's directory; None if no dataset is named."""
     name = spec.data or arguments.get("dataset_name")
     if name is None:
         return None
-    where = look(name)
-    problems: tuple[FolderProblem, ...] = ()
+    where, found = look(name), list[preflight.Problem]()
     shown = where.path if where.exists else name
     archive = spec.data_stage == "local" and where.exists and not where.is_dir
     if not arguments.ours and spec.data is not None and not where.exists:
-        what = f"there is no dataset '{name}'"
-        problems = (FolderProblem(what=what, fix=f"ls {shell.quote(where.parent)}"),)
+        fix = f"ls {shell.quote(where.parent)}"
+        found = [preflight.Problem(what=f"there is no dataset '{name}'", fix=fix)]
     elif arguments.ours and not archive:
         splits = [arguments.get("dataset_train_split") or "train"]
         if arguments.get("eval_strategy") not in (None, "no"):
             splits.append(preflight.evaluation_split(shown, arguments.get("dataset_test_split")))
-        problems = _in_words(preflight.check_dataset(shown, splits), where)
+        found = preflight.check_dataset(shown, splits)
     made = manifest.read_manifest(Path(where.path)) if where.is_dir else None
-    return DatasetFacts(
-        where=where,
-        problems=problems,
-        cached=None if where.exists else _cached(spec, "datasets", name),
+    return replace(
+        _input(spec, "datasets", where, found),
         tokenizer=made.tokenizer if made else None,
         tokenizer_name=made.tokenizer_name if made else None,
         prepared=made,
     )
 
 
-def _in_words(found: list[preflight.Problem], where: PathFacts) -> tuple[FolderProblem, ...]:
-    return tuple(
+def _input(
+    spec: JobSpec, kind: str, where: PathFacts, found: list[preflight.Problem]
+) -> InputFacts:
+    problems = tuple(
         FolderProblem(
             what=one.what.replace(where.path, where.said),
             fix=one.fix.replace(where.path, where.said),
@@ -179,6 +168,8 @@ def _in_words(found: list[preflight.Problem], where: PathFacts) -> tuple[FolderP
         )
         for one in found
     )
+    cached = None if where.exists else _cached(spec, kind, where.said)
+    return InputFacts(where=where, problems=problems, cached=cached)
 
 
 def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
@@ -231,7 +222,7 @@ def _syntax(where: PathFacts, spec: JobSpec, python: PythonFacts | None) -> str 
 # -- the Python environment ------------------------------------------------------------------------
 
 
-def python_facts(spec: JobSpec, look: Look) -> PythonFacts | None:
+def _python(spec: JobSpec, look: Look) -> PythonFacts | None:
     """Return the environment that the job activates; None if it names none."""
     if spec.venv is not None:
         return _environment("venv", spec.venv, look(spec.venv))
@@ -248,27 +239,23 @@ def python_facts(spec: JobSpec, look: Look) -> PythonFacts | None:
 def _environment(
     kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix: PathFacts | None
 ) -> PythonFacts:
-    if prefix is None or not prefix.is_dir:
-        return PythonFacts(kind=kind, said=said, prefix=prefix)
+    if prefix is None:
+        return PythonFacts(kind=kind, said=said, prefix=None)
     root = Path(prefix.path)
-    lines = (line.partition("=") for line in (_text(root / "pyvenv.cfg") or "").splitlines())
-    config = {key.strip().lower(): value.strip() for key, equals, value in lines if equals}
-    home = config.get("home")
-    shares = config.get("include-system-site-packages", "").lower() == "true"
+    # bin/python is a link: it is missing, too, if the Python that made the environment was removed.
+    needed = ("bin/activate" if kind in ("venv", "uv") else "conda-meta", "bin/python")
+    lacks = next((name for name in needed if not (root / name).exists()), None)
     libraries = sorted(path for path in root.glob("lib/python3.*/site-packages") if is_dir(path))
     version = re.search(r"python3\.(\d+)/", str(libraries[-1])) if libraries else None
-    own = libraries[-1] if libraries and not shares else None
+    shares = "include-system-site-packages = true" in (_text(root / "pyvenv.cfg") or "")
     return PythonFacts(
         kind=kind,
         said=said,
         prefix=prefix,
-        activates=(root / ("bin/activate" if kind in ("venv", "uv") else "conda-meta")).exists(),
-        home=home,
-        home_exists=home is None or is_dir(home),
+        lacks=lacks,
         arch=_machine(root / "bin" / "python"),
         version=(3, int(version[1])) if version else None,
-        packages=_packages(own) if own else None,
-        distributions=_distributions(own) if own else {},
+        packages=_packages(libraries[-1]) if libraries and not shares else None,
         torch=_torch(libraries[-1]) if libraries else None,
     )
 
@@ -303,26 +290,15 @@ def _machine(program: Path) -> str | None:
     return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
 
 
-def _packages(site_packages: Path) -> frozenset[str]:
+def _packages(site_packages: Path) -> dict[str, str]:
     """Return the packages in a site-packages directory, by directory and by distribution (editable
-    installs have no directory).
-    """
-    names = (path.name for path in site_packages.iterdir())
-    return frozenset(
-        re.sub(r"-.*\.(?:dist|egg)-info\Z|\.py\Z", "", name).lower().replace("-", "_")
-        for name in names
-    )
-
-
-def _distributions(site_packages: Path) -> dict[str, str]:
-    """Return the versions of the libraries whose options the training accepts; none for a library
-    that a failed update left in two versions.
+    installs have no directory), with the versions of distributions.
     """
     found: dict[str, str] = {}
-    for name in ("trl", "transformers"):
-        versions = [path.name for path in site_packages.glob(f"{name}-*.dist-info")]
-        if len(versions) == 1:
-            found[name] = versions[0].removeprefix(f"{name}-").removesuffix(".dist-info")
+    for path in sorted(site_packages.iterdir()):
+        name, _, rest = path.name.partition("-")
+        version = re.sub(r"\.(dist|egg)-info\Z|-py3.*", "", rest)
+        found[name.removesuffix(".py").lower()] = version or found.get(name.lower(), "")
     return found
 
 
@@ -344,23 +320,21 @@ def _text(path: Path) -> str | None:
 # -- the accelerate config, the container, hooks and secrets ---------------------------------------
 
 
-def accelerate_facts(spec: JobSpec, look: Look) -> AccelerateFacts | None:
+def _accelerate(spec: JobSpec, look: Look) -> AccelerateFacts | None:
     """Return the problems of the accelerate config; one that hpctrain renders for the job is not
     checked.
     """
     if spec.launcher != "accelerate" or spec.sharding != "ddp":
         return None
     where, name = look(spec.accelerate_config), spec.accelerate_config
-    facts = AccelerateFacts(where=where, is_default=name == "multi_gpu.yaml")
+    facts = AccelerateFacts(where=where)
     if not where.exists:
         return facts
     try:
         document = yaml12.load(read_regular(where.path, _MAX_TEXT_BYTES).decode(), name)
-    except UsageError as error:
-        return replace(facts, problems=error.details or (f"{name}: {error.what}",))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        return replace(facts, problems=(f"{name}: {reason}",))
+    except (UsageError, OSError, UnicodeDecodeError) as error:
+        details = error.details if isinstance(error, UsageError) else ()
+        return replace(facts, problems=details or (f"{name}: {error}",))
     kind = document.data.get("distributed_type")
     problems = tuple(schema.accelerate_problems(document, name))
     return replace(facts, problems=problems, distributed_type=None if kind is None else str(kind))
@@ -376,16 +350,9 @@ def _image(container: Container | None, look: Look) -> PathFacts | None:
     return look(container.image)
 
 
-def _binds(container: Container | None, look: Look) -> Iterator[PathFacts]:
-    for bind in container.binds if container is not None else ():
-        host = bind.partition(":")[0]
-        if "$" not in host:
-            yield look(host)
-
-
 def _hooks(spec: JobSpec) -> tuple[str, ...]:
-    program = spec.notify.command if spec.notify is not None else None
-    told = [program] if program is not None and "/" in program else []
+    program = (spec.notify.command if spec.notify is not None else None) or ""
+    told = [program] if "/" in program else []
     return (*spec.before, *spec.before_each_node, *spec.after, *told)
 
 
@@ -407,40 +374,29 @@ def path_facts(said: str, base: str) -> PathFacts:
     path = Path(base, stored.expanded(said))
     real = Path(os.path.realpath(path))
     parent = next((each for each in (real, *real.parents) if is_dir(each)), Path("/"))
-    facts = PathFacts(
-        said=said,
-        path=str(path),
-        real=str(real),
-        exists=False,
-        writable=os.access(parent, os.W_OK | os.X_OK),
-        parent=str(parent),
-        filesystem=file_systems.file_system(parent),
-    )
     try:
         status = path.stat()
     except (OSError, ValueError):
-        return facts
-    directory = stat.S_ISDIR(status.st_mode)
-    return replace(
-        facts,
-        exists=True,
+        status = None
+    directory = status is not None and stat.S_ISDIR(status.st_mode)
+    needed = os.W_OK | (os.X_OK if directory or status is None else 0)
+    return PathFacts(
+        said=said,
+        path=str(path),
+        real=str(real),
+        exists=status is not None,
         is_dir=directory,
-        size=status.st_size,
-        writable=os.access(path, os.W_OK | (os.X_OK if directory else 0)),
-        readable=os.access(path, os.R_OK),
-        mode=status.st_mode & 0o7777,
+        writable=os.access(parent if status is None else path, needed),
+        mode=None if status is None else status.st_mode & 0o7777,
+        parent=str(parent),
+        filesystem=file_systems.file_system(parent),
     )
 
 
 def _with_quota(where: PathFacts) -> PathFacts:
     system = where.filesystem
     quota = file_systems.quota_of(system) if system and system.kind in _QUOTA_KINDS else None
-    if system is None or quota is None:
+    if system is None or quota is None or not 0 < quota.limit < quota.used + system.free:
         return where
-    if quota.limit and quota.limit - quota.used < system.free:
-        free = max(0, quota.limit - quota.used)
-        system = replace(system, free=free, limit=quota.command)
-    if quota.files_limit:
-        free = max(0, quota.files_limit - quota.files)
-        system = replace(system, free_files=free, limit=quota.command)
-    return replace(where, filesystem=system)
+    free = max(0, quota.limit - quota.used)
+    return replace(where, filesystem=replace(system, free=free, limit=quota.command))

@@ -28,14 +28,12 @@ class FileSystem:
             /dev/sda1, server:/export.
         free: bytes that this user can still write, according to `limit`: `statvfs` or a quota
             command.
-        free_files: number of further files, likewise; None: the file system does not count them.
     """
 
     mount: str
     kind: str
     device: str = ""
     free: int
-    free_files: int | None = None
     limit: str = "statvfs"
 
 
@@ -77,8 +75,6 @@ def file_system(path: str | Path) -> FileSystem | None:
         kind=kind,
         device=device,
         free=counted.f_bavail * counted.f_frsize,
-        # Some file systems do not count their files, and report 0 of 0.
-        free_files=counted.f_favail if counted.f_files else None,
     )
 
 

@@ -49,21 +49,13 @@ def test_json_has_every_key_and_the_place_in_the_file(project: Desk) -> None:
 
 
 def test_the_level_hides_findings_and_changes_no_exit_code(project: Desk) -> None:
-    project.write("train.py", "(\n")
-    words = (
-        "check",
-        "--no-slurm",
-        "--cluster",
-        "leonardo",
-        "--account",
-        "EUHPC_A06_067",
-        "--nodes",
-        "2",
-    )
-    assert "note gpus-spread" in project.run(*words).out
+    broken = "environment:\n  conda: nowhere\n  before: [gone.sh]\n"
+    project.write("config.yaml", JOB + broken)
+    words = ("check", "--no-slurm")
+    assert "warning environment-missing" in project.run(*words).out
     said = project.run(*words, "--level", "error")
-    assert "note gpus-spread" not in said.out
-    assert "1 note" in said.out
+    assert "warning environment-missing" not in said.out
+    assert "1 error, 2 warnings" in said.out
     assert said.code == 1
 
 
@@ -288,7 +280,6 @@ def test_a_job_that_is_refused_leaves_nothing_behind(silent_slurm: Desk) -> None
     assert said.lines[-1].endswith(
         ": hpctrain submit --nodes 2 --ignore model-folder,dataset-folder -- --seed 1"
     )
-    assert "hpctrain submit --nodes 2 -- --seed 1 --dataset_name data/my_dataset" in said.err
     assert silent_slurm.run(*said.lines[-1].rpartition(": hpctrain ")[2].split()).code == 0
     assert submitted(silent_slurm)
     assert "--nodes=2 " in (silent_slurm.directory / "sft.sbatch").read_text()
@@ -336,7 +327,7 @@ def recorded(desk: Desk) -> list[tuple[str, ...]]:
 
 def test_check_marks_it_and_counts_it_no_more(without_hook: Desk) -> None:
     assert checked(without_hook)[0] == 1
-    code, found = checked(without_hook, "--ignore", "hook-missing,node-share")
+    code, found = checked(without_hook, "--ignore", "hook-missing,gpus-unused")
     marked = {each["id"]: each["ignored"] for each in found["findings"]}
     assert (code, found["counts"]["error"], marked.pop("hook-missing")) == (0, 0, True)
     assert not any(marked.values())
@@ -346,7 +337,7 @@ def test_check_marks_it_and_counts_it_no_more(without_hook: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--ignore", "hook-mising"), ("--ignore", "node-share,hook-mising")]
+    "words", [("--ignore", "hook-mising"), ("--ignore", "gpus-unused,hook-mising")]
 )
 def test_an_unknown_id_is_an_error_that_names_the_nearest(
     without_hook: Desk, words: tuple[str, ...]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hpctrain.checks.job import check, hardware
-from hpctrain.checks.job.context import Case, DatasetFacts, ModelFacts, PathFacts, Surroundings
+from hpctrain.checks.job.context import Case, InputFacts, PathFacts, Surroundings
 from hpctrain.clusters.profile import Cluster, Profile
 from hpctrain.config.spec import JobSpec
 from hpctrain.data.manifest import DatasetManifest, Split
@@ -34,7 +34,7 @@ def found(
         "n": {"gpus": 2, "gpu": "some GPU", "gpu_memory": f"{size // 1024}K", "memory": "2000G"}
     }
     cluster = Cluster(Profile.read({"name": "site", "title": "Site", "nodes": nodes}))
-    facts = ModelFacts(where=HERE, config=model)
+    facts = InputFacts(where=HERE, config=model)
     return [
         each
         for each in check(
@@ -100,9 +100,9 @@ def test_checkpointing_that_hpctrain_switches_on_by_itself_is_counted() -> None:
 
 
 def test_rows_of_a_prepared_dataset_count() -> None:
-    def prepared(longest: int) -> DatasetFacts:
+    def prepared(longest: int) -> InputFacts:
         split = Split(rows=10, examples=10, tokens=100, trained=100, longest=longest)
-        return DatasetFacts(
+        return InputFacts(
             where=HERE,
             prepared=DatasetManifest(
                 sources=(),

@@ -17,7 +17,7 @@ AROUND = Surroundings(
         kind="venv",
         said=".venv",
         prefix=PathFacts(said=".venv", path="/x/.venv", real="/x/.venv", exists=True),
-        distributions={"trl": "1.16.0", "transformers": "5.23.0"},
+        packages={"trl": "1.16.0", "transformers": "5.23.0"},
     )
 )
 pytestmark = pytest.mark.torch

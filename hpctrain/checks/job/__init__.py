@@ -12,7 +12,7 @@ from hpctrain.checks.job.context import RULES, Case
 from hpctrain.finding import LEVELS, Finding
 
 _TOPICS = [each.__name__ for each in (site, limits, hardware, files, environment, training)]
-RULES.sort(key=lambda each: _TOPICS.index(each.find.__module__))
+RULES.sort(key=lambda each: _TOPICS.index(each.find.__module__))  # not the order of the imports
 #: All finding ids of `check`, by topic; each has a section in docs/findings.md.
 IDS = tuple(dict.fromkeys((*(id_ for each in RULES for id_ in each.ids), "slurm-refuses")))
 

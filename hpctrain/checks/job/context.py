@@ -21,7 +21,6 @@ from hpctrain.config.spec import JobSpec
 from hpctrain.finding import Finding, Level
 from hpctrain.fit.layout import DataFacts
 from hpctrain.jobs import suggest
-from hpctrain.util import shell
 from hpctrain.util.file_systems import FileSystem
 from hpctrain.util.schema import KeyPath, nearest
 from hpctrain.util.text import is_number
@@ -44,9 +43,7 @@ class PathFacts:
     real: str
     exists: bool
     is_dir: bool = False
-    size: int | None = None
     writable: bool | None = None
-    readable: bool | None = None
     mode: int | None = None
     parent: str = "/"
     filesystem: FileSystem | None = None
@@ -62,35 +59,21 @@ class FolderProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """A model directory.
+class InputFacts:
+    """The directory of the model or of the dataset.
 
     Attributes:
         problems: reasons for which the training would refuse it.
-        config: parsed config.json; None if missing.
-        cached: for a model name on the Hub: whether the local cache contains it.
-        tokenizer: the fingerprint of its tokenizer (hpctrain.data.manifest).
-    """
-
-    where: PathFacts
-    problems: tuple[FolderProblem, ...] = ()
-    config: Mapping[str, Any] | None = None
-    cached: bool | None = None
-    tokenizer: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetFacts:
-    """A dataset directory; `problems` as for a model, with the built-in training's messages.
-
-    Attributes:
-        tokenizer: fingerprint of the tokenizer that a prepared dataset was made with, and its name
-            in `tokenizer_name`; None: unknown.
+        config: of a model: parsed config.json; None if missing.
+        cached: for a name on the Hub: whether the local cache contains it.
+        tokenizer: the fingerprint of a model's tokenizer (hpctrain.data.manifest), or of the one
+            that a prepared dataset was made with, and its name in `tokenizer_name`.
         prepared: the manifest of a prepared dataset.
     """
 
     where: PathFacts
     problems: tuple[FolderProblem, ...] = ()
+    config: Mapping[str, Any] | None = None
     cached: bool | None = None
     tokenizer: str | None = None
     tokenizer_name: str | None = None
@@ -104,11 +87,10 @@ class PythonFacts:
     Attributes:
         kind: `venv`, `conda`, `uv` or `pixi`; `said`: as the user named it.
         prefix: its directory; None if no conda environment with that name was found.
-        activates: the activation script exists.
-        home: from pyvenv.cfg: the directory of the base Python; `home_exists`: it still exists.
+        lacks: the file that it needs to start and does not have.
         arch: from its Python's ELF header.
-        packages: top-level packages in site-packages; None if that was not found.
-        distributions: name → version of some of those, from their metadata directories.
+        packages: of its site-packages: name, with underscores → version ("": unknown); None if that
+            was not found.
         torch: from torch/version.py: `cuda`, `rocm` or `cpu`.
         version: of its Python, such as (3, 12).
     """
@@ -116,12 +98,9 @@ class PythonFacts:
     kind: Literal["venv", "conda", "uv", "pixi"]
     said: str
     prefix: PathFacts | None
-    activates: bool = True
-    home: str | None = None
-    home_exists: bool = True
+    lacks: str | None = None
     arch: str | None = None
-    packages: frozenset[str] | None = None
-    distributions: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] | None = None
     torch: Literal["cuda", "rocm", "cpu"] | None = None
     version: tuple[int, int] | None = None
 
@@ -137,14 +116,11 @@ class SecretFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class AccelerateFacts:
-    """The accelerate config; `problems` are lines `file:line:col: sentence`; `is_default`: the job
-    creates it if it is missing.
-    """
+    """The accelerate config; `problems` are lines `file:line:col: sentence`."""
 
     where: PathFacts
     problems: tuple[str, ...] = ()
     distributed_type: str | None = None
-    is_default: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +129,7 @@ class Surroundings:
 
     Attributes:
         user: the login name, for storage paths with $USER.
-        variables: shell variables for storage paths and proxies; never secrets.
+        variables: shell variables for storage paths; never secrets.
         output: the training's output directory: --output_dir, else the run directory under chdir.
         script: the user's script; `syntax`: `LINE:COLUMN: message` if Python cannot compile it.
         hooks: the files of `before` and `after`.
@@ -166,8 +142,8 @@ class Surroundings:
     variables: Mapping[str, str] = field(default_factory=dict)
     chdir: PathFacts | None = None
     output: PathFacts | None = None
-    model: ModelFacts | None = None
-    dataset: DatasetFacts | None = None
+    model: InputFacts | None = None
+    dataset: InputFacts | None = None
     script: PathFacts | None = None
     syntax: str | None = None
     python: PythonFacts | None = None
@@ -185,18 +161,19 @@ class Surroundings:
         found: list[tuple[str, PathFacts | None]] = [
             ("the job's directory", self.chdir),
             ("the output directory", self.output),
-            ("the model", self.model.where if self.model and self.model.where.exists else None),
-            (
-                "the dataset",
-                self.dataset.where if self.dataset and self.dataset.where.exists else None,
-            ),
-            ("the script", self.script if self.script and self.script.exists else None),
+            ("the model", self.model.where if self.model else None),
+            ("the dataset", self.dataset.where if self.dataset else None),
+            ("the script", self.script),
             ("the Python environment", self.python.prefix if self.python else None),
             ("the container image", self.image),
             *(("a hook", hook) for hook in self.hooks),
             *((f"the file of the secret {secret.name}", secret.file) for secret in self.secrets),
         ]
-        return tuple((what, path) for what, path in found if path is not None)
+        return tuple(
+            (what, path)
+            for what, path in found
+            if path is not None and (path.exists or path is self.output)
+        )
 
 
 T = TypeVar("T")
@@ -204,8 +181,6 @@ T = TypeVar("T")
 #: Levels of evidence sufficient for an error; weaker evidence (seen in scripts, remembered) gives a
 #: warning.
 SURE = frozenset({"live", "documented", "reported", "own"})
-#: Partitions that are not meant for training.
-_FOR_TESTS = re.compile(r"debug|dbg|dev|test|interactive", re.IGNORECASE)
 _BEHIND = "after --"
 _FLAGGED = re.compile(r"--[a-z][a-z0-9-]*\Z")
 _NO_PROFILE = Profile(name="unknown", title="unknown")
@@ -305,63 +280,31 @@ class Case:
         return tuple(name for name in (self.spec.partition or "").split(",") if name)
 
     @cached_property
-    def chosen_by_site(self) -> bool:
+    def _site_chooses(self) -> bool:
         """Whether the site selects the partition by constraint (IDRIS, NERSC) or QOS (BSC), so that
         no default applies.
         """
-        if self.partition_names:
-            return False
         shapes = self.profile.nodes.values()
-        if self.spec.constraint is not None and any(each.select.constraint for each in shapes):
-            return True
-        defaults = {each.name for each in self.partitions if each.default}
-        return self.profile.qos_required and bool(self._homes) and not set(self._homes) & defaults
-
-    @cached_property
-    def _homes(self) -> tuple[str, ...]:
-        shape = self.profile.shape_name(partition=None, constraint=self.spec.constraint)
-        known = self.profile.partitions.items()
-        return tuple(name for name, each in known if shape and each.nodes == shape)
-
-    @cached_property
-    def landing(self) -> tuple[LivePartition, ...]:
-        """The live partitions that the job can run in."""
-        if self.partition_names:
-            return tuple(each for each in self.partitions if self.partition_names == (each.name,))
-        if not self.chosen_by_site:
-            return tuple(each for each in self.partitions if each.default)[:1]
-        up = [each for each in self.partitions if each.up is not False]
-        asked = self.spec.constraint
-        if asked is not None and any(group.features for each in up for group in each.nodes):
-            found = [each for each in up if any(_has(group, asked) for group in each.nodes)]
-        else:
-            found = [each for each in up if each.name in self._homes]
-        taking = [
-            each
-            for each in found
-            if each.allow_qos is None or self.spec.qos in (None, *each.allow_qos)
-        ]
-        return tuple(taking or found)
+        selects = self.spec.constraint is not None and any(
+            each.select.constraint for each in shapes
+        )
+        return not self.partition_names and (selects or self.profile.qos_required)
 
     @cached_property
     def live_partition(self) -> LivePartition | None:
         """The job's partition according to Slurm; None if several are possible."""
-        return self.landing[0] if len(self.landing) == 1 else None
+        return None if self._site_chooses else self.slurm.partition(self.spec.partition)
 
     @cached_property
     def partition_name(self) -> str | None:
-        """The name of the job's partition, requested or default."""
-        if self.partition_names:
-            return self.partition_names[0] if len(self.partition_names) == 1 else None
+        """The name of the job's partition, requested or default; None if several are possible."""
         if self.live_partition is not None:
             return self.live_partition.name
-        if self.chosen_by_site and self.partitions:
+        if self._site_chooses or len(self.partition_names) > 1:
             return None
-        if self.chosen_by_site and self._homes:
-            return self._homes[0] if len(self._homes) == 1 else None
         known = self.profile.partitions.items()
         default = next((name for name, each in known if each.default), None)
-        return self.profile.defaults.partition or default
+        return self.spec.partition or self.profile.defaults.partition or default
 
     @property
     def known_partition(self) -> Partition | None:
@@ -383,14 +326,12 @@ class Case:
 
     @cached_property
     def live_nodes(self) -> tuple[LiveNodes, ...]:
-        """The node groups of the partition with all requested features; all groups if that is
-        unknown.
-        """
-        groups = tuple(dict.fromkeys(group for each in self.landing for group in each.nodes))
+        """The node groups that the job can run on; features with alternatives are not compared."""
+        among = self.partitions if self._site_chooses else (self.live_partition,)
+        groups = [group for each in among if each is not None for group in each.nodes]
         asked = self.spec.constraint or ""
-        if not asked or _ODD.search(asked):
-            return groups
-        return tuple(group for group in groups if _has(group, asked)) or groups
+        wanted = set() if _ODD.search(asked) else features(asked)
+        return tuple(group for group in groups if wanted <= set(group.features)) or tuple(groups)
 
     def node(self, name: Literal["gpus", "cpus", "memory"]) -> Fact[int] | None:
         """Return the maximum GPUs, CPUs or memory (bytes) of the job on one node.
@@ -409,7 +350,8 @@ class Case:
         of_profile = name != "gpus" and known is not None and known.level != "live"
         if of_profile and known is not None and known.value < max(values):
             return known
-        return Fact(max(values), "live", f"sinfo -p {','.join(one.name for one in self.landing)}")
+        place = f"sinfo -p {self.partition_name}" if self.partition_name else "sinfo"
+        return Fact(max(values), "live", place)
 
     @cached_property
     def whole_nodes(self) -> Fact[bool] | None:
@@ -468,15 +410,6 @@ class Case:
         ]
         return f"{' and '.join(lines)}, or: {command}" if lines else command
 
-    def srun(self, command: str) -> str:
-        """Return the srun command that runs `command` on a node, with the job's account, partition
-        and QOS: a site may refuse it without them, or without a time limit.
-        """
-        names = ("account", "partition", "qos")
-        asked = [(name, getattr(self.spec, name)) for name in names]
-        options = [f"--{name} {shell.quote(value)}" for name, value in asked if value is not None]
-        return f"srun {' '.join([*options, '--time 30'])} {command}"
-
     def finding(
         self, id_: str, level: Level, what: str, *, evidence: str, reason: str, fix: str
     ) -> Finding:
@@ -528,12 +461,6 @@ def rule(
     return register
 
 
-def _has(group: LiveNodes, constraint: str) -> bool:
-    """Whether nodes have all features of a constraint; with alternatives, any of them."""
-    asked, there = features(constraint), set(group.features)
-    return bool(asked & there) if _ODD.search(constraint) else asked <= there
-
-
 def features(constraint: str) -> set[str]:
     """Return the names in a constraint: `[a100|h100*2]&nvme` has three."""
     return {name for name in re.split(r"[&|,*()\[\]]+", constraint) if name and not is_number(name)}
@@ -551,35 +478,6 @@ def _words(pairs: Iterable[tuple[str, str]]) -> list[str]:
 def confirm(fact: Fact[T], command: str) -> str:
     """Return the advice to confirm an uncertain fact with the site; empty for a certain one."""
     return "" if fact.severity == "error" else f"; confirm with: {command}"
-
-
-def likely_partition(
-    case: Case, wrong: str | None = None, listed: tuple[str, ...] = ()
-) -> str | None:
-    """Return the partition with a name similar to `wrong`, else one where the job fits: the default
-    first, test partitions last.
-    """
-    near = closest(wrong, listed, cutoff=0.6) if wrong is not None else None
-    if near is not None:
-        return near
-    shapes, gpus = case.profile.nodes, case.spec.gpus_per_node
-    fits = {
-        name: each.default
-        for name, each in case.profile.partitions.items()
-        if each.nodes in shapes and shapes[each.nodes].gpus > 0
-    }
-    if case.slurm.partitions is not None:
-        fits = {
-            each.name: each.default
-            for each in case.partitions
-            if each.up is not False and (each.gpus_max or 0) >= gpus
-        }
-    default = case.profile.defaults.partition
-    return min(
-        fits,
-        key=lambda name: (bool(_FOR_TESTS.search(name)), name != default, not fits[name]),
-        default=closest(wrong or "", listed),
-    )
 
 
 def closest(word: str, known: tuple[str, ...], *, cutoff: float = 0.0) -> str | None:

@@ -49,18 +49,14 @@ def _install(python: PythonFacts) -> str:
 @rule("environment-missing")
 def _missing(case: Case) -> Iterator[Finding]:
     python = case.around.python
-    if python is None or (python.prefix is not None and python.prefix.exists and python.activates):
+    if python is None or (python.prefix is not None and python.lacks is None):
         return
-    what = f"the {python.kind} environment {python.said!r} does not exist"
-    # conda has environments in more places than can be checked without running it.
-    unsure = python.kind == "conda" and python.prefix is None
-    if unsure:
+    what = f"the {python.kind} environment {python.said!r} does not start: it lacks {python.lacks}"
+    if python.prefix is None:  # conda has environments in more places than are searched here
         what = f"no conda environment {python.said!r} was found"
-    elif python.prefix is not None and python.prefix.exists:
-        what = f"{python.said} is not a {python.kind} environment: bin/activate is not there"
     yield case.finding(
         "environment-missing",
-        "warning" if unsure else "error",
+        "warning" if python.prefix is None else "error",
         what,
         evidence=_said(case, python),
         reason="the job activates it before anything else, and stops",
@@ -68,132 +64,89 @@ def _missing(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule("environment-broken")
-def _broken(case: Case) -> Iterator[Finding]:
-    python = case.around.python
-    if python is not None and python.home is not None and not python.home_exists:
-        yield case.finding(
-            "environment-broken",
-            "error",
-            f"the Python that created {python.said} was removed: {python.home}",
-            evidence=f"{_said(case, python)}; pyvenv.cfg says home = {python.home}",
-            reason="the environment's python is a link to it, and cannot start",
-            fix=f"rm -r {shell.quote(python.said)} && {_make(case, python)}",
-        )
-
-
 @rule("environment-lacks")
 def _packages(case: Case) -> Iterator[Finding]:
-    python = case.around.python
-    if python is None or python.packages is None or case.spec.container is not None:
+    spec, python, arguments = case.spec, case.around.python, Arguments(case.spec)
+    if python is None or python.packages is None or spec.container is not None:
         return
-    needed = [*_PACKAGES] if case.spec.script is None else ["torch"]
-    needed += ["accelerate"] if case.spec.launcher == "accelerate" else []
-    needed += ["deepspeed"] if case.spec.sharding in ("zero2", "zero3") else []
-    lacking = [name for name in dict.fromkeys(needed) if name not in python.packages]
-    asked = {name: pair for name, pair in _asked(case).items() if pair[0] not in python.packages}
-    if not lacking and not asked:
+    needed = [*_PACKAGES] if spec.script is None else ["torch"]
+    needed += ["accelerate"] if spec.launcher == "accelerate" else []
+    needed += ["deepspeed"] if spec.sharding in ("zero2", "zero3") else []
+    lacking = {name: name for name in needed if name not in python.packages}
+    if spec.script is None and any(name in _PACKAGES for name in lacking):
+        lacking |= {name: case.around.requirement for name in lacking if name in _PACKAGES}
+    asked: dict[str, str] = {}
+    for name in arguments.names if arguments.ours and spec.template is None else ():
+        for word in (arguments.get(name) or "").split():
+            module, pip = training_arguments.needs(name, word) or ("", "")
+            if module and module not in python.packages:
+                asked[name], lacking[module] = case.said("training", name, value=word), pip
+    if not lacking:
         return
-    ours = case.spec.script is None and any(name in _PACKAGES for name in lacking)
-    wanted = [name for name in lacking if not (ours and name in _PACKAGES)] + [
-        word for _, pip in asked.values() for word in pip.split()
-    ]
-    wanted = [case.around.requirement, *wanted] if ours else wanted
-    lacking += [module for module, _ in asked.values()]
-    said = "; ".join(
-        case.said("training", name, value=Arguments(case.spec).get(name)) for name in asked
-    )
-    fixes = [f"{_install(python)} {shell.join(tuple(dict.fromkeys(wanted)))}"] if wanted else []
+    wanted = dict.fromkeys(word for pip in lacking.values() for word in pip.split())
+    fixes = [f"{_install(python)} {shell.join(tuple(wanted))}"] if wanted else []
     fixes += [f"leave out {', '.join(asked)}"] if asked else []
     # Modules may add packages through PYTHONPATH, and the imports of a custom script are unknown.
-    sure = not case.spec.modules and case.spec.script is None
+    sure = not spec.modules and spec.script is None
     yield case.finding(
         "environment-lacks",
         "error" if sure else "warning",
         f"{python.said} lacks {', '.join(lacking)}",
-        evidence=f"{f'{said}; ' if said else ''}{_said(case, python)}; its site-packages",
-        reason=(
-            "the training fails at once with ModuleNotFoundError"
-            if len(asked) < len(lacking)
-            else "the training stops without it"
-        ),
+        evidence="; ".join([*asked.values(), f"{_said(case, python)}; its site-packages"]),
+        reason="the training stops without it: ModuleNotFoundError",
         fix="; or ".join(fixes),
     )
-
-
-def _asked(case: Case) -> dict[str, tuple[str, str]]:
-    """Return the arguments that need an extra package, each with its module and its pip
-    requirement.
-    """
-    arguments = Arguments(case.spec)
-    if not arguments.ours or case.spec.template is not None:
-        return {}
-    found = {
-        name: next(filter(None, (training_arguments.needs(name, word) for word in words)), None)
-        for name in arguments.names
-        if (words := (arguments.get(name) or "").split())
-    }
-    return {name: pair for name, pair in found.items() if pair is not None}
 
 
 @rule("launcher-missing")
 def _launcher(case: Case) -> Iterator[Finding]:
     spec, around = case.spec, case.around
-    if (
-        around.python is not None
-        or spec.modules
-        or spec.container is not None
-        or spec.before
-        or around.launcher_on_path is not None
-    ):
-        return
-    program = "python" if spec.launcher == "srun" else spec.launcher
-    yield case.finding(
-        "launcher-missing",
-        "warning",
-        f"the job names no environment, and {program} is not on PATH here",
-        evidence="no environment in the config; PATH of this shell, which sbatch hands to the job",
-        reason=f"the script stops: {program} is not on PATH",
-        fix=case.fix((("environment", "venv"), "DIRECTORY")),
-    )
+    loads = around.python or spec.modules or spec.container or spec.before
+    if not loads and around.launcher_on_path is None:
+        program = "python" if spec.launcher == "srun" else spec.launcher
+        yield case.finding(
+            "launcher-missing",
+            "warning",
+            f"the job names no environment, and {program} is not on PATH here",
+            evidence="no environment in the config; PATH of this shell, which sbatch passes on",
+            reason=f"the script stops: {program} is not on PATH",
+            fix=case.fix((("environment", "venv"), "DIRECTORY")),
+        )
 
 
 @rule("environment-architecture", on="cluster")
 def _architecture(case: Case) -> Iterator[Finding]:
     fact, python = case.of_nodes("arch"), case.around.python
-    if fact is None or python is None:
-        return
-    fix = f"make it on one of these nodes: {case.srun('--pty bash')}, then: {_make(case, python)}"
-    if python.arch is not None and python.arch != fact.value:
+    if fact is not None and python is not None and python.arch not in (None, fact.value):
         yield case.finding(
             "environment-architecture",
             fact.severity,
             f"{python.said} is built for {python.arch}, and the nodes are {fact.value}",
             evidence=f"{_said(case, python)}; {fact.source}",
             reason="its python cannot start there: Exec format error",
-            fix=fix,
+            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(case, python)}",
         )
 
 
 @rule("torch-build", on="cluster")
 def _torch(case: Case) -> Iterator[Finding]:
-    fact, python = case.of_nodes("vendor"), case.around.python
+    python = case.around.python
     if python is None or python.torch is None or case.spec.container is not None:
         return
-    if hardware.uses_cpu(case):
+    cuda = Fact("cuda", "recalled", "the GPUs that most clusters have")
+    known = case.of_nodes("vendor") or cuda
+    fits = python.torch == known.value or (known is cuda and python.torch != "cpu")
+    if fits or hardware.uses_cpu(case):
         return
-    index = "https://download.pytorch.org/whl/"
-    install = f"{_install(python)} --force-reinstall torch --index-url {index}"
-    known = fact or Fact("cuda", "recalled", "the GPUs that most clusters have")
-    if python.torch == known.value or (fact is None and python.torch != "cpu"):
-        return
+    index = "cu126" if known.value == "cuda" else "rocm6.4"
     yield case.finding(
         "torch-build",
         known.severity,
         f"the torch of {python.said} is built for {python.torch}, and the GPUs need {known.value}",
         evidence=f"{_said(case, python)}, torch/version.py; {known.source}",
         reason="torch sees no GPU on the nodes: No CUDA GPUs are available",
-        fix=install + ("cu126" if known.value == "cuda" else "rocm6.4"),
+        fix=f"{_install(python)} --force-reinstall torch --index-url"
+        f" https://download.pytorch.org/whl/{index}",
     )
 
 
@@ -211,30 +164,22 @@ def _modules(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("container-missing", "container-bind", "container-gpu")
+@rule("container-missing", "container-gpu")
 def _container(case: Case) -> Iterator[Finding]:
     container, image = case.spec.container, case.around.image
     if container is None:
         return
     said = case.said("environment", "container", value=container.image)
-    if image is not None and not image.exists:
-        yield case.finding(
-            "container-missing",
-            "error",
-            f"the image {container.image!r} does not exist",
-            evidence=said,
-            reason=f"{container.engine} stops without it",
-            fix=f"ls {shell.quote(image.parent)}",
-        )
-    for bind in case.around.binds:
-        if not bind.exists:
+    for where in (image, *case.around.binds):
+        if where is not None and not where.exists:
             yield case.finding(
-                "container-bind",
+                "container-missing",
                 "error",
-                f"there is no {bind.said!r} to bind into the container",
+                f"the {'image' if where is image else 'directory to bind'} {where.said!r} does not"
+                " exist",
                 evidence=said,
-                reason=f"{container.engine} stops: mount source does not exist",
-                fix=f"mkdir -p {shell.quote(bind.path)}, or omit the bind",
+                reason=f"{container.engine} stops without it",
+                fix=f"ls {shell.quote(where.parent)}",
             )
     fact = case.of_nodes("vendor")
     wanted = {"cuda": "nv", "rocm": "rocm"}.get(fact.value) if fact is not None else None
@@ -264,39 +209,31 @@ _TRACKERS = {
 }
 
 
-def _no_internet(case: Case) -> Fact[str] | None:
-    """Return the profile's fact that compute nodes have no internet access, if it says so."""
-    fact = case.fact(case.profile.internet.compute, "internet", "compute")
-    return fact if fact is not None and fact.value == "no" else None
-
-
 def _cut_off(case: Case) -> tuple[Level, str] | None:
     """Return the level and the reason if the training has no network: the job's own settings, or
     the site. None if it may have one.
     """
     if case.spec.offline:
         return "error", f"{case.said('offline', value='true')} sets HF_HUB_OFFLINE=1"
-    internet = _no_internet(case)
-    if internet is None or case.local:
+    fact = case.fact(case.profile.internet.compute, "internet", "compute")
+    if fact is None or fact.value != "no" or case.local:
         return None
-    command = case.srun("curl -sI https://huggingface.co")
-    words = f"{internet.source}: compute nodes have no internet{confirm(internet, command)}"
-    return internet.severity, words
+    command = "srun curl -sI https://huggingface.co"
+    words = f"{fact.source}: compute nodes have no internet{confirm(fact, command)}"
+    return fact.severity, words
 
 
-@rule("hub-name")
-def _hub_names(case: Case) -> Iterator[Finding]:
-    cut = _cut_off(case)
-    around, arguments = case.around, Arguments(case.spec)
-    if (
-        cut is None or arguments.ours
-    ):  # reported as `model-folder` and `dataset-folder` for the built-in training
+@rule("hub-name", "push-to-hub")
+def _hub(case: Case) -> Iterator[Finding]:
+    cut, around, arguments = _cut_off(case), case.around, Arguments(case.spec)
+    if cut is None:
         return
     for what, option, found in (
         ("model", "model_name_or_path", around.model),
         ("dataset", "dataset_name", around.dataset),
     ):
-        if found is None or found.cached or not is_hub_name(found.where):
+        # The built-in training reports `model-folder` and `dataset-folder`.
+        if found is None or found.cached or not is_hub_name(found.where) or arguments.ours:
             continue
         name = found.where.said
         kind = " --repo-type dataset" if what == "dataset" else ""
@@ -310,38 +247,7 @@ def _hub_names(case: Case) -> Iterator[Finding]:
             ),
             fix=f"with internet access: hf download {shell.quote(name)}{kind}",
         )
-
-
-@rule("tracker-online", on="cluster")
-def _trackers(case: Case) -> Iterator[Finding]:
-    internet, env = _no_internet(case), dict(case.spec.env)
-    asked = (Arguments(case.spec).get("report_to") or "").replace(",", " ").split()
-    silent = {
-        "wandb": env.get("WANDB_MODE", "offline" if case.spec.offline else "online") != "online",
-        "comet_ml": env.get("COMET_MODE", "").lower() == "offline",
-    }
-    for name in asked if internet is not None else ():
-        if internet is None or name not in _TRACKERS or silent.get(name):
-            continue
-        variable = _TRACKERS[name]
-        yield case.finding(
-            "tracker-online",
-            internet.severity,
-            f"{name} logs to a server, and compute nodes have no internet access",
-            evidence=f"{case.said('training', 'report_to', value=name)}; {internet.source}",
-            reason="the training waits for the server when it starts, and stops or hangs",
-            fix=(
-                f"{variable} in config.yaml under environment.env"
-                if variable
-                else "report_to: tensorboard in config.yaml under training"
-            ),
-        )
-
-
-@rule("push-to-hub")
-def _push(case: Case) -> Iterator[Finding]:
-    cut = _cut_off(case)
-    if cut is not None and Arguments(case.spec).says("push_to_hub"):
+    if arguments.says("push_to_hub"):
         yield case.finding(
             "push-to-hub",
             cut[0],
@@ -353,6 +259,31 @@ def _push(case: Case) -> Iterator[Finding]:
                 "internet access: hf upload NAME DIRECTORY"
             ),
         )
+
+
+@rule("tracker-online", on="cluster")
+def _trackers(case: Case) -> Iterator[Finding]:
+    fact, env = case.fact(case.profile.internet.compute, "internet", "compute"), case.spec.env
+    asked = (Arguments(case.spec).get("report_to") or "").replace(",", " ").split()
+    modes = {name: value.lower() for name, value in env}
+    if case.spec.offline:
+        modes.setdefault("WANDB_MODE", "offline")
+    for name in filter(_TRACKERS.__contains__, asked):
+        variable = _TRACKERS[name] or ""
+        offline = modes.get(variable.partition(":")[0], "online") != "online"
+        if fact is not None and fact.value == "no" and not offline:
+            yield case.finding(
+                "tracker-online",
+                fact.severity,
+                f"{name} logs to a server, and compute nodes have no internet access",
+                evidence=f"{case.said('training', 'report_to', value=name)}; {fact.source}",
+                reason="the training waits for the server when it starts, and stops or hangs",
+                fix=(
+                    f"{variable} in config.yaml under environment.env"
+                    if variable
+                    else "report_to: tensorboard in config.yaml under training"
+                ),
+            )
 
 
 #: The variable, or file, with the address of the webhook (hpctrain/runs/notify.py).
@@ -397,30 +328,25 @@ def _files(case: Case) -> Iterator[Finding]:
     for secret in case.around.secrets:
         file, webhook = secret.file, secret.name == WEBHOOK
         key = ("notify", "webhook") if webhook else ("environment", "secrets", secret.name)
-        said = case.said(*key, value=file.said if file else "environment")
         then = "sends no notification" if webhook else "stops"
-        write = f'read -rs word && echo "$word" > {shell.quote(file.path) if file else ""}'
-        problem = reason = fix = ""
+        id_, what, fix = "secret-missing", "", ""
         if file is None and not secret.in_shell:
-            problem = f"the variable {secret.name} is not set in this shell"
-            reason = "the job takes it from the shell that submits, and there is none"
+            what = f"the variable {secret.name} is not set in this shell, from which the job has it"
             fix = f"read -rs {secret.name} && export {secret.name}"
         elif file is not None and (not file.exists or file.is_dir):
-            problem = f"the file {file.said!r} for {secret.name} does not exist"
-            reason, fix = f"the job reads the secret from it, and {then}", f"umask 077; {write}"
+            what = f"the file {file.said!r} for {secret.name} does not exist"
+            fix = f'umask 077; read -rs word && echo "$word" > {shell.quote(file.path)}'
         elif file is not None and file.mode not in (0o400, 0o600):
-            yield case.finding(
-                "secret-file-open",
-                "error",
-                f"the file of {secret.name} has the mode {file.mode or 0:04o}, and must have 0600",
-                evidence=f"{said}; {file.path}",
-                reason=f"others may read it, so the job refuses it and {then}",
-                fix=f"chmod 600 {shell.quote(file.path)}",
+            id_, fix = "secret-file-open", f"chmod 600 {shell.quote(file.path)}"
+            what = (
+                f"the file of {secret.name} has the mode {file.mode or 0:04o}, and must have 0600"
             )
-        elif file is not None and file.size == 0:
-            problem, fix = f"the file of {secret.name} is empty", write
-            reason = "the job would run with an empty secret"
-        if problem:
+        if what:
             yield case.finding(
-                "secret-missing", "error", problem, evidence=said, reason=reason, fix=fix
+                id_,
+                "error",
+                what,
+                evidence=case.said(*key, value=file.said if file else "environment"),
+                reason=f"the job refuses it and {then}",
+                fix=fix,
             )

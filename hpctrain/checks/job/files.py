@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 
 from hpctrain.checks.job import hardware
-from hpctrain.checks.job.context import Case, DatasetFacts, ModelFacts, PathFacts, rule
+from hpctrain.checks.job.context import Case, PathFacts, rule
 from hpctrain.clusters.profile import Storage
 from hpctrain.config.arguments import Arguments
-from hpctrain.finding import Finding
+from hpctrain.config.spec import JobSpec
+from hpctrain.finding import Finding, Level
 from hpctrain.util import shell
 from hpctrain.util.text import listed, size
 
@@ -33,8 +34,6 @@ _NODE_LOCAL = (
     "/mnt/bb",
 )
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-#: Free files that a training needs for logs, samples and the parts of a checkpoint.
-_FILES = 200
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?|<\w+>")
 
 
@@ -46,56 +45,45 @@ def is_hub_name(where: PathFacts) -> bool:
     return not where.exists and bool(_HUB_NAME.match(where.said))
 
 
-@rule("model-folder")
-def _model(case: Case) -> Iterator[Finding]:
-    yield from _folder(case, "model", "model_name_or_path", case.around.model, "models/my_model")
-
-
-@rule("dataset-folder")
-def _dataset(case: Case) -> Iterator[Finding]:
-    yield from _folder(case, "dataset", "dataset_name", case.around.dataset, "data/my_dataset")
-
-
-def _folder(
-    case: Case, what: str, option: str, found: ModelFacts | DatasetFacts | None, example: str
-) -> Iterator[Finding]:
+@rule("model-folder", "dataset-folder")
+def _folders(case: Case) -> Iterator[Finding]:
     arguments = Arguments(case.spec)
-    named = arguments.incomplete or arguments.get(option) is not None
-    if found is None and arguments.ours and not named:
-        command = case.command() + ("" if case.arguments else " --")
-        yield case.finding(
-            f"{what}-folder",
-            "error",
-            f"no {what} is named",
-            evidence=f"neither training.{option} of the config nor --{option} after -- is there",
-            reason=f"the built-in training requires a local {what} directory",
-            fix=(
-                f"{option}: {example} in config.yaml under training, or: {command} --{option}"
-                f" {example}"
-            ),
-        )
-    if found is None or (is_hub_name(found.where) and not arguments.ours):
-        return  # `hub-name` reports names on the Hub
-    where = found.where
-    for problem in found.problems:
-        # A custom script may read other formats: only files that nothing can read are certain.
-        sure, fix = arguments.ours or not where.exists or problem.cause == "lfs", problem.fix
-        if problem.cause == "lfs":
-            fix = f"git -C {shell.quote(where.path)} lfs pull"
-        elif problem.cause == "raw" and where.exists and arguments.sft:
-            fix = _prepare(where, arguments)
-        yield case.finding(
-            f"{what}-folder",
-            "error" if sure else "warning",
-            problem.what,
-            evidence=case.said("training", option, value=where.said),
-            reason=(
-                "the training stops before its first step"
-                if sure
-                else "unless your script reads it otherwise, it stops there"
-            ),
-            fix=fix,
-        )
+    for what, option, found, example in (
+        ("model", "model_name_or_path", case.around.model, "models/my_model"),
+        ("dataset", "dataset_name", case.around.dataset, "data/my_dataset"),
+    ):
+        named = arguments.incomplete or arguments.get(option) is not None
+        if found is None and arguments.ours and not named:
+            yield case.finding(
+                f"{what}-folder",
+                "error",
+                f"no {what} is named",
+                evidence=f"neither training.{option} of the config nor --{option} after --",
+                reason=f"the built-in training requires a local {what} directory",
+                fix=f"{option}: {example} in config.yaml under training",
+            )
+        if found is None or (is_hub_name(found.where) and not arguments.ours):
+            continue  # `hub-name` reports names on the Hub
+        where = found.where
+        for problem in found.problems:
+            # A custom script may read other formats: only files that nothing can read are certain.
+            sure, fix = arguments.ours or not where.exists or problem.cause == "lfs", problem.fix
+            if problem.cause == "lfs":
+                fix = f"git -C {shell.quote(where.path)} lfs pull"
+            elif problem.cause == "raw" and where.exists and arguments.sft:
+                fix = _prepare(where, arguments)
+            yield case.finding(
+                f"{what}-folder",
+                "error" if sure else "warning",
+                problem.what,
+                evidence=case.said("training", option, value=where.said),
+                reason=(
+                    "the training stops before its first step"
+                    if sure
+                    else "unless your script reads it otherwise, it stops there"
+                ),
+                fix=fix,
+            )
 
 
 def _prepare(where: PathFacts, arguments: Arguments) -> str:
@@ -118,11 +106,7 @@ def _tokenizer(case: Case) -> Iterator[Finding]:
             "error",
             f"the dataset {dataset.where.said} was tokenized for another model than "
             f"{model.where.said}",
-            evidence=(
-                f"its manifest names the tokenizer of {dataset.tokenizer_name or 'another model'}"
-                f" ({(dataset.tokenizer or '')[:12]}); the model's is another"
-                f" ({(model.tokenizer or '')[:12]})"
-            ),
+            evidence=f"its manifest: {dataset.tokenizer_name}; the fingerprints differ",
             reason=(
                 "token IDs would not match the model's vocabulary: the training runs without an error, "
                 "and learns nothing"
@@ -169,7 +153,7 @@ def _accelerate(case: Case) -> Iterator[Finding]:
     found, name = case.around.accelerate, case.spec.accelerate_config
     if found is None or case.spec.launcher != "accelerate":
         return
-    if not found.where.exists and not found.is_default:
+    if not found.where.exists and name != JobSpec.accelerate_config:
         yield case.finding(
             "accelerate-config",
             "error",
@@ -194,27 +178,21 @@ def _accelerate(case: Case) -> Iterator[Finding]:
 
 @rule("hook-missing")
 def _hooks(case: Case) -> Iterator[Finding]:
-    environment = {name: getattr(case.spec, name) for name in ("before", "before_each_node")}
     for hook in case.around.hooks:
-        problem = "is a directory" if hook.is_dir else "cannot be read"
-        problem = problem if hook.exists else "does not exist"
-        if hook.exists and not hook.is_dir and hook.readable is not False:
-            continue
         tells = case.spec.notify is not None and hook.said == case.spec.notify.command
-        name = next((name for name, hooks in environment.items() if hook.said in hooks), "after")
-        path = ("notify", "command") if tells else ("environment", name)
-        yield case.finding(
-            "hook-missing",
-            "error",
-            f"the {'command' if tells else 'hook'} {hook.said!r} {problem}",
-            evidence=case.said(*path, value=hook.said),
-            reason=(
-                "no message is sent when the run ends"
-                if tells
-                else "the batch script runs it, and stops there"
-            ),
-            fix=f"ls -l {shell.quote(hook.path)}",
-        )
+        if not hook.exists or hook.is_dir:
+            yield case.finding(
+                "hook-missing",
+                "error",
+                f"the {'command' if tells else 'hook'} {hook.said!r} is not a file",
+                evidence=case.said("notify" if tells else "environment", value=hook.said),
+                reason=(
+                    "no message is sent when the run ends"
+                    if tells
+                    else "the batch script runs it, and stops there"
+                ),
+                fix=f"ls -l {shell.quote(hook.path)}",
+            )
 
 
 # -- what the job writes ---------------------------------------------------------------------------
@@ -266,40 +244,28 @@ def _output(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("output-space", "output-files")
+@rule("output-space")
 def _space(case: Case) -> Iterator[Finding]:
     where, need = case.around.output or case.around.chdir, hardware.checkpoint_bytes(case)
     system = where.filesystem if where is not None else None
-    if where is None or system is None:
+    if where is None or system is None or need is None or system.free >= 2 * need.size:
         return
-    parent, free = shell.quote(where.parent), system.free
-    if need is not None and free < 2 * need.size:
-        none = free < need.size
-        one = f"a checkpoint is {size(need.size)}, and {size(free)} are free: room for one"
-        yield case.finding(
-            "output-space",
-            "error" if none else "warning",
-            f"one checkpoint is {size(need.size)}, and {size(free)} are free" if none else one,
-            evidence=f"{where.said}: {system.limit} of {system.mount} ({system.kind}); {need.words}",
-            reason=(
-                "the training ends when it saves, and leaves half a checkpoint"
-                if none
-                else "the second is written before the first is deleted, so two must fit"
-            ),
-            fix=(
-                f"make room in {parent}, or write elsewhere: output_dir: DIRECTORY under training"
-                " in config.yaml"
-            ),
-        )
-    if system.free_files is not None and system.free_files < _FILES:
-        yield case.finding(
-            "output-files",
-            "error",
-            f"{system.free_files} more files can be created in {system.mount}",
-            evidence=f"{where.said}: {system.limit}",
-            reason="the quota of files is exhausted: logs and checkpoints cannot be created",
-            fix=f"find {parent} -xdev -type f | cut -d/ -f1-5 | sort | uniq -c | sort -n | tail",
-        )
+    none = system.free < need.size
+    yield case.finding(
+        "output-space",
+        "error" if none else "warning",
+        f"one checkpoint is {size(need.size)}, and {size(system.free)} are free",
+        evidence=f"{where.said}: {system.limit} of {system.mount} ({system.kind}); {need.words}",
+        reason=(
+            "the training ends when it saves, and leaves half a checkpoint"
+            if none
+            else "the second is written before the first is deleted, so two must fit"
+        ),
+        fix=(
+            f"make room in {shell.quote(where.parent)}, or write elsewhere: output_dir: DIRECTORY"
+            " under training in config.yaml"
+        ),
+    )
 
 
 # -- what the nodes see ----------------------------------------------------------------------------
@@ -307,84 +273,53 @@ def _space(case: Case) -> Iterator[Finding]:
 
 @rule("path-not-shared", on="cluster")
 def _not_shared(case: Case) -> Iterator[Finding]:
-    found: dict[str, list[str]] = {}
-    evidence: dict[str, str] = {}
+    found: dict[tuple[str, Level, str], list[str]] = {}
     for what, where in case.around.paths:
         kind = where.filesystem.kind if where.filesystem is not None else ""
         roots = (root for root in _NODE_LOCAL if f"{where.real}/".startswith(f"{root}/"))
-        root, stored = next(roots, None), stored_on(case, where)
-        in_memory = kind in _IN_MEMORY or (stored is not None and stored[1].in_memory)
-        if root is not None or in_memory:
-            place = root or where.path
-            found.setdefault(place, []).append(what)
-            evidence[place] = f"{place} is another directory on every node"
-            if in_memory:
-                evidence[place] = f"{place} is in memory ({kind or 'the site says so'})"
-    for place, names in found.items():
-        lie, them = ("lies", "it") if len(names) == 1 else ("lie", "them")
+        root, (name, stored) = next(roots, None), stored_on(case, where) or ("", None)
+        fact = case.fact(stored, "storage", name, "on_compute_nodes")
+        problem: tuple[str, Level, str] | None = None
+        if fact is not None and fact.value.on_compute_nodes is False:
+            problem = where.path, fact.severity, f"{name} is not mounted there; {fact.source}"
+        elif kind in _IN_MEMORY or (stored is not None and stored.in_memory):
+            problem = root or where.path, "warning", f"in memory ({kind or 'the site says so'})"
+        elif root is not None:
+            problem = root, "warning", f"{root} is another directory on every node"
+        if problem is not None:
+            found.setdefault(problem, []).append(what)
+    for (place, level, evidence), names in found.items():
         yield case.finding(
             "path-not-shared",
-            "warning",
-            f"{listed(names)} {lie} in {place}, which compute nodes do not share",
-            evidence=evidence[place],
-            reason=(
-                f"the job does not find {them} on the compute nodes, or its output is lost when "
-                "the job ends"
-            ),
-            fix=(
-                f"move {them} to a shared file system, such as {_shared(case)}, and name {them}"
-                " there"
-            ),
+            level,
+            f"on compute nodes, {place} is another directory, or none: {listed(names)}",
+            evidence=evidence,
+            reason="the job does not find its files there, or its output is lost when the job ends",
+            fix=f"move it to a shared file system, such as {_shared(case)}, and name it there",
         )
 
 
 def _shared(case: Case) -> str:
-    shared = {
-        key.lower(): each.path
-        for key, each in case.profile.storage.items()
+    paths = (
+        each.path
+        for each in case.profile.storage.values()
         if each.path and not each.in_memory and each.on_compute_nodes is not False
-    }
-    names = ("scratch", "work", "project", "projects", "fast", "home")
-    found = next((shared[name] for name in names if name in shared), None)
-    return found or "your project's or scratch directory"
+    )
+    return next(paths, "your project's or scratch directory")
 
 
 def stored_on(case: Case, where: PathFacts) -> tuple[str, Storage] | None:
-    """Return the site's file system with the longest path that contains `where`."""
+    """Return the site's file system with the longest path that contains `where`; in a path, $USER
+    is the user; <account> and unknown variables match one name.
+    """
     best: dict[int, tuple[str, Storage]] = {}
+    known = {**case.around.variables, "USER": case.around.user}
     for name, each in case.profile.storage.items():
-        pattern = re.compile(_pattern(case, each.path)) if each.path else None
-        match = pattern and (pattern.match(where.real) or pattern.match(where.path))
-        if match:
+        parts = _VARIABLE.split((each.path or "$").rstrip("/"))
+        parts[::2] = map(re.escape, parts[::2])
+        parts[1::2] = [re.escape(known.get(name or "") or "") or "[^/]+" for name in parts[1::2]]
+        pattern = re.compile("".join(parts) + r"(?=/|\Z)")
+        match = pattern.match(where.real) or pattern.match(where.path)
+        if match is not None:
             best.setdefault(match.end(), (name, each))
     return best[max(best)] if best else None
-
-
-def _pattern(case: Case, path: str) -> str:
-    """Return the regular expression for a storage path: $USER is the user; <account> and unknown
-    variables match one name.
-    """
-    known = {**case.around.variables, "USER": case.around.user}
-    parts = _VARIABLE.split(path.rstrip("/"))
-    parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [re.escape(known.get(name or "") or "") or "[^/]+" for name in parts[1::2]]
-    return "".join(parts) + r"(?=/|\Z)"
-
-
-@rule("path-not-mounted", on="cluster")
-def _not_mounted(case: Case) -> Iterator[Finding]:
-    for what, where in case.around.paths:
-        name, stored = stored_on(case, where) or ("", None)
-        fact = case.fact(stored, "storage", name, "on_compute_nodes")
-        if fact is not None and fact.value.on_compute_nodes is False:
-            yield case.finding(
-                "path-not-mounted",
-                fact.severity,
-                f"{what} is on {name}, which compute nodes do not mount",
-                evidence=f"{where.path}; {fact.source}",
-                reason="the job does not find it",
-                fix=(
-                    f"copy it to a file system that they mount, such as {_shared(case)}, and name"
-                    " it there"
-                ),
-            )

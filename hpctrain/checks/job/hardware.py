@@ -12,13 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpctrain.checks.job import limits
-from hpctrain.checks.job.context import (
-    Case,
-    Fact,
-    confirm,
-    likely_partition,
-    rule,
-)
+from hpctrain.checks.job.context import Case, Fact, confirm, rule
 from hpctrain.config.arguments import Arguments
 from hpctrain.errors import HpctrainError
 from hpctrain.finding import Finding
@@ -50,7 +44,9 @@ _MEM_PER_CPU = ("resources", "mem_per_cpu")
 _SHARDING = ("sharding",)
 _DIALECT = ("resources", "gpu_directive")
 _LORA = "or train a LoRA adapter: use_peft: true under training in config.yaml"
-_NOT_AVAILABLE = "Slurm refuses the job: Requested node configuration is not available"
+_SINFO = "sinfo -o '%P %c %m %G'"
+
+
 # -- how much memory the training needs ------------------------------------------------------------
 
 
@@ -119,37 +115,25 @@ def uses_cpu(case: Case) -> bool:
     return bool(Arguments(case.spec).says("use_cpu")) or not case.spec.gpus_per_node or forced
 
 
-def _shared_otherwise(case: Case) -> bool:
-    own = case.around.accelerate
-    return own is not None and own.distributed_type not in (None, "MULTI_GPU")
-
-
-def gpu_least(case: Case) -> Need | None:
-    """Return the minimum memory of each GPU: weights, gradients and optimizer, without activations;
-    None if uncertain.
+def _gpu_needs(case: Case, gpu_bytes: int) -> tuple[Need | None, Need] | None:
+    """Return the memory of each GPU: its certain part (weights, gradients and optimizer; None with
+    quantized weights), and the formula's peak, with activations. None if unknown.
     """
-    known, wanted = shape(case), layout(case)
-    if known is None or wanted is None or wanted.quantization != "none" or _shared_otherwise(case):
+    known, wanted = shape(case), layout(case, gpu_bytes=gpu_bytes)
+    own = case.around.accelerate
+    otherwise = own is not None and own.distributed_type not in (None, "MULTI_GPU")
+    if known is None or wanted is None or otherwise:
         return None
     parts = {name: held(known, wanted) for name, held in _CERTAIN.items()}
+    words = f"{memory.billions(known.parameters)} parameters in {wanted.weights}, {wanted.sharding}"
     sums = " + ".join(f"{size(held)} of {name}" for name, held in parts.items())
-    world = case.spec.processes
-    shared = f", shared by {world} GPUs" if wanted.sharding != "ddp" and world > 1 else ""
-    words = f"{memory.billions(known.parameters)} parameters in {wanted.weights}{shared}"
-    return Need(sum(parts.values()), f"{words}: {sums}")
-
-
-def gpu_estimate(case: Case, gpu_bytes: int) -> Need | None:
-    """Return the formula's peak memory of each GPU, with activations; None if unknown."""
-    known, wanted = shape(case), layout(case, gpu_bytes=gpu_bytes)
-    if known is None or wanted is None or _shared_otherwise(case):
-        return None
-    words = (
-        f"{memory.billions(known.parameters)} parameters in {wanted.weights}, {wanted.sharding},"
-        f" {wanted.micro_batch} sequences of {wanted.length} tokens, checkpointing"
-        f" {wanted.checkpointing}"
+    least = Need(sum(parts.values()), f"{words}: {sums}")
+    peak = Need(
+        memory.gpu_memory(known, wanted).total,
+        f"{words}, {wanted.micro_batch} sequences of {wanted.length} tokens, checkpointing"
+        f" {wanted.checkpointing}",
     )
-    return Need(memory.gpu_memory(known, wanted).total, words)
+    return least if wanted.quantization == "none" else None, peak
 
 
 def gpu_name(case: Case) -> str | None:
@@ -231,75 +215,57 @@ def _dialect(case: Case) -> Iterator[Finding]:
     )
 
 
-def _gpus_there(case: Case, there: Fact[int]) -> str:
-    said = case.said(*_GPUS, value=case.spec.gpus_per_node)
-    return f"{said}; {there.source}: {there.value} on a node{confirm(there, _sinfo(case))}"
-
-
-@rule("gpus-per-node", on="site")
-def _too_many_gpus(case: Case) -> Iterator[Finding]:
-    asked, there = case.spec.gpus_per_node, case.node("gpus")
-    if there is None or asked <= there.value:
-        return
-    where = f"partition {case.partition_name}" if case.partition_name else case.shape_name
-    other = likely_partition(case) or "NAME"
-    fix = f"sinfo -o '%P %G', then: {case.fix((('resources', 'partition'), other))}"
-    if there.value:
-        needed, most = -(-case.spec.processes // there.value), limits.nodes_max(case)
-        nodes = needed if most is None else min(needed, most)
-        fix = case.fix((_NODES, nodes), (_GPUS, there.value))
-    yield case.finding(
-        "gpus-per-node",
-        there.severity,
-        f"{asked} GPUs of each node are requested, and a node of {where or 'this site'} has"
-        f" {there.value}",
-        evidence=_gpus_there(case, there),
-        reason=_NOT_AVAILABLE,
-        fix=fix,
-    )
-
-
-@rule("gpus-unused", "gpus-spread", on="site")
-def _idle_gpus(case: Case) -> Iterator[Finding]:
+@rule("gpus-per-node", "gpus-unused", on="site")
+def _gpus(case: Case) -> Iterator[Finding]:
     spec, there, whole = case.spec, case.node("gpus"), case.whole_nodes
-    if there is None or spec.gpus_per_node > there.value:
+    if there is None:
         return
-    evidence, used = _gpus_there(case, there), spec.processes if spec.gpus_per_node else 0
-    if spec.gpus_per_node < there.value and whole is not None and whole.value:
-        paid, (packed, rest) = spec.nodes * there.value, divmod(used, there.value)
-        more: tuple[tuple[KeyPath, int], ...] = ((_GPUS, there.value),)
-        fewer = ((_NODES, packed), *more) if packed and not rest else more
+    asked, most = spec.gpus_per_node, there.value
+    said = case.said(*_GPUS, value=asked)
+    evidence = f"{said}; {there.source}: {most} on a node{confirm(there, _SINFO)}"
+    if asked > most:
+        where = f"partition {case.partition_name}" if case.partition_name else case.shape_name
+        fix = f"{_SINFO}, and choose another partition"
+        if most:
+            needed = -(-spec.processes // most)
+            nodes = min(needed, limits.nodes_max(case) or needed)
+            fix = case.fix((_NODES, nodes), (_GPUS, most))
+        yield case.finding(
+            "gpus-per-node",
+            there.severity,
+            f"{asked} GPUs of each node are requested, and a node of {where or 'this site'} has"
+            f" {most}",
+            evidence=evidence,
+            reason="Slurm refuses the job: Requested node configuration is not available",
+            fix=fix,
+        )
+    elif asked < most and whole is not None and whole.value:
+        used = spec.nodes * asked
+        packed = ((_NODES, used // most),) if used and used % most == 0 else ()
         yield case.finding(
             "gpus-unused",
             "warning",
-            f"the job is charged for {paid} GPUs and uses {used}: nodes are allocated whole here",
-            evidence=evidence if whole.source == there.source else f"{evidence}; {whole.source}",
+            f"the job is charged for {spec.nodes * most} GPUs and uses {used}: nodes are allocated"
+            " whole here",
+            evidence=f"{evidence}; {whole.source}",
             reason="the remaining GPUs idle but are charged",
-            fix=("a partition without GPUs, or: " if not used else "") + case.fix(*fewer),
-        )
-    elif used and spec.nodes > 1 and used <= there.value:
-        yield case.finding(
-            "gpus-spread",
-            "note",
-            f"{spec.layout}, which fit on one node of {there.value} GPUs",
-            evidence=evidence,
-            reason="communication within a node is many times faster than between nodes",
-            fix=case.fix((_NODES, 1), (_GPUS, used)),
+            fix=case.fix(*packed, (_GPUS, most)),
         )
 
 
 @rule("gpu-memory", on="site")
 def _gpu_memory(case: Case) -> Iterator[Finding]:
     fact, spec, model = gpu_bytes(case), case.spec, case.around.model
-    if fact is None or model is None or not spec.gpus_per_node:
+    needs = _gpu_needs(case, fact.value) if fact is not None and spec.gpus_per_node else None
+    if fact is None or model is None or needs is None:
         return
-    least, peak = gpu_least(case), gpu_estimate(case, fact.value)
+    least, peak = needs
     if least is not None and least.size > fact.value:
-        gpus_needed = -(-least.size * spec.processes // fact.value)
         advice = {
             "ddp": f"share them: {case.fix((_SHARDING, 'fsdp'))}; {_LORA}",
             "zero2": f"share the weights too: {case.fix((_SHARDING, 'zero3'))}; {_LORA}",
-        }.get(spec.sharding, f"use more GPUs, at least {gpus_needed}, {_LORA}")
+        }
+        more = -(-least.size * spec.processes // fact.value)
         yield case.finding(
             "gpu-memory",
             fact.severity,
@@ -307,9 +273,9 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
             f" {size(fact.value)}",
             evidence=f"{model.where.said}: {least.words}; {fact.source}",
             reason="the training fails with CUDA out of memory, even without activations",
-            fix=advice,
+            fix=advice.get(spec.sharding, f"use more GPUs, at least {more}, {_LORA}"),
         )
-    elif peak is not None and peak.size > fact.value:  # the formula is off by a few percent
+    elif peak.size > fact.value:  # the formula is off by a few percent
         yield case.finding(
             "gpu-memory",
             "warning",
@@ -325,52 +291,40 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
 
 @rule("cores-limit", "cores-few", on="site")
 def _cores(case: Case) -> Iterator[Finding]:
-    spec, there, gpus_there = case.spec, case.node("cpus"), case.node("gpus")
-    total, said = spec.cores_per_task * spec.tasks_per_node, limits.cores_said(case)
-    too_many_gpus = gpus_there is not None and 0 < gpus_there.value < spec.gpus_per_node
-    if spec.cpus_per_task is None and too_many_gpus:
+    spec, there, said = case.spec, case.node("cpus"), limits.cores_said(case)
+    total, most = spec.cores_per_task * spec.tasks_per_node, there.value if there else None
+    gpus_there, required = case.node("gpus"), case.of_nodes("cpus_per_gpu_required")
+    if spec.cpus_per_task is None and gpus_there and 0 < gpus_there.value < spec.gpus_per_node:
         return  # caused by the number of GPUs: `gpus-per-node` reports it
-    if there is not None and total > there.value:
+    each = spec.cpus_per_gpu or 8
+    if required is not None and required.value and case.shape is not None:
+        each = case.shape.cpus_per_gpu or each
+    least = each * spec.gpus_per_node if required is not None and required.value else 0
+    if there is not None and most is not None and total > most:
         yield case.finding(
             "cores-limit",
             there.severity,
-            f"{total} cores of each node are requested, and a job can have {there.value}",
+            f"{total} cores of each node are requested, and a job can have {most}",
             evidence=(
                 f"{said}, {count(spec.tasks_per_node, 'task')} on each node; {there.source}:"
-                f" {there.value} on a node{confirm(there, _sinfo(case))}"
+                f" {most} on a node{confirm(there, _SINFO)}"
             ),
             reason=(
                 "Slurm refuses the job, or never starts it: sites keep some cores of a node for the"
                 " system"
             ),
-            fix=case.fix((_CPUS, max(1, there.value // spec.tasks_per_node))),
+            fix=case.fix((_CPUS, max(1, most // spec.tasks_per_node))),
         )
-        return
-    wanted, required = case.of_nodes("cpus_per_gpu"), case.of_nodes("cpus_per_gpu_required")
-    least = wanted.value * spec.gpus_per_node if wanted is not None else 0
-    if wanted is not None and required is not None and required.value and total < least:
+    elif total < least or spec.cores_per_task < spec.processes_per_task:
+        why = f"; this site requires {each} for each GPU: {required.source}" if required else ""
+        enough = min(each * spec.processes_per_task, (most or total * 64) // spec.tasks_per_node)
         yield case.finding(
             "cores-few",
-            required.severity,
-            f"{total} cores for {spec.gpus_per_node} GPUs of a node, and this site requires "
-            f"{wanted.value} for each",
-            evidence=f"{said}; {required.source}"
-            f"{confirm(required, 'the documentation of the site')}",
-            reason="the site refuses a job with fewer, or charges the GPU's share of the node all"
-            " the same",
-            fix=case.fix((_CPUS, -(-least // spec.tasks_per_node))),
-        )
-    elif spec.cores_per_task < spec.processes_per_task:
-        enough = spec.processes_per_task * (spec.cpus_per_gpu or 8)
-        if there is not None:
-            enough = min(enough, there.value // spec.tasks_per_node)
-        yield case.finding(
-            "cores-few",
-            "warning",
-            f"{spec.processes_per_task} training processes share {spec.cores_per_task} cores on"
-            " each node",
-            evidence=f"{said}; {spec.layout}",
-            reason="fewer than one core per process: data loading starves the GPUs",
+            required.severity if required is not None and total < least else "warning",
+            f"{count(total, 'core')} for {count(spec.processes_per_node, 'process', 'processes')}"
+            " on each node",
+            evidence=f"{said}; {spec.layout}{why}",
+            reason="data loading starves the GPUs; where a site sets a minimum, it refuses the job",
             fix=case.fix((_CPUS, enough)),
         )
 
@@ -408,8 +362,8 @@ def _memory_request(case: Case) -> _MemoryRequest:
 def _memory(case: Case) -> Iterator[Finding]:
     asked, there, live = _memory_request(case), case.node("memory"), case.live_partition
     most = live.memory_max_per_node if live is not None else None
-    if live is not None and most is not None and (there is None or most < there.value):
-        there = Fact(most, "live", f"scontrol show partition {live.name}: MaxMemPerNode")
+    if most is not None and (there is None or most < there.value):
+        there = Fact(most, "live", "scontrol show partition: MaxMemPerNode")
     if there is not None and (asked.size or 0) > there.value:
         fits = units.round_memory_down(there.value // asked.parts)
         yield case.finding(
@@ -417,7 +371,7 @@ def _memory(case: Case) -> Iterator[Finding]:
             there.severity,
             f"{size(asked.size or 0)} of memory on each node, and a job can have"
             f" {size(there.value)}",
-            evidence=f"{asked.said}; {there.source}{confirm(there, _sinfo(case))}",
+            evidence=f"{asked.said}; {there.source}{confirm(there, _SINFO)}",
             reason=(
                 "Slurm refuses the job: Memory specification can not be satisfied, or Requested"
                 " node configuration is not available"
@@ -431,28 +385,21 @@ def memory_given(case: Case) -> Fact[int] | None:
     requests all. None: unknown.
     """
     asked = _memory_request(case)
-    if asked.size:
-        return Fact(asked.size, "own", asked.said)
-    return case.node("memory") if asked.size == 0 else _default_memory(case)
-
-
-def _default_memory(case: Case) -> Fact[int] | None:
-    cores = case.spec.cores_per_task * case.spec.tasks_per_node
-    for source, each in (
-        ("scontrol show partition", case.live_partition),
-        ("scontrol show config", case.live),
-    ):
-        if each is not None and each.default_memory_per_node is not None:
-            return Fact(each.default_memory_per_node, "live", f"{source}: DefMemPerNode")
-        if each is not None and each.default_memory_per_cpu is not None:
-            words = f"{source}: DefMemPerCPU {units.format_memory(each.default_memory_per_cpu)}"
-            words += f" x {cores} cores"
-            return Fact(cores * each.default_memory_per_cpu, "live", words)
-    known = case.profile.memory
+    if asked.size is not None:
+        return Fact(asked.size, "own", asked.said) if asked.size else case.node("memory")
+    known, live, cores = case.profile.memory, case.live_partition, case.spec.cores_per_task
     per_node = case.fact(known.default_per_node, "memory", "default_per_node")
     per_cpu = case.fact(known.default_per_cpu, "memory", "default_per_cpu")
+    if live is not None and (live.default_memory_per_node or live.default_memory_per_cpu):
+        source = "scontrol show partition"
+        per_node = per_cpu = None
+        if live.default_memory_per_node is not None:
+            per_node = Fact(live.default_memory_per_node, "live", f"{source}: DefMemPerNode")
+        if live.default_memory_per_cpu is not None:
+            per_cpu = Fact(live.default_memory_per_cpu, "live", f"{source}: DefMemPerCPU")
     if per_cpu is None or per_node is not None:
         return per_node
+    cores *= case.spec.tasks_per_node
     words = f"{per_cpu.source}: {units.format_memory(per_cpu.value)} x {cores} cores"
     return Fact(per_cpu.value * cores, per_cpu.level, words)
 
@@ -487,43 +434,3 @@ def _model_in_memory(case: Case) -> Iterator[Finding]:
         reason="the kernel kills the training while it loads the model: OUT_OF_MEMORY",
         fix=fix,
     )
-
-
-@rule("node-share", on="site")
-def _share(case: Case) -> Iterator[Finding]:
-    # More than the share of the job's GPUs, so that another GPU becomes unusable for other jobs.
-    spec, whole, there = case.spec, case.whole_nodes, case.node("gpus")
-    own, asked = spec.gpus_per_node, _memory_request(case)
-    if whole is None or whole.value or "exclusive" in dict(spec.sbatch):
-        return
-    if there is None or not 0 < own < there.value:
-        return
-    node = case.node("memory")
-    if asked.size is None or (asked.size and not _blocks_a_gpu(own, asked.size, node, there)):
-        return
-    share = node.value * own // there.value if node is not None else 64 * GIB
-    yield case.finding(
-        "node-share",
-        "warning",
-        f"{size(asked.size) if asked.size else 'all'} memory of the node for {own} of its"
-        f" {there.value} GPUs",
-        evidence=f"{asked.said}; {(node or whole).source}",
-        reason="other jobs cannot use the GPUs that are left, and some sites charge for them",
-        fix=case.fix((asked.path, units.round_memory_down(share // asked.parts))),
-    )
-
-
-def _blocks_a_gpu(own: int, asked: int, there: Fact[int] | None, gpus_there: Fact[int]) -> bool:
-    """Whether a request takes at least half of the share of a further GPU; one that exceeds the
-    node is another finding.
-    """
-    return (
-        there is not None
-        and asked <= there.value
-        and asked * gpus_there.value >= there.value * (own + 0.5)
-    )
-
-
-def _sinfo(case: Case) -> str:
-    name = f"-p {case.partition_name} " if case.partition_name else ""
-    return f"sinfo {name}-o '%P %c %m %G'"

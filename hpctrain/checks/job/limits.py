@@ -1,23 +1,34 @@
-"""Rules that compare time, nodes, GPUs and array size with the limits of the partition, the QOS and
-the user's association.
+"""Rules that compare time, nodes, GPUs and cores with the limits of the partition, the QOS and the
+user's association.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpctrain.checks.job.context import Case, Fact, confirm, rule
-from hpctrain.clusters.live import LiveQos
 from hpctrain.finding import Finding
 from hpctrain.slurm.notations import units
-from hpctrain.util import shell
+from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import count
 
 _TIME = ("resources", "time")
 _NODES = ("resources", "nodes")
 _GPUS = ("resources", "gpus_per_node")
 _CPUS = ("resources", "cpus_per_task")
+#: Flags of a QOS that lift a limit of the partition; with OverPartQOS it may lift any.
+_LIFTING = {
+    "time_max": "PartitionTimeLimit",
+    "nodes_max": "PartitionMaxNodes",
+    "nodes_min": "PartitionMinNodes",
+}
+_REASONS = {
+    "time-limit": "PartitionTimeLimit or QOSMaxWallDurationPerJobLimit",
+    "nodes-limit": "PartitionNodeLimit or QOSMaxNodePerJobLimit",
+    "gpus-limit": "QOSMaxGRESPerJob",
+    "cores-limit": "QOSMaxCpuPerJobLimit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,204 +39,112 @@ class Limit:
     fact: Fact[int]
 
 
-def _limits(whose: str, fact: Fact[int] | None) -> list[Limit]:
-    return [Limit(whose, fact)] if fact is not None else []
-
-
-def time_limits(case: Case) -> list[Limit]:
-    """Return all known limits on the job's time."""
-    found = [*_partition_time(case), *_qos_limits(case, "time_max")]
-    name = (case.partition_name or "").lower()
-    for each in case.associations(case.spec.account):
-        if (each.partition or name).lower() == name and each.time_max:
-            fact = Fact(each.time_max, "live", "sacctmgr show associations")
-            return [*found, Limit(f"account {each.account}", fact)]
-    return found
-
-
-def _partition_time(case: Case) -> list[Limit]:
-    name, known = case.partition_name, case.known_partition
-    if known is not None and known.time_by_nodes:
-        rows = [row for row in known.time_by_nodes if row.nodes_min <= case.spec.nodes]
-        row = max(rows, key=lambda each: each.nodes_min, default=None)
-        if row is not None:
-            fact = case.fact(row.time_max, "partitions", name or "", "time_by_nodes")
-            nodes = count(case.spec.nodes, "node")
-            return _limits(f"partition {name}, for jobs of {nodes},", fact)
-    return _partition_limits(case, "time_max")
-
-
-def qos_name(case: Case) -> str | None:
-    """Return the job's QOS: requested, else the default of its association, else the profile's."""
+def limits_on(case: Case, name: str) -> Iterator[Limit]:
+    """Yield all known limits on `time_max` (seconds), `nodes_max`, `nodes_min`, `gpus_max` or
+    `cpus_max` of one job.
+    """
     mine = case.associations(case.spec.account or case.slurm.default_account)
     own = next((each.default_qos for each in mine if each.default_qos), None)
-    return case.spec.qos or own or case.profile.defaults.qos
-
-
-def _live_qos(case: Case) -> LiveQos | None:
-    name = qos_name(case)
-    return next((each for each in case.slurm.qos or () if each.name == name), None)
-
-
-#: Flags of a QOS that lift a limit of the partition.
-_LIFTING = {
-    "time_max": "PartitionTimeLimit",
-    "nodes_max": "PartitionMaxNodes",
-    "nodes_min": "PartitionMinNodes",
-}
-
-
-def _partition_limits(case: Case, name: str) -> list[Limit]:
-    """Return the partition's limit on `time_max`, `nodes_max` and so on, unless the job's QOS lifts
-    it; with the flag OverPartQOS it may.
-    """
-    qos, flags = qos_name(case), {"OverPartQOS", _LIFTING.get(name)}
-    live = _live_qos(case)
-    known = case.profile.qos.get(qos or "")
+    qos = case.spec.qos or own or case.profile.defaults.qos or ""
+    live = next((each for each in case.slurm.qos or () if each.name == qos), None)
+    known, partition = case.profile.qos.get(qos), f"partition {case.partition_name}"
     lifts = name == "time_max" and known is not None and bool(known.lifts_partition_time)
-    if lifts if live is None else flags & set(live.flags):
-        return []
-    return _limits(f"partition {case.partition_name}", case.of_partition(name))
+    if live is not None:
+        lifts = bool({"OverPartQOS", _LIFTING.get(name)} & set(live.flags))
+    of_partition = case.of_partition(name)
+    if name == "time_max" and case.known_partition is not None:
+        bins = [b for b in case.known_partition.time_by_nodes if b.nodes_min <= case.spec.nodes]
+        if bins:
+            most = max(bins, key=lambda each: each.nodes_min).time_max
+            path = ("partitions", case.partition_name or "", "time_by_nodes")
+            of_partition = case.fact(most, *path)
+    if of_partition is not None and not lifts:
+        yield Limit(partition, of_partition)
+    if known is not None:  # merged are only those known to be the user's or a partition's
+        of_qos = case.fact(getattr(known, name), "qos", qos, name)
+    else:
+        value: int | None = getattr(live, name, None)
+        of_qos = None if value is None else Fact(value, "live", f"sacctmgr show qos {qos}")
+    if of_qos is not None:
+        yield Limit(f"QOS {qos}", of_qos)
+    if name == "time_max":
+        for each in case.associations(case.spec.account):
+            here = case.partition_name or ""  # slurmdbd stores names in lower case
+            if (each.partition or here).lower() == here.lower() and each.time_max:
+                fact = Fact(each.time_max, "live", "sacctmgr show associations")
+                yield Limit(f"account {each.account}", fact)
+    there = sum(group.count for group in case.live_nodes)
+    if name == "nodes_max" and there and case.live_partition is not None:
+        yield Limit(f"{partition}, which has no more,", Fact(there, "live", "sinfo"))
 
 
-def _exceeded(asked: int, limits: Iterable[Limit]) -> Limit | None:
-    over = (limit for limit in limits if asked > limit.fact.value)
-    return min(over, key=lambda limit: limit.fact.value, default=None)
+def nodes_max(case: Case) -> int | None:
+    """Return the maximum nodes per job; None: unknown."""
+    return min((limit.fact.value for limit in limits_on(case, "nodes_max")), default=None)
 
 
-def _qos_limits(case: Case, name: str) -> list[Limit]:
-    qos, whose = qos_name(case), f"QOS {qos_name(case)}"
-    if qos not in case.profile.qos:  # merged are only those known to be the user's or a partition's
-        value: int | None = getattr(_live_qos(case), name, None)
-        fact = None if value is None else Fact(value, "live", f"sacctmgr show qos {qos}")
-        return _limits(whose, fact)
-    known = getattr(case.profile.qos[qos], name)
-    return _limits(whose, case.fact(known, "qos", qos, name))
-
-
-def _beyond(case: Case, id_: str, limit: Limit, what: str, *, said: str, fix: str) -> Finding:
-    return case.finding(
-        id_,
-        limit.fact.severity,
-        what,
-        evidence=f"{said}; {_source(case, limit)}",
-        reason="Slurm refuses such a job, or leaves it pending forever with the reason"
-        f" {_REASONS[id_]}",
-        fix=fix,
-    )
-
-
-_REASONS = {
-    "time-limit": "PartitionTimeLimit or QOSMaxWallDurationPerJobLimit",
-    "nodes-limit": "PartitionNodeLimit or QOSMaxNodePerJobLimit",
-    "gpus-limit": "QOSMaxGRESPerJob",
-    "cores-limit": "QOSMaxCpuPerJobLimit",
-}
-
-
-def _source(case: Case, limit: Limit) -> str:
-    command = _show(case)
-    if limit.whose.startswith("QOS "):
-        name = shell.quote(limit.whose.removeprefix("QOS "))
-        command = f"sacctmgr -nP show qos {name} format=Name,MaxWall,MaxTRES"
-    return limit.fact.source + confirm(limit.fact, command)
-
-
-def _show(case: Case) -> str:
-    name = case.partition_name
-    return f"scontrol show partition {name}" if name else "sinfo -o '%P %l %D'"
-
-
-@rule("time-limit", on="site")
-def _time(case: Case) -> Iterator[Finding]:
-    asked = case.spec.time_s or 0
-    limit = _exceeded(asked, time_limits(case))
-    if limit is None:
-        return
-    said, allowed = units.format_time(asked), units.format_time(limit.fact.value)
-    what = f"time {said} is more than {limit.whose} allows: {allowed}"
-    fix = case.fix((_TIME, allowed))
-    yield _beyond(case, "time-limit", limit, what, said=case.said(*_TIME, value=said), fix=fix)
+@rule("time-limit", "nodes-limit", "gpus-limit", "cores-limit", on="site")
+def _limits(case: Case) -> Iterator[Finding]:
+    """What the whole job requests, against each limit; cores over all nodes are limited at BSC."""
+    spec, cores = case.spec, case.spec.cores_per_task * case.spec.tasks_per_node
+    for id_, name, path, value, asked, words in (
+        ("time-limit", "time_max", _TIME, spec.time_s or 0, spec.time_s or 0, "time {}"),
+        ("nodes-limit", "nodes_max", _NODES, spec.nodes, spec.nodes, "{} nodes"),
+        ("nodes-limit", "nodes_min", _NODES, spec.nodes, spec.nodes, "{} nodes"),
+        (
+            "gpus-limit",
+            "gpus_max",
+            _GPUS,
+            spec.gpus_per_node,
+            spec.nodes * spec.gpus_per_node,
+            "{} GPUs",
+        ),
+        ("cores-limit", "cpus_max", _CPUS, spec.cores_per_task, spec.nodes * cores, "{} cores"),
+    ):
+        wrong = [
+            limit
+            for limit in limits_on(case, name)
+            if (asked < limit.fact.value if name == "nodes_min" else asked > limit.fact.value)
+        ]
+        if not wrong:
+            continue
+        limit = min(wrong, key=lambda each: each.fact.value)
+        most, show = limit.fact.value, units.format_time if path == _TIME else str
+        changes: list[tuple[KeyPath, object]] = [(path, show(most))]
+        if path in (_GPUS, _CPUS):  # fewer nodes; where one node is too much, less of it
+            changes = [(_NODES, max(1, most // (asked // spec.nodes)))]
+            parts = spec.tasks_per_node if path == _CPUS else 1
+            too_much = asked // spec.nodes > most
+            changes += [(path, max(1, most // parts))] if too_much else []
+        bound = f"{show(most)} at {'least' if name == 'nodes_min' else 'most'}"
+        command = "sacctmgr show qos" if limit.whose[:3] == "QOS" else "scontrol show partition"
+        yield case.finding(
+            id_,
+            limit.fact.severity,
+            f"{words.format(show(asked))}, and {limit.whose} allows {bound}",
+            evidence=(
+                f"{case.said(*path, value=show(value))}; {limit.fact.source}"
+                f"{confirm(limit.fact, f'{command} {limit.whose.split()[-1]}')}"
+            ),
+            reason="Slurm refuses such a job, or leaves it pending forever with the reason"
+            f" {_REASONS[id_]}",
+            fix=case.fix(*changes),
+        )
 
 
 @rule("time-default", on="site")
 def _no_time(case: Case) -> Iterator[Finding]:
     fact = case.of_partition("time_default")
-    if case.spec.time_s is not None or fact is None or not fact.value:
-        return
-    given = units.format_time(fact.value)
-    yield case.finding(
-        "time-default",
-        "warning",
-        f"no time is requested, so partition {case.partition_name} gives its default: {given}",
-        evidence=f"{fact.source}{confirm(fact, _show(case))}",
-        reason="Slurm ends the training at that limit",
-        fix=case.fix((_TIME, units.format_time(max(fact.value, 3600)))),
-    )
-
-
-def _node_limits(case: Case) -> Iterator[tuple[Limit, bool]]:
-    for name in ("nodes_max", "nodes_min"):
-        for limit in (*_partition_limits(case, name), *_qos_limits(case, name)):
-            yield limit, name == "nodes_min"
-    there = sum(group.count for group in case.live_nodes)
-    if there and case.live_partition is not None:
-        fact = Fact(there, "live", f"sinfo -p {case.partition_name}")
-        yield Limit(f"partition {case.partition_name}, which has no more,", fact), False
-
-
-def nodes_max(case: Case) -> int | None:
-    """Return the maximum nodes per job; None: unknown."""
-    return min((limit.fact.value for limit, least in _node_limits(case) if not least), default=None)
-
-
-@rule("nodes-limit", on="site")
-def _nodes(case: Case) -> Iterator[Finding]:
-    asked = case.spec.nodes
-    wrong = [
-        (limit, least)
-        for limit, least in _node_limits(case)
-        if (asked < limit.fact.value if least else asked > limit.fact.value)
-    ]
-    if wrong:
-        limit, least = min(wrong, key=lambda each: each[0].fact.value)
-        allowed = f"{limit.fact.value} at {'least' if least else 'most'}"
-        what = f"{count(asked, 'node')}, and {limit.whose} allows {allowed}"
-        fix = case.fix((_NODES, limit.fact.value))
-        yield _beyond(
-            case, "nodes-limit", limit, what, said=case.said(*_NODES, value=asked), fix=fix
+    if case.spec.time_s is None and fact is not None and fact.value:
+        given = units.format_time(fact.value)
+        yield case.finding(
+            "time-default",
+            "warning",
+            f"no time is requested, so partition {case.partition_name} gives its default: {given}",
+            evidence=f"{fact.source}{confirm(fact, 'scontrol show partition')}",
+            reason="Slurm ends the training at that limit",
+            fix=case.fix((_TIME, units.format_time(max(fact.value, 3600)))),
         )
-
-
-@rule("gpus-limit", on="site")
-def _gpus(case: Case) -> Iterator[Finding]:
-    each, asked = case.spec.gpus_per_node, case.spec.nodes * case.spec.gpus_per_node
-    limits = [*_qos_limits(case, "gpus_max"), *_partition_limits(case, "gpus_max")]
-    limit = _exceeded(asked, limits)
-    if limit is not None:
-        most = limit.fact.value
-        what = f"{case.spec.layout}, and {limit.whose} allows {most} GPUs to a job"
-        fix = case.fix((_NODES, max(1, most // each)), (_GPUS, min(each, most)))
-        yield _beyond(case, "gpus-limit", limit, what, said=case.said(*_GPUS, value=each), fix=fix)
-
-
-@rule("cores-limit", on="site")
-def _cores(case: Case) -> Iterator[Finding]:
-    """Cores over all nodes: some sites limit a job by them (BSC's acc_debug: 640)."""
-    spec = case.spec
-    each = spec.cores_per_task * spec.tasks_per_node
-    for limit in _qos_limits(case, "cpus_max"):
-        most = limit.fact.value
-        fewer: tuple[tuple[tuple[str, ...], int], ...] = ((_NODES, most // each),)
-        if most < each:
-            fewer = ((_NODES, 1), (_CPUS, max(1, most // spec.tasks_per_node)))
-        if each * spec.nodes > most:
-            what = (
-                f"{each * spec.nodes} cores on {count(spec.nodes, 'node')}, and {limit.whose}"
-                f" allows {most} to a job"
-            )
-            said = f"{cores_said(case)}, {each} on each node"
-            yield _beyond(case, "cores-limit", limit, what, said=said, fix=case.fix(*fewer))
 
 
 def cores_said(case: Case) -> str:

@@ -17,14 +17,14 @@ from hpctrain.slurm.notations import signals, units
 
 #: Removed field → its replacement.
 REMOVED = {
-    "warmup_ratio": "warmup_steps, which takes a share too: warmup_steps: 0.1",
+    "warmup_ratio": "warmup_steps, which takes a fraction too: warmup_steps: 0.1",
     "overwrite_output_dir": "nothing: omit it",
     "evaluation_strategy": "eval_strategy",
     "logging_dir": "nothing: omit it",
     "no_cuda": "use_cpu",
     "group_by_length": "train_sampling_strategy: group_by_length",
     "include_tokens_per_second": "include_num_input_tokens_seen",
-    "max_seq_length": "max_length",
+    "max_seq_length": "max_length (sft), or max_events (classify)",
     "dataset_batch_size": "nothing: omit it",
     "save_safetensors": "nothing: omit it",
     "fp16_backend": "nothing: omit it",
@@ -49,107 +49,60 @@ _ADAPTER = (
 )
 
 
-def _written(case: Case) -> Iterator[tuple[str, str]]:
-    """Yield each argument of a built-in training with its origin, including those that a study or
-    sweep varies.
+def _written(case: Case) -> Iterator[tuple[str, str | None, str]]:
+    """Yield each argument of a built-in training with its value and its origin, including those
+    that a study or sweep varies, which have no value.
     """
     arguments, study = Arguments(case.spec), case.spec.study
-    if not arguments.ours:
-        return
     for name in arguments.names:
-        yield name, case.said("training", name, value=arguments.get(name))
+        value = arguments.get(name)
+        yield name, value, case.said("training", name, value=value)
     for key in study.keys if study is not None else ():
-        yield key.replace("-", "_"), case.said("tune", "space", key, value="searched")
+        yield key.replace("-", "_"), None, case.said("tune", "space", key, value="searched")
     swept = next((path for path in case.origins if path[0] == "sweep"), ("sweep",))
     for key in case.varied:
-        yield key.replace("-", "_"), case.said(*swept, value=f"{key} varies")
+        yield key.replace("-", "_"), None, case.said(*swept, value=f"{key} varies")
 
 
-@rule("argument-removed")
-def _removed(case: Case) -> Iterator[Finding]:
-    for name, evidence in _written(case):
+@rule("argument-removed", "argument-unknown", "argument-value")
+def _arguments(case: Case) -> Iterator[Finding]:
+    """Names and values that the parser refuses: an error only if the environment has the library
+    versions of the table, as others may accept more.
+    """
+    spec, python = case.spec, case.around.python
+    known = training_arguments.known(spec.task)
+    if spec.template is not None or not Arguments(spec).ours:
+        return  # a template may pass arguments to another program
+    made_with = " and ".join(f"{name} {of}" for name, of in training_arguments.MADE_WITH.items())
+    # Modules may add other versions through PYTHONPATH.
+    sure = not spec.modules and spec.container is None and python is not None
+    sure = sure and training_arguments.exact((python and python.packages) or {})
+    for name, value, evidence in _written(case):
         if name in REMOVED:
-            instead = (
-                "max_events"
-                if name == "max_seq_length" and not Arguments(case.spec).sft
-                else REMOVED[name]
+            id_, certain, what = "argument-removed", True, f"{name} was removed"
+            close = REMOVED[name]
+        elif name.isidentifier() and name not in known:
+            id_, certain, what = "argument-unknown", sure, f"the training does not accept {name}"
+            close = next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)), "")
+        elif name in known and value and training_arguments.expected(name, value) is not None:
+            id_, certain = "argument-value", sure
+            what = f"{name} must be {training_arguments.expected(name, value)}, got {value!r}"
+            close = next(
+                iter(difflib.get_close_matches(value, training_arguments.choices(name))), ""
             )
-            yield case.finding(
-                "argument-removed",
-                "error",
-                f"the training no longer accepts {name}",
-                evidence=evidence,
-                reason=(
-                    "transformers 5 removed it; the training stops when it parses its arguments"
-                ),
-                fix=f"use instead: {instead}",
-            )
-
-
-@rule("argument-unknown")
-def _unknown(case: Case) -> Iterator[Finding]:
-    """Arguments that the parser refuses: an error only if the environment has the library versions
-    of the table, as others may have more options.
-    """
-    known, sure = training_arguments.known(case.spec.task), _sure(case)
-    if case.spec.template is not None:  # a template may pass arguments to another program
-        return
-    for name, evidence in _written(case):
-        if not name.isidentifier() or name in known or name in REMOVED:
+        else:
             continue
-        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
         yield case.finding(
-            "argument-unknown",
-            "error" if sure else "warning",
-            f"the training does not accept {name}" + ("" if sure else _made_with()),
+            id_,
+            "error" if certain else "warning",
+            what if certain else f"{what}, with {made_with}",
             evidence=evidence,
-            reason="the training stops when it parses its arguments: unknown option"
-            + ("" if sure else ", unless its libraries accept more"),
-            fix=(
-                f"use instead: {close[0]}"
-                if close
-                else f"omit it; see: python -m hpctrain.training.{case.spec.task} --help"
-            ),
-        )
-
-
-def _sure(case: Case) -> bool:
-    """Whether the job's environment has the library versions of the table; modules may add others
-    through PYTHONPATH.
-    """
-    python = case.around.python
-    alone = not case.spec.modules and case.spec.container is None
-    return alone and python is not None and training_arguments.exact(python.distributions)
-
-
-def _made_with() -> str:
-    return " with " + " and ".join(
-        f"{name} {version}" for name, version in training_arguments.MADE_WITH.items()
-    )
-
-
-@rule("argument-value")
-def _values(case: Case) -> Iterator[Finding]:
-    """Values that the parser refuses: text instead of a number, or a value that the option does not
-    allow.
-    """
-    arguments = Arguments(case.spec)
-    for name in arguments.names if arguments.ours and case.spec.template is None else ():
-        value = arguments.get(name) or ""
-        expected = training_arguments.expected(name, value)
-        if expected is None or name not in training_arguments.known(case.spec.task):
-            continue
-        sure, close = (
-            _sure(case),
-            difflib.get_close_matches(value, training_arguments.choices(name), n=1),
-        )
-        yield case.finding(
-            "argument-value",
-            "error" if sure else "warning",
-            f"{name} must be {expected}, got {value!r}" + ("" if sure else _made_with()),
-            evidence=case.said("training", name, value=value),
             reason="the training stops when it parses its arguments",
-            fix=(f"use instead: {name}: {close[0]}" if close else f"correct {name}, or omit it"),
+            fix=(
+                f"use instead: {close}"
+                if close
+                else f"correct or omit {name}; see: python -m hpctrain.training.{spec.task} --help"
+            ),
         )
 
 
@@ -164,7 +117,8 @@ def _adapter(case: Case) -> Iterator[Finding]:
         return
     if arguments.get("use_peft", "evaluate_only") or "use_peft" in keys:
         return
-    for name in filter(arguments.get, _ADAPTER):
+    name = next(filter(arguments.get, _ADAPTER), None)
+    if name is not None:
         yield case.finding(
             "adapter-not-asked",
             "error",
@@ -176,43 +130,32 @@ def _adapter(case: Case) -> Iterator[Finding]:
                 "all weights"
             ),
         )
-        return
 
 
 @rule("no-checkpoints")
 def _no_checkpoints(case: Case) -> Iterator[Finding]:
-    arguments, time = Arguments(case.spec), case.spec.time_s
-    if (
-        arguments.get("save_strategy") != "no"
-        or not arguments.ours
-        or time is None
-        or time <= _LONG_S
-    ):
-        return
-    yield case.finding(
-        "no-checkpoints",
-        "warning",
-        f"nothing is saved before the end of a job of {units.format_time(time)}",
-        evidence=(
-            f"{case.said('training', 'save_strategy', value='no')};"
-            f" {case.said('resources', 'time', value=units.format_time(time))}"
-        ),
-        reason="if it reaches its time limit or a node fails, all progress is lost",
-        fix="save_strategy: steps and save_steps: 200 under training in config.yaml",
-    )
+    arguments, time = Arguments(case.spec), case.spec.time_s or 0
+    if arguments.ours and arguments.get("save_strategy") == "no" and time > _LONG_S:
+        yield case.finding(
+            "no-checkpoints",
+            "warning",
+            f"nothing is saved before the end of a job of {units.format_time(time)}",
+            evidence=case.said("training", "save_strategy", value="no"),
+            reason="if it reaches its time limit or a node fails, all progress is lost",
+            fix="save_strategy: steps and save_steps: 200 under training in config.yaml",
+        )
 
 
 @rule("signal-kills", on="cluster")
 def _signal(case: Case) -> Iterator[Finding]:
     """`--signal=USR1@120` reaches the launcher, which dies and leaves its workers running."""
     value = dict(case.spec.sbatch).get("signal")
-    if value is None or case.spec.template is not None:
+    asked = signals.parse(value or "")
+    if value is None or asked is None or asked.name not in ("USR1", "USR2"):
         return
-    asked = signals.parse(value)
-    if asked is None or asked.name not in ("USR1", "USR2"):
+    of_script = case.spec.launcher == "srun" and not asked.to_batch  # it may handle the signal
+    if case.spec.template is not None or of_script:
         return
-    if case.spec.launcher == "srun" and not asked.to_batch:
-        return  # a custom script may handle it
     who = "the batch shell, which has no trap for it," if asked.to_batch else case.spec.launcher
     yield case.finding(
         "signal-kills",

@@ -11,8 +11,7 @@ from hpctrain.checks.job import check
 from hpctrain.checks.job.context import (
     AccelerateFacts,
     Case,
-    DatasetFacts,
-    ModelFacts,
+    InputFacts,
     PathFacts,
     PythonFacts,
     Surroundings,
@@ -35,7 +34,7 @@ def config(name: str) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
-DISK = FileSystem(mount="/work", kind="lustre", free=500 * GIB, free_files=1_000_000)
+DISK = FileSystem(mount="/work", kind="lustre", free=500 * GIB)
 ARGUMENTS = ("--model_name_or_path", "models/m", "--dataset_name", "data/d")
 DOCS = "https://site.example/docs"
 PROFILE: dict[str, Any] = {
@@ -76,7 +75,6 @@ def path(said: str, **changes: Any) -> PathFacts:
         "exists": True,
         "is_dir": True,
         "writable": True,
-        "readable": True,
         "mode": 0o755,
         "parent": absolute,
         "filesystem": DISK,
@@ -130,20 +128,18 @@ PYTHON = PythonFacts(
     arch="x86_64",
     torch="cuda",
     version=(3, 12),
-    packages=frozenset(
-        {"torch", "transformers", "trl", "accelerate", "datasets", "hpctrain", "wandb"}
-    ),
-    distributions={"trl": "1.16.0", "transformers": "5.23.1"},
+    packages=dict.fromkeys(("torch", "accelerate", "datasets", "hpctrain", "wandb"), "")
+    | {"trl": "1.16.0", "transformers": "5.23.1"},
 )
 AROUND = Surroundings(
     user="ada",
     chdir=path(HERE),
     output=path("runs"),
-    model=ModelFacts(where=path("models/m"), config=config("qwen3-0.6b")),
-    dataset=DatasetFacts(where=path("data/d")),
+    model=InputFacts(where=path("models/m"), config=config("qwen3-0.6b")),
+    dataset=InputFacts(where=path("data/d")),
     python=PYTHON,
     accelerate=AccelerateFacts(
-        where=path("multi_gpu.yaml", is_dir=False), is_default=True, distributed_type="MULTI_GPU"
+        where=path("multi_gpu.yaml", is_dir=False), distributed_type="MULTI_GPU"
     ),
     launcher_on_path="/usr/bin/accelerate",
 )
@@ -166,7 +162,7 @@ ORIGINS = {
     ("resources", "account"): "HPCTRAIN_ACCOUNT",
     ("resources", "nodes"): "--nodes",
 }
-SCRIPT = path("train.py", is_dir=False, size=100)
+SCRIPT = path("train.py", is_dir=False)
 
 
 @dataclass(frozen=True, kw_only=True)

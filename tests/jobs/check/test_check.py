@@ -84,23 +84,16 @@ def test_nothing_is_found_in_what_nobody_knows(id_: str) -> None:
     assert {finding.id for finding in found} <= from_the_job_alone, found
 
 
+assert PYTHON.packages is not None
+PACKAGES = PYTHON.packages
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"around": {"python": None}},
-        {
-            "around": {
-                "python": replace(PYTHON, distributions={"trl": "1.17.0", "transformers": "5.23.1"})
-            }
-        },
-        {
-            "around": {
-                "python": replace(
-                    PYTHON, distributions={"trl": "1.16.0", "transformers": "5.230.0"}
-                )
-            }
-        },
-        {"around": {"python": replace(PYTHON, distributions={"trl": "1.16.0"})}},
+        {"around": {"python": replace(PYTHON, packages={**PACKAGES, "trl": "1.17.0"})}},
+        {"around": {"python": replace(PYTHON, packages={**PACKAGES, "transformers": "5.230.0"})}},
         {"spec": {"modules": ("python/3.12",)}},
     ],
 )
@@ -149,7 +142,6 @@ def test_the_combinations_of_a_sweep_may_ask_for_the_adapter(
 FROM_THE_PROFILE = [
     "gpu-dialect",
     "module-purge",
-    "path-not-mounted",
     "directive-forbidden",
     "environment-architecture",
     "container-gpu",
