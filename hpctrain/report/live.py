@@ -76,39 +76,35 @@ def frame(view: View, width: int, height: int) -> list[Line]:
         width: usable columns.
         height: lines.
     """
-    width = max(20, width)
-    top = [*_head(view, width), *_progress(view, width)]
-    bottom = [
-        *_lines([view.saved], "", width, whole=False),
-        *_lines([view.note], "yellow", width),
-        *_lines([f"next: {command}" for command in view.next], "bold", width, whole=False),
-    ]
+    width, known = max(20, width), view.progress
+    right = "   ".join(filter(None, (view.job, view.clock)))
+    gap = width - len(cut(view.title, width)) - len(right)
+    title = cut(view.title, width) + (" " * gap + right) * (gap >= 3)
+    top = [(title, "bold"), *_wrapped(view.state, LEVELS.get(view.level, ""), width)[:3]]
+    top += _progress(view, width)
+    bottom = [(view.saved, "")] * bool(view.saved)
+    bottom += [*_wrapped(view.note, "yellow", width), *((f"next: {x}", "bold") for x in view.next)]
     left = height - len(top) - len(bottom)
-    idle = _idle(view.idle, width, max(0, min(6, left // 2)))
+    idle: list[Line] = []
+    for each in view.idle:
+        new = _wrapped(each.what, "bold red", width) + _wrapped(each.cause, "", width)
+        new += _wrapped(f"fix: {each.fix}", "bold", width)
+        most = max(0, min(6, left // 2))
+        if not idle or len(idle) + len(new) <= most:
+            idle = (idle + new)[:most]
     left -= len(idle)
     # The ranks get the lines they need if a small curve still fits; the curve gets the rest.
-    least = _CURVE_LEAST if len(view.progress.losses) > 1 else 0
-    shown = ranks(view.progress, max(min(3, left), left - least))
-    drawn = _curve(view.progress, width, left - len(shown))
-    lines = [*top, *drawn, *shown, *idle, *bottom][:height]
-    return [(cut(words, width), style) for words, style in lines]
+    has_curve = len(known.losses) > 1
+    shown = ranks(known, max(min(3, left), left - _CURVE_LEAST * has_curve))
+    room = min(left - len(shown), _CURVE_MOST)
+    if has_curve and room >= _CURVE_LEAST:
+        points = [(float(step), loss) for step, loss in known.losses]
+        top += [(line, "cyan") for line in curve(points, min(width, 120), room)]
+    return [(cut(words, width), style) for words, style in [*top, *shown, *idle, *bottom][:height]]
 
 
-def _lines(words: Iterable[str], style: str, width: int, *, whole: bool = True) -> list[Line]:
-    """Format texts as lines: wrapped, or truncated unless `whole`."""
-    if whole:
-        words = (
-            part for each in words for part in textwrap.wrap(each, width, break_on_hyphens=False)
-        )
-    return [(cut(each, width), style) for each in words if each]
-
-
-def _head(view: View, width: int) -> list[Line]:
-    title = cut(view.title, width)
-    right = "   ".join(filter(None, (view.job, view.clock)))
-    gap = width - len(title) - len(right)
-    line = title + (" " * gap + right) * (gap >= 3)
-    return [(line, "bold"), *_lines([view.state], LEVELS.get(view.level, ""), width)[:3]]
+def _wrapped(words: str, style: str, width: int) -> list[Line]:
+    return [(line, style) for line in textwrap.wrap(words, width, break_on_hyphens=False)]
 
 
 def _progress(view: View, width: int) -> list[Line]:
@@ -116,8 +112,7 @@ def _progress(view: View, width: int) -> list[Line]:
     step, most = known.step, known.max_steps
     eta = "" if view.eta_s is None else f"done in about {text.duration(view.eta_s)}"
     style = "bold red" if view.fits is False else "yellow" if view.quiet else ""
-    words = "; ".join(filter(None, (view.verdict or eta, view.quiet)))
-    ends = _lines([words], style, width)
+    ends = _wrapped("; ".join(filter(None, (view.verdict or eta, view.quiet))), style, width)
     if not step:
         return ends
     words = f"step {step}" + (f" of {most}" if most else "")
@@ -127,34 +122,15 @@ def _progress(view: View, width: int) -> list[Line]:
         length = min(60, width - len(words))
         words = bar(step / most, length) + words if length >= 8 else words.strip()
     facts = (
-        ("loss", known.loss, number),
-        ("eval", known.eval_loss, number),
-        ("tokens/s", known.tokens_per_s, "{:.0f}".format),
-        ("MFU", known.mfu, "{:.1%}".format),
-        ("data wait", known.data_wait, "{:.1%}".format),
-        ("step", known.step_s, lambda value: f"{number(value)} s"),
+        ("loss {}", number(known.loss), known.loss),
+        ("eval {}", number(known.eval_loss), known.eval_loss),
+        ("tokens/s {:.0f}", known.tokens_per_s, known.tokens_per_s),
+        ("MFU {:.1%}", known.mfu, known.mfu),
+        ("data wait {:.1%}", known.data_wait, known.data_wait),
+        ("step {} s", number(known.step_s), known.step_s),
     )
-    speed = "  ".join(f"{name} {form(value)}" for name, value, form in facts if value is not None)
-    return [(words, "green"), *ends, *_lines([speed], "", width)]
-
-
-def _curve(progress: Progress, width: int, height: int) -> list[Line]:
-    points = [(float(step), loss) for step, loss in progress.losses]
-    if height < _CURVE_LEAST or len(points) < 2:
-        return []
-    drawn = curve(points, min(width, 120), min(height, _CURVE_MOST))
-    return [(line, "cyan") for line in drawn]
-
-
-def _idle(found: Sequence[Idle], width: int, most: int) -> list[Line]:
-    lines: list[Line] = []
-    for each in found:
-        new = _lines([each.what], "bold red", width) + _lines([each.cause], "", width)
-        new += _lines([f"fix: {each.fix}"], "bold", width)
-        if lines and len(lines) + len(new) > most:
-            break
-        lines += new
-    return lines[:most]
+    speed = "  ".join(form.format(shown) for form, shown, value in facts if value is not None)
+    return [(words, "green"), *ends, *_wrapped(speed, "", width)]
 
 
 # -- its ranks -------------------------------------------------------------------------------------
@@ -174,9 +150,19 @@ def ranks(progress: Progress, most: int) -> list[Line]:
     if len(known) > (room := most - len(foot)):
         kept = kept[: max(0, room - 1)]
         foot = [(f"and {len(known) - len(kept)} more{', less full' * bool(gpus)}", ""), *foot]
+    lines: list[Line] = []
     longest = max(len(_name(sample)) for sample in samples)
-    shown = sorted(kept, key=lambda each: each.rank)
-    return [*(_rank(each, longest, gpu=bool(gpus)) for each in shown), *foot][-most:]
+    for each in sorted(kept, key=lambda each: each.rank):
+        if not gpus:
+            lines.append((f"{_name(each)} {_gib(each.rss_mib)} GiB", ""))
+            continue
+        percent, part = each.gpu_utilisation_percent, _part(each)
+        busy = bar(None if percent is None else percent / 100, 10)
+        total = "-" if each.gpu_total_mib is None else f"{each.gpu_total_mib / 1024:.0f}"
+        line = f"{_name(each):{longest}} {bar(part, 14)} {_gib(each.gpu_used_mib):>5}/{total} GiB"
+        line += f" {busy} {'-' if percent is None else percent:>3}%"
+        lines.append((line, _style(part)))
+    return [*lines, *foot][-most:]
 
 
 def _name(sample: Sample) -> str:
@@ -189,25 +175,11 @@ def _short(host: str) -> str:
     return name if len(name) <= 14 else f"{name[:6]}~{name[-7:]}"
 
 
-def _rank(sample: Sample, longest: int, *, gpu: bool) -> Line:
-    if not gpu:
-        return f"{_name(sample)} {_gib(sample.rss_mib)} GiB", ""
-    percent = sample.gpu_utilisation_percent
-    total = "-" if sample.gpu_total_mib is None else f"{sample.gpu_total_mib / 1024:.0f}"
-    line = (
-        f"{_name(sample):{longest}} {bar(_part(sample), 14)}"
-        f" {_gib(sample.gpu_used_mib):>5}/{total} GiB"
-        f" {bar(None if percent is None else percent / 100, 10)}"
-        f" {'-' if percent is None else percent:>3}%"
-    )
-    return line, _style(_part(sample))
-
-
 def _hosts(samples: Sequence[Sample]) -> list[Line]:
     """Return the memory of the node with the highest usage, and the job's memory on the node where
     it is closest to its limit.
     """
-    line, fullest = "", 0.0
+    words, fullest = [], 0.0
     for word, used, total in (
         ("host", "node_used_mib", "node_total_mib"),
         ("job's limit", "cgroup_used_mib", "cgroup_limit_mib"),
@@ -216,10 +188,11 @@ def _hosts(samples: Sequence[Sample]) -> list[Line]:
         known = [(part, each) for part, each in parts if part is not None]
         if known:
             part, most = max(known, key=lambda pair: pair[0])
-            name = f"   {word} " if line else f"{word} {_short(most.host)} "
+            name = word if words else f"{word} {_short(most.host)}"
             size = f"{_gib(getattr(most, used))}/{_gib(getattr(most, total))} GiB"
-            line, fullest = f"{line}{name}{bar(part, 12)} {size}", max(fullest, part)
-    return [(line, _style(fullest))] if line else []
+            words.append(f"{name} {bar(part, 12)} {size}")
+            fullest = max(fullest, part)
+    return [("   ".join(words), _style(fullest))] if words else []
 
 
 def _part(sample: Sample) -> float | None:
@@ -236,50 +209,48 @@ def _gib(mib: int | None) -> str:
 
 # -- several runs ----------------------------------------------------------------------------------
 
-_WORDS = {"run": "running", "wait": "waiting", "bad": "failed", "good": "completed", "": "ended"}
-_ORDER = ("run", "bad", "wait", "", "good")
+#: By level, the most urgent first.
+_WORDS = {"run": "running", "bad": "failed", "wait": "waiting", "": "ended", "good": "completed"}
 
 
 def frame_of_many(views: Sequence[View], title: str, width: int, height: int) -> list[Line]:
     """Return at most `height` lines: the number of runs in each state, and a line for each; if
     there are too many, for the most urgent.
     """
-    states = [view.level for view in views]
-    told = ", ".join(f"{states.count(key)} {_WORDS[key]}" for key in _WORDS if key in states)
+    states, order = [view.level for view in views], list(_WORDS)
+    told = ", ".join(f"{states.count(key)} {_WORDS[key]}" for key in order if key in states)
     notes = dict.fromkeys(view.note for view in views if view.note)
     room = max(1, height - 2 - len(notes))
-    order = sorted(range(len(views)), key=lambda at: (_ORDER.index(views[at].level), at))
-    shown = [views[at] for at in sorted(order if len(views) <= room else order[: room - 1])]
+    urgent = sorted(range(len(views)), key=lambda at: (order.index(states[at]), at))
+    shown = [views[at] for at in sorted(urgent if len(views) <= room else urgent[: room - 1])]
     # Parameter combinations of a sweep share its name as a prefix, which is in the header.
     prefix = f"{title}_" if all(view.title.startswith(f"{title}_") for view in views) else ""
-    names = [cut(view.title.removeprefix(prefix), max(12, width // 3)) for view in shown]
-    head = ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "MEM", "LEFT, WHY")
-    cells = [(name, *_cells(view)) for name, view in zip(names, shown, strict=True)]
-    rows = text.table([head, *cells], right=(2, 3, 4, 5), gap=" ")
+    cells = [("RUN", "STATE", "STEP", "LOSS", "TOK/S", "MEM", "LEFT, WHY")]
+    for view in shown:
+        known = view.progress
+        part = None if known.worst is None else _part(known.worst)
+        left = "" if view.eta_s is None else text.duration(view.eta_s)
+        # The previous column already shows the state.
+        why = left if view.level == "run" else view.state.removeprefix(_WORDS[view.level])
+        cells.append(
+            (
+                cut(view.title.removeprefix(prefix), max(12, width // 3)),
+                _WORDS[view.level],
+                "-" if known.step is None else f"{known.step}/{known.max_steps or '-'}",
+                number(known.loss),
+                "-" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f}",
+                "-" if part is None else f"{part:.0%}",
+                why.lstrip(": "),
+            )
+        )
+    rows = text.table(cells, right=(2, 3, 4, 5), gap=" ")
     clock = next((view.clock for view in views if view.clock), "")
     lines: list[Line] = [(f"{title}: {told}   {clock}", "bold"), (rows[0], "bold")]
-    styles = (LEVELS.get(view.level, "") for view in shown)
-    lines += zip(rows[1:], styles, strict=True)
+    lines += zip(rows[1:], (LEVELS.get(view.level, "") for view in shown), strict=True)
     if len(shown) < len(views):
         lines.append((f"and {len(views) - len(shown)} more", ""))
-    lines += _lines(notes, "yellow", width, whole=False)
+    lines += [(note, "yellow") for note in notes]
     return [(cut(words, width), style) for words, style in lines[:height]]
-
-
-def _cells(view: View) -> tuple[str, ...]:
-    known, worst = view.progress, view.progress.worst
-    part = None if worst is None else _part(worst)
-    left = "" if view.eta_s is None else text.duration(view.eta_s)
-    # The previous column already shows the state.
-    why = left if view.level == "run" else view.state.removeprefix(_WORDS[view.level])
-    return (
-        _WORDS[view.level],
-        "-" if known.step is None else f"{known.step}/{known.max_steps or '-'}",
-        number(known.loss),
-        "-" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f}",
-        "-" if part is None else f"{part:.0%}",
-        why.lstrip(": "),
-    )
 
 
 # -- lines for a terminal, and bars and curves in characters ----------------------------------------
@@ -320,39 +291,29 @@ def curve(points: Sequence[Point], width: int, height: int) -> list[str]:
     columns: list[list[float]] = [[] for _ in range(inner)]
     first, last = (points[0][0], points[-1][0]) if points else (0.0, 0.0)
     for x, y in points:
-        column = round((x - first) / (last - first) * (inner - 1)) if last > first else 0
-        columns[column].append(min(1e150, max(-1e150, y)) if math.isfinite(y) else math.nan)
-    means = [_mean(column) for column in columns]
+        columns[round((x - first) / ((last - first) or 1.0) * (inner - 1))].append(y)
+    finite = [[min(1e150, max(-1e150, y)) for y in ys if math.isfinite(y)] for ys in columns]
+    means = [sum(ys) / len(ys) if ys else None for ys in finite]
     known = [mean for mean in means if mean is not None]
     if not known:
         words = "every loss is NaN or infinite" if points else "no loss yet"
         return [words[:width].ljust(width)]
-    low, span = min(known), (max(known) - min(known)) or 1.0
-    heights, height_before = [], 0.0
+    low, high = min(known), max(known)
+    heights = [0.0]
     for mean in means:
-        height_before = height_before if mean is None else (mean - low) / span * (rows * 8 - 1) + 1
-        heights.append(height_before)
-    drawn = []
+        part = None if mean is None else (mean - low) / ((high - low) or 1.0)
+        heights.append(heights[-1] if part is None else part * (rows * 8 - 1) + 1)
+    lines = []
     for row in reversed(range(rows)):
-        label = max(known) if row == rows - 1 else low if row == 0 else None
-        name = "" if label is None else number(label, 3)
-        body = "".join(_LEVELS[min(8, max(0, math.ceil(each - row * 8)))] for each in heights)
-        drawn.append([f"{name:>{_LABEL}} {'│' if label is None else '┤'}", body])
-    bad = [bool(column) and mean is None for column, mean in zip(columns, means, strict=True)]
-    drawn[0][1] = "".join(
-        "x" if is_bad else sign for sign, is_bad in zip(drawn[0][1], bad, strict=True)
-    )
+        body = "".join(_LEVELS[min(8, max(0, math.ceil(h - row * 8)))] for h in heights[1:])
+        label = {0: number(low, 3), rows - 1: number(high, 3)}.get(row)
+        lines.append(f"{label or '':>{_LABEL}} {'│' if label is None else '┤'}{body}")
+    for at, (ys, mean) in enumerate(zip(columns, means, strict=True), _LABEL + 2):
+        if ys and mean is None:
+            lines[0] = f"{lines[0][:at]}x{lines[0][at + 1 :]}"
     ends = f"{first:.0f}", f"{last:.0f}" if last > first else ""
-    axis = f"{'step':>{_LABEL}}  {ends[0]}{ends[1]:>{max(0, inner - len(ends[0]))}}"
-    return [each[:width].ljust(width) for each in (*map("".join, drawn), axis)]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
-
-
-# -- lines -----------------------------------------------------------------------------------------
+    lines.append(f"{'step':>{_LABEL}}  {ends[0]}{ends[1]:>{max(0, inner - len(ends[0]))}}")
+    return [line[:width].ljust(width) for line in lines]
 
 
 def cut(words: str, width: int) -> str:
@@ -364,7 +325,6 @@ def paint(lines: Iterable[Line]) -> Text:
     """Convert lines to rich text, without characters that control a terminal."""
     from rich.text import Text
 
+    parts = [(printable(words), style) for words, style in lines]
     shown = Text(no_wrap=True, overflow="crop", end="")
-    for at, (words, style) in enumerate(lines):
-        shown.append("\n" * (at > 0)).append(printable(words), style or None)
-    return shown
+    return shown.append_text(Text("\n").join(Text(*part) for part in parts))

@@ -19,7 +19,6 @@ from typing import Any
 
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import requested, schedulers
-from hpctrain.jobs.requested import RanWith
 from hpctrain.jobs.targets import Target
 from hpctrain.logs import files
 from hpctrain.logs.files import LogFile
@@ -32,7 +31,7 @@ from hpctrain.runs.job_state import JobState
 from hpctrain.runs.progress import Lines, Progress
 from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm import job_ids
-from hpctrain.slurm.base import ASK_EVERY_S, Scheduler
+from hpctrain.slurm.base import ASK_EVERY_S
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import JobRecord
@@ -82,18 +81,18 @@ class StatusPoller:
         open_ = [job for job in dict.fromkeys(jobs) if not self.has_ended(job)]
         for scheduler in schedulers.available() if open_ else ():
             mine = [job for job in open_ if schedulers.owner(job).name == scheduler.name]
+            asked = None if any("_" in job for job in mine) else mine
+            query = partial(scheduler.status, asked, max_age_s=ASK_EVERY_S)
             if scheduler.name == "local" and mine:
-                self._keep(_status(scheduler, mine), mine)
+                self._keep(query(), mine)
             elif mine and self._question is None and self._clock() >= self._last + self._pause:
                 self.asked += 1
-                answer = schedulers.in_background(partial(_status, scheduler, mine))
-                self._question = mine, answer
+                self._question = mine, schedulers.in_background(query)
         if self._question is not None and futures.wait([self._question[1]], patience).done:
-            asked, question = self._question
-            self._question, self.unreachable = None, None
-            self._last, self._pause = self._clock(), _ASK_S
+            (mine, question), self._question = self._question, None
+            self.unreachable, self._last, self._pause = None, self._clock(), _ASK_S
             try:
-                self._keep(question.result(), asked)
+                self._keep(question.result(), mine)
             except SchedulerError as error:  # e.g. slurmctld restarts: the run continues
                 self.unreachable = error
 
@@ -103,15 +102,19 @@ class StatusPoller:
 
     def _keep(self, found: list[JobRecord], jobs: list[str]) -> None:
         arrays_asked = {job.partition("_")[0] for job in jobs if "_" in job}
-        for job in [job for job in self.records if "[" in job]:
-            if job.partition("_")[0] in arrays_asked:
-                del self.records[job]  # pending tasks become fewer
+        before = self.records
+        self.records = {  # pending tasks become fewer
+            job: record
+            for job, record in before.items()
+            if "[" not in job or job.partition("_")[0] not in arrays_asked
+        }
         for record in found:
-            if arrays_asked and record.job_id.partition("_")[0] not in arrays_asked | set(jobs):
+            job = record.job_id
+            if arrays_asked and job.partition("_")[0] not in arrays_asked | set(jobs):
                 continue  # the answer covers all jobs
-            if self.records.get(record.job_id) != record:  # a shared record may be older
-                self.taken[record.job_id] = time.time()
-            self.records[record.job_id] = record
+            if before.get(job) != record:  # a shared record may be older
+                self.taken[job] = time.time()
+            self.records[job] = record
 
     def record(self, job: str) -> JobRecord | None:
         """Return the record of a job, or of a task among pending ones; None if unknown."""
@@ -128,11 +131,6 @@ class StatusPoller:
         """Whether a job's state is final; for an array, that of all tasks."""
         record = self.records.get(job)
         return record is not None and record.is_final and "[" not in job
-
-
-def _status(scheduler: Scheduler, jobs: list[str]) -> list[JobRecord]:
-    asked = None if any("_" in job for job in jobs) else jobs
-    return scheduler.status(asked, max_age_s=ASK_EVERY_S)
 
 
 # -- one run ---------------------------------------------------------------------------------------
@@ -161,7 +159,7 @@ class WatchedRun:
         planned: a run that has no directory yet.
         jobs: its newest job ids, oldest first.
         run: read from its directory; None until that exists.
-        ran_with: the settings it was launched with.
+        gpus_per_node: requested by its newest launch, or None.
         heard: local time at which something new was read.
     """
 
@@ -172,7 +170,7 @@ class WatchedRun:
     planned: Run | None = None
     jobs: tuple[str, ...] = ()
     run: Run | None = None
-    ran_with: RanWith = field(default_factory=RanWith)
+    gpus_per_node: int | None = None
     progress: Progress = field(default_factory=Progress)
     wasted: tuple[Idle, ...] = ()
     heard: float | None = None
@@ -193,6 +191,11 @@ class WatchedRun:
         """The newest start."""
         return self.run.last if self.run is not None else None
 
+    @property
+    def starts(self) -> int:
+        """The number of starts."""
+        return len(self.run.attempts) if self.run is not None else 0
+
     def look(self) -> None:
         """Read the files that have changed."""
         changed = self.run_dir is not None and self._has_changed(self.run_dir)
@@ -200,10 +203,11 @@ class WatchedRun:
             self.run = store.read_run(self.runs, self.run_id)
             run = self.run or self.planned or Run(id=self.run_id, tag=self.run_id)
             self.jobs = launch.every_job(self.runs, run)[-_ASKED:]
-            self.ran_with = requested.ran_with(run, self.runs)
+            config = requested.ran_with(run, self.runs).config or {}
+            self.gpus_per_node = (config.get("resources") or {}).get("gpus_per_node")
         self._find_logs()
-        new = [lines for log in self._logs.values() if (lines := log.lines())]
-        for raw in (raw for lines in new for raw in lines):
+        new = [line for log in self._logs.values() for line in log.lines()]
+        for raw in new:
             self._lines.add(raw.decode("utf-8", "replace"))
         if changed or new:
             self._measure()
@@ -221,38 +225,34 @@ class WatchedRun:
 
     def _find_logs(self) -> None:
         job = self.job
-        key = (job, len(self.run.attempts) if self.run is not None else 0)
-        if self._logs_of == key and self._logs:
+        if self._logs_of == (job, self.starts) and self._logs:
             return
+        self._logs_of = job, self.starts
         found: Sequence[LogFile] = ()
         if self.run_dir is not None and self.run is not None:
-            of_run = files.of_run(self.run_dir)
-            own = [file for file in of_run if not file.copy]
+            own = [file for file in files.of_run(self.run_dir) if not file.copy]
             found = ([file for file in own if file.job in (None, job)] or own)[-_MOST_LOGS:]
         elif job is not None and "[" not in job:
             logs = schedulers.owner(job).logs(job)
             found = () if logs is None else files.of_job(logs.output, logs.error, job=job)
+        paths = [file.path for file in found if file.path.suffix != ".gz"]
+        known = self._logs
         self._logs = {
-            file.path: self._logs.get(file.path) or Growing(file.path, newest_bytes=_END_BYTES)
-            for file in found
-            if file.path.suffix != ".gz"
+            path: known.get(path) or Growing(path, newest_bytes=_END_BYTES) for path in paths
         }
-        self._logs_of = key
 
     def _measure(self) -> None:
-        read = Progress()
+        logged, read = self._lines.progress(), Progress()
         if self.run_dir is not None:
             read = progress.read(self.run_dir, end_bytes=_END_BYTES)
-        logged = self._lines.progress()
         samples = read if read.samples else logged
         read = logged if read.step is None else read
         read = replace(read, samples=samples.samples, recent=samples.recent)
         self.progress = replace(read, max_steps=read.max_steps or logged.max_steps)
-        resources = (self.ran_with.config or {}).get("resources") or {}
         knows_gpus = any(sample.gpu_uuid for sample in read.samples)
         self.wasted = idle.judge(
             read.recent,
-            gpus_per_node=resources.get("gpus_per_node") if knows_gpus else None,
+            gpus_per_node=self.gpus_per_node if knows_gpus else None,
             data_wait=read.data_wait,
             run=self.run_id,
         )
@@ -277,11 +277,6 @@ class WatchedRun:
             return self.jobs[-1] if self.jobs else None
         mine = (job for job in self.jobs if self.poller.record(job) is record)
         return next(mine, record.job_id)
-
-    @property
-    def state(self) -> str | None:
-        """Slurm's state."""
-        return self.record.state if self.record is not None else None
 
     @property
     def ended(self) -> bool:
@@ -312,7 +307,7 @@ class WatchedRun:
 def view(watched: WatchedRun, now: float) -> View:
     """Return the current state for display."""
     record, known, ended = watched.record, watched.progress, watched.ended
-    runs = watched.state in states.ACTIVE
+    runs = record is not None and record.state in states.ACTIVE
     elapsed, job = None, ""
     if record is not None and record.elapsed_s is not None:
         taken = watched.poller.taken.get(record.job_id, now)
@@ -321,10 +316,9 @@ def view(watched: WatchedRun, now: float) -> View:
         local = record is not None and record.scheduler == "local"
         job = f"job {watched.job} {'on this machine' if local else 'on Slurm'}"
     state = _state_of(watched, record, now)
-    waits = state.level == "wait"
     eta = known.eta_at(now) if runs else None
     fits, verdict = watched.verdict(watched, eta, elapsed, now) if eta is not None else (None, "")
-    if waits:  # rates and GPUs of the previous job no longer apply
+    if state.level == "wait":  # rates and GPUs of the previous job no longer apply
         known = replace(known, tokens_per_s=None, mfu=None, data_wait=None, step_s=None, samples=())
     saved = ""
     if known.saved_step is not None:
@@ -332,6 +326,10 @@ def view(watched: WatchedRun, now: float) -> View:
         saved = f"saved checkpoint-{known.saved_step}{ago}"
     silent = 0.0 if watched.heard is None else now - watched.heard
     quiet = silent > max(_QUIET_S, _QUIET_INTERVALS * (known.interval_s or 0.0))
+    unreachable, note = watched.poller.unreachable, ""
+    if unreachable is not None and not all(map(watched.poller.has_ended, watched.jobs)):
+        said = unreachable.details[-1].strip() if unreachable.details else unreachable.what
+        note = f"Slurm does not answer ({said}); asking again"
     return View(
         title=watched.run_id or (record.name if record is not None else None) or watched.job or "",
         job=job,
@@ -346,7 +344,7 @@ def view(watched: WatchedRun, now: float) -> View:
         quiet=f"nothing new for {duration(silent)}" if runs and quiet else "",
         saved=saved,
         idle=watched.wasted if runs else (),
-        note=_note(watched),
+        note=note,
         next=tuple(_next_steps(watched, saved=state.saved)) if ended else (),
         # A pending job has nothing that changes each second: avoid redrawing.
         clock=time.strftime("%H:%M:%S" if runs else "%H:%M", time.localtime(now)),
@@ -388,20 +386,10 @@ def _words(
         limit = f" of {clock(record.time_limit_s)}" if record.time_limit_s else ""
         words += f" for {clock(elapsed)}{limit}"
     words += f" on {record.n_nodes} nodes" if (record.n_nodes or 0) > 1 else ""
-    starts = len(watched.run.attempts) if watched.run is not None else 0
-    words += f", start {starts}" if starts > 1 else ""
+    words += f", start {watched.starts}" if watched.starts > 1 else ""
     last, known = watched.attempt, watched.progress
     is_earlier = last is not None and known.attempt not in (None, last.name)
     return words + "; no step is logged yet" * (not known.step or is_earlier)
-
-
-def _note(watched: WatchedRun) -> str:
-    unreachable = watched.poller.unreachable
-    if unreachable is None or all(map(watched.poller.has_ended, watched.jobs)):
-        return ""
-    details = unreachable.details
-    said = details[-1].strip() if details else unreachable.what
-    return f"Slurm does not answer ({said}); asking again"
 
 
 def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
@@ -424,7 +412,7 @@ def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
 
 STEP_S = 15.0
 """Minimum seconds between two lines of steps."""
-_MEASURED = [
+_MEASURED = (
     "step",
     "max_steps",
     "epoch",
@@ -434,16 +422,7 @@ _MEASURED = [
     "mfu",
     "data_wait",
     "step_s",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One event: state, step, saved, idle, note or end."""
-
-    kind: str
-    text: str
-    values: dict[str, Any] = field(default_factory=dict)
+)
 
 
 class ChangeLog:
@@ -451,65 +430,66 @@ class ChangeLog:
 
     def __init__(self, watched: WatchedRun) -> None:
         self._watched = watched
-        self._last: dict[str, Any] = {}
-        self._told: set[Any] = set()
+        self._told: dict[object, object] = {}
         self._step_at = float("-inf")
 
-    def changes(self, view: View, now: float) -> Iterable[WatchEvent]:
-        """Yield news; steps at most every 15 s."""
-        watched = self._watched
-        yield from self._state(view)
-        yield from self._steps(view, now)
-        saved = watched.progress.saved_step
-        if self._is_new("saved", saved) and saved is not None:
-            yield WatchEvent("saved", f"saved checkpoint-{saved}", {"step": saved})
-        for waste in view.idle:
-            if (waste.id, waste.node, waste.rank) not in self._told:
-                words = f"{waste.what}; {waste.cause}; fix: {waste.fix}"
-                yield WatchEvent("idle", words, asdict(waste))
-        self._told |= {(each.id, each.node, each.rank) for each in view.idle}
-        if self._is_new("note", view.note) and view.note:
-            yield WatchEvent("note", view.note)
-        if self._is_new("ended", watched.ended) and watched.ended:
-            values = {"exit_code": watched.code, "next": list(view.next)}
-            yield WatchEvent("end", view.state, values)
-
-    def _is_new(self, kind: str, value: Any) -> bool:
-        before = self._last.get(kind)
-        self._last[kind] = value
-        return bool(value != before)
-
-    def _state(self, view: View) -> Iterable[WatchEvent]:
-        watched, record = self._watched, self._watched.record
-        starts = max(1, len(watched.run.attempts) if watched.run is not None else 0)
-        reason, start = (record.reason, record.start) if record is not None else (None, None)
-        words = view.state if record is None else ""
-        is_new = self._is_new("state", (watched.job, starts, watched.state, reason, words))
-        if is_new and not watched.ended:  # the end is printed once
+    def changes(self, view: View, now: float) -> Iterable[dict[str, Any]]:
+        """Yield news as the keys of `watch --json`: `change` (state, step, saved, idle, note or
+        end), `text`, and values; steps at most every 15 s.
+        """
+        watched, record, known = self._watched, self._watched.record, self._watched.progress
+        ended, step = watched.ended, known.step
+        state, reason, start = None, None, None
+        if record is not None:
+            state, reason, start = record.state, record.reason, record.start
+        key = (watched.job, max(1, watched.starts), state, reason, record is None and view.state)
+        if self._is_new("state", key) and not ended:  # the end is printed once
             told = f"{view.job}: {view.state}" if view.job else view.state
-            values = {"state": watched.state, "reason": reason, "start": start}
-            yield WatchEvent("state", told, values)
+            yield _change("state", told, state=state, reason=reason, start=start)
+        is_due = now - self._step_at >= STEP_S or ended
+        if step is not None and is_due and self._is_new("step", step):
+            self._step_at = now
+            yield _change("step", _step_words(view, known), **_step_values(view, known))
+        if self._is_new("saved", known.saved_step) and known.saved_step is not None:
+            yield _change("saved", f"saved checkpoint-{known.saved_step}", step=known.saved_step)
+        for waste in view.idle:
+            if self._is_new((waste.id, waste.node, waste.rank), key=True):
+                words = f"{waste.what}; {waste.cause}; fix: {waste.fix}"
+                yield _change("idle", words, **asdict(waste))
+        if self._is_new("note", view.note or None) and view.note:
+            yield _change("note", view.note)
+        if self._is_new("ended", ended or None) and ended:
+            yield _change("end", view.state, exit_code=watched.code, next=list(view.next))
 
-    def _steps(self, view: View, now: float) -> Iterable[WatchEvent]:
-        known = self._watched.progress
-        is_due = now - self._step_at >= STEP_S or self._watched.ended
-        if known.step is None or not is_due or not self._is_new("step", known.step):
-            return
-        self._step_at = now
-        of = f" of {known.max_steps}" if known.max_steps else ""
-        parts = [f"step {known.step}{of}" if known.step else "the training has started"]
-        parts += [f"loss {number(known.loss)}"] if known.loss is not None else []
-        parts += [f"{known.tokens_per_s:.0f} tokens/s"] if known.tokens_per_s is not None else []
-        parts += [view.verdict] if view.verdict else []
-        values = {
-            **{name: getattr(known, name) for name in _MEASURED},
-            "worst": queue.worst_rank(known.worst, "node"),
-            "eta_s": view.eta_s,
-            "elapsed_s": view.elapsed_s,
-            "time_limit_s": view.limit_s,
-            "fits": view.fits,
-        }
-        yield WatchEvent("step", ", ".join(parts), values)
+    def _is_new(self, about: object, key: object) -> bool:
+        before, self._told[about] = self._told.get(about), key
+        return before != key
+
+
+def _change(kind: str, text: str, **values: Any) -> dict[str, Any]:
+    return {"change": kind, "text": text, **values}
+
+
+def _step_words(view: View, known: Progress) -> str:
+    of = f" of {known.max_steps}" if known.max_steps else ""
+    parts = [
+        f"step {known.step}{of}" if known.step else "the training has started",
+        "" if known.loss is None else f"loss {number(known.loss)}",
+        "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
+        view.verdict,
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _step_values(view: View, known: Progress) -> dict[str, Any]:
+    return {
+        **{name: getattr(known, name) for name in _MEASURED},
+        "worst": queue.worst_rank(known.worst, "node"),
+        "eta_s": view.eta_s,
+        "elapsed_s": view.elapsed_s,
+        "time_limit_s": view.limit_s,
+        "fits": view.fits,
+    }
 
 
 # -- the session -----------------------------------------------------------------------------------

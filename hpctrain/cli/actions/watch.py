@@ -81,11 +81,9 @@ def _lines(session: WatchSession, interval: float, *, as_json: bool, once: bool)
             shown = view(watched, now)
             for change in log.changes(shown, now):
                 if as_json:
-                    about = {"at": round(now, 3), "run": watched.run_id, "job": watched.job}
-                    about |= {"change": change.kind, "text": change.text}
-                    print_json(**(about | change.values))
+                    print_json(at=round(now, 3), run=watched.run_id, job=watched.job, **change)
                 else:
-                    click.echo(f"{clock} {printable(shown.title)}: {printable(change.text)}")
+                    click.echo(f"{clock} {printable(shown.title)}: {printable(change['text'])}")
         if once or session.ended:
             break
         time.sleep(interval)
