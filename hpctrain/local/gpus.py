@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from hpctrain.errors import UsageError
 from hpctrain.local.jobs import LocalJob, root
 from hpctrain.local.plan import LocalMachine
 from hpctrain.util.files import lock, read_json, write_json
+from hpctrain.util.text import is_number
 
 #: Seconds to wait for the lock, which other local jobs hold for milliseconds.
 _LOCK_S = 60.0
@@ -33,10 +33,15 @@ def this_machine(device: str | None = None) -> LocalMachine:
     Raises:
         UsageError: `device` names a GPU that does not exist.
     """
-    gpus = _present()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        gpus = [item for item in _items(visible) if item != "-1"]
+    else:
+        names = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*"))
+        gpus = sorted((name for name in names if is_number(name)), key=int)
     on_cpu = device == "cpu"
     if device is not None and not on_cpu:
-        chosen = list(dict.fromkeys(item.strip() for item in device.split(",") if item.strip()))
+        chosen = list(dict.fromkeys(_items(device)))
         missing = [gpu for gpu in chosen if gpu not in gpus]
         if missing or not chosen:
             here = f"this machine has {', '.join(gpus)}" if gpus else "this machine has none"
@@ -59,18 +64,20 @@ def this_machine(device: str | None = None) -> LocalMachine:
     )
 
 
-def _present() -> list[str]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [item.strip() for item in visible.split(",") if item.strip() not in ("", "-1")]
-    devices = (re.fullmatch(r"nvidia([0-9]+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    return sorted((device[1] for device in devices if device), key=int)
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def held(among: Sequence[str]) -> dict[str, str]:
     """Return a mapping of GPU to owner, for the GPUs that a live job holds."""
-    owners = read_json(_owners()) or {}
-    return {gpu: str(owners[gpu]) for gpu in among if gpu in owners and _lives(str(owners[gpu]))}
+    owners = {gpu: str(owner) for gpu, owner in (read_json(_owners()) or {}).items()}
+    return {
+        gpu: owners[gpu]
+        for gpu in among
+        if gpu in owners
+        and (job := LocalJob(root() / owners[gpu])).path.is_dir()
+        and not job.record().is_final
+    }
 
 
 def take(job: LocalJob, count: int, among: Sequence[str]) -> tuple[str, ...] | None:
@@ -87,11 +94,6 @@ def take(job: LocalJob, count: int, among: Sequence[str]) -> tuple[str, ...] | N
             return None
         write_json(path, {**(read_json(path) or {}), **dict.fromkeys(mine, owner)})
     return tuple(gpu for gpu in among if gpu in mine)
-
-
-def _lives(owner: str) -> bool:
-    job = LocalJob(root() / owner)
-    return job.path.is_dir() and not job.record().is_final
 
 
 def _owners() -> Path:

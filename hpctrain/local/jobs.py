@@ -8,6 +8,7 @@ writer, and an id belongs to the process that created its directory. next.json h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -25,7 +26,7 @@ from hpctrain.slurm.notations import array, hostlist, states
 from hpctrain.slurm.notations.records import JobRecord, StepUsage
 from hpctrain.util.files import lock, read_json, state_dir, write_json
 from hpctrain.util.stored import made
-from hpctrain.util.text import is_number
+from hpctrain.util.text import integer, is_number
 
 #: Seconds for which an ended job is listed, and for which it is kept.
 LISTED_S = 86_400
@@ -70,17 +71,6 @@ class LocalState:
     def is_final(self) -> bool:
         """Whether the job has ended."""
         return states.is_final(self.state)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The content of supervisor.json; `created` is the process's start time, in seconds since the
-    epoch.
-    """
-
-    pid: int
-    created: float | None = None
-    submits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +160,15 @@ class LocalJob:
         state = made(LocalState, read_json(path))
         return state or LocalState(states.UNKNOWN, reason=f"{path} is damaged")
 
-    def other_host(self) -> str | None:
-        """Return the host that the job runs on, if it is another one: home directories are shared,
-        processes are not.
-        """
-        plan = self.plan()
-        return plan.host if plan is not None and plan.host != socket.gethostname() else None
-
     def holder(self) -> psutil.Process | None:
         """Return the live supervisor; the start time rules out another process that reuses its id."""
         known = self._holder()
-        if known is None or known.created is None:
+        pid, created = known.get("pid"), known.get("created")
+        if not isinstance(pid, int) or not isinstance(created, float):
             return None
         try:
-            process = psutil.Process(known.pid)
-            same = abs(process.create_time() - known.created) < 1
+            process = psutil.Process(pid)
+            same = abs(process.create_time() - created) < 1
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except (psutil.Error, ValueError, OverflowError):  # not a process id
             return None
@@ -193,11 +177,10 @@ class LocalJob:
         """Whether the job is still held by the process that submits it, which must not be
         signalled.
         """
-        known = self._holder()
-        return known is not None and known.submits
+        return self._holder().get("submits") is True
 
-    def _holder(self) -> Holder | None:
-        return made(Holder, read_json(self.path / "supervisor.json"))
+    def _holder(self) -> dict[str, Any]:
+        return read_json(self.path / "supervisor.json") or {}
 
     def record(self) -> JobRecord:
         """Return the record of a job, a started task or an entire array, with its usage; NODE_FAIL
@@ -211,14 +194,12 @@ class LocalJob:
                 state=states.UNKNOWN if self.holder() is not None else "NODE_FAIL",
                 reason=f"{self.path / 'job.json'} is missing or damaged",
             )
-        state = self.state()
-        host = self.other_host()
+        state, host = self.state(), other_host(plan)
         if not state.is_final and host is None and self.holder() is None:
             state = self.state()  # it may have ended between the two reads
             if not state.is_final:
                 why = state.reason if state.state == states.UNKNOWN else GONE
                 state = replace(state, state="NODE_FAIL", reason=why)
-        ended = state.end if state.is_final else None
         elapsed_s = None
         if state.start is not None:
             elapsed_s = max(0, int((state.end or time.time()) - state.start))
@@ -249,7 +230,7 @@ class LocalJob:
             user=plan.user or None,
             submitted=plan.submitted,
             started=state.start,
-            ended=ended,
+            ended=state.end if state.is_final else None,
             nodes=hostlist.compress(plan.hosts) if state.start is not None else None,
             cpus=plan.cpus,
             gpus=plan.total_gpus,
@@ -299,6 +280,13 @@ class LocalJob:
             return False
 
 
+def other_host(plan: Plan) -> str | None:
+    """Return the host that a job runs on, if it is another one: home directories are shared,
+    processes are not.
+    """
+    return plan.host if plan.host != socket.gethostname() else None
+
+
 def timestamp(seconds: float) -> str:
     """Return a time as Slurm prints it, in the local time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
@@ -316,10 +304,13 @@ def root() -> Path:
     return directory
 
 
+def _numbers() -> list[int]:
+    return [int(name) for name in names(root()) if is_number(name)]
+
+
 def all_jobs() -> list[LocalJob]:
     """Return all local jobs, oldest first; an array is one job."""
-    numbers = sorted(int(name) for name in names(root()) if is_number(name))
-    return [LocalJob(root() / str(number)) for number in numbers]
+    return [LocalJob(root() / str(number)) for number in sorted(_numbers())]
 
 
 # ids
@@ -360,12 +351,10 @@ def new(tasks: int = 0) -> LocalJob:
 
 def _forget_old() -> None:
     for job in all_jobs():
-        try:  # one read per job; its age needs several
-            untouched_s = time.time() - job.path.stat().st_mtime
-        except OSError:
-            continue
-        if untouched_s > KEPT_S and job.age_s() > KEPT_S and job.other_host() is None:
-            shutil.rmtree(job.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process removes it, too
+            plan = job.plan() if job.age_s() > KEPT_S else None
+            if plan is not None and other_host(plan) is None:
+                shutil.rmtree(job.path, ignore_errors=True)
 
 
 # job ids and what they select
@@ -389,17 +378,18 @@ class JobSelection:
         """The selected indices: all of them for an entire array."""
         return self.plan.indices if self.indices is None else self.indices
 
-    def started(self) -> list[LocalJob]:
-        """Return the directories of the selected tasks that have started."""
-        started = set(self.job.started())
-        return [self.job.task(index) for index in self.tasks if index in started]
+    def directories(self) -> list[LocalJob]:
+        """Return the job's directory, or those of the selected tasks that have started, followed by
+        that of an entire array.
+        """
+        started = set(self.job.started()) if self.is_array else set()
+        tasks = [self.job.task(index) for index in self.tasks if index in started]
+        return tasks if self.indices is not None else [*tasks, self.job]
 
     def running(self) -> list[LocalJob]:
-        """Return the directories of what may have processes: the job, or the selected tasks that
-        have started and not ended.
-        """
-        among = self.started() if self.is_array else [self.job]
-        return [each for each in among if not each.record().is_final]
+        """Return the directories of what has a script and has not ended: the job, or tasks."""
+        found = [each for each in self.directories() if not (self.is_array and each == self.job)]
+        return [each for each in found if not each.record().is_final]
 
     def records(self) -> list[JobRecord]:
         """Return one record for a job or an entire array, or one for each task selected by index."""
@@ -423,8 +413,8 @@ class JobSelection:
 
     def plan_of(self, record: JobRecord) -> Plan:
         """Return the plan of one of these records: the task's own, else the array's."""
-        task = record.job_id.partition("_")[2]
-        return self.plan.task(int(task)) if is_number(task) else self.plan
+        task = integer(record.job_id.partition("_")[2])
+        return self.plan if task is None else self.plan.task(task)
 
 
 def find(job_id: str) -> JobSelection | None:
@@ -447,13 +437,12 @@ def find(job_id: str) -> JobSelection | None:
 
 
 def _task_with_id(number: int) -> JobSelection | None:
-    before = [int(name) for name in names(root()) if is_number(name) and int(name) < number]
-    job = LocalJob(root() / str(max(before, default=0)))
-    plan = job.plan()
-    index = number - int(job.path.name) - 1
-    if plan is None or index >= len(plan.indices):
+    before = max((each for each in _numbers() if each < number), default=0)
+    job = LocalJob(root() / str(before))
+    plan, place = job.plan(), number - before - 1
+    if plan is None or place >= len(plan.indices):
         return None
-    return JobSelection(job, plan, (plan.indices[index],))
+    return JobSelection(job, plan, (plan.indices[place],))
 
 
 def rows(job: LocalJob) -> list[JobRecord]:
@@ -482,24 +471,26 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
     record, state = job.record(), job.state()
     cancelled = set(array.known(state.cancelled))
     started = set(job.started())  # read after the state, which is written after a task has started
-    if not record.is_final:
-        word, why = "PENDING", state.waits_for or record.reason
-    else:  # all cancelled, or the supervisor was killed
-        killed = record.state == "NODE_FAIL"
-        word, why = ("NODE_FAIL", GONE) if killed else ("CANCELLED", None)
-    whole = replace(
-        record,
-        start=None,
-        started=None,
-        ended=None,
-        elapsed_s=None,
-        exit_code=None,
-        signal=None,
-        nodes=None,
-        steps=(),
+    word, why = "PENDING", state.waits_for or record.reason
+    if record.is_final:  # all cancelled, or the supervisor was killed
+        word, why = (record.state, GONE) if record.state == "NODE_FAIL" else ("CANCELLED", None)
+    left = JobRecord(
+        job_id=record.job_id,
+        scheduler="local",
+        state=word,
+        name=record.name,
+        reason=why,
+        n_nodes=record.n_nodes,
+        partition=record.partition,
+        time_limit_s=record.time_limit_s,
+        user=record.user,
+        submitted=record.submitted,
+        dependency=record.dependency,
+        work_dir=record.work_dir,
+        command=record.command,
+        source="local",
     )
-    left = replace(whole, state=word, reason=why)
-    dropped = replace(whole, state="CANCELLED", reason=None)
+    dropped = replace(left, state="CANCELLED", reason=None)
     return {
         index: dropped if index in cancelled else left
         for index in plan.indices
@@ -509,5 +500,4 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
 
 def all_records() -> list[JobRecord]:
     """Return the rows of all jobs except those that ended more than a day ago, oldest first."""
-    listed = [job for job in all_jobs() if job.age_s() < LISTED_S]
-    return [record for job in listed for record in rows(job)]
+    return [record for job in all_jobs() if job.age_s() < LISTED_S for record in rows(job)]

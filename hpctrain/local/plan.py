@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.slurm.notations import array as arrays
@@ -136,7 +137,7 @@ class Plan:
         task = replace(
             self, job_id=str(number), array_job_id=self.job_id, index=index, dependency=None
         )
-        return replace(task, output=_log(self.output, task), error=_log(self.error, task))
+        return _with_logs(task)
 
 
 def make(
@@ -173,45 +174,50 @@ def make(
     tasks_per_node = _number(
         values, "ntasks-per-node", max(1, _number(values, "ntasks", nodes) // nodes)
     )
-    tasks, notes = _array(array if array is not None else values.get("array")), list[str]()
+    text, limit = array if array is not None else values.get("array"), values.get("time")
+    try:
+        tasks = None if text is None else arrays.parse(text, max_index=_MAX_INDEX)
+        time_limit_s = None if limit is None else units.parse_time(limit)
+    except ValueError as error:
+        raise UsageError(str(error), hint="as in: --array 0,3,7-9 --time 01:00:00") from error
     dependency = dependency if dependency is not None else values.get("dependency")
     waits = dependency is not None or tasks is not None
-    gpus, more = _share_gpus(
+    gpus, notes = _share_gpus(
         _gpus_per_node(values, nodes), nodes, machine, waits=waits, is_array=tasks is not None
     )
-    notes += more
-    parallel = _parallel(parallel, tasks, gpus)
-    at_once = (parallel or len(machine.gpus + machine.busy_gpus) // (gpus * nodes)) if tasks else 1
+    every_gpu = machine.gpus + machine.busy_gpus
+    if parallel is not None and parallel < 1:
+        raise UsageError(
+            f"--parallel must be at least 1, got {parallel}",
+            fix="hpctrain submit --local --parallel 1",
+        )
+    # As many as the GPUs allow (None), or one on the CPU.
+    parallel = parallel or (tasks.limit if tasks is not None else None) or (None if gpus else 1)
+    at_once = (parallel or len(every_gpu) // (gpus * nodes)) if tasks else 1
     asked_cores = _number(values, "cpus-per-task", 1)
     cores = max(1, min(asked_cores, machine.cores // (nodes * tasks_per_node * max(1, at_once))))
     if cores < asked_cores:
         notes.append(
             f"{cores} of {asked_cores} cores for each task: this machine has {machine.cores}"
         )
-    ignored = sorted(set(values) - _USED)
-    if ignored:
+    if ignored := sorted(set(values) - _USED):
         notes.append("ignored for local jobs: " + ", ".join(f"--{option}" for option in ignored))
     requeue = [each.name for each in directives if each.name in ("requeue", "no-requeue")]
+    output = values.get("output") or ("slurm-%A_%a.out" if tasks else "slurm-%j.out")
     plan = Plan(
         job_id=job_id,
         name=values.get("job-name") or script.rpartition("/")[2],
         chdir=values.get("chdir") or directory,
-        output=values.get("output") or ("slurm-%A_%a.out" if tasks else "slurm-%j.out"),
-        error=values.get("error") or "",
+        output=output,
+        error=values.get("error") or output,
         append=values.get("open-mode") == "append",
         nodes=nodes,
         tasks_per_node=tasks_per_node,
         cpus_per_task=cores,
         gpus_per_node=gpus,
         # A job that waits may take any GPU; one that starts at once takes free ones.
-        gpus=(
-            ()
-            if not gpus
-            else machine.gpus + machine.busy_gpus
-            if waits
-            else machine.gpus[: gpus * nodes]
-        ),
-        time_limit_s=_time_limit(values.get("time")),
+        gpus=() if not gpus else every_gpu if waits else machine.gpus[: gpus * nodes],
+        time_limit_s=time_limit_s,
         notes=tuple(notes),
         arguments=tuple(arguments),
         requeue=requeue[-1:] != ["no-requeue"],
@@ -224,32 +230,7 @@ def make(
         array=None if tasks is None else str(tasks),
         step=1 if tasks is None else tasks.step,
     )
-    plan = replace(plan, error=plan.error or plan.output)
-    return (
-        plan
-        if tasks
-        else replace(plan, output=_log(plan.output, plan), error=_log(plan.error, plan))
-    )
-
-
-def _array(text: str | None) -> arrays.Array | None:
-    try:
-        return None if text is None else arrays.parse(text, max_index=_MAX_INDEX)
-    except ValueError as error:
-        raise UsageError(str(error), hint="write the indices as in --array 0,3,7-9") from error
-
-
-def _parallel(asked: int | None, tasks: arrays.Array | None, gpus: int) -> int | None:
-    """Return how many tasks run at a time: the request, else the array's `%` limit, else as many as
-    the GPUs allow (None), or one on the CPU.
-    """
-    if asked is not None and asked < 1:
-        raise UsageError(
-            f"--parallel must be at least 1, got {asked}",
-            fix="hpctrain submit --local --parallel 1",
-        )
-    limit = tasks.limit if tasks is not None else None
-    return asked or limit or (None if gpus else 1)
+    return plan if tasks else _with_logs(plan)
 
 
 def environment(plan: Plan, *, start_s: int, restarts: int = 0) -> dict[str, str]:
@@ -335,50 +316,38 @@ def _share_gpus(
         is_array: several tasks share them.
     """
     here = len(machine.gpus) + len(machine.busy_gpus)
-    if asked == 0 and machine.chosen and not machine.use_cpu:
+    if asked == 0 and machine.chosen:
         # The script requests none and the user named some: an array task gets one, a job all.
         asked = 1 if is_array else max(1, here // nodes)
-    if asked == 0:
-        return 0, []
-    total = asked * nodes
-    wanted = count(total, "GPU")
-    if machine.use_cpu:
-        return 0, [f"on the CPU instead of {wanted}: --device cpu, or ACCELERATE_USE_CPU is set"]
-    if not here:
-        return 0, [f"on the CPU instead of {wanted}: this machine has none"]
-    if (here if waits else len(machine.gpus)) < total:
-        busy = (
-            f", {len(machine.busy_gpus)} of them in use by other local jobs"
-            if machine.busy_gpus
-            else ""
+    wanted, total = count(asked * nodes, "GPU"), asked * nodes
+    if asked and (machine.use_cpu or not here):
+        why = (
+            "--device cpu, or ACCELERATE_USE_CPU is set"
+            if machine.use_cpu
+            else "this machine has none"
         )
-        fit = "hpctrain ps" if here >= total else f"hpctrain render --nodes 1 --gpus {here}"
+        return 0, [f"on the CPU instead of {wanted}: {why}"]
+    if (here if waits else len(machine.gpus)) < total:
+        in_use = f", {len(machine.busy_gpus)} of them in use by other local jobs"
         what = "--device names" if machine.chosen else "this machine has"
         raise HpctrainError(
-            f"the job requests {wanted} and {what} {here}{busy}",
-            fix=fit,
+            f"the job requests {wanted} and {what} {here}{in_use if machine.busy_gpus else ''}",
+            fix="hpctrain ps" if here >= total else f"hpctrain render --nodes 1 --gpus {here}",
             hint="or on the CPU: hpctrain submit --local --device cpu",
         )
     return asked, []
 
 
 def _gpus_per_node(values: Mapping[str, str | None], nodes: int) -> int:
-    per_node = values.get("gpus-per-node")
-    if per_node:
-        return _amount(per_node)
-    total = values.get("gpus")
-    if total:
-        return -(-_amount(total) // nodes)
-    for item in (values.get("gres") or "").split(","):
-        if item.split(":")[0] == "gpu":
-            return _amount(item)
-    return 0
-
-
-def _amount(request: str) -> int:
-    """Return the count in `4`, `gpu:4`, `a100:4` or `gpu:a100:4`; a bare name counts as one."""
+    """Return the count in `4`, `a100:4` or `gpu:a100:4`; a bare name counts as one."""
+    per_node, total = values.get("gpus-per-node"), values.get("gpus")
+    gres = (item for item in (values.get("gres") or "").split(",") if item.split(":")[0] == "gpu")
+    request = per_node or total or next(gres, None)
+    if request is None:
+        return 0
     last = request.rpartition(":")[2]
-    return int(last) if is_number(last) else 1
+    amount = int(last) if is_number(last) else 1
+    return -(-amount // nodes) if request is total and not per_node else amount
 
 
 def _number(values: Mapping[str, str | None], name: str, default: int) -> int:
@@ -393,29 +362,20 @@ def _number(values: Mapping[str, str | None], name: str, default: int) -> int:
     return int(text)
 
 
-def _time_limit(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return units.parse_time(text)
-    except ValueError as error:
-        raise UsageError(str(error), fix="hpctrain render --time 01:00:00") from error
-
-
-def _log(pattern: str, plan: Plan) -> str:
-    path = log_pattern.expand(
-        pattern,
-        {
-            "j": plan.job_id,
-            "A": plan.array_job_id or plan.job_id,
-            "J": plan.job_id,
-            "x": plan.name,
-            "u": plan.user,
-            "N": plan.host,
-            "n": "0",
-            "t": "0",
-            "s": "batch",
-            "a": _NO_INDEX if plan.index is None else str(plan.index),
-        },
-    )
-    return path if path.startswith("/") else f"{plan.chdir}/{path}"
+def _with_logs(plan: Plan) -> Plan:
+    """Return the plan of one job with the paths of its logs."""
+    values = {
+        "j": plan.job_id,
+        "A": plan.array_job_id or plan.job_id,
+        "J": plan.job_id,
+        "x": plan.name,
+        "u": plan.user,
+        "N": plan.host,
+        "n": "0",
+        "t": "0",
+        "s": "batch",
+        "a": _NO_INDEX if plan.index is None else str(plan.index),
+    }
+    output, error = (log_pattern.expand(path, values) for path in (plan.output, plan.error))
+    chdir = PurePath(plan.chdir)
+    return replace(plan, output=str(chdir / output), error=str(chdir / error))

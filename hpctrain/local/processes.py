@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -41,7 +42,12 @@ def descendants(
 
 def steps(of: psutil.Process | None = None) -> list[psutil.Process]:
     """Return a job's steps, the srun shims below its supervisor (default: this process)."""
-    return [process for process in descendants(of) if _is_step(process)]
+    found = []
+    for process in descendants(of):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:4] == ["-P", "-m", STEP_MODULE]:
+                found.append(process)
+    return found
 
 
 def step_tasks(of: psutil.Process | None = None) -> list[psutil.Process]:
@@ -63,10 +69,8 @@ def reap(kept: Collection[int] = ()) -> None:
     """
     for child in psutil.Process().children():
         if child.pid not in kept and not _is_alive(child):
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, os.WNOHANG)
-            except ChildProcessError:
-                continue
 
 
 def kill_descendants() -> None:
@@ -81,17 +85,8 @@ def kill_descendants() -> None:
 def send(processes: Iterable[psutil.Process], number: int) -> None:
     """Send a signal to those of these processes that still exist."""
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.Error):
             process.send_signal(number)
-        except psutil.Error:
-            continue
-
-
-def _is_step(process: psutil.Process) -> bool:
-    try:
-        return process.cmdline()[1:4] == ["-P", "-m", STEP_MODULE]
-    except psutil.Error:
-        return False
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -22,7 +22,7 @@ from hpctrain.slurm import batch_script
 from hpctrain.slurm.base import LogFiles
 from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations import array as arrays
-from hpctrain.slurm.notations.directives import Directive, last_values
+from hpctrain.slurm.notations.directives import last_values
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
 
@@ -87,20 +87,24 @@ class LocalScheduler:
         del shown
         text, directives = batch_script.read(script)
         plan_for = partial(
-            self._plan,
-            script,
+            make,
             directives,
+            directory=str(Path.cwd()),
+            script=str(script),
             arguments=arguments,
             dependency=dependency,
             array=array,
+            parallel=self.parallel,
         )
         while True:
             # A script that sbatch would refuse uses up no job id.
-            planned = plan_for()
-            _refuse_unknown_jobs(planned.dependency)
+            machine = gpus.this_machine(self.device)
+            planned = plan_for(job_id=str(FIRST_JOB_ID), machine=machine)
+            if planned.dependency is not None:
+                _refuse_unknown_jobs(planned.dependency)
             job = jobs.new(tasks=len(planned.indices))
             try:
-                plan = plan_for(job.path.name)
+                plan = plan_for(job_id=job.path.name, machine=machine)
                 if _hand_over(job, plan, text):
                     sent = replace(
                         draft or Submission(),
@@ -156,7 +160,7 @@ class LocalScheduler:
         """
         selected = _find(job_ids)
         for each in selected:
-            if (host := each.job.other_host()) is not None:
+            if (host := jobs.other_host(each.plan)) is not None:
                 raise HpctrainError(
                     f"job {each.job.job_id} runs on {host}",
                     fix=f"ssh {host} hpctrain cancel {each.job.job_id}",
@@ -165,7 +169,7 @@ class LocalScheduler:
             ask_to_end(each)
         deadline = time.monotonic() + max(supervisor.kill_wait_s(), KILL_WAIT_S) + _PATIENCE_S
         for each in selected:
-            for job in _directories(each):
+            for job in each.directories():
                 _wait_for_end(job, deadline)
             while not all(record.is_final for record in each.records()):
                 _wait_a_moment(deadline, each.job)
@@ -177,32 +181,8 @@ class LocalScheduler:
         selection = jobs.find(job_id)
         if selection is None or (selection.is_array and len(selection.tasks) != 1):
             return None
-        plan = selection.plan
-        if selection.is_array:
-            plan = plan.task(selection.tasks[0])
+        plan = selection.plan.task(selection.tasks[0]) if selection.is_array else selection.plan
         return LogFiles(Path(plan.output), Path(plan.error))
-
-    def _plan(
-        self,
-        script: Path,
-        directives: Sequence[Directive],
-        job_id: str = str(FIRST_JOB_ID),
-        *,
-        arguments: Sequence[str] = (),
-        dependency: str | None = None,
-        array: str | None = None,
-    ) -> Plan:
-        return make(
-            directives,
-            job_id=job_id,
-            directory=str(Path.cwd()),
-            script=str(script),
-            machine=gpus.this_machine(self.device),
-            arguments=arguments,
-            dependency=dependency,
-            array=array,
-            parallel=self.parallel,
-        )
 
 
 def ask_to_end(selection: JobSelection) -> None:
@@ -211,7 +191,7 @@ def ask_to_end(selection: JobSelection) -> None:
         selection.job.ask("cancel", tasks=arrays.compress(selection.indices))
         return
     # The array first, so that it starts no more tasks.
-    for job in reversed(_directories(selection)):
+    for job in reversed(selection.directories()):
         holder = None if job.submitter_holds() else job.holder()
         if holder is not None:
             holder.send_signal(signal.SIGTERM)
@@ -227,20 +207,13 @@ def request_requeue(job_id: str) -> list[str]:
     running = [job for job in selection.running() if job.record().state != "PENDING"]
     for job in running:
         job.ask("requeue")
-    if running:
-        return []
     if any(not record.is_final for record in selection.records()):
-        return [f"Job is pending execution for job {job_id}"]
-    return [f"Job/step already completing or completed for job {job_id}"]
+        return [] if running else [f"Job is pending execution for job {job_id}"]
+    return [] if running else [f"Job/step already completing or completed for job {job_id}"]
 
 
 def _find(job_ids: Sequence[str]) -> list[JobSelection]:
     return [selection for selection in map(jobs.find, job_ids) if selection is not None]
-
-
-def _directories(selection: JobSelection) -> list[LocalJob]:
-    started = selection.started() if selection.is_array else []
-    return started if selection.indices is not None else [*started, selection.job]
 
 
 def _wait_for_end(job: LocalJob, deadline: float) -> None:
@@ -270,16 +243,12 @@ def _wait_a_moment(deadline: float, job: LocalJob) -> None:
     time.sleep(0.05)
 
 
-def _refuse_unknown_jobs(text: str | None) -> None:
-    if text is None:
-        return
+def _refuse_unknown_jobs(text: str) -> None:
     try:
-        unknown = [
-            job_id for _, job_id in supervisor.parse_dependency(text) if jobs.find(job_id) is None
-        ]
-        if unknown:
-            what = f"{supervisor.DEPENDENCY_PROBLEM}: {', '.join(unknown)}"
-            raise ValueError(f"{what}: no such job on this machine")
+        for _, job_id in supervisor.parse_dependency(text):
+            if jobs.find(job_id) is None:
+                what = f"{supervisor.DEPENDENCY_PROBLEM}: {job_id}"
+                raise ValueError(f"{what}: no such job on this machine")
     except ValueError as error:
         raise UsageError(str(error), fix="hpctrain ps --all") from error
 
@@ -287,9 +256,8 @@ def _refuse_unknown_jobs(text: str | None) -> None:
 def _hand_over(job: LocalJob, plan: Plan, text: str) -> bool:
     """Start the supervisor; False if another job has taken a GPU meanwhile."""
     starts_now = plan.array is None and plan.dependency is None
-    if starts_now:
-        for log in (plan.output, plan.error):
-            Path(log).parent.mkdir(parents=True, exist_ok=True)
+    for log in (plan.output, plan.error) if starts_now else ():
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
     job.script.write_text(text, encoding="utf-8", errors="surrogateescape")
     environment = _environment(job)
     job.write_holder(os.getpid(), submits=True)

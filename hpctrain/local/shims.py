@@ -22,7 +22,6 @@ from hpctrain.local.plan import Plan
 from hpctrain.local.scheduler import ask_to_end, request_requeue
 from hpctrain.slurm.notations import hostlist, units
 from hpctrain.slurm.notations.records import JobRecord
-from hpctrain.util.text import is_number
 
 #: Options of `scontrol show` without an effect here: a job is always one line.
 _WITHOUT_EFFECT = {"-o", "--oneliner", "-d", "--details", "-dd", "-v", "--verbose", "-Q", "--quiet"}
@@ -57,12 +56,15 @@ def _show_job(job_id: str) -> int:
 
 
 def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
+    """Return what job scripts, and hpctrain's own reader, look for."""
     number, _, tasks = record.job_id.partition("_")
     state = (job.task(plan.index) if plan.index is not None else job).state()
-    end = state.end
-    if record.state == "RUNNING" and state.start is not None and plan.time_limit_s is not None:
-        end = state.start + plan.time_limit_s
-    limit = plan.time_limit_s
+    limit, end = plan.time_limit_s, state.end
+    if record.state == "RUNNING" and state.start is not None and limit is not None:
+        end = state.start + limit
+    start_time, end_time = (
+        "Unknown" if at is None else jobs.timestamp(at) for at in (state.start, end)
+    )
     array = {"ArrayJobId": number, "ArrayTaskId": tasks.strip("[]") or plan.array}
     return {
         "JobId": plan.job_id,
@@ -78,8 +80,8 @@ def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
         "ExitCode": f"{record.exit_code or 0}:{record.signal or 0}",
         "RunTime": units.format_time(record.elapsed_s or 0),
         "TimeLimit": "UNLIMITED" if limit is None else units.format_time(limit),
-        "StartTime": _time_or_unknown(state.start),
-        "EndTime": _time_or_unknown(end),
+        "StartTime": start_time,
+        "EndTime": end_time,
         "NodeList": ",".join(plan.hosts),
         "NumNodes": plan.nodes,
         "NumCPUs": plan.cpus,
@@ -90,53 +92,39 @@ def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
     }
 
 
-def _time_or_unknown(seconds: float | None) -> str:
-    return "Unknown" if seconds is None else jobs.timestamp(seconds)
-
-
 def scancel(arguments: list[str]) -> int:
     """Run `scancel ARGUMENTS` and return the exit code."""
-    given, job_ids = getopt.gnu_getopt(arguments, "s:bQ", ["signal=", "batch", "quiet"])
+    given, job_ids = getopt.gnu_getopt(arguments, "s:b", ["signal=", "batch"])
     if not job_ids:
         raise ValueError("No job identification provided")
     options = dict(given)
-    name = options.get("--signal", options.get("-s"))
-    number = _signal_number(name) if name is not None else None
-    if name is not None and number is None:
+    name = options.get("--signal", options.get("-s", "KILL")).upper().removeprefix("SIG")
+    number = getattr(signal, f"SIG{name}", None)
+    if not isinstance(number, signal.Signals):
         sys.stderr.write(f"Unknown job signal: {name}\n")
         return 1
     batch = bool({"-b", "--batch"} & set(options))
     return max(_cancel(job_id, number, batch=batch) for job_id in job_ids)
 
 
-def _cancel(job_id: str, number: int | None, *, batch: bool) -> int:
+def _cancel(job_id: str, number: signal.Signals, *, batch: bool) -> int:
     selection = jobs.find(job_id)
     if selection is None:
-        sys.stderr.write(
-            f"scancel: error: Kill job error on job id {job_id}: Invalid job id specified\n"
-        )
+        problem = f"Kill job error on job id {job_id}: Invalid job id specified"
+        sys.stderr.write(f"scancel: error: {problem}\n")
         return 1
-    if number is None or (number == signal.SIGKILL and not batch):
+    if number == signal.SIGKILL and not batch:
         ask_to_end(selection)
         return 0
     for job in selection.running():
-        holder = job.holder()
-        if holder is None:
+        if (holder := job.holder()) is None:
             continue
+        reached = processes.step_tasks(holder)
         if batch:
-            shell = job.state().batch
             children = processes.descendants(holder, recursive=False)
-            processes.send([each for each in children if each.pid == shell], number)
-        else:
-            processes.send(processes.step_tasks(holder), number)
+            reached = [each for each in children if each.pid == job.state().batch]
+        processes.send(reached, number)
     return 0
-
-
-def _signal_number(name: str) -> int | None:
-    if is_number(name):
-        return int(name) if 0 < int(name) < signal.NSIG else None
-    found = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}", None)
-    return int(found) if isinstance(found, signal.Signals) else None
 
 
 def main() -> int:

@@ -79,28 +79,23 @@ class JobStep:
     """The tasks of one srun call."""
 
     def __init__(self, plan: Plan, options: dict[str, str]) -> None:
-        self.plan = plan
-        self.options = options
+        self.plan, self.options = plan, options
         self.tasks: list[subprocess.Popen[bytes]] = []
         self.forced = False
 
     def run(self, command: list[str]) -> int:
         """Start all tasks, wait for them, and return srun's exit code."""
-        forwarded = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE, signal.SIGINT)
-        for number in forwarded:
-            signal.signal(number, lambda number, _: self._signal_all(number))
+        for number in (
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+            signal.SIGALRM,
+            signal.SIGPIPE,
+            signal.SIGINT,
+        ):
+            signal.signal(number, self._forward)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, self._force)
         processes.adopt_orphans()
-        nodes, per_node = self._layout()
-        for node in range(nodes):
-            for local in range(per_node):
-                self._start(command, node, local, nodes, per_node)
-        worst = self._wait(per_node)
-        processes.kill_descendants()
-        return worst
-
-    def _layout(self) -> tuple[int, int]:
         plan = self.plan
         asked = {name: int(self.options[name]) for name in _NUMBERS & set(self.options)}
         tasks = asked.get("ntasks")
@@ -109,12 +104,16 @@ class JobStep:
             _die(f"Requested {nodes} nodes, but the job has {plan.nodes}")
         if tasks is not None and tasks % nodes:
             _die(f"the local scheduler cannot spread {tasks} tasks evenly over {nodes} nodes")
-        return nodes, asked.get(
-            "ntasks-per-node", plan.tasks_per_node if tasks is None else tasks // nodes
-        )
+        per_node = plan.tasks_per_node if tasks is None else tasks // nodes
+        per_node = asked.get("ntasks-per-node", per_node)
+        for rank in range(nodes * per_node):
+            self._start(command, rank, nodes, per_node)
+        worst = self._wait(per_node)
+        processes.kill_descendants()
+        return worst
 
-    def _start(self, command: list[str], node: int, local: int, nodes: int, per_node: int) -> None:
-        rank = node * per_node + local
+    def _start(self, command: list[str], rank: int, nodes: int, per_node: int) -> None:
+        node, local = divmod(rank, per_node)
         environment = {
             **os.environ,
             **node_environment(self.plan, node),
@@ -143,6 +142,7 @@ class JobStep:
 
     def _wait(self, per_node: int) -> int:
         worst, running, kill_at = 0, dict(enumerate(self.tasks)), float("inf")
+        kills_others = self.options.get("kill-on-bad-exit", "0") != "0"
         while running:
             for rank, task in list(running.items()):
                 code = task.poll()
@@ -153,22 +153,21 @@ class JobStep:
                 if code != 0:
                     what = signal.strsignal(-code) if code < 0 else f"Exited with exit code {code}"
                     _say(f"error: {self.plan.hosts[rank // per_node]}: task {rank}: {what}")
-                    if self.options.get("kill-on-bad-exit", "0") != "0" and kill_at == float("inf"):
+                    if kills_others and kill_at == float("inf"):
                         kill_at = time.monotonic() + _GRACE_S
-                        self._signal_all(signal.SIGTERM)
+                        self._forward(signal.SIGTERM)
             if self.forced or time.monotonic() > kill_at:
                 self.forced, kill_at = False, float("inf")
-                processes.send(
-                    processes.descendants(), signal.SIGKILL
-                )  # reaped above, where their exit codes are read
+                # Reaped above, where their exit codes are read.
+                processes.send(processes.descendants(), signal.SIGKILL)
             time.sleep(0.02)
         return worst
 
-    def _force(self, _number: int, _frame: object) -> None:
+    def _force(self, *_: object) -> None:
         _say("forcing job termination")
         self.forced = True
 
-    def _signal_all(self, number: int) -> None:
+    def _forward(self, number: int, *_: object) -> None:
         for task in list(self.tasks):
             if task.returncode is None:
                 task.send_signal(number)
@@ -217,7 +216,7 @@ def _say(message: str) -> None:
 
 
 def _die(message: str, code: int = 1) -> NoReturn:
-    sys.stderr.write(f"srun: error: {message}\n")
+    _say(f"error: {message}")
     sys.exit(code)
 
 

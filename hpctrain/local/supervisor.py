@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -65,59 +65,111 @@ def kill_wait_s() -> float:
         return KILL_WAIT_S
 
 
-class Supervisor:
-    """One job, or one task of an array, from its first start to its last process."""
+class _Holder:
+    """What the supervisors of a job and of an array have in common."""
 
     def __init__(self, job: LocalJob, plan: Plan) -> None:
-        self.job = job
-        self.plan = plan
-        self.cancelled = False
-        self.restarts = 0
-        self.stderr: TextIO | None = None
+        self.job, self.plan = job, plan
+        self.stopped = False
+        self._written: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Take over the job: adopt its processes, and wait for what it depends on."""
+        signal.signal(signal.SIGTERM, self._stop)
+        processes.adopt_orphans()
+        self.write("PENDING")
+        self._wait_for_dependency()
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to start."""
+        return self.stopped
+
+    def _wait_for_dependency(self) -> None:
+        """Wait until the plan's dependency is met. One that was met stays met, even if that job is
+        requeued later.
+        """
+        left = parse_dependency(self.plan.dependency) if self.plan.dependency is not None else []
+        while left and not self.is_over():
+            now = {condition: _fulfilment(*condition) for condition in left}
+            left = [condition for condition in left if now[condition] != "met"]
+            if left:
+                shown = ",".join(f"{kind}:{job_id}({now[kind, job_id]})" for kind, job_id in left)
+                never = "failed" in now.values()
+                reason = "DependencyNeverSatisfied" if never else "Dependency"
+                self.write("PENDING", reason=reason, dependency=shown)
+                time.sleep(_CHECK_S)
+
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
+
+    def write(self, state: str, **details: Any) -> None:
+        """Write the state, if it has changed."""
+        now = {"state": state, "supervisor": os.getpid(), **details}
+        if now != self._written:
+            self._written = now
+            self.job.write_state(**now)
+
+
+class Supervisor(_Holder):
+    """One job, or one task of an array, from its first start to its last process."""
+
+    restarts = 0
+    stderr: TextIO | None = None
 
     def run(self) -> None:
         """Run the job, again after each requeue, and write how it ended."""
-        signal.signal(signal.SIGTERM, self._cancel)
-        processes.adopt_orphans()
-        while True:
-            self._write("PENDING")
-            if not self.restarts:  # dependencies that were met stay met
-                wait_for_dependency(self.plan, self._write_waiting, lambda: self.cancelled)
-            self._wait_for_gpus()
-            if self.cancelled:
-                self._write("CANCELLED", end=time.time(), **_TERMINATED)
-                return
+        self.begin()
+        while self._has_gpus():
             started = time.time()
             outcome = self._run_once(started)
             if outcome is not _REQUEUE:
-                self._write(**outcome, start=started, end=time.time(), **_used())
+                self.write(**outcome, start=started, end=time.time(), **_used())
                 return
             self.restarts += 1
+            self.write("PENDING")
+        self.write("CANCELLED", end=time.time(), **_TERMINATED)
 
-    def _wait_for_gpus(self) -> None:
-        waits = False
-        while self.plan.total_gpus and not self.cancelled:
+    def _has_gpus(self) -> bool:
+        """Wait for the job's GPUs; return False if it is cancelled."""
+        while self.plan.total_gpus and not self.stopped:
             taken = gpus.take(self.job, self.plan.total_gpus, self.plan.gpus)
             if taken is not None:
-                if taken != self.plan.gpus:
-                    self.plan = replace(self.plan, gpus=taken)
-                    self.job.write_plan(self.plan)
-                return
-            if not waits:
-                self._write_waiting(reason="Resources")
-                waits = True
+                self.plan = replace(self.plan, gpus=taken)
+                self.job.write_plan(self.plan)
+                break
+            self.write("PENDING", reason="Resources")
             time.sleep(_GPU_LOOK_S)
+        return not self.stopped
 
     def _run_once(self, started: float) -> dict[str, Any]:
-        self._write("RUNNING", start=started)
+        self.write("RUNNING", start=started)
         try:
             batch = self._start_script(int(started))
         except OSError as error:
             self._complain(f"slurmstepd: error: {error.strerror}: {error.filename}")
             return {"state": "FAILED", "reason": "LaunchFailed", "exit_code": 1}
         # The batch shell is what `scancel --batch` signals.
-        self._write("RUNNING", start=started, batch=batch.pid)
-        return self._hold(batch, started)
+        self.write("RUNNING", start=started, batch=batch.pid)
+        limit = self.plan.time_limit_s
+        while batch.poll() is None:
+            if self.stopped:
+                return self._end(batch, started, "")
+            if limit is not None and time.time() - started > limit:
+                ended = self._end(batch, started, " DUE TO TIME LIMIT")
+                return ended | {"state": "TIMEOUT", "reason": "TimeLimit"}
+            if self._requeue_asked():
+                ended = self._end(batch, started, " DUE TO JOB REQUEUE")
+                return ended if self.stopped else _REQUEUE
+            time.sleep(_POLL_S)
+        processes.kill_descendants()
+        # `scontrol requeue` may have been the script's last command.
+        if self._requeue_asked() and not self.stopped:
+            return _REQUEUE
+        code = batch.returncode
+        if code == 0:
+            return {"state": "COMPLETED", "reason": None, "exit_code": 0}
+        how = {"exit_code": code} if code > 0 else {"exit_code": 0, "signal": -code}
+        return {"state": "FAILED", "reason": "NonZeroExitCode", **how}
 
     def _start_script(self, started_s: int) -> subprocess.Popen[bytes]:
         plan, script = self.plan, self.job.script
@@ -127,9 +179,8 @@ class Supervisor:
                 Path(log).write_bytes(b"")
         # Both in append mode: if they are one file, neither overwrites the other.
         with Path(plan.output).open("ab") as output, Path(plan.error).open("ab") as error:
-            if self.stderr is not None:
-                self.stderr.close()
-            self.stderr = Path(plan.error).open("a", encoding="utf-8")  # noqa: SIM115 - for messages until the end of the job
+            if self.stderr is None:
+                self.stderr = Path(plan.error).open("a", encoding="utf-8")  # noqa: SIM115 - for messages until the end of the job
             text = script.read_text(encoding="utf-8", errors="surrogateescape")
             shebang = text.partition("\n")[0].removeprefix("#!")
             variables = environment(plan, start_s=started_s, restarts=self.restarts)
@@ -146,33 +197,11 @@ class Supervisor:
                 start_new_session=True,
             )
 
-    def _hold(self, batch: subprocess.Popen[bytes], started: float) -> dict[str, Any]:
-        limit = self.plan.time_limit_s
-        while batch.poll() is None:
-            if self.cancelled:
-                return self._end(batch, started, "CANCELLED", "")
-            if limit is not None and time.time() - started > limit:
-                return self._end(batch, started, "TIMEOUT", " DUE TO TIME LIMIT")
-            if self._requeue_asked():
-                return self._end(batch, started, "PENDING", " DUE TO JOB REQUEUE")
-            time.sleep(_POLL_S)
-        processes.kill_descendants()
-        # `scontrol requeue` may have been the script's last command.
-        if self._requeue_asked() and not self.cancelled:
-            return _REQUEUE
-        code = batch.returncode
-        if code < 0:
-            return {"state": "FAILED", "reason": "NonZeroExitCode", "exit_code": 0, "signal": -code}
-        if code:
-            return {"state": "FAILED", "reason": "NonZeroExitCode", "exit_code": code}
-        return {"state": "COMPLETED", "reason": None, "exit_code": 0}
-
-    def _end(
-        self, batch: subprocess.Popen[bytes], started: float, state: str, why: str
-    ) -> dict[str, Any]:
-        # As in Slurm: SIGTERM to the script's shell and to the tasks of its steps, then SIGKILL to
-        # all after KillWait.
-        self._write("COMPLETING", start=started, batch=batch.pid)
+    def _end(self, batch: subprocess.Popen[bytes], started: float, why: str) -> dict[str, Any]:
+        """End the job as Slurm does: SIGTERM to the script's shell and to the tasks of its steps,
+        then SIGKILL to all after KillWait.
+        """
+        self.write("COMPLETING", start=started, batch=batch.pid)
         self._complain(
             f"slurmstepd: error: *** JOB {self.plan.job_id} ON {self.plan.hosts[0]} CANCELLED AT"
             f" {timestamp(time.time())}{why} ***"
@@ -191,28 +220,17 @@ class Supervisor:
             time.sleep(_POLL_S)
         processes.kill_descendants()
         batch.wait()
-        if state == "PENDING" and not self.cancelled:
-            return _REQUEUE
-        if state == "TIMEOUT":
-            return {"state": state, "reason": "TimeLimit", **_TERMINATED}
         return {"state": "CANCELLED", "reason": None, **_TERMINATED}
 
     def _requeue_asked(self) -> bool:
         return any(request.get("what") == "requeue" for request in self.job.take_requests())
 
-    def _cancel(self, *_: object) -> None:
-        self.cancelled = True
-
     def _complain(self, message: str) -> None:
-        stream = self.stderr or sys.stderr
-        stream.write(message + "\n")
-        stream.flush()
+        print(message, file=self.stderr or sys.stderr, flush=True)
 
-    def _write_waiting(self, **details: Any) -> None:
-        self._write("PENDING", **details)
-
-    def _write(self, state: str, **details: Any) -> None:
-        self.job.write_state(state, supervisor=os.getpid(), restarts=self.restarts, **details)
+    def write(self, state: str, **details: Any) -> None:
+        """Write the state, if it has changed."""
+        super().write(state, restarts=self.restarts, **details)
 
 
 def _used() -> dict[str, Any]:
@@ -228,61 +246,51 @@ def _used() -> dict[str, Any]:
     }
 
 
-class ArraySupervisor:
+class ArraySupervisor(_Holder):
     """One array, from its first task to its last."""
 
     def __init__(self, job: LocalJob, plan: Plan) -> None:
-        self.job = job
-        self.plan = plan
+        super().__init__(job, plan)
         self.waiting = list(reversed(plan.indices))
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.cancelled: set[int] = set()
         self.never_started: set[int] = set()
         self.ended: set[str] = set()
         self.exit_code = 0
-        self.stopped = False
         self.started: float | None = None
-        self._written: dict[str, Any] = {}
 
     def run(self) -> None:
         """Run the tasks and write how the array ended."""
-        signal.signal(signal.SIGTERM, self._stop)
-        processes.adopt_orphans()
-        self._write("PENDING")
-        wait_for_dependency(self.plan, self._write_waiting, self._is_stopped)
+        self.begin()
         while True:
             self._obey()
             self._collect()
             reason = self._start_more() if self.waiting else None
             if not self.waiting and not self.running:
                 break
-            if self.started is None:
-                self._write("PENDING", waits_for=reason, reason=reason)
-            else:
-                self._write("RUNNING", waits_for=reason, reason=None)
+            word, why = ("RUNNING", None) if self.started is not None else ("PENDING", reason)
+            self.write(word, waits_for=reason, reason=why)
             time.sleep(_POLL_S)
         state = next((word for word in _WORST if word in self.ended), "COMPLETED")
         why = "NonZeroExitCode" if state == "FAILED" else None
-        self._write(state, reason=why, end=time.time(), exit_code=self.exit_code)
+        self.write(state, reason=why, end=time.time(), exit_code=self.exit_code)
 
     def _start_more(self) -> str | None:
+        """Start tasks; return why the next one waits."""
+        need, among = self.plan.total_gpus, self.plan.gpus
         while self.waiting:
             if self.plan.parallel is not None and len(self.running) >= self.plan.parallel:
                 return "JobArrayTaskLimit"
-            need, among = self.plan.total_gpus, self.plan.gpus
-            free = len(among) - len(gpus.held(among)) if need else 0
-            if free < need:
+            if need and len(among) - len(gpus.held(among)) < need:
                 return "Resources"
-            self._start(self.waiting.pop())
+            index = self.waiting.pop()
+            plan = self.plan.task(index)
+            task = self.job.begin(index, plan)
+            if need:  # if another job takes them first, the task waits for them itself
+                gpus.take(task, need, among)
+            self.running[index] = start(task, os.environ)
+            self.started = self.started or time.time()
         return None
-
-    def _start(self, index: int) -> None:
-        plan = self.plan.task(index)
-        task = self.job.begin(index, plan)
-        if plan.total_gpus:  # if another job takes them first, the task waits for them itself
-            gpus.take(task, plan.total_gpus, plan.gpus)
-        self.running[index] = start(task, os.environ)
-        self.started = self.started or time.time()
 
     def _collect(self) -> None:
         for index, holder in list(self.running.items()):
@@ -306,8 +314,7 @@ class ArraySupervisor:
         for request in self.job.take_requests():
             if request.get("what") == "cancel":
                 asked |= set(array.known(request.get("tasks")))
-        dropped = asked & set(self.waiting)
-        if dropped:
+        if dropped := asked & set(self.waiting):
             self.never_started |= dropped
             self.ended.add("CANCELLED")
         self.waiting = [index for index in self.waiting if index not in asked]
@@ -315,22 +322,16 @@ class ArraySupervisor:
             self.cancelled.add(index)
             self.running[index].send_signal(signal.SIGTERM)
 
-    def _stop(self, *_: object) -> None:
-        self.stopped = True
-
-    def _is_stopped(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether all tasks were cancelled before the first one started."""
         self._obey()
         return self.stopped or not self.waiting
 
-    def _write_waiting(self, **details: Any) -> None:
-        self._write("PENDING", waits_for=details["reason"], **details)
-
-    def _write(self, state: str, **details: Any) -> None:
+    def write(self, state: str, **details: Any) -> None:
+        """Write the state, if it has changed; a pending array's tasks wait for the same reason."""
         cancelled = array.compress(self.never_started) if self.never_started else None
-        now = {"state": state, "start": self.started, "cancelled": cancelled, **details}
-        if now != self._written:
-            self._written = dict(now)
-            self.job.write_state(supervisor=os.getpid(), **now)
+        details = {"waits_for": details.get("reason"), **details}
+        super().write(state, start=self.started, cancelled=cancelled, **details)
 
 
 # -- dependencies -----------------------------------------------------------------------------------
@@ -363,26 +364,6 @@ def parse_dependency(text: str) -> list[tuple[str, str]]:
             raise ValueError(f"{DEPENDENCY_PROBLEM}: {wrong!r} is not a job id")
         found += [(kind, job_id) for job_id in job_ids]
     return found
-
-
-def wait_for_dependency(plan: Plan, say: Callable[..., None], stopped: Callable[[], bool]) -> None:
-    """Wait until the plan's dependency is met, or `stopped`; call `say(reason=…, dependency=…)` on
-    each change.
-
-    A dependency that was met stays met, even if that job is requeued later.
-    """
-    left = parse_dependency(plan.dependency) if plan.dependency is not None else []
-    said = ""
-    while left and not stopped():
-        now = {condition: _fulfilment(*condition) for condition in left}
-        left = [condition for condition in left if now[condition] != "met"]
-        shown = ",".join(f"{kind}:{job_id}({now[kind, job_id]})" for kind, job_id in left)
-        if shown and shown != said:
-            never = "failed" in now.values()
-            say(reason="DependencyNeverSatisfied" if never else "Dependency", dependency=shown)
-            said = shown
-        if left:
-            time.sleep(_CHECK_S)
 
 
 def _fulfilment(kind: str, job_id: str) -> Fulfilment:
