@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,12 @@ class Start:
     """
 
     name: str
-    started: float | None
-    ended: float | None
-    first_step: int | None
-    last_step: int | None
-    outcome: str | None
-    reason: str | None
+    started: float | None = None
+    ended: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
     host: str | None = None
     job: str | None = None
     status: int | None = None
@@ -133,15 +133,13 @@ def read(run_dir: Path, *, most: int = 700) -> History:
     starts: list[Start] = []
     max_steps = last_step = None
     for attempt, rows in _rows_of_attempts(run_dir):
-        start = _start(attempt, attempt.started)
-        kept_at = None
-        starts.append(start)
+        start, kept_at = Start(name=attempt.name, started=attempt.started), None
         for row, limit in rows:
             at, step, event = row["at"], row["step"], row["event"]
             if event == "begin":
                 if start.first_step is not None:  # another start in the same file
-                    start = _start(attempt, None)
                     starts.append(start)
+                    start = Start(name=attempt.name, host=attempt.host, job=attempt.job)
                 start.first_step, start.began = step, at
             start.last_at = at
             start.last_step = max(step, start.last_step or 0)
@@ -158,9 +156,16 @@ def read(run_dir: Path, *, most: int = 700) -> History:
             values = {name: float(value) for name, value in metrics.values(row).items()}
             point = Point(at=at, step=step, event=event, values=values)
             kept.setdefault(event, Thinned(most, _weights(event))).add(point)
-        start.ended = attempt.ended
-        start.outcome = attempt.outcome or ("interrupted" if attempt.was_interrupted else None)
-        start.reason, start.status = attempt.reason, attempt.status
+        ended = replace(
+            start,
+            ended=attempt.ended,
+            outcome=attempt.outcome or ("interrupted" if attempt.was_interrupted else None),
+            reason=attempt.reason,
+            status=attempt.status,
+            host=attempt.host,
+            job=attempt.job,
+        )
+        starts.append(ended)
     points = [point for thinned in kept.values() for point in thinned.items()]
     return History(
         points=tuple(sorted(points, key=lambda point: point.at)),
@@ -204,20 +209,6 @@ def _rows_of_attempts(run_dir: Path) -> Iterator[tuple[Attempt, Iterator[tuple[R
         yield attempt, rows_of(path)
 
 
-def _start(attempt: Attempt, started: float | None) -> Start:
-    return Start(
-        name=attempt.name,
-        started=started,
-        ended=None,
-        first_step=None,
-        last_step=None,
-        outcome=None,
-        reason=None,
-        host=attempt.host,
-        job=attempt.job,
-    )
-
-
 def _weights(event: str) -> list[Weight[Point]]:
     def weight(name: str, sign: int) -> Weight[Point]:
         return lambda point: None if (value := point.values.get(name)) is None else sign * value
@@ -231,47 +222,44 @@ def _read_memory(folder: Path, most: int) -> Iterable[RankMemory]:
     for rank, path in files:
         kept: Thinned[dict[str, Any]] = Thinned(most, _SAMPLE_WEIGHTS)
         recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
-        used: list[int] = [0, 0]
-        for line in metrics.lines(path):
-            value = _sample_value(line)
-            if value is None:
-                continue
+        total = count = 0
+        for value in filter(None, map(_sample_value, metrics.lines(path))):
             kept.add(value)
             recent.append(value)
             percent = value.get("gpu_utilisation_percent")
             if value["event"] != "train_begin" and percent is not None:
-                used = [used[0] + percent, used[1] + 1]
-        if not kept.count:
-            continue
-        yield RankMemory(
-            rank=rank,
-            samples=_samples(kept.items()),
-            count=kept.count,
-            mean_utilisation=used[0] / used[1] if used[1] else None,
-            recent=_samples(recent),
-        )
+                total, count = total + percent, count + 1
+        if kept.count:
+            yield RankMemory(
+                rank=rank,
+                samples=_samples(kept.items()),
+                count=kept.count,
+                mean_utilisation=total / count if count else None,
+                recent=_samples(recent),
+            )
 
 
 def _sample_value(line: bytes) -> dict[str, Any] | None:
     """Return a sample's decoded JSON, or None; only samples that are kept are validated as Sample."""
     try:
         value = stored.value_of(line)
-        times = [value["time_ms"], value["step"]]
-        names = [value["event"], value["host"]]
+        found = [type(value[name]) for name in ("time_ms", "step", "event", "host")]
     except (ValueError, TypeError, KeyError):
         return None
-    fits = line.endswith(b"\n") and [*map(type, times + names)] == [int, int, str, str]
-    return value if fits else None
+    return value if line.endswith(b"\n") and found == [int, int, str, str] else None
 
 
-def _first_known(value: Mapping[str, Any], *names: str) -> float | None:
-    return next((known for name in names if (known := value.get(name)) is not None), None)
+def _highest(sign: int, *names: str) -> Weight[dict[str, Any]]:
+    """Return a weight: the first of these values that a sample has."""
+    return lambda value: next(
+        (sign * known for name in names if (known := value.get(name)) is not None), None
+    )
 
 
 _SAMPLE_WEIGHTS: tuple[Weight[dict[str, Any]], ...] = (
-    lambda value: _first_known(value, "gpu_used_mib", "torch_reserved_mib", "torch_peak_mib"),
-    lambda value: _first_known(value, "cgroup_used_mib", "node_used_mib", "rss_mib"),
-    lambda value: -(known if (known := value.get("gpu_utilisation_percent")) is not None else 101),
+    _highest(1, "gpu_used_mib", "torch_reserved_mib", "torch_peak_mib"),
+    _highest(1, "cgroup_used_mib", "node_used_mib", "rss_mib"),
+    _highest(-1, "gpu_utilisation_percent"),
 )
 
 

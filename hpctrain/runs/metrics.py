@@ -69,35 +69,28 @@ class Thinned(Generic[T]):
 
     def add(self, item: T) -> None:
         """Add the next item."""
-        weights = [_order(weight(item)) for weight in self._weights]
+        found = [weight(item) for weight in self._weights]
+        weights = [
+            -math.inf if value is None else math.inf if math.isnan(value) else value
+            for value in found
+        ]
         self._kept.append((self.count, item, weights))
         self.count += 1
         if len(self._kept) > 2 * self.most:
-            self._thin()
+            self.items()
 
     def items(self) -> list[T]:
         """Return the kept items, in the order in which they were added."""
-        self._thin()
-        return [item for _, item, _ in self._kept]
-
-    def _thin(self) -> None:
         while len(self._kept) > self.most:
             kept = self._kept[:1]
-            for _, stretch in groupby(self._kept[1:], lambda kept: kept[0] // self._length):
-                kept += self._peaks(list(stretch))
-            self._kept = kept
+            for _, group in groupby(self._kept[1:], lambda kept: kept[0] // self._length):
+                stretch = list(group)
+                for at in range(len(self._weights)):
+                    kept.append(max(stretch, key=lambda one, at=at: one[2][at]))
+                kept.append(stretch[-1])
+            self._kept = sorted({one[0]: one for one in kept}.values(), key=lambda one: one[0])
             self._length *= 2
-
-    def _peaks(self, stretch: list[_Kept[T]]) -> list[_Kept[T]]:
-        peaks = [max(stretch, key=lambda kept: kept[2][at]) for at in range(len(self._weights))]
-        chosen = {kept[0]: kept for kept in (stretch[-1], *peaks)}
-        return [chosen[number] for number in sorted(chosen)]
-
-
-def _order(value: float | None) -> float:
-    if value is None:
-        return -math.inf
-    return math.inf if math.isnan(value) else value
+        return [item for _, item, _ in self._kept]
 
 
 def values(row: Row) -> dict[str, float]:
@@ -118,16 +111,13 @@ def values(row: Row) -> dict[str, float]:
 
 def rows(path: Path) -> Iterator[Row]:
     """Yield the rows of one metrics.jsonl."""
-    for line in lines(path):
-        row = row_of(line)
-        if row is not None:
-            yield row
+    yield from filter(None, map(row_of, lines(path)))
 
 
 def begins(path: Path) -> list[int]:
     """Return the steps at which the starts in a metrics.jsonl began."""
-    found = map(row_of, (line for line in lines(path) if b'"begin"' in line))
-    return [row["step"] for row in found if row is not None and row["event"] == "begin"]
+    found = filter(None, map(row_of, (line for line in lines(path) if b'"begin"' in line)))
+    return [row["step"] for row in found if row["event"] == "begin"]
 
 
 def lines(path: Path) -> Iterator[bytes]:
@@ -146,14 +136,13 @@ def lines(path: Path) -> Iterator[bytes]:
 
 def row_of(line: bytes) -> Row | None:
     """Return a line's row; None if it is truncated, or not a row."""
-    if not line.endswith(b"\n"):
-        return None
     try:
         row = stored.value_of(line)
     except ValueError:
         return None
     known = (
-        isinstance(row, dict)
+        line.endswith(b"\n")
+        and isinstance(row, dict)
         and row.get("event") in EVENTS
         and stored.fits(row.get("step"), int)
         and row["step"] >= 0

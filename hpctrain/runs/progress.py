@@ -26,7 +26,6 @@ without text, as during an evaluation, the longer one is the training's.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -95,15 +94,18 @@ class Speed:
 
 def format_line(speed: Speed) -> str:
     """Return the line, without the line break."""
-    percent = "{:.1%}"
-    memory = "-" if speed.peak_mib is None else f"{speed.peak_mib}/{_known(speed.total_mib)}M"
+
+    def known(value: float | None, form: str = "{:.0f}") -> str:
+        return "-" if value is None else form.format(value)
+
+    memory = "-" if speed.peak_mib is None else f"{speed.peak_mib}/{known(speed.total_mib)}M"
     return (
-        f"{MARK} step={speed.step}/{speed.max_steps} tokens/s={_known(speed.tokens_per_s)}"
-        f" useful_tokens/s={_known(speed.useful_tokens_per_s)}"
-        f" trained_tokens/s={_known(speed.trained_tokens_per_s)} mfu={_known(speed.mfu, percent)}"
-        f" data_wait={_known(speed.data_wait, percent)} step_s={_known(speed.step_s, '{:.4g}')}"
-        f" memory={memory} reserved={_known(speed.reserved_mib, '{}M')} rank={_known(speed.rank)}"
-        f" host={_known(speed.host_mib, '{}M')}"
+        f"{MARK} step={speed.step}/{speed.max_steps} tokens/s={known(speed.tokens_per_s)}"
+        f" useful_tokens/s={known(speed.useful_tokens_per_s)}"
+        f" trained_tokens/s={known(speed.trained_tokens_per_s)} mfu={known(speed.mfu, '{:.1%}')}"
+        f" data_wait={known(speed.data_wait, '{:.1%}')} step_s={known(speed.step_s, '{:.4g}')}"
+        f" memory={memory} reserved={known(speed.reserved_mib, '{}M')} rank={known(speed.rank)}"
+        f" host={known(speed.host_mib, '{}M')}"
         f" eta={'-' if speed.eta_s is None else clock(speed.eta_s)}"
     )
 
@@ -135,16 +137,10 @@ def from_row(row: Mapping[str, Any]) -> Speed | None:
     """
     if row.get("event") != EVENT or not isinstance(row.get("max_steps"), int):
         return None
-    known = {
-        field.name: row[field.name]
-        for field in fields(Speed)
-        if isinstance(row.get(field.name), int | float)
-    }
-    return Speed(**known)
-
-
-def _known(value: float | None, form: str = "{:.0f}") -> str:
-    return "-" if value is None else form.format(value)
+    values = {each.name: row.get(each.name) for each in fields(Speed)}
+    return Speed(
+        **{name: value for name, value in values.items() if isinstance(value, int | float)}
+    )
 
 
 MOST_LOSSES = 400
@@ -153,8 +149,6 @@ _ATTEMPTS = 16
 _END_BYTES = 65536
 #: Bytes read from the end of a rank's samples: about ten of 700 bytes each.
 _SAMPLES_BYTES = 8192
-#: With more ranks than this, only the last samples are read.
-_MANY_RANKS, _FEW_BYTES = 256, 2048
 _RANK = re.compile(r"rank-([0-9]{1,7})\.jsonl\Z")
 
 
@@ -218,13 +212,13 @@ class Progress:
             ("cgroup_used_mib", "cgroup_limit_mib"),
             ("node_used_mib", "node_total_mib"),
         ):
-            parts = [
-                (part, sample)
-                for sample in self.samples
-                if (part := part_of(getattr(sample, used), getattr(sample, total))) is not None
-            ]
+            parts = {
+                each.rank: (part, -each.rank, each)
+                for each in self.samples
+                if (part := part_of(getattr(each, used), getattr(each, total))) is not None
+            }
             if parts:
-                return max(parts, key=lambda each: (each[0], -each[1].rank))[1]
+                return max(parts.values())[2]
         return None
 
 
@@ -250,13 +244,12 @@ def read(
     found = _metrics(counted, end_bytes)
     if known[-1:] != counted[-1:]:  # the newest samples belong to the newest attempt
         return found
-    newest, recent = _samples(run_dir / "memory")
-    found = replace(found, samples=newest, recent=recent)
-    if newest and newest[0].rank == 0 and found.step is not None and found.at is not None:
-        # A sample between two rows may be newer than the last row.
-        is_newer = newest[0].time_ms >= 1000 * found.at
-        found = replace(found, step=max(found.step, newest[0].step) if is_newer else found.step)
-    return found
+    tails = [
+        list(_parsed(files.tail(path, _SAMPLES_BYTES)))
+        for _, path in rank_files(run_dir / "memory")
+    ]
+    newest, recent = of_ranks(tails)
+    return replace(found, samples=newest, recent=recent)
 
 
 # -- metrics.jsonl ---------------------------------------------------------------------------------
@@ -303,7 +296,7 @@ def _metrics(attempts: list[Path], end_bytes: int) -> Progress:
         saved_step=saved["step"] if saved else None,
         saved_at=float(saved["at"]) if saved else None,
     )
-    return _with_speed(found, rows)
+    return replace(found, **_speed(newest, found.max_steps, rows))
 
 
 def _forget(losses: list[tuple[int, float]], step: int) -> None:
@@ -312,31 +305,26 @@ def _forget(losses: list[tuple[int, float]], step: int) -> None:
         losses.pop()
 
 
-def _with_speed(found: Progress, rows: list[metrics.Row]) -> Progress:
-    """Add the speed that this start measured; an earlier one may have run on other nodes."""
+def _speed(newest: metrics.Row, max_steps: int | None, rows: list[metrics.Row]) -> dict[str, Any]:
+    """Return the speed that this start measured; an earlier one may have run on other nodes."""
     begun = max((index for index, row in enumerate(rows) if row["event"] == "begin"), default=0)
-    row = next((row for row in reversed(rows[begun:]) if from_row(row)), {})
+    row = next((row for row in reversed(rows[begun:]) if from_row(row)), newest)
     measured = from_row(row)
     if measured is None:
-        logged = [row for row in rows[begun:] if row["event"] == "log"]
-        steps = logged[-1]["step"] - logged[0]["step"] if logged else 0
-        seconds = logged[-1]["at"] - logged[0]["at"] if logged else 0
-        return replace(found, step_s=seconds / steps if steps > 0 and seconds > 0 else None)
-    useful = measured.useful_tokens_per_s
-    found = replace(
-        found,
-        tokens_per_s=measured.tokens_per_s if useful is None else useful,
-        mfu=measured.mfu,
-        data_wait=measured.data_wait,
-        step_s=measured.step_s,
-        eta_s=measured.eta_s,
-    )
-    if found.max_steps and found.step is not None and found.step >= found.max_steps:
-        return replace(found, eta_s=0.0)
-    if found.eta_s is not None and found.at is not None:
-        passed = max(0.0, found.at - float(row["at"]))
-        return replace(found, eta_s=max(0.0, found.eta_s - passed))
-    return found
+        logged = [row for row in rows[begun:] if row["event"] == "log"] or [newest]
+        steps = logged[-1]["step"] - logged[0]["step"]
+        seconds = logged[-1]["at"] - logged[0]["at"]
+        return {"step_s": seconds / steps if steps > 0 and seconds > 0 else None}
+    useful, eta = measured.useful_tokens_per_s, measured.eta_s
+    if eta is not None:
+        eta = max(0.0, eta - max(0.0, newest["at"] - row["at"]))
+    return {
+        "tokens_per_s": measured.tokens_per_s if useful is None else useful,
+        "mfu": measured.mfu,
+        "data_wait": measured.data_wait,
+        "step_s": measured.step_s,
+        "eta_s": 0.0 if max_steps and newest["step"] >= max_steps else eta,
+    }
 
 
 def _thinned(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -347,15 +335,6 @@ def _thinned(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ..
 
 
 # -- memory/rank-N.jsonl ---------------------------------------------------------------------------
-
-
-def _samples(directory: Path) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return the newest sample of each rank, by rank, and the last samples of all ranks since the
-    training began.
-    """
-    ranks = rank_files(directory)
-    size = _SAMPLES_BYTES if len(ranks) <= _MANY_RANKS else _FEW_BYTES
-    return of_ranks([list(_parsed(files.tail(path, size))) for _, path in ranks])
 
 
 def of_ranks(tails: Iterable[list[Sample]]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
@@ -418,77 +397,57 @@ _KEPT = 10
 class Lines:
     """The progress from the lines of a growing log; `add` them in order."""
 
-    bar: tuple[int, int] | None = None
-    bar_left: float | None = None
-    bar_step_s: float | None = None
-    step: int | None = None
-    most: int | None = None
-    epoch: float | None = None
-    eval_loss: float | None = None
+    bar: re.Match[str] | None = None
+    ours: re.Match[str] | None = None
+    latest: dict[str, float] = field(default_factory=dict)
     losses: list[tuple[int, float]] = field(default_factory=list)
     samples: dict[int, list[Sample]] = field(default_factory=dict)
 
     def add(self, line: str) -> None:
         """Add one cleaned line; a line may contain several states of a progress bar."""
         for bar in _BAR.finditer(line) if "%|" in line else ():
-            self._bar(bar)
+            if self.bar is None or int(bar["most"]) >= int(self.bar["most"]):
+                self.bar = bar
         if memory.MARK in line:
-            self._memory(line)
-        elif ours := _TRAIN.search(line):
-            self.step, self.most = int(ours["step"]), int(ours["most"])
-            found = _PAIR.findall(line[ours.end() :])
-            self._values({name: float(value) for name, value in found})
-        elif said := _DICT.search(line):
-            found = _ITEM.findall(said[0])
-            self._values({name: float(value) for name, value in found})
-
-    def _memory(self, line: str) -> None:
-        found = memory.parse_line(line)
-        if found is not None:
-            self.samples.setdefault(found.rank, []).append(found)
-            del self.samples[found.rank][:-_KEPT]
-
-    def _bar(self, bar: re.Match[str]) -> None:
-        step, most = int(bar["step"]), int(bar["most"])
-        if self.bar is not None and most < self.bar[1]:
+            if (found := memory.parse_line(line)) is not None:
+                self.samples[found.rank] = [*self.samples.get(found.rank, ()), found][-_KEPT:]
             return
-        self.bar = (step, most)
-        self.bar_left = None if bar["left"] == "?" else _seconds(bar["left"])
-        rate = 0.0 if bar["rate"] == "?" else float(bar["rate"])
-        self.bar_step_s = (rate if bar["unit"] == "s/it" else 1 / rate) if rate else None
-
-    def _values(self, values: dict[str, float]) -> None:
+        ours = _TRAIN.search(line)
+        said = None if ours else _DICT.search(line)
+        self.ours = ours or self.ours
+        pairs = (
+            _PAIR.findall(line[ours.end() :]) if ours else _ITEM.findall(said[0] if said else "")
+        )
+        values = {name: float(value) for name, value in pairs}
+        self.latest |= values
         if "loss" in values:
-            bar = self.bar[0] if self.bar else len(self.losses)
-            step = self.step if self.step is not None else bar
+            place = self.ours or self.bar
+            step = int(place["step"]) if place else len(self.losses)
             _forget(self.losses, max(1, step))
             self.losses.append((step, values["loss"]))
             if len(self.losses) > 4000:
                 self.losses[:] = _thinned(self.losses)
-        self.eval_loss = values.get("eval_loss", self.eval_loss)
-        if math.isfinite(epoch := values.get("epoch", math.nan)):
-            self.epoch = epoch
 
     def progress(self) -> Progress:
         """Return the progress; `at` is unknown, because lines have no time."""
         newest, recent = of_ranks(self.samples.values())
-        step, most = (self.step, self.most) if self.step is not None else self.bar or (None, None)
+        place, left, rate = self.ours or self.bar, "?", 0.0
+        if self.bar is not None:
+            left, rate = self.bar["left"], float(self.bar["rate"].replace("?", "0"))
+            rate = 1 / rate if rate and self.bar["unit"] == "it/s" else rate
         return Progress(
-            step=step,
-            max_steps=most,
-            epoch=self.epoch,
-            eval_loss=self.eval_loss,
+            step=int(place["step"]) if place else None,
+            max_steps=int(place["most"]) if place else None,
+            epoch=self.latest.get("epoch"),
+            eval_loss=self.latest.get("eval_loss"),
             samples=newest,
             recent=recent,
             loss=self.losses[-1][1] if self.losses else None,
             losses=_thinned(self.losses),
-            step_s=self.bar_step_s,
-            eta_s=self.bar_left,
+            step_s=rate or None,
+            eta_s=None if left == "?" else float(_seconds(left)),
         )
 
 
-def _seconds(text: str) -> float:
-    seconds = 0
-    for part in text.split(":"):
-        seconds = 60 * seconds + int(part or 0)
-    return float(seconds)
+def _seconds(text: str) -> int:
+    return sum(int(part or 0) * 60**at for at, part in enumerate(reversed(text.split(":"))))

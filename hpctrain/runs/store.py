@@ -15,7 +15,7 @@ from typing import Any
 from hpctrain.runs import layout, metrics
 from hpctrain.slurm import job_ids
 from hpctrain.util import stored
-from hpctrain.util.text import integer, is_number
+from hpctrain.util.text import integer
 
 #: More than the size of any of the small files read here.
 MAX_BYTES = 1_000_000
@@ -166,22 +166,50 @@ def list_runs(runs: Path) -> Listing:
         OSError: the directory is missing, or cannot be read.
     """
     possible, foreign = names(runs)
-    found = {name: _RunReader(runs / name).read() for name in possible}
+    found = {name: read_run(runs, name) for name in possible}
+    foreign += [name for name, run in found.items() if run is None]
     return Listing(
         path=runs,
         runs=tuple(run for run in found.values() if run is not None),
-        foreign=tuple(sorted((*foreign, *(name for name, run in found.items() if run is None)))),
+        foreign=tuple(sorted(foreign)),
     )
 
 
 def read_run(runs: Path, run: str) -> Run | None:
     """Return the run `run`, read from its files; None if it has neither run.json nor attempts."""
-    return _RunReader(runs / run).read()
+    home, problems = runs / run, list[str]()
+    present = _listed(home, "", problems)
+    if "run.json" not in present and "attempts" not in present:
+        return None
+    who = _object(home, "run.json", problems)
+    found = [
+        _attempt(home, name, problems)
+        for name in _listed(home, metrics.ATTEMPTS, problems)
+        if not name.startswith(".")
+    ]
+    attempts = _in_order(home, [attempt for attempt in found if attempt is not None])
+    saved = map(_CHECKPOINT.match, _listed(home, "checkpoints", problems))
+    steps = [int(match[1]) for match in saved if match]
+    step, loss = _last_logged(home, attempts, problems)
+    index, tag = who.get("index"), _text(who.get("tag"))
+    return Run(
+        id=run,
+        tag=tag if tag and layout.NAME.match(tag) else run,
+        name=_text(who.get("name")),
+        stage=_text(who.get("stage")),
+        index=index if stored.fits(index, int) else None,
+        created=_time(who.get("created")),
+        attempts=tuple(attempts),
+        last_step=step if step is not None else max(steps, default=None),
+        last_loss=loss,
+        checkpoints=len(steps),
+        problems=tuple(problems),
+    )
 
 
 def attempt_dirs(run_dir: Path) -> list[Path]:
     """Return the directories of a run's attempts, oldest first."""
-    run = _RunReader(run_dir).read()
+    run = read_run(run_dir.absolute().parent, run_dir.name)
     return [run_dir / metrics.ATTEMPTS / each.name for each in run.attempts] if run else []
 
 
@@ -200,174 +228,126 @@ def run_of_launch(
 
     A job creates the directory before it writes run.json.
     """
-    planned = Run(id=run, tag=tag, name=name, created=created, index=index, stage=stage)
     found = read_run(runs, run)
     if found is None:
-        return planned
+        return Run(id=run, tag=tag, name=name, created=created, index=index, stage=stage)
     if found.tag == tag:
         return found
     return replace(found, tag=tag, name=found.name or name, index=index, stage=stage)
 
 
-class _RunReader:
-    """Reads one run and collects what cannot be read."""
+def _attempt(home: Path, name: str, problems: list[str]) -> Attempt | None:
+    place, known = f"{metrics.ATTEMPTS}/{name}", len(problems)
+    present = _listed(home, place, problems)
+    if len(problems) > known:
+        return None
+    start, end = (
+        _object(home, f"{place}/{file}", problems) if file in present else {}
+        for file in ("start.json", "end.json")
+    )
+    exited = None
+    if "exit" in present and not end:
+        content = _content(home, f"{place}/exit", problems) or b""
+        exited = re.match(r"([0-9]{1,3})\b\s*(.*)", content.decode("utf-8", "replace"))
+    named = _ATTEMPT.match(name)
+    restart, status, outcome = start.get("restart"), end.get("status"), _text(end.get("outcome"))
+    return Attempt(
+        name=name,
+        job_id=job_id(start.get("job_id")),
+        slurm_job_id=job_id(start.get("slurm_job_id")) or (named[1] if named else None),
+        restart=int(named[2]) if named else restart if isinstance(restart, int) else 0,
+        host=_text(start.get("host")),
+        started=_time(start.get("at")),
+        ended=_time(end.get("at")),
+        status=status if isinstance(status, int) else None,
+        outcome=outcome if outcome in ("completed", "failed", "stopped", "requeued") else None,
+        reason=_text(end.get("reason")) or (_text(exited[2]) if exited else None),
+        exit_code=int(exited[1]) if exited else None,
+        output_at=_time(end.get("output_at")),
+        was_interrupted=outcome == "interrupted",
+        cluster=job_ids.valid_cluster(start.get("cluster")),
+    )
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._problems: list[str] = []
 
-    def read(self) -> Run | None:
-        """Return the run; None if the directory is missing or not a run."""
-        present = self._listed(".")
-        if "run.json" not in present and "attempts" not in present:
-            return None
-        who = self._json("run.json") if "run.json" in present else {}
-        names = self._listed("attempts") if "attempts" in present else []
-        found = [self._attempt(name) for name in names if not name.startswith(".")]
-        attempts = self._in_order([attempt for attempt in found if attempt is not None])
-        names = self._listed("checkpoints") if "checkpoints" in present else []
-        steps = [int(match[1]) for name in names if (match := _CHECKPOINT.match(name))]
-        step, loss = self._last_logged(attempts)
-        index = who.get("index")
-        tag = _text(who.get("tag"))
-        run = self._path.name
-        return Run(
-            id=run,
-            tag=tag if tag and layout.NAME.match(tag) else run,
-            name=_text(who.get("name")),
-            stage=_text(who.get("stage")),
-            index=index if stored.fits(index, int) else None,
-            created=_time(who.get("created")),
-            attempts=tuple(attempts),
-            last_step=step if step is not None else max(steps, default=None),
-            last_loss=loss,
-            checkpoints=len(steps),
-            problems=tuple(self._problems),
-        )
+def _last_logged(
+    home: Path, attempts: list[Attempt], problems: list[str]
+) -> tuple[int | None, float | None]:
+    for attempt in reversed(attempts):
+        name = f"{metrics.ATTEMPTS}/{attempt.name}/{metrics.FILE}"
+        lines = (_content(home, name, problems, end=TAIL_BYTES) or b"").splitlines(keepends=True)
+        rows = [row for line in reversed(lines) if (row := metrics.row_of(line)) is not None]
+        losses = (metrics.values(row).get("loss") for row in rows)
+        if rows:
+            return rows[0]["step"], next((loss for loss in losses if loss is not None), None)
+    return None, None
 
-    def _attempt(self, name: str) -> Attempt | None:
-        place = f"attempts/{name}"
-        known = len(self._problems)
-        present = self._listed(place)
-        if len(self._problems) > known:
-            return None
-        start = self._json(f"{place}/start.json") if "start.json" in present else {}
-        end = self._json(f"{place}/end.json") if "end.json" in present else {}
-        code, reason = None, None
-        if "exit" in present and not end:
-            code, reason = self._exit(f"{place}/exit")
-        named = _ATTEMPT.match(name)
-        restart, status = start.get("restart"), end.get("status")
-        outcome = _text(end.get("outcome"))
-        return Attempt(
-            name=name,
-            job_id=job_id(start.get("job_id")),
-            slurm_job_id=job_id(start.get("slurm_job_id")) or (named[1] if named else None),
-            restart=int(named[2]) if named else restart if isinstance(restart, int) else 0,
-            host=_text(start.get("host")),
-            started=_time(start.get("at")),
-            ended=_time(end.get("at")),
-            status=status if isinstance(status, int) else None,
-            outcome=outcome if outcome in ("completed", "failed", "stopped", "requeued") else None,
-            reason=_text(end.get("reason")) or reason,
-            exit_code=code,
-            output_at=_time(end.get("output_at")),
-            was_interrupted=outcome == "interrupted",
-            cluster=job_ids.valid_cluster(start.get("cluster")),
-        )
 
-    def _exit(self, name: str) -> tuple[int | None, str | None]:
-        content = self._bytes(name, MAX_BYTES) or b""
-        words = content.decode("utf-8", "replace").split(maxsplit=1)
-        if not words or not is_number(words[0]) or len(words[0]) > 3:
-            self._problems.append(f"{name}: not of the form CODE REASON")
-            return None, None
-        return int(words[0]), _text(words[1].strip()) if len(words) > 1 else None
+def _in_order(home: Path, attempts: list[Attempt]) -> list[Attempt]:
+    """Return the attempts, oldest first.
 
-    def _last_logged(self, attempts: list[Attempt]) -> tuple[int | None, float | None]:
-        for attempt in reversed(attempts):
-            content = self._bytes(f"attempts/{attempt.name}/metrics.jsonl", TAIL_BYTES, tail=True)
-            lines = (content or b"").splitlines(keepends=True)
-            rows = [row for line in reversed(lines) if (row := metrics.row_of(line)) is not None]
-            losses = (metrics.values(row).get("loss") for row in rows)
-            if rows:
-                return rows[0]["step"], next((loss for loss in losses if loss is not None), None)
-        return None, None
+    Because clocks of nodes differ, attempts of a job are ordered by restart number, and jobs by
+    their first start. If Slurm reused a job id, the name has a time (hpctrain/runs/layout.py).
+    """
+    names = {each.name: _ATTEMPT.match(each.name) for each in attempts}
+    again = {match[1] for match in names.values() if match and match[3]}
+    begun: dict[str, float] = {}
+    first: dict[str | None, float] = {}
+    for each in attempts:
+        # Without a start time, as outside the job script: when it first logged. Without either, it
+        # was just created.
+        rows = metrics.rows(home / metrics.ATTEMPTS / each.name / metrics.FILE)
+        logged = each.started or next((float(row["at"]) for row in rows), _MAX_TIME)
+        begun[each.name] = logged
+        first[each.slurm_job_id] = min(first.get(each.slurm_job_id, _MAX_TIME), logged)
 
-    def _in_order(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Return the attempts, oldest first.
+    def order(each: Attempt) -> tuple[float, int, int, int]:
+        own = each.slurm_job_id is None or each.slurm_job_id in again
+        match = names[each.name]
+        time_in_name = int(match[3] or 0) if match else 0
+        at = begun[each.name] if own else first[each.slurm_job_id]
+        return at, integer(each.slurm_job_id or "") or 0, each.restart, time_in_name
 
-        Because clocks of nodes differ, attempts of a job are ordered by restart number, and jobs by
-        their first start. If Slurm reused a job id, the name has a time (hpctrain/runs/layout.py).
-        """
-        names = {each.name: _ATTEMPT.match(each.name) for each in attempts}
-        again = {match[1] for match in names.values() if match and match[3]}
-        begun = {each.name: self._begun(each) for each in attempts}
-        first: dict[str | None, float] = {}
-        for each in attempts:
-            known = first.get(each.slurm_job_id, _MAX_TIME)
-            first[each.slurm_job_id] = min(known, begun[each.name])
+    return sorted(attempts, key=order)
 
-        def order(each: Attempt) -> tuple[float, int, int, int]:
-            own = each.slurm_job_id is None or each.slurm_job_id in again
-            match = names[each.name]
-            time_in_name = int(match[3] or 0) if match else 0
-            at = begun[each.name] if own else first[each.slurm_job_id]
-            return at, integer(each.slurm_job_id or "") or 0, each.restart, time_in_name
 
-        return sorted(attempts, key=order)
+def _listed(home: Path, name: str, problems: list[str]) -> list[str]:
+    """Return the names in a directory; none if it is missing. Any other file is a problem."""
+    try:
+        return os.listdir(home / name)  # noqa: PTH208 - a Path per name costs more than the listing
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"{name}: {(error.strerror or str(error)).lower()}")
+        return []
 
-    def _begun(self, attempt: Attempt) -> float:
-        """Return when an attempt began; without a start time, as outside the job script, when it
-        first logged; without either, it was just created.
-        """
-        if attempt.started is not None:
-            return attempt.started
-        rows = metrics.rows(self._path / metrics.ATTEMPTS / attempt.name / metrics.FILE)
-        return next((float(row["at"]) for row in rows), _MAX_TIME)
 
-    def _listed(self, name: str) -> list[str]:
-        """Return the names in a directory; none if it is missing. Any other file is a problem."""
-        try:
-            return os.listdir(self._path / name)  # noqa: PTH208 - a Path per name costs more than the listing
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self._problems.append(f"{name}: {_why(error)}")
-            return []
+def _content(home: Path, name: str, problems: list[str], end: int | None = None) -> bytes | None:
+    """Return the content of a small file, or its last `end` bytes; None if there is none."""
+    try:
+        if end is None:
+            return stored.read_regular(home / name, MAX_BYTES)
+        with stored.open_regular(home / name) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - end))
+            return stream.read(end)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(f"{name}: {(error.strerror or str(error)).lower()}")
+        return None
 
-    def _bytes(self, name: str, most: int, *, tail: bool = False) -> bytes | None:
-        """Return the content of a file of at most `most` bytes, or its last `most` bytes."""
-        try:
-            with stored.open_regular(self._path / name) as stream:
-                if tail:
-                    size = os.fstat(stream.fileno()).st_size
-                    stream.seek(max(0, size - most))
-                content = stream.read(most + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            self._problems.append(f"{name}: {_why(error)}")
-            return None
-        if len(content) > most and not tail:
-            self._problems.append(f"{name}: larger than {most / 1e6:g} MB")
-            return None
-        return content
 
-    def _json(self, name: str) -> dict[str, Any]:
-        content = self._bytes(name, MAX_BYTES)
-        if content is None:
-            return {}
-        try:
-            value = stored.value_of(content)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            self._problems.append(
-                f"{name}: {'empty' if not content.strip() else 'not a JSON object'}"
-            )
-            return {}
-        return value
+def _object(home: Path, name: str, problems: list[str]) -> dict[str, Any]:
+    content = _content(home, name, problems)
+    if content is None:
+        return {}
+    try:
+        value = stored.value_of(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        problems.append(f"{name}: not a JSON object")
+        return {}
+    return value
 
 
 def job_id(value: Any) -> str | None:
@@ -380,10 +360,6 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _text(value: Any) -> str | None:
