@@ -15,7 +15,8 @@ from __future__ import annotations
 import shlex
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,21 +126,21 @@ def all_of(checkpoints: Path) -> list[Path]:
         HpctrainError: the directory exists but cannot be read; treating it as empty would restart
             the training from scratch.
     """
-    entries = _entries(checkpoints)
+    entries = [entry for entry in _entries(checkpoints) if entry.is_dir()]
     names = {entry.name for entry in entries}
-    found = [entry for entry in entries if CHECKPOINT.match(entry.name)]
-    # A process is between the two renames of `publish`, or was killed there.
-    found += [
-        entry for entry in entries if entry.name.startswith(REPLACED) and _name(entry) not in names
+    found = [
+        entry
+        for entry in entries
+        if CHECKPOINT.match(entry.name)
+        # A process is between the two renames of `publish`, or was killed there.
+        or (entry.name.startswith(REPLACED) and _name(entry) not in names)
     ]
-    return sorted(
-        (entry for entry in found if entry.is_dir()), key=lambda entry: (_step(entry), entry.name)
-    )
+    return sorted(found, key=lambda entry: (_step(entry), entry.name))
 
 
 def unfinished_of(checkpoints: Path) -> list[Path]:
     """Return the saves that are in progress or were not finished; errors as in `all_of`."""
-    return [entry for entry in _entries(checkpoints) if entry.name.startswith(SAVING)]
+    return _entries(checkpoints, SAVING)
 
 
 def newest_complete(
@@ -155,24 +156,21 @@ def newest_complete(
     Raises:
         HpctrainError: the directory cannot be read.
     """
-    while True:
-        skipped = [
-            Skipped(path.name, "its save was not finished") for path in unfinished_of(checkpoints)
-        ]
-        gone = False
-        for path in reversed(all_of(checkpoints)):
-            manifest = read_manifest(path)
-            if job is not None and (manifest is None or job_of(manifest.attempt) != job):
-                continue
-            wrong = problems(path, digests=digests)
-            manifest = read_manifest(path)
-            if not wrong and manifest is not None:
-                return Checkpoint(path, manifest), tuple(skipped)
-            skipped.append(Skipped(_name(path), "; ".join(wrong) or "it went away"))
-            gone = gone or not path.exists()
-        # The run may be training: a checkpoint that was removed meanwhile has a newer successor.
-        if not gone:
-            return None, tuple(skipped)
+    skipped = [
+        Skipped(path.name, "its save was not finished") for path in unfinished_of(checkpoints)
+    ]
+    for path in reversed(all_of(checkpoints)):
+        manifest = read_manifest(path)
+        if job is not None and (manifest is None or job_of(manifest.attempt) != job):
+            continue
+        wrong = problems(path, digests=digests)
+        if not wrong and manifest is not None:
+            return Checkpoint(path, manifest), tuple(skipped)
+        if not path.exists():
+            # The run may be training: a checkpoint that was removed has a newer successor.
+            return newest_complete(checkpoints, digests=digests, job=job)
+        skipped.append(Skipped(_name(path), "; ".join(wrong)))
+    return None, tuple(skipped)
 
 
 def job_of(attempt: str | None) -> str | None:
@@ -205,28 +203,21 @@ def rotate(
         OSError: it cannot be changed.
     """
     _heal(checkpoints)
-    complete = [path for path in all_of(checkpoints) if not problems(path, digests=False)]
-    if at is not None:
-        complete.sort(key=lambda path: (_step(path) <= at, _step(path)))
-    removed = []
+    found = all_of(checkpoints)
+    complete = [path for path in found if not problems(path, digests=False)]
+    complete.sort(key=lambda path: (at is None or _step(path) <= at, _step(path)))
+    going: list[Path] = []
     if complete:
-        newest = complete[-1]
+        last = _step(complete[-1])
         kept = {path.name for path in complete[-max(1, keep) :]} | set(protect)
-        going = [path for path in complete if path.name not in kept]
-        damaged = [
-            path
-            for path in all_of(checkpoints)
-            if path not in complete and (path / layout.CHECKPOINT_MANIFEST).exists()
-        ]
-        going += [
-            path for path in damaged if _step(path) < _step(newest) and path.name not in protect
-        ]
-        going += [path for path in unfinished_of(checkpoints) if _step(path) <= _step(newest)]
-        for path in going:
-            removed.append(path.name)
-            remove(path)
+        is_ours = [path for path in found if (path / layout.CHECKPOINT_MANIFEST).exists()]
+        damaged = [path for path in is_ours if path not in complete and _step(path) < last]
+        going = [path for path in [*complete, *damaged] if path.name not in kept]
+        going += [path for path in unfinished_of(checkpoints) if _step(path) <= last]
+    for path in going:
+        remove(path)
     sweep(checkpoints)
-    return tuple(removed)
+    return tuple(path.name for path in going)
 
 
 def remove(path: Path) -> Path | None:
@@ -270,7 +261,7 @@ def clean(checkpoints: Path, over: Callable[[Path, str], bool] | None = None) ->
 
 def sweep(checkpoints: Path) -> None:
     """Delete what earlier removals left; errors as in `all_of`."""
-    for path in _leftovers(checkpoints, REMOVING):
+    for path in _entries(checkpoints, REMOVING):
         _remove(path)
 
 
@@ -290,6 +281,48 @@ def checkpoint_of(word: str, *, runs: Path, tag: str | None) -> Path:
     if run is None:
         return Path(word)
     return run / CHECKPOINTS / rest if rest else _newest(run, word)
+
+
+def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
+    """Return the directory of the weights that `word` names.
+
+    Args:
+        word: a directory (a model, a checkpoint or a run); a run id, for its final model or else
+            its newest complete checkpoint; `RUN_ID/checkpoint-40`; or `stage:NAME`, the run of an
+            earlier stage of the same launch.
+        runs: the directory of all runs.
+        tag: the tag of the launch, for stages.
+
+    Raises:
+        UsageError: it does not exist, or is not complete.
+    """
+    run, rest = _run_named(word, runs, tag)
+    folder = stored.expanded(word) if run is None else run / rest
+    if run is not None and CHECKPOINT.match(rest) and (run / CHECKPOINTS / rest).is_dir():
+        folder = run / CHECKPOINTS / rest
+    if not folder.is_dir():
+        raise UsageError(
+            f"there are no weights {word!r}",
+            details=(f"  looked for {folder}",),
+            fix="hpctrain runs list",
+        )
+    if (folder / "run.json").exists() or (run is not None and not rest):
+        if not (folder / MODEL).is_dir():
+            return _newest(folder, word)
+        folder = folder / MODEL
+    if (folder / layout.CHECKPOINT_MANIFEST).exists() or run is not None:
+        if wrong := problems(folder, digests=False):
+            raise UsageError(
+                f"{word!r} is not complete",
+                details=(str(folder), *(f"  {one}" for one in wrong)),
+                fix=f"ls -la {shlex.quote(str(folder))}",
+            )
+    elif not any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
+        raise UsageError(
+            f"{word!r} is a directory without a model: it has no config.json",
+            fix=f"ls {shlex.quote(word)}",
+        )
+    return folder
 
 
 def _run_named(word: str, runs: Path, tag: str | None) -> tuple[Path | None, str]:
@@ -319,41 +352,6 @@ def _newest(run: Path, word: str) -> Path:
     return newest.path
 
 
-def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
-    """Return the directory of the weights that `word` names.
-
-    Args:
-        word: a directory (a model, a checkpoint or a run); a run id, for its final model or else
-            its newest complete checkpoint; `RUN_ID/checkpoint-40`; or `stage:NAME`, the run of an
-            earlier stage of the same launch.
-        runs: the directory of all runs.
-        tag: the tag of the launch, for stages.
-
-    Raises:
-        UsageError: it does not exist, or is not complete.
-    """
-    run, rest = _run_named(word, runs, tag)
-    if run is not None and not rest:
-        return _weights_of_run(run, word)
-    if run is not None and (CHECKPOINT.match(rest) or rest == MODEL):
-        for inside in (run / CHECKPOINTS / rest, run / rest):
-            if inside.is_dir():
-                return _complete(inside, word)
-    folder = stored.expanded(word)
-    if (folder / layout.CHECKPOINT_MANIFEST).exists():
-        return _complete(folder, word)
-    if (folder / "run.json").exists():
-        return _weights_of_run(folder, word)
-    if any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
-        return folder
-    if folder.is_dir():
-        raise UsageError(
-            f"{word!r} is a directory without a model: it has no config.json",
-            fix=f"ls {shlex.quote(word)}",
-        )
-    raise _nothing(word, run / rest if run is not None else folder)
-
-
 def drop_damaged(folders: Iterable[Path]) -> str:
     """Return the command that removes these damaged checkpoints or final weights; only the first of
     many.
@@ -368,34 +366,9 @@ def run_of(folder: Path) -> Path:
     return folder.parent if folder.name == MODEL else folder.parent.parent
 
 
-def _weights_of_run(run: Path, word: str) -> Path:
-    if not run.is_dir():
-        raise _nothing(word, run)
-    return _complete(run / MODEL, word) if (run / MODEL).is_dir() else _newest(run, word)
-
-
-def _complete(folder: Path, word: str) -> Path:
-    wrong = problems(folder, digests=False)
-    if wrong:
-        raise UsageError(
-            f"{word!r} is not complete",
-            details=(str(folder), *(f"  {one}" for one in wrong)),
-            fix=f"ls -la {shlex.quote(str(folder))}",
-        )
-    return folder
-
-
-def _nothing(word: str, place: Path) -> UsageError:
-    return UsageError(
-        f"there are no weights {word!r}",
-        details=(f"  looked for {place}",),
-        fix="hpctrain runs list",
-    )
-
-
-def _entries(checkpoints: Path) -> list[Path]:
+def _entries(checkpoints: Path, prefix: str = "") -> list[Path]:
     try:
-        return sorted(checkpoints.iterdir())
+        return sorted(path for path in checkpoints.iterdir() if path.name.startswith(prefix))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -408,11 +381,8 @@ def _entries(checkpoints: Path) -> list[Path]:
 
 def _name(path: Path) -> str:
     """Return the name of a checkpoint, even while another one is replacing it."""
-    return (
-        path.name.removeprefix(REPLACED).rpartition(".")[0]
-        if path.name.startswith(REPLACED)
-        else path.name
-    )
+    is_replaced = path.name.startswith(REPLACED)
+    return path.name.removeprefix(REPLACED).rpartition(".")[0] if is_replaced else path.name
 
 
 def _step(path: Path) -> int:
@@ -420,15 +390,11 @@ def _step(path: Path) -> int:
     return int(numbers) if is_number(numbers) else -1
 
 
-def _leftovers(checkpoints: Path, prefix: str) -> Iterator[Path]:
-    return (entry for entry in _entries(checkpoints) if entry.name.startswith(prefix))
-
-
 def _heal(checkpoints: Path) -> None:
     """Finish an interrupted `publish`: restore the old checkpoint's name, or remove it if the new
     one is in place.
     """
-    for old in _leftovers(checkpoints, REPLACED):
+    for old in _entries(checkpoints, REPLACED):
         final = old.with_name(_name(old))
         if final.exists():
             remove(old)
@@ -492,11 +458,9 @@ class Saved:
     def size(self) -> int:
         """Return the size of its files on disk, in bytes."""
         total = 0
-        try:
+        with suppress(OSError):  # being removed, or not readable
             for _, path in walk(self.path):
                 total += path.stat().st_size
-        except OSError:  # being removed, or not readable
-            pass
         return total
 
 
@@ -507,29 +471,20 @@ def saved_in(run: Path) -> list[Saved]:
         HpctrainError: its checkpoints cannot be listed.
     """
     folder = run / CHECKPOINTS
-    found = [_look(run, path) for path in all_of(folder)]
-    best = _best([one for one in found if not one.wrong])
+    published = {path: problems(path, digests=False) for path in all_of(folder)}
+    complete = [path for path, wrong in published.items() if not wrong]
+    state = stored.read_object(complete[-1] / _STATE, _LARGEST_STATE) if complete else None
+    name, step = ((state or {}).get(key) for key in ("best_model_checkpoint", "best_global_step"))
+    best = Path(name).name if name and isinstance(name, str) else f"checkpoint-{step or None}"
     found = [
-        Saved(one.run, one.path, one.manifest, one.wrong, one.path.name == best) for one in found
+        Saved(run.name, path, read_manifest(path), wrong, not wrong and path.name == best)
+        for path, wrong in published.items()
     ]
     found += [
         Saved(run.name, path, None, ("its save was not finished",), unfinished=True)
         for path in unfinished_of(folder)
     ]
-    if (run / MODEL).is_dir():
-        found.append(_look(run, run / MODEL))
+    model = run / MODEL
+    if model.is_dir():
+        found.append(Saved(run.name, model, read_manifest(model), problems(model, digests=False)))
     return found
-
-
-def _look(run: Path, path: Path) -> Saved:
-    return Saved(run.name, path, read_manifest(path), problems(path, digests=False))
-
-
-def _best(complete: list[Saved]) -> str | None:
-    said = stored.read_object(complete[-1].path / _STATE, _LARGEST_STATE) if complete else None
-    if said is None:
-        return None
-    name, step = said.get("best_model_checkpoint"), said.get("best_global_step")
-    if isinstance(name, str) and name:
-        return Path(name).name
-    return f"checkpoint-{step}" if isinstance(step, int) and step > 0 else None

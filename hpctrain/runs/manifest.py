@@ -18,7 +18,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -156,29 +156,45 @@ def problems(
     manifest, why = _read(directory)
     if manifest is None:
         return (why,)
-    wrong: list[str] = []
-    name = CHECKPOINT.match(directory.name)
-    if name and int(name[1]) != manifest.step:
-        wrong.append(f"{CHECKPOINT_MANIFEST} says step {manifest.step}")
-    sound: list[tuple[str, Path]] = []
-    for file, saved in manifest.files.items():
-        path = directory / file
-        said = _size_problem(file, path, saved)
-        if said:
-            wrong.append(said)
-        else:
-            sound.append((file, path))
+    damage = directory / CHECKPOINT_DAMAGE
+    known = (files.read_json(damage) or {}).get("changed")
+    changed: dict[str, list[int]] = {}
+
+    def look(item: tuple[str, FileDigest]) -> str:
+        name, saved = item
+        path = directory / name
+        try:
+            status = path.stat()
+            # Differs once the file is replaced, even by one of the same size and time.
+            state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            if not stat.S_ISREG(status.st_mode):
+                return f"{name} is not a regular file"
+            if status.st_size != saved.bytes:
+                return f"{name} has {status.st_size} bytes, and {saved.bytes} were saved"
+            if digests and _digest(path, sync=False) != saved:
+                changed[name] = state
+            is_known = not digests and isinstance(known, dict) and known.get(name) == state
+            is_changed = name in changed or is_known
+            return f"{name} has changed since it was saved (SHA-256)" if is_changed else ""
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+
     if digests:
-        changed, unread = _read_all(manifest, sound)
-        _remember(directory, changed)
-        wrong += [*map(_changed, changed), *unread]
-    elif known := (files.read_json(directory / CHECKPOINT_DAMAGE) or {}).get("changed"):
-        wrong += [
-            _changed(file)
-            for file, path in sound
-            if isinstance(known, dict) and known.get(file) == _state(path)
-        ]
-    return tuple(wrong)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            wrong = list(pool.map(look, manifest.files.items()))
+        with contextlib.suppress(OSError):  # the next one finds them again
+            if changed:
+                files.write_json(damage, {"schema": SCHEMA, "changed": changed})
+            else:
+                damage.unlink(missing_ok=True)
+    else:
+        wrong = list(map(look, manifest.files.items()))
+    named = CHECKPOINT.match(directory.name)
+    if named and int(named[1]) != manifest.step:
+        wrong.insert(0, f"{CHECKPOINT_MANIFEST} says step {manifest.step}")
+    return tuple(filter(None, wrong))
 
 
 def walk(directory: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
@@ -211,12 +227,6 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def is_inside(name: str) -> bool:
-    """Return whether `name` is a relative path, with `/`, that cannot leave its base directory."""
-    parts = name.split("/")
-    return "\0" not in name and all(part not in ("", ".", "..") for part in parts)
-
-
 def _render(value: dict[str, Any]) -> str:
     """Return the text of a manifest: `value`, followed by the digest of its text."""
     plain = {key: item for key, item in value.items() if key != _OWN_DIGEST}
@@ -230,91 +240,25 @@ def _read(directory: Path) -> tuple[Manifest | None, str]:
         content = stored.read_regular(directory / CHECKPOINT_MANIFEST, _LARGEST)
         text = content.decode("utf-8", "surrogateescape")
         value = stored.value_of(text)
-        if _render(value) == text:
-            return _manifest(value), ""
+        saved = {name: FileDigest(**file) for name, file in value["files"].items()}
+        found = stored.made(Manifest, {**value, "files": {}})
+        is_whole = found is not None and _render(value) == text
     except FileNotFoundError:
         is_there = directory.is_dir()
         return None, f"no {CHECKPOINT_MANIFEST}" if is_there else "there is no such directory"
     except OSError as error:
         return None, f"{CHECKPOINT_MANIFEST} cannot be read: {error.strerror or error}"
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        pass
-    return None, f"{CHECKPOINT_MANIFEST} is damaged"
+        is_whole = False
+    if not is_whole or found is None or not all(map(_is_valid, saved, saved.values())):
+        return None, f"{CHECKPOINT_MANIFEST} is damaged"
+    return replace(found, files=saved), ""
 
 
-def _manifest(value: dict[str, Any]) -> Manifest:
-    """Return the manifest in `value`; an invalid value raises."""
-    saved = {name: FileDigest(**file) for name, file in value["files"].items()}
-    for name, file in saved.items():
-        if not is_inside(name) or file.bytes < 0 or not _SHA256.match(file.sha256):
-            raise ValueError(name)
-    found = stored.made(Manifest, {**value, "files": {}})
-    if found is None:
-        raise ValueError("a value is of another type")
-    return replace(found, files=saved)
-
-
-def _size_problem(name: str, path: Path, saved: FileDigest) -> str | None:
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    if not stat.S_ISREG(status.st_mode):
-        return f"{name} is not a regular file"
-    if status.st_size != saved.bytes:
-        return f"{name} has {status.st_size} bytes, and {saved.bytes} were saved"
-    return None
-
-
-def _read_all(
-    manifest: Manifest,
-    sound: list[tuple[str, Path]],
-) -> tuple[dict[str, list[int]], list[str]]:
-    """Return the changed files with their state when read (`_state`), and the problems of those
-    that cannot be read.
-    """
-    changed: dict[str, list[int]] = {}
-    unread: list[str] = []
-
-    def look(item: tuple[str, Path]) -> None:
-        name, path = item
-        try:
-            state = _state(path)
-            if _digest(path, sync=False) != manifest.files[name]:
-                changed[name] = state
-        except OSError as error:
-            unread.append(f"{name} cannot be read: {error.strerror}")
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(look, sound))
-    return dict(sorted(changed.items())), sorted(unread)
-
-
-def _changed(name: str) -> str:
-    return f"{name} has changed since it was saved (SHA-256)"
-
-
-def _remember(directory: Path, changed: Mapping[str, list[int]]) -> None:
-    """Store which files a verification found changed; if that fails, the next one finds them again."""
-    path = directory / CHECKPOINT_DAMAGE
-    with contextlib.suppress(OSError):
-        if changed:
-            files.write_json(path, {"schema": SCHEMA, "changed": changed})
-        else:
-            path.unlink(missing_ok=True)
-
-
-def _state(path: Path) -> list[int]:
-    """Return values that differ once a file is replaced, even by one of the same size and time;
-    empty if the file is missing.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return []
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def _is_valid(name: str, file: FileDigest) -> bool:
+    """Whether a file's name cannot leave the directory, and its digest is one."""
+    is_inside = "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
+    return is_inside and file.bytes >= 0 and _SHA256.match(file.sha256) is not None
 
 
 def _digest(path: Path, *, sync: bool) -> FileDigest:
