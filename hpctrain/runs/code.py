@@ -145,16 +145,16 @@ def take(
     links: list[str] = []
     sizes: dict[str, int] = {}
     for path in dict.fromkeys(paths):
-        with contextlib.suppress(
-            FileNotFoundError, NotADirectoryError
-        ):  # tracked by git, but deleted
+        try:
             found = (project / path).lstat()
-            if stat.S_ISLNK(found.st_mode):
-                links.append(path)
-            elif stat.S_ISREG(found.st_mode):
-                sizes[path] = found.st_size
-            elif not stat.S_ISDIR(found.st_mode):  # a submodule without files
-                notes.append(SkippedPath(path, "is not a regular file"))
+        except (FileNotFoundError, NotADirectoryError):  # tracked by git, but deleted
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            links.append(path)
+        elif stat.S_ISREG(found.st_mode):
+            sizes[path] = found.st_size
+        elif not stat.S_ISDIR(found.st_mode):  # a submodule without files
+            notes.append(SkippedPath(path, "is not a regular file"))
     _check_limits(sizes, limit_bytes)
     contents: dict[str, bytes] = {}
     entries: dict[str, Entry] = {}
@@ -175,90 +175,64 @@ def take(
     members = {".", *entries, *links}
     members |= {str(parent) for path in members for parent in Path(path).parents}
     for path in links:
-        target, outside = _link_target(project, path, members)
-        entries[path] = Entry(path, LINK, 0, target)
-        if outside:
+        # In the snapshot `..` would lead elsewhere, and an absolute path back to the project.
+        target = os.path.realpath(project / path)
+        if os.path.relpath(target, project) in members:
+            target = os.path.relpath(target, (project / path).parent)
+        else:
             reason = f"is a link to {target}, which is not part of the snapshot: the job finds it"
             notes.append(SkippedPath(path, f"{reason} as it is then"))
+        entries[path] = Entry(path, LINK, 0, target)
     entries = dict(sorted(entries.items()))
-    digest = digest_of(entries.values())
+    sums = hashlib.sha256()
+    for entry in entries.values():
+        line = f"{entry.mode} {entry.digest} {entry.path}\0"
+        sums.update(line.encode("utf-8", "surrogateescape"))
+    digest = sums.hexdigest()[:20]
+    place = None if runs is None else runs / layout.CODE / digest
+    if place is not None:
+        _store(place, entries, contents)
     return Snapshot(
-        digest=digest,
-        path=None if runs is None else _store(runs / layout.CODE / digest, entries, contents),
-        entries=entries,
-        version=version,
-        skipped=tuple(notes),
+        digest=digest, path=place, entries=entries, version=version, skipped=tuple(notes)
     )
 
 
-def _link_target(project: Path, path: str, members: set[str]) -> tuple[str, bool]:
-    """Return a link's target in the snapshot, and whether that is outside of it.
-
-    In the snapshot `..` would lead elsewhere, and an absolute path would lead back to the project.
-    """
-    absolute = os.path.realpath(project / path)
-    if os.path.relpath(absolute, project) in members:
-        return os.path.relpath(absolute, (project / path).parent), False
-    return absolute, True
-
-
-def digest_of(entries: Iterable[Entry]) -> str:
-    """Return the digest of a snapshot: 20 hex digits, over path, mode and content of every file."""
-    sums = hashlib.sha256()
-    for entry in sorted(entries):
-        line = f"{entry.mode} {entry.digest} {entry.path}\0"
-        sums.update(line.encode("utf-8", "surrogateescape"))
-    return sums.hexdigest()[:20]
-
-
-def _store(target: Path, entries: Mapping[str, Entry], contents: Mapping[str, bytes]) -> Path:
-    """Store a snapshot; in an existing one, replace files that were removed or truncated."""
+def _store(target: Path, entries: Mapping[str, Entry], contents: Mapping[str, bytes]) -> None:
+    """Store a snapshot, unless there is one with this digest."""
+    if target.is_dir():
+        os.utime(target / MANIFEST)  # it is in use, see `remove_unused`
+        return
     making = target.with_name(f".making-{uuid.uuid4().hex}")
-    place = target if target.is_dir() else making
     try:
         for path, entry in entries.items():
-            if not _is_whole(place / path, entry):
-                (place / path).parent.mkdir(parents=True, exist_ok=True)
-                (place / path).unlink(missing_ok=True)
-                _write(place / path, entry, contents.get(path, b""))
+            made = making / path
+            made.parent.mkdir(parents=True, exist_ok=True)
+            if entry.mode == LINK:
+                made.symlink_to(entry.digest)
+            else:
+                made.write_bytes(contents[path])
+                made.chmod(0o555 if entry.mode == EXECUTABLE else 0o444)
+        making.mkdir(parents=True, exist_ok=True)
         record = {"schema": SCHEMA, "files": [list(entry) for entry in entries.values()]}
-        files.write_json(place / MANIFEST, record)
-        if place == making:
-            making.rename(target)
+        files.write_json(making / MANIFEST, record)
+        making.rename(target)
     except OSError:
-        if place != making or not target.is_dir():  # else another process has stored the same
+        if not target.is_dir():  # else another process has stored the same
             raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return target
-
-
-def _is_whole(path: Path, entry: Entry) -> bool:
-    try:
-        return path.is_symlink() or path.lstat().st_size == entry.size
-    except OSError:
-        return False
-
-
-def _write(path: Path, entry: Entry, content: bytes) -> None:
-    if entry.mode == LINK:
-        path.symlink_to(entry.digest)
-    else:
-        path.write_bytes(content)
-        path.chmod(0o555 if entry.mode == EXECUTABLE else 0o444)
 
 
 def _check_limits(sizes: Mapping[str, int], limit_bytes: int) -> None:
     total = sum(sizes.values())
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_SHOWN]
     too_large = bool(largest) and sizes[largest[0]] > FILE_LIMIT_BYTES
-    too_many = len(sizes) > LIMIT_FILES
-    if not too_large and not too_many and total <= limit_bytes:
+    if not too_large and len(sizes) <= LIMIT_FILES and total <= limit_bytes:
         return
     weights: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")
-        weights[top + slash] += 1 if too_many else size
+        weights[top + slash] += 1 if len(sizes) > LIMIT_FILES else size
     heaviest = largest[0] if too_large else weights.most_common(1)[0][0]
     raise UsageError(
         f"the project's code is {text.size(total)} in {len(sizes):,} files",

@@ -74,20 +74,16 @@ def state_of(run: Run, submitted: Iterable[str | None], word: Word) -> State:
         newer = [job for job in waiting if job is not None and job not in run.job_ids]
         is_open = _unheard(newer, word) or (_UNANSWERED if None in waiting else None)
         return is_open or State(last.outcome, last.reason, live)
-    if live:
-        return _living(live, word)
-    if None in waiting:
-        return _UNANSWERED
-    return _of_the_job(last, waiting, word)
-
-
-def _living(live: tuple[str, ...], word: Word) -> State:
-    """Return the state of a run with live jobs; a running job takes precedence over a pending one."""
+    # A running job takes precedence over a pending one.
     for state, words in (("running", slurm.ACTIVE), ("pending", slurm.WAITING)):
         for job in live:
             if word[job] in words:
                 return State(state, f"job {job} is {word[job]}", live)
-    return State("unknown", f"job {live[0]} is {word[live[0]]}", live)
+    if live:
+        return State("unknown", f"job {live[0]} is {word[live[0]]}", live)
+    if None in waiting:
+        return _UNANSWERED
+    return _of_the_job(last, waiting, word)
 
 
 def _unheard(jobs: Iterable[str], word: Word) -> State | None:
@@ -101,13 +97,9 @@ def _unheard(jobs: Iterable[str], word: Word) -> State | None:
 
 def _of_the_job(last: Attempt | None, submitted: tuple[str | None, ...], word: Word) -> State:
     """Return the state of a run whose script wrote no outcome and that has no live job."""
-    jobs = (
-        [last.job]
-        if last is not None and last.job is not None
-        else [job for job in submitted if job is not None]
-    )
     if last is not None and last.job is None:
         return State("unknown", f"attempt {last.name} does not say its job", forgotten=True)
+    jobs = [job for job in ([last.job] if last is not None else submitted) if job is not None]
     if not jobs:
         return State("unknown", "it has not started, and no job of it is known", forgotten=True)
     if (unheard := _unheard(jobs, word)) is not None:
@@ -115,24 +107,22 @@ def _of_the_job(last: Attempt | None, submitted: tuple[str | None, ...], word: W
     final = [said for job in jobs if (said := word[job]) is not None]
     if not final:
         return State("unknown", f"the scheduler does not know job {jobs[-1]}", forgotten=True)
-    return _after(last, final[-1])
+    return _after(last or Attempt(name="", outcome="none"), final[-1])
 
 
-def _after(last: Attempt | None, said: str) -> State:
+def _after(last: Attempt, said: str) -> State:
     """Return the state of a run whose job ended before the script wrote an outcome."""
-    if last is not None and last.exit_code == layout.DONE:
+    if last.exit_code == layout.DONE:
         return State("completed", last.reason)
     # It saved for a next job, but there is none: the chain is exhausted.
-    saved = last is not None and (last.outcome == "requeued" or last.exit_code == layout.REQUEUE)
-    if last is not None and (last.exit_code == layout.STOPPED or (saved and said == "FAILED")):
+    saved = last.outcome == "requeued" or last.exit_code == layout.REQUEUE
+    if last.exit_code == layout.STOPPED or (saved and said == "FAILED"):
         return State("stopped", last.reason)
-    if last is not None and last.exit_code == layout.FAILED:
+    if last.exit_code == layout.FAILED:
         return State("failed", last.reason)
     if said == "CANCELLED":
         return State("stopped", said)
-    completed = (
-        said == "COMPLETED" and last is not None and last.exit_code is None and last.outcome is None
-    )
+    completed = said == "COMPLETED" and last.exit_code is None and last.outcome is None
     return State("completed" if completed else "failed", said)
 
 
@@ -160,6 +150,8 @@ _ENDED = {
     "BOOT_FAIL": "failed: its node did not start",
     "LAUNCH_FAILED": "failed: its nodes could not start it",
 }
+_BY_OUTCOME = {"completed": "COMPLETED", "failed": "FAILED", "stopped": "CANCELLED"}
+_SIGNALS = {each.value: each.name for each in signals.Signals}
 #: The training's exit reasons (hpctrain.training.survival.stop, NotFiniteError, a trial); others
 #: are shown verbatim.
 _STOPPED = {"deadline": " at the time limit", "stop-file": " on request", "signal": " by a signal"}
@@ -227,71 +219,43 @@ def of_job(
         waits: why it is pending, as text (hpctrain.slurm.pending).
         next_job: see `continuation`.
     """
-    told = (
-        f" ({reason})" if reason and " " in reason else ""
-    )  # Slurm's own reasons are one word, and are expanded here
+    attempt = attempt or Attempt(name="")
+    # Slurm's own reasons are one word, and are expanded here.
+    told = f" ({reason})" if reason and " " in reason else ""
     if state in slurm.WAITING:
         # An attempt that has not ended is newer than the scheduler's answer.
-        again = (
-            " to start again"
-            if attempt is not None and (attempt.ended is not None or attempt.was_interrupted)
-            else ""
-        )
+        again = " to start again" * (attempt.ended is not None or attempt.was_interrupted)
         return JobState(state, f"waiting{again}", f": {waits}" if waits else "", "wait")
-    if state is not None and not slurm.is_final(state):
-        if state not in slurm.ACTIVE:
-            return JobState(state, reason or state, "", "")
+    if state in slurm.ACTIVE:
         return JobState(state, _ACTIVE.get(state, state.lower()), told, "run")
-    code = (
-        None
-        if attempt is None
-        else attempt.status
-        if attempt.status is not None
-        else attempt.exit_code
-    )
+    if state is not None and not slurm.is_final(state):
+        return JobState(state, reason or state, "", "")
+    code = attempt.status if attempt.status is not None else attempt.exit_code
     saved = code in (layout.REQUEUE, layout.STOPPED)
-    said = attempt.reason or "" if attempt is not None else ""
+    said = attempt.reason or ""
     tail = ", checkpoint saved" * saved + next_job
     if saved and state in (None, "FAILED", "COMPLETED"):
         return JobState(STOPPED, STOPPED + _STOPPED.get(said, ""), tail, "", saved)
-    outcome = attempt.outcome if attempt is not None else None
     if state is None:
-        state = {"completed": "COMPLETED", "failed": "FAILED", "stopped": "CANCELLED"}.get(
-            outcome or "", slurm.UNKNOWN
-        )
+        state = _BY_OUTCOME.get(attempt.outcome, slurm.UNKNOWN)
+    why = _REASONS.get(said, f": {said}" if said else "")
     if state == "FAILED":
         # The script's own exit code comes first: Slurm 22.05 records 143 as 15:0.
-        code = code or exit_code
-        how = ""
-        if code:
-            how = f" with exit code {code}{_signal_name(code - 128)}"
-        elif signal and signal < 65:
-            how = f" by signal {signal}{_signal_name(signal)}"
-        return JobState(
-            state, f"failed{how}", _REASONS.get(said, f": {said}" if said else "") + next_job, "bad"
-        )
+        code, how = code or exit_code, ""
+        if code or (signal and signal < 65):
+            how = f" with exit code {code}" if code else f" by signal {signal}"
+            number = code - 128 if code else signal
+            how += f" ({_SIGNALS[number]})" if number in _SIGNALS else ""
+        return JobState(state, f"failed{how}", why + next_job, "bad")
     if state == slurm.UNKNOWN:
-        return JobState(
-            state,
-            "interrupted" if attempt is not None and attempt.was_interrupted else "",
-            tail,
-            "",
-        )
+        return JobState(state, "interrupted" * attempt.was_interrupted, tail, "")
     head = _ENDED.get(state, state.lower())
     if state == "COMPLETED":
-        return JobState(state, head, _REASONS.get(said, f": {said}" if said else ""), "good")
-    if outcome == "completed":
+        return JobState(state, head, why, "good")
+    if attempt.outcome == "completed":
         tail = ", the training had completed"
-    return JobState(
-        state, head, told + tail, "" if state == "CANCELLED" or next_job else "bad", saved
-    )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f" ({signals.Signals(number).name})"
-    except ValueError:
-        return ""
+    level: Level = "" if state == "CANCELLED" or next_job else "bad"
+    return JobState(state, head, told + tail, level, saved)
 
 
 def attempt_of(run: Run | None, job: str) -> Attempt | None:

@@ -86,7 +86,8 @@ class Thinned(Generic[T]):
             for _, group in groupby(self._kept[1:], lambda kept: kept[0] // self._length):
                 stretch = list(group)
                 for at in range(len(self._weights)):
-                    kept.append(max(stretch, key=lambda one, at=at: one[2][at]))
+                    highest = max(one[2][at] for one in stretch)
+                    kept.append(next(one for one in stretch if one[2][at] == highest))
                 kept.append(stretch[-1])
             self._kept = sorted({one[0]: one for one in kept}.values(), key=lambda one: one[0])
             self._length *= 2

@@ -59,15 +59,13 @@ def split(address: str) -> tuple[str, str] | None:
     try:
         host = (urlsplit(found[2]).hostname or "").lower()
     except ValueError:
-        return None
-    if not host:
-        return None
-    known = [
+        host = ""
+    known = (
         service
         for service, hosts in _HOSTS.items()
         if any(f".{host}".endswith(f".{each.lstrip('.')}") for each in hosts)
-    ]
-    return (found[1] or next(iter(known), "json")).lower(), found[2]
+    )
+    return ((found[1] or next(known, "json")).lower(), found[2]) if host else None
 
 
 def payload(service: str, message: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -135,11 +133,8 @@ def post(
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, HTTPException, ValueError) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            said = (
-                f"{host} cannot be reached:"
-                f" {type(error).__name__ if not str(reason) else str(reason)}".replace(url, "...")
-            )
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            said = f"{host} cannot be reached: {reason}".replace(url, "...")
         if pause is not None:
             sleep(pause)
     raise HpctrainError(
@@ -153,30 +148,27 @@ ENVIRONMENT, VARIABLE = "environment", "HPCTRAIN_WEBHOOK"
 _LONGEST = 4096
 
 
-def sentence(run: store.Run | None, outcome: str, text: str) -> str:
-    """Return the message text: the job script's sentence, and the training's progress."""
-    if run is None or run.last_step is None:
-        return text
-    loss = "" if run.last_loss is None else f", loss {run.last_loss:.4g}"
-    then = f"; next: hpctrain explain {run.id}" if outcome == "failed" else ""
-    return f"{text}; step {run.last_step}{loss}{then}"
-
-
 def body(run: store.Run | None, outcome: str, text: str) -> dict[str, Any]:
-    """Return the message as a JSON object."""
-    said = sentence(run, outcome, text)
-    last = run.last if run is not None else None
+    """Return the message as a JSON object; its text is the job script's sentence, and the
+    training's progress.
+    """
+    run = run or store.Run(id="", tag="")
+    last = run.last or store.Attempt(name="")
+    if run.last_step is not None:
+        text += f"; step {run.last_step}"
+        text += "" if run.last_loss is None else f", loss {run.last_loss:.4g}"
+        text += f"; next: hpctrain explain {run.id}" if outcome == "failed" else ""
     return {
-        "text": said,
-        "content": said,
+        "text": text,
+        "content": text,
         "schema": 1,
         "outcome": outcome,
-        "run": run.id if run is not None else None,
-        "job": last.job if last is not None else None,
-        "status": last.status if last is not None else None,
-        "reason": last.reason if last is not None else None,
-        "step": run.last_step if run is not None else None,
-        "loss": run.last_loss if run is not None else None,
+        "run": run.id or None,
+        "job": last.job,
+        "status": last.status,
+        "reason": last.reason,
+        "step": run.last_step,
+        "loss": run.last_loss,
     }
 
 

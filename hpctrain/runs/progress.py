@@ -137,7 +137,7 @@ def from_row(row: Mapping[str, Any]) -> Speed | None:
     """
     if row.get("event") != EVENT or not isinstance(row.get("max_steps"), int):
         return None
-    values = {each.name: row.get(each.name) for each in fields(Speed)}
+    values: dict[str, Any] = {each.name: row.get(each.name) for each in fields(Speed)}
     return Speed(
         **{name: value for name, value in values.items() if isinstance(value, int | float)}
     )
@@ -249,7 +249,11 @@ def read(
         for _, path in rank_files(run_dir / "memory")
     ]
     newest, recent = of_ranks(tails)
-    return replace(found, samples=newest, recent=recent)
+    first, step = next(iter(newest), None), found.step
+    if first is not None and first.rank == 0 and step is not None:
+        # A sample between two rows may be newer than the last row.
+        step = max(step, first.step) if first.time_ms >= 1000 * (found.at or 0.0) else step
+    return replace(found, step=step, samples=newest, recent=recent)
 
 
 # -- metrics.jsonl ---------------------------------------------------------------------------------

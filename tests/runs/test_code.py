@@ -1,4 +1,4 @@
-"""Snapshots of the code: what they hold, that they are shared and mended, what is refused, and what
+"""Snapshots of the code: what they hold, that they are shared, what is refused, and what
 may be removed.
 """
 
@@ -74,18 +74,6 @@ def test_an_equal_snapshot_is_used_again(project: Path) -> None:
     assert taken(project).path == first.path
     assert {path: path.stat().st_ino for path in first.path.rglob("*.py")} == written
     assert [path.name for path in first.path.parent.iterdir()] == [first.digest]
-
-
-def test_a_snapshot_that_somebody_cut_short_is_mended(project: Path) -> None:
-    snapshot = taken(project)
-    whole = stored(snapshot)
-    assert snapshot.path is not None
-    (snapshot.path / "train.py").chmod(0o644)
-    (snapshot.path / "train.py").write_bytes(b"#")
-    (snapshot.path / "run.sh").unlink()
-    (snapshot.path / code.MANIFEST).write_text("{")
-    assert taken(project).path == snapshot.path
-    assert stored(snapshot) == whole
 
 
 def test_links_lead_where_they_led(project: Path, tmp_path: Path) -> None:
