@@ -4,10 +4,10 @@ command that they run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpctrain.checks.script.model import Argv, ShellWord, SimpleCommand
+from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand
 from hpctrain.slurm.notations import directives as slurm
 
 Launcher = Literal["torchrun", "accelerate", "deepspeed"]
@@ -121,43 +121,6 @@ RANK_VARIABLES = frozenset({"SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"})
 _MAX_PREFIX = 8
 
 
-@dataclass(slots=True, eq=False)
-class OptionCall:
-    """A call of a program with options.
-
-    Attributes:
-        at: the program's word.
-        options: long option name without dashes to its value; None for a flag.
-        words: the same names to the words that contain them.
-    """
-
-    at: ShellWord
-    options: dict[str, ShellWord | None] = field(default_factory=dict)
-    words: dict[str, ShellWord] = field(default_factory=dict)
-
-    def has(self, *names: str) -> bool:
-        """Whether one of `names` is given."""
-        return any(name in self.options for name in names)
-
-    def option(self, *names: str) -> ShellWord | None:
-        """Return the value of the first of `names` that is given."""
-        return next((word for name in names if (word := self.options.get(name)) is not None), None)
-
-    def text(self, name: str) -> str | None:
-        """Return the literal value of `name`; None if it is missing or not literal."""
-        word = self.option(name)
-        return word.text if word is not None and word.is_literal else None
-
-
-@dataclass(slots=True, eq=False)
-class SrunCall(OptionCall):
-    """One srun call; `command` is the index in argv of the program that it starts, or the length of
-    argv.
-    """
-
-    command: int = 0
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class LauncherCall(OptionCall):
     """One call of a launcher; option names have underscores.
@@ -169,50 +132,42 @@ class LauncherCall(OptionCall):
     """
 
     kind: Launcher
-    command: SimpleCommand
-    complete: bool = True
-    call: SrunCall | None = None
-    remote: bool = False
+    complete: bool
+    call: OptionCall | None
+    remote: bool
 
 
-def srun_position(argv: list[ShellWord]) -> int | None:
-    """Return the index of `srun` if `argv` is an srun call, possibly after wrappers."""
-    first = argv[0].program if argv else ""
-    prefix = argv[: _MAX_PREFIX if first in WRAPPERS else 1]
-    return next((at for at, word in enumerate(prefix) if word.program == "srun"), None)
-
-
-def srun_call(argv: list[ShellWord]) -> SrunCall | None:
-    """Return the srun call in `argv`, or None."""
-    start = srun_position(argv)
+def srun_call(command: SimpleCommand) -> OptionCall | None:
+    """Return the srun call in the argv of `command`, possibly after wrappers, or None."""
+    argv = command.argv
+    prefix = argv[: _MAX_PREFIX if argv and argv[0].program in WRAPPERS else 1]
+    start = next((at for at, word in enumerate(prefix) if word.program == "srun"), None)
     if start is None:
         return None
-    call, index = SrunCall(argv[start]), start + 1
-    while index < len(argv) and len(argv[index].text) > 1 and argv[index].text[0] == "-":
-        if argv[index].text == "--":
-            index += 1
+    call = OptionCall(command, argv[start], argv[start + 1 :])
+    while call.rest and len(call.rest[0].text) > 1 and call.rest[0].text[0] == "-":
+        word = call.rest.pop(0)
+        if word.text == "--":
             break
-        index += 1 + _srun_option(call, argv[index], argv[index + 1 : index + 2])
-    call.command = min(index, len(argv))
+        _srun_option(call, word)
     return call
 
 
-def _srun_option(call: SrunCall, word: ShellWord, following: list[ShellWord]) -> bool:
-    """Add the option in `word`; return whether the next word is its value."""
+def _srun_option(call: OptionCall, word: ShellWord) -> None:
     if word.text.startswith("--"):
         name, equals, value = word.text[2:].partition("=")
-        name, rest = slurm.ALIASES.get(name, name), len(word.text) - len(value)
+        name, offset = slurm.ALIASES.get(name, name), len(word.text) - len(value)
         takes = not equals and name in slurm.SRUN_WITH_VALUE
     else:
-        letter, equals, rest = word.text[1], word.text[2:], 2
-        name = slurm.SRUN_SHORT_WITH_VALUE.get(letter, "")
-        takes = bool(name) and not equals
-        name = name or slurm.SRUN_SHORT_OPTIONAL.get(letter, "")
+        letter, equals, offset = word.text[1], word.text[2:], 2
+        takes = not equals and letter in slurm.SRUN_SHORT_WITH_VALUE
+        valued = slurm.SRUN_SHORT_WITH_VALUE | slurm.SRUN_SHORT_OPTIONAL
+        name = valued.get(letter, "")
         if not name:  # flags, of which several may be in one word
             name, equals = slurm.SRUN_SHORT_FLAGS.get(letter, letter), ""
-    value_word = _rest(word, rest) if equals else following[0] if takes and following else None
-    call.words[name], call.options[name] = word, value_word
-    return takes
+    call.words[name], call.options[name] = word, _rest(word, offset) if equals else None
+    if takes and call.rest:
+        call.options[name] = call.rest.pop(0)
 
 
 def _rest(word: ShellWord, offset: int) -> ShellWord:
@@ -220,19 +175,17 @@ def _rest(word: ShellWord, offset: int) -> ShellWord:
     rest = list(word.parts)
     left = offset
     while rest and rest[0].kind == "text" and left >= len(rest[0].text):
-        left -= len(rest[0].text)
-        rest.pop(0)
+        left -= len(rest.pop(0).text)
     if rest and rest[0].kind == "text" and left:
         rest[0] = replace(rest[0], text=rest[0].text[left:], start=rest[0].start + left)
     return ShellWord.of(rest, rest[0].start if rest else word.end, word.end)
 
 
-def launcher_call(command: SimpleCommand, argv: Argv, call: SrunCall | None) -> LauncherCall | None:
+def launcher_call(command: SimpleCommand) -> LauncherCall | None:
     """Return the launcher that `command` calls, directly or through srun, a container or another
     wrapper.
     """
-    begin = call.command if call is not None else 0
-    words = argv.words[begin:]
+    words = command.call.rest if command.call is not None else command.argv
     found = _launcher(words)
     if found is None or words[0].program in _TALKERS:
         return None
@@ -240,13 +193,21 @@ def launcher_call(command: SimpleCommand, argv: Argv, call: SrunCall | None) -> 
     head = words[0]
     asks = head.program == "command" and words[1].text.startswith("-")
     known = head.program in WRAPPERS | CONTAINERS | _RUNNERS or head.program.startswith("python")
-    if asks or (index and call is None and not known and not set("/=") & set(head.text)):
+    wraps = command.call or known or set("/=") & set(head.text)
+    if asks or (index and not wraps):
         return None
     launch = LauncherCall(
-        words[index], kind=kind, command=command, call=call, complete=argv.complete
+        command,
+        words[index],
+        words[after:],
+        kind=kind,
+        complete=command.complete,
+        call=command.step,
+        remote=any(word.program in _REMOTE for word in (*command.words, *words[:index])),
     )
-    launch.remote = any(word.program in _REMOTE for word in argv.words[: begin + index])
-    _launcher_options(launch, words[after:])
+    while launch.rest and (launch.rest[0].text.startswith("-") or launch.rest[0].holds_more):
+        if _launcher_option(launch, launch.rest.pop(0)) in ("m", "module"):
+            break
     return launch
 
 
@@ -265,31 +226,17 @@ def _launcher(words: list[ShellWord]) -> tuple[Launcher, int, int] | None:
     return None
 
 
-def _launcher_options(launch: LauncherCall, words: list[ShellWord]) -> None:
-    left = iter([*words, None])
-    word = next(left)
-    while word is not None:
-        if _holds_more(word):
-            launch.complete, word = False, next(left)
-            continue
-        if not word.text.startswith("-"):
-            return
-        name, equals, _ = word.text.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        following = next(left)
-        launch.words[name] = word
-        launch.options[name] = _rest(word, word.text.index("=") + 1) if equals else None
-        if name in ("m", "module") and not equals:
-            return
-        option = following is None or (following.is_literal and following.text.startswith("-"))
-        if not equals and name not in _FLAGS and not option:
-            launch.options[name], following = following, next(left)
-        word = following
-
-
-def _holds_more(word: ShellWord) -> bool:
-    """Whether `word` is an expansion that may become any number of words."""
-    first = word.parts[0] if word.parts else None
-    if first is None or first.kind == "text":
-        return False
-    return not first.quoted or first.text in ("@", "*") or first.operand in ("[@]", "[*]")
+def _launcher_option(launch: LauncherCall, word: ShellWord) -> str:
+    """Add the option in `word`, and return its name."""
+    if word.holds_more:
+        launch.complete = False
+        return ""
+    name, equals, _ = word.text.lstrip("-").partition("=")
+    name = name.replace("-", "_")
+    launch.words[name] = word
+    launch.options[name] = _rest(word, word.text.index("=") + 1) if equals else None
+    following = launch.rest[0] if launch.rest else None
+    option = following is None or (following.is_literal and following.text.startswith("-"))
+    if not equals and name not in _FLAGS and not option:
+        launch.options[name] = launch.rest.pop(0)
+    return name if not equals else ""

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 
 from hpctrain.checks.script import explanations
-from hpctrain.checks.script.calls import OptionCall
 from hpctrain.checks.script.explanations import (
     ASKED,
     END,
@@ -24,7 +23,7 @@ from hpctrain.checks.script.explanations import (
     Sentence,
 )
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import SimpleCommand
+from hpctrain.checks.script.model import OptionCall, SimpleCommand
 from hpctrain.checks.script.rules.common import is_ours
 from hpctrain.slurm.notations import signals, units
 from hpctrain.slurm.notations.directives import Directive
@@ -168,8 +167,8 @@ class _Explainer:
         for command in self.facts.commands:
             if command.shell.place == "task":
                 self._under(command, NODE)
-        for command, call in self.facts.call_of.items():
-            self._call(command, call, "srun", "srun(1)", _STEP_OPTIONS)
+        for call in self.facts.steps:
+            self._call(call.command, call, "srun", "srun(1)", _STEP_OPTIONS)
         for one in self.facts.launches:
             page, table = _LAUNCHERS.get(one.kind, ("", {}))
             if page:

@@ -5,14 +5,13 @@ nodes, tasks and GPUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from hpctrain.checks.script import calls
-from hpctrain.checks.script.calls import LauncherCall, SrunCall
+from hpctrain.checks.script.calls import LauncherCall, launcher_call
 from hpctrain.checks.script.model import (
-    Argv,
     Assignment,
+    OptionCall,
     Place,
     Shell,
     ShellWord,
@@ -20,7 +19,7 @@ from hpctrain.checks.script.model import (
     WordPiece,
 )
 from hpctrain.checks.script.reader import SourceText, read_shell
-from hpctrain.checks.script.shells import Shells, Variables
+from hpctrain.checks.script.shells import read_shells
 from hpctrain.slurm.notations import directives, signals
 from hpctrain.util.text import integer
 
@@ -59,12 +58,14 @@ class LintFacts:
         self.batch = Shell("batch" if self.is_batch else "unknown")
         if self.shell_name is not None and "\r\n" not in text:  # bash cannot read CRLF either
             read_shell(SourceText(text), self.batch)
-        self._shells = Shells(self.batch, self._slurm_numbers())
+        self._variables = read_shells(self.batch, self._slurm_numbers())
         #: The commands of the file, and of the shells inside it.
         self.commands = sorted(
-            (command for shell in self._shells.all for command in shell.commands),
+            (command for shell in self._variables for command in shell.commands),
             key=lambda item: item.start,
         )
+        for command in self.commands:
+            command.place = self._place(command)
 
     def concerns(self, since: str | None, until: str | None) -> bool:
         """Whether a rule for these versions of Slurm may apply to this script."""
@@ -150,17 +151,17 @@ class LintFacts:
 
     # Commands
 
-    def argv(self, command: SimpleCommand) -> Argv:
-        """Return the words of `command` with known variables substituted."""
-        return self._shells.argv(command)
-
-    def variables_of(self, command: SimpleCommand) -> Variables:
-        """Return the variables of the shell that runs `command`."""
-        return self._shells.variables[command.shell]
+    def flatten(self, parts: Iterable[WordPiece], command: SimpleCommand) -> list[WordPiece]:
+        """Return `parts` of `command` with known variables replaced by their values."""
+        return self._variables[command.shell].flatten(parts)
 
     def number(self, word: ShellWord | None, command: SimpleCommand) -> int | None:
         """Return the integer value of `word` in `command`, if known."""
-        return self.variables_of(command).number(word)
+        return self._variables[command.shell].number(word)
+
+    def number_of(self, call: OptionCall, *names: str) -> int | None:
+        """Return the integer value of the first of these options that is given, if known."""
+        return self.number(call.option(*names), call.command)
 
     def shown(self, command: SimpleCommand) -> str:
         """Return a command as written."""
@@ -199,11 +200,10 @@ class LintFacts:
 
     # Where a command runs
 
-    def place(self, command: SimpleCommand) -> Place:
-        """Return where `command` runs; one in a function runs where the function is called."""
-        if self.runs_itself and command.shell.place == "batch":
-            return "unknown"
+    def _place(self, command: SimpleCommand) -> Place:
         function = command.scope.inside("function")
+        if self._runs_itself and command.shell.place == "batch":
+            return "unknown"
         if function is None:
             return command.shell.place
         places = {caller.shell.place for caller in self.by_name.get(function.name, ())}
@@ -211,10 +211,10 @@ class LintFacts:
 
     def place_of(self, part: WordPiece, command: SimpleCommand) -> Place:
         """Return where the piece `part` of `command` is expanded."""
-        return part.place or self.place(command)
+        return part.place or command.place
 
     @cached_property
-    def runs_itself(self) -> bool:
+    def _runs_itself(self) -> bool:
         """Whether srun starts this same script again, so that all of it also runs in tasks."""
         return any(
             part.kind == "var" and part.text in ("0", "BASH_SOURCE")
@@ -226,66 +226,43 @@ class LintFacts:
     # Steps
 
     @cached_property
-    def call_of(self) -> dict[SimpleCommand, SrunCall]:
-        """The srun calls, by command."""
-        found = {}
-        for command in self.commands:
-            call = calls.srun_call(self.argv(command).words)
-            if call is not None:
-                found[command] = call
-        return found
-
-    def started_by(self, command: SimpleCommand, call: SrunCall) -> str:
-        """Return the name of the program that an srun call starts, or an empty string."""
-        argv = self.argv(command).words
-        return argv[call.command].program if call.command < len(argv) else ""
+    def steps(self) -> list[OptionCall]:
+        """The srun calls."""
+        return [command.call for command in self.commands if command.call is not None]
 
     @cached_property
     def starts_shell(self) -> frozenset[SimpleCommand]:
         """The commands whose arguments are read by another shell."""
-        return frozenset(one.via for one in self._shells.all if one.via is not None)
-
-    def starter(self, command: SimpleCommand) -> SimpleCommand:
-        """Return the srun command that is `command` or started its shell, else the outermost
-        command around it.
-        """
-        while command not in self.call_of and command.shell.via is not None:
-            command = command.shell.via
-        return command
+        return frozenset(one.via for one in self._variables if one.via is not None)
 
     @cached_property
     def launches(self) -> list[LauncherCall]:
         """The calls of launchers."""
-        found = []
-        for command in self.commands if _LAUNCHERS.search(self.text) else ():
-            if command.words and command.name not in _TALKERS:
-                one = calls.launcher_call(command, self.argv(command), self.call_of.get(command))
-                if one is not None:
-                    one.call = one.call or self.call_of.get(self.starter(command))
-                    found.append(one)
-        return found
+        commands = self.commands if _LAUNCHERS.search(self.text) else ()
+        calls = (launcher_call(one) for one in commands if one.words and one.name not in _TALKERS)
+        return [call for call in calls if call is not None]
 
-    def call_nodes(self, command: SimpleCommand, call: SrunCall | None) -> int | None:
+    def step_nodes(self, step: OptionCall | None) -> int | None:
         """Return the number of nodes of a step, if known."""
-        if call is None:
+        if step is None:
             return 1
-        if call.has("nodes"):
-            return self.number(call.options["nodes"], command)
-        return None if call.has("nodelist", "relative", "het-group") else self.nodes
+        if step.has("nodes"):
+            return self.number_of(step, "nodes")
+        return None if step.has("nodelist", "relative", "het-group") else self.nodes
 
-    def call_tasks(self, command: SimpleCommand, call: SrunCall) -> int | None:
+    def step_tasks(self, step: OptionCall) -> int | None:
         """Return the number of tasks of a step, if known."""
-        if call.has("ntasks"):
-            return self.number(call.options["ntasks"], command)
-        nodes = self.call_nodes(command, call)
+        if step.has("ntasks"):
+            return self.number_of(step, "ntasks")
+        nodes = self.step_nodes(step)
         total, per_node = self.count("ntasks"), self.count("ntasks-per-node")
         inherits = {"ntasks", "ntasks-per-node"} & set(self.options)
-        if call.has("ntasks-per-node"):
-            own = self.number(call.options["ntasks-per-node"], command)
+        if step.has("ntasks-per-node"):
+            own = self.number_of(step, "ntasks-per-node")
             if inherits and per_node != own:
                 return None
             return nodes and own and nodes * own
-        if call.has("nodes") and not inherits:
+        if step.has("nodes") and not inherits:
             return nodes
         if total is not None:
             return total
@@ -293,9 +270,9 @@ class LintFacts:
             return None
         return nodes and nodes * (per_node if per_node is not None else 1)
 
-    def call_tasks_per_node(self, command: SimpleCommand, call: SrunCall) -> int | None:
+    def step_tasks_per_node(self, step: OptionCall) -> int | None:
         """Return the tasks per node of a step, if known and even."""
-        nodes, tasks = self.call_nodes(command, call), self.call_tasks(command, call)
+        nodes, tasks = self.step_nodes(step), self.step_tasks(step)
         return tasks // nodes if nodes and tasks and tasks % nodes == 0 else None
 
 

@@ -85,6 +85,14 @@ class ShellWord:
             return first
         return None
 
+    @property
+    def holds_more(self) -> bool:
+        """Whether it is an expansion that may become any number of words."""
+        first = self.parts[0] if len(self.parts) == 1 else None
+        if first is None or first.kind == "text":
+            return False
+        return not first.quoted or first.text in ("@", "*") or first.operand in ("[@]", "[*]")
+
     def expansions(self) -> Iterator[WordPiece]:
         """Yield all expansions, including nested ones."""
         for part in self.parts:
@@ -168,8 +176,51 @@ class Shell:
 
 
 @dataclass(slots=True, eq=False)
+class OptionCall:
+    """A call of a program with options.
+
+    Attributes:
+        command: the command that contains it.
+        at: the program's word.
+        options: long option name without dashes to its value; None for a flag.
+        words: the same names to the words that contain them.
+        rest: the words after the options: the command that the program runs.
+    """
+
+    command: SimpleCommand
+    at: ShellWord
+    rest: list[ShellWord]
+    options: dict[str, ShellWord | None] = field(default_factory=dict)
+    words: dict[str, ShellWord] = field(default_factory=dict)
+
+    @property
+    def starts(self) -> str:
+        """The name of the program that it runs, or an empty string."""
+        return self.rest[0].program if self.rest else ""
+
+    def has(self, *names: str) -> bool:
+        """Whether one of `names` is given."""
+        return any(name in self.options for name in names)
+
+    def option(self, *names: str) -> ShellWord | None:
+        """Return the value of the first of `names` that is given."""
+        return next((word for name in names if (word := self.options.get(name)) is not None), None)
+
+    def text(self, name: str) -> str | None:
+        """Return the literal value of `name`; None if it is missing or not literal."""
+        word = self.option(name)
+        return word.text if word is not None and word.is_literal else None
+
+
+@dataclass(slots=True, eq=False)
 class SimpleCommand(Element):
-    """A simple command."""
+    """A simple command.
+
+    Attributes:
+        argv: its words with known variables substituted.
+        call: the srun call in it.
+        place: where it runs; in a function, where that is called.
+    """
 
     start: int
     scope: Scope
@@ -179,6 +230,9 @@ class SimpleCommand(Element):
     assignments: list[Assignment] = field(default_factory=list)
     redirects: list[Redirect] = field(default_factory=list)
     heredocs: list[ShellWord] = field(default_factory=list)
+    argv: list[ShellWord] = field(default_factory=list)
+    call: OptionCall | None = None
+    place: Place = "unknown"
 
     @property
     def name(self) -> str:
@@ -189,6 +243,19 @@ class SimpleCommand(Element):
     def declares(self) -> bool:
         """Whether it is `export` or similar, which assign in their arguments."""
         return bool(self.words) and self.words[0].text in DECLARING
+
+    @property
+    def complete(self) -> bool:
+        """Whether no variable may become more words."""
+        return not any(word.holds_more and word.whole_variable for word in self.argv)
+
+    @property
+    def step(self) -> OptionCall | None:
+        """The srun call in it, or the one that started its shell."""
+        command: SimpleCommand | None = self
+        while command is not None and command.call is None:
+            command = command.shell.via
+        return command.call if command is not None else None
 
     @property
     def is_background(self) -> bool:
@@ -214,13 +281,3 @@ class SimpleCommand(Element):
         """Yield all expansions in its words and unquoted heredocs."""
         for word in (*self.all_words(), *self.heredocs):
             yield from word.expansions()
-
-
-@dataclass(slots=True)
-class Argv:
-    """The words of a command with variables substituted; `complete` is False if some words are
-    unknown.
-    """
-
-    words: list[ShellWord] = field(default_factory=list)
-    complete: bool = True

@@ -7,15 +7,12 @@ marked.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
-from hpctrain.checks.script.calls import CONTAINERS, WRAPPERS, srun_position
+from hpctrain.checks.script.calls import CONTAINERS, WRAPPERS, srun_call
 from hpctrain.checks.script.model import (
-    Argv,
     Assignment,
     Place,
     Shell,
@@ -27,20 +24,10 @@ from hpctrain.checks.script.reader import SourceText, read_shell
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 _MAX_DEPTH = 3
-_MAX_NESTING = 6
 _FACTOR = re.compile(r"\s*\$?\{?([A-Za-z_]\w*|\d{1,9})\}?\s*", re.ASCII)
 _SHELL_SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:bash|sh|zsh|dash|ksh)\b")
 #: Builtins that assign to the names in their arguments.
 _ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "for"})
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownVariable:
-    """The value of a variable: one word, or an array's words; `command` assigned it."""
-
-    parts: list[WordPiece]
-    array: list[ShellWord] | None
-    command: SimpleCommand
 
 
 class Variables:
@@ -52,7 +39,8 @@ class Variables:
         self, shell: Shell, numbers: dict[str, int], outer: Variables | None = None
     ) -> None:
         self._outer, self._numbers = outer, numbers
-        self._known: dict[str, _KnownVariable | None] = {}
+        #: Assignments with substituted values; None for a variable of unknown value.
+        self._known: dict[str, Assignment | None] = {}
         #: Remaining length of substituted text; nested variables can grow exponentially.
         self._budget: list[int] = outer._budget if outer is not None else [2**18]
         for command in shell.commands:
@@ -63,66 +51,50 @@ class Variables:
                 self._known |= dict.fromkeys(word.text for word in command.words[1:])
 
     def _assign(self, command: SimpleCommand, assignment: Assignment) -> None:
-        name, array = assignment.name, assignment.array
-        earlier = self._known.get(name)
-        known = _KnownVariable(list(assignment.word.parts), array, command)
+        name, earlier = assignment.name, self._known.get(assignment.name)
+        parts = _placed(self.flatten(assignment.word.parts), command)
+        array = None if assignment.array is None else self.expanded(assignment.array)
+        array = array and [replace(word, parts=_placed(word.parts, command)) for word in array]
         sure = not command.conditional and command.scope.kind == "file"
         if assignment.append and earlier and (earlier.array is None) == (array is None):
-            joined = None if array is None else (earlier.array or []) + array
-            known = _KnownVariable(earlier.parts + known.parts, joined, command)
+            parts = [*earlier.word.parts, *parts]
+            array = None if array is None else [*(earlier.array or ()), *array]
         elif assignment.append or name in self._known:
             sure = False
-        self._known[name] = known if sure else None
+        word = ShellWord.of(parts, 0, 0)
+        self._known[name] = replace(assignment, word=word, array=array) if sure else None
 
-    def _lookup(self, name: str) -> _KnownVariable | None:
+    def _lookup(self, name: str) -> Assignment | None:
         if name in self._known or self._outer is None:
             return self._known.get(name)
         return self._outer._lookup(name)
 
-    def flatten(self, parts: Iterable[WordPiece], nesting: int = 0) -> list[WordPiece]:
+    def flatten(self, parts: Iterable[WordPiece]) -> list[WordPiece]:
         """Return `parts` with known variables replaced by their values."""
         flat: list[WordPiece] = []
         for part in parts:
             known = self._lookup(part.text) if part.kind == "var" and not part.operand else None
-            too_much = nesting >= _MAX_NESTING or self._budget[0] <= 0
-            if known is None or known.array is not None or too_much:
+            if known is None or known.array is not None or self._budget[0] <= 0:
                 flat.append(part)
-                continue
-            self._budget[0] -= sum(len(inner.text) for inner in known.parts) + 1
-            flat += self.flatten(_placed(known.parts, known.command), nesting + 1)
+            else:
+                self._budget[0] -= len(known.word.text) + len(known.word.parts)
+                flat += known.word.parts
         return flat
 
-    def argv(self, command: SimpleCommand) -> Argv:
-        """Return the words that `command` receives, as far as the text determines them."""
-        argv = Argv()
-        for word in command.words:
-            self._expand(word, argv, 0)
-        return argv
-
-    def _expand(self, word: ShellWord, argv: Argv, nesting: int) -> None:
-        self._budget[0] -= nesting
-        if word.is_literal or self._budget[0] <= 0:
-            argv.words.append(word)
-            return
-        whole = word.whole_variable
-        known = self._lookup(whole.text) if whole is not None else None
-        if whole and known and known.array is not None and nesting < _MAX_NESTING:
-            for item in known.array if whole.operand else []:
-                parts = tuple(_placed(item.parts, known.command))
-                self._expand(replace(item, parts=parts), argv, nesting + 1)
-            return
-        flat = self.flatten(word.parts)
-        if whole is not None and not whole.quoted:
-            words = _split(flat)
-            # An unquoted variable with an unknown value may be any number of words.
-            wholes = [one.whole_variable for one in words]
-            known_words = bool(words) and all(one is None or one.quoted for one in wholes)
-            argv.complete = argv.complete and known_words
-            argv.words += words
-            return
-        if whole is not None and (whole.operand or whole.text == "@"):
-            argv.complete = False
-        argv.words.append(ShellWord.of(flat, word.start, word.end))
+    def expanded(self, words: Iterable[ShellWord]) -> list[ShellWord]:
+        """Return the words that a command receives, as far as the text determines them."""
+        found: list[ShellWord] = []
+        for word in words:
+            whole = word.whole_variable
+            known = self._lookup(whole.text) if whole is not None else None
+            if whole is not None and known is not None and known.array is not None:
+                self._budget[0] -= len(known.array)
+                found += known.array if whole.operand and self._budget[0] > 0 else []
+            elif whole is not None and not whole.quoted:
+                found += _split(self.flatten(word.parts))
+            else:
+                found.append(ShellWord.of(self.flatten(word.parts), word.start, word.end))
+        return found
 
     def number(self, word: ShellWord | None) -> int | None:
         """Return the integer value of `word`, if known."""
@@ -138,16 +110,18 @@ class Variables:
 
     def _product(self, text: str) -> str:
         """Return the value of a product of names and numbers, the usual arithmetic in scripts."""
-        factors = [_FACTOR.fullmatch(factor) for factor in text.split("*", 9)]
-        digits = [self._factor(match[1]) if match is not None else "?" for match in factors]
-        return str(math.prod(map(int, digits))) if all(map(str.isdecimal, digits)) else "?"
-
-    def _factor(self, name: str) -> str:
-        if name.isdecimal():
-            return name
-        parts = self.flatten([WordPiece("var", name, 0, 0)])
-        # The value of a variable may be a product too, of the variable itself.
-        return "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
+        product = 1
+        for factor in text.split("*", 9):
+            match = _FACTOR.fullmatch(factor)
+            name = match[1] if match is not None else ""
+            parts = self.flatten([WordPiece("var", name, 0, 0)])
+            # The value of a variable may be a product too, of the variable itself.
+            digits = "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
+            digits = name if name.isdecimal() else digits
+            if not digits.isdecimal():
+                return "?"
+            product *= int(digits)
+        return str(product)
 
 
 def _placed(parts: Iterable[WordPiece], command: SimpleCommand) -> list[WordPiece]:
@@ -170,63 +144,60 @@ def _split(parts: list[WordPiece]) -> list[ShellWord]:
     return [ShellWord.of(pieces, pieces[0].start, pieces[-1].end) for pieces in words if pieces]
 
 
-class Shells:
-    """The shell of a script, and the shells that it starts."""
+def read_shells(batch: Shell, numbers: dict[str, int]) -> dict[Shell, Variables]:
+    """Read the texts that the shell of a script passes to others, and these to others; substitute
+    the variables in the commands of all. Return their variables.
+    """
+    known: dict[Shell, Variables] = {}
+    steps: dict[str, SimpleCommand] = {}
+    waiting = [batch]
+    for shell in waiting:  # grows during the loop
+        outer = known[shell.via.shell] if shell.via is not None else None
+        known[shell] = Variables(shell, numbers, outer)
+        for command in shell.commands:
+            command.argv = known[shell].expanded(command.words)
+            command.call = srun_call(command)
+            if command.call is not None and shell is batch:
+                steps |= {word.program: command for word in command.words}
+        for command in shell.commands if shell.depth < _MAX_DEPTH else ():
+            inner = _shell_of(command, known[shell], steps)
+            if inner is not None:
+                waiting.append(inner)
+    return known
 
-    def __init__(self, batch: Shell, numbers: dict[str, int]) -> None:
-        self._numbers = numbers
-        self.variables = {batch: Variables(batch, numbers)}
-        self.all = [batch]
-        self._argv: dict[SimpleCommand, Argv] = {}
-        for shell in self.all:  # grows during the loop
-            for command in shell.commands if shell.depth < _MAX_DEPTH else ():
-                self._inspect(command)
 
-    def argv(self, command: SimpleCommand) -> Argv:
-        """Return the words of `command` with known variables substituted."""
-        if command not in self._argv:
-            self._argv[command] = self.variables[command.shell].argv(command)
-        return self._argv[command]
-
-    def _inspect(self, command: SimpleCommand) -> None:
-        argv = self.argv(command).words
-        at = next((at for at, word in enumerate(argv) if word.program in SHELLS), len(argv))
-        script, stdin = _script_of(argv[at + 1 :]) if argv[at:] else (None, False)
+def _shell_of(
+    command: SimpleCommand, variables: Variables, steps: dict[str, SimpleCommand]
+) -> Shell | None:
+    """Return the shell that reads a text in `command`."""
+    argv = command.argv
+    at = next((at for at, word in enumerate(argv) if word.program in SHELLS), len(argv))
+    script, stdin = _script_of(argv[at + 1 :]) if argv[at:] else (None, False)
+    pieces, via = variables.flatten(script.parts) if script is not None else [], command
+    if script is None:
         heredoc = command.heredocs[-1] if command.heredocs else None
-        via = command if stdin else self._step_of_written(command)
-        if script is not None:
-            self._read(self.variables[command.shell].flatten(script.parts), command)
-        elif heredoc is not None and via is not None:
-            body = WordPiece("text", heredoc.text, heredoc.start, heredoc.end)
-            self._read(list(heredoc.parts) or [body], via)
-
-    def _step_of_written(self, command: SimpleCommand) -> SimpleCommand | None:
-        """Return the srun call that runs the script written by `cat > FILE <<EOF`."""
-        names = {one.target.program for one in command.redirects if one.operator == ">"}
-        shell = command.heredocs and _SHELL_SHEBANG.match(command.heredocs[-1].text)
-        if command.name != "cat" or not (shell or any(name.endswith(".sh") for name in names)):
+        written = command if stdin else _step_of_written(command, steps)
+        if heredoc is None or written is None:
             return None
-        return next((self._steps[name] for name in names if name in self._steps), None)
+        body = WordPiece("text", heredoc.text, heredoc.start, heredoc.end)
+        pieces, via = list(heredoc.parts) or [body], written
+    place: Place = "task"
+    if via.call is None:
+        known = via.argv[0].program in SHELLS | WRAPPERS | CONTAINERS
+        place = via.shell.place if known else "unknown"
+    shell = Shell(place, via, via.shell.depth + 1)
+    return read_shell(SourceText.of_pieces(pieces, via.shell.place), shell)
 
-    @cached_property
-    def _steps(self) -> dict[str, SimpleCommand]:
-        calls = [
-            command
-            for command in self.all[0].commands
-            if srun_position(self.argv(command).words) is not None
-        ]
-        return {word.program: command for command in calls for word in command.words}
 
-    def _read(self, pieces: list[WordPiece], via: SimpleCommand) -> None:
-        argv = self.argv(via).words
-        place: Place = (
-            via.shell.place if argv[0].program in SHELLS | WRAPPERS | CONTAINERS else "unknown"
-        )
-        place = place if srun_position(argv) is None else "task"
-        shell = Shell(place, via, via.shell.depth + 1)
-        read_shell(SourceText.of_pieces(pieces, via.shell.place), shell)
-        self.variables[shell] = Variables(shell, self._numbers, self.variables[via.shell])
-        self.all.append(shell)
+def _step_of_written(
+    command: SimpleCommand, steps: dict[str, SimpleCommand]
+) -> SimpleCommand | None:
+    """Return the srun call that runs the script written by `cat > FILE <<EOF`."""
+    names = {one.target.program for one in command.redirects if one.operator == ">"}
+    shell = command.heredocs and _SHELL_SHEBANG.match(command.heredocs[-1].text)
+    if command.name != "cat" or not (shell or any(name.endswith(".sh") for name in names)):
+        return None
+    return next((steps[name] for name in names if name in steps), None)
 
 
 def _script_of(words: list[ShellWord]) -> tuple[ShellWord | None, bool]:

@@ -108,8 +108,7 @@ def test_functions_and_files_run_where_they_are_called() -> None:
         "in_file": "task",
     }
     assert {
-        name: facts.place(next(one for one in facts.commands if one.name == name))
-        for name in wanted
+        name: next(one for one in facts.commands if one.name == name).place for name in wanted
     } == wanted
 
 
@@ -119,8 +118,8 @@ def test_variables_are_put_in_where_their_value_is_certain() -> None:
         ' -b"\nG+=(z)\nC+=(s)\nread H\nfalse || I=1\ncmd $A $B "$B" "${C[@]}" $D $E $F $H $I "$@"\n'
     )
     facts = LintFacts(text, "x")
-    argv = facts.argv(next(one for one in facts.commands if one.name == "cmd"))
-    assert [word.text for word in argv.words] == [
+    command = next(one for one in facts.commands if one.name == "cmd")
+    assert [word.text for word in command.argv] == [
         "cmd",
         "1",
         "x",
@@ -138,7 +137,7 @@ def test_variables_are_put_in_where_their_value_is_certain() -> None:
         "$I",
         "$@",
     ]
-    assert not argv.complete
+    assert not command.complete
 
 
 @pytest.mark.parametrize(

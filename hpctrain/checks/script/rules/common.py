@@ -6,7 +6,7 @@ import re
 
 from hpctrain.checks.script.calls import CONTAINERS, PROGRAMS, WRAPPERS
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Shell, SimpleCommand
+from hpctrain.checks.script.model import OptionCall, Shell, SimpleCommand
 
 #: Programs that do a job's work instead of preparing it.
 _WORKERS = frozenset(
@@ -84,9 +84,9 @@ def is_ours(facts: LintFacts) -> bool:
     return "\n# made by hpctrain " in facts.text[: facts.block.ends]
 
 
-def harmless(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether the srun call `command` starts a program that only prints information."""
-    return facts.started_by(command, facts.call_of[command]) in _HARMLESS
+def harmless(step: OptionCall) -> bool:
+    """Whether an srun call starts a program that only prints information."""
+    return step.starts in _HARMLESS
 
 
 def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:

@@ -385,7 +385,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     unknown = "$" in (facts.value("ntasks-per-node") or "")
     bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
     # Without srun, the only process has the cores of all tasks.
-    meant = unknown or (not bound and tasks > (gpus * 2 if facts.call_of else 1))
+    meant = unknown or (not bound and tasks > (gpus * 2 if facts.steps else 1))
     if facts.asks_gpus and not told and not meant and not is_ours(facts):
         asked = next(one for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres"))
         what = "the job requests GPUs and no cores for a task"
@@ -403,7 +403,7 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
     told = facts.asks_gpus or {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
-    steps = any(call.has("gres", *GPU_OPTIONS) for call in facts.call_of.values())
+    steps = any(call.has("gres", *GPU_OPTIONS) for call in facts.steps)
     needs = next((name for name in _OF_GPUS if name in facts.options), None)
     if needs and not facts.asks_gpus and not steps:
         what = f"--{needs} and no GPU directive"
@@ -560,7 +560,7 @@ def log_directory(facts: LintFacts) -> Hits:
         makes = [one for one in facts.named("mkdir") if _makes(one, folder)]
         own = re.search(r"%\d*[jJA]", folder)
         relative = folder.strip("./") and not folder.startswith(("/", "~", "$"))
-        if makes and folder and facts.place(makes[0]) == "batch":
+        if makes and folder and makes[0].place == "batch":
             what = f"{folder} is made by the job whose --{option.name} needs it"
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
         elif (own or relative) and not makes and "$" not in folder:

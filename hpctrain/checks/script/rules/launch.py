@@ -15,10 +15,9 @@ from hpctrain.checks.script.calls import (
     CONTAINERS,
     RANK_VARIABLES,
     LauncherCall,
-    SrunCall,
 )
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import ShellWord, SimpleCommand, WordPiece
+from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
     TALKERS,
@@ -64,37 +63,35 @@ def rank_expanded_early(facts: LintFacts) -> Hits:
     if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
         return
     for command in facts.commands:
-        call = facts.call_of.get(facts.starter(command))
+        call = command.step
         if call is None or command.name in TALKERS | TESTS:
             continue
         for part in _ranks_of(facts, command, call):
-            several = _several(facts, command, call, part.text)
+            several = _several(facts, call, part.text)
             if several is not False and not _is_ignored(facts, command, part):
                 yield _early(part, sure=bool(several))
     yield from _exported_early(facts)
 
 
-def _ranks_of(facts: LintFacts, command: SimpleCommand, call: SrunCall) -> Iterator[WordPiece]:
+def _ranks_of(facts: LintFacts, command: SimpleCommand, call: OptionCall) -> Iterator[WordPiece]:
     """Yield the rank variables that the batch shell expands in the tasks' command line."""
-    variables = facts.variables_of(command)
     for word in _consumed(facts, command, call):
-        for part in variables.flatten(word.parts):
+        for part in facts.flatten(word.parts, command):
             for item in part.walk():
                 place = facts.place_of(item, command)
                 if item.kind == "var" and item.text in RANK_VARIABLES and place == "batch":
                     yield replace(item, place=place)
 
 
-def _consumed(facts: LintFacts, command: SimpleCommand, call: SrunCall) -> Iterator[ShellWord]:
-    argv = facts.argv(command).words
+def _consumed(facts: LintFacts, command: SimpleCommand, call: OptionCall) -> Iterator[ShellWord]:
     if command.shell.place == "task":
-        yield from argv
+        yield from command.argv
         for assignment in command.assignments if not command.words else ():
             yield from assignment.array if assignment.array is not None else [assignment.word]
-    elif command in facts.call_of and facts.started_by(command, call) not in TALKERS | TESTS:
+    elif command.call is not None and call.starts not in TALKERS | TESTS:
         export = call.options.get("export")
         yield from [export] if export is not None else []
-        for word in argv[call.command :]:
+        for word in call.rest:
             # The text after `bash -c` is read as a separate shell.
             if command not in facts.starts_shell or not set(" \n;") & set(word.text):
                 yield word
@@ -119,10 +116,10 @@ def _is_ignored(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> bo
     return any(item.start == part.start for word in words for item in word.expansions())
 
 
-def _several(facts: LintFacts, command: SimpleCommand, call: SrunCall, name: str) -> bool | None:
+def _several(facts: LintFacts, call: OptionCall, name: str) -> bool | None:
     """Return whether the variable differs between the tasks of the step; None if unknown."""
-    count = {"SLURM_NODEID": facts.call_nodes, "SLURM_LOCALID": facts.call_tasks_per_node}
-    known = count.get(name, facts.call_tasks)(command, call)
+    count = {"SLURM_NODEID": facts.step_nodes, "SLURM_LOCALID": facts.step_tasks_per_node}
+    known = count.get(name, facts.step_tasks)(call)
     if known is not None:
         return known > 1
     if name != "SLURM_LOCALID":
@@ -134,8 +131,8 @@ def _several(facts: LintFacts, command: SimpleCommand, call: SrunCall, name: str
 def _exported_early(facts: LintFacts) -> Hits:
     """RANK and LOCAL_RANK set in the batch shell for all tasks at once."""
     assigned = list(facts.assigned("RANK", "LOCAL_RANK"))
-    own = {one.name for one, command in assigned if facts.place(command) != "batch"}
-    launched = {facts.starter(launch.command) for launch in facts.launches}  # these set the ranks
+    own = {one.name for one, command in assigned if command.place != "batch"}
+    launched = {launch.call for launch in facts.launches}  # these set the ranks
     for assignment, command in assigned:
         name = assignment.name
         if name in own or not _reaches_tasks(facts, name, command):
@@ -143,10 +140,10 @@ def _exported_early(facts: LintFacts) -> Hits:
         ranks = {part.text for part in assignment.word.expansions()} & RANK_VARIABLES
         for rank in ranks:
             if any(
-                _several(facts, one, call, rank)
-                for one, call in facts.call_of.items()
-                if one.start >= command.start and facts.place(one) == "batch"
-                if one not in launched
+                _several(facts, call, rank)
+                for call in facts.steps
+                if call.command.start >= command.start and call.command.place == "batch"
+                if call not in launched
             ):
                 yield RuleHit(
                     assignment.start,
@@ -157,7 +154,7 @@ def _exported_early(facts: LintFacts) -> Hits:
 
 def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
     if command.words and command.words[0].text != "export":
-        return facts.call_of.get(facts.starter(command)) is not None
+        return command.step is not None
     return bool(command.words) or any(export.has(name) for export in facts.named("export"))
 
 
@@ -187,8 +184,7 @@ def rank_not_expanded(facts: LintFacts) -> Hits:
 def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | None]]:
     for launch in facts.launches:
         if launch.call is not None and facts.is_batch and not launch.remote:
-            via = facts.starter(launch.command)
-            yield launch, facts.call_nodes(via, launch.call), facts.call_tasks(via, launch.call)
+            yield launch, facts.step_nodes(launch.call), facts.step_tasks(launch.call)
 
 
 @rule(
@@ -198,12 +194,12 @@ def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | N
     "sbatch(1)",
 )
 def launcher_without_srun(facts: LintFacts) -> Hits:
-    others = [command for command in facts.call_of if not harmless(facts, command)]
+    others = [call for call in facts.steps if not harmless(call)]
     # A step in the background, or on selected nodes, may be the same launch on the other nodes.
     apart = [
-        command
-        for command in others
-        if command.is_background or facts.call_of[command].has("nodelist", "exclude", "relative")
+        call
+        for call in others
+        if call.command.is_background or call.has("nodelist", "exclude", "relative")
     ]
     started = apart or any(one.call for one in facts.launches) or any(facts.named(*_REMOTE))
     for launch in facts.launches if facts.many_nodes and not started else ():
@@ -213,7 +209,7 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
         machines = launch.option("nnodes", "num_machines", "num_nodes")
         several = ranked or (facts.number(machines, launch.command) or 0) > 1
         # With another step, running only on the first node may be intended.
-        if not goes and facts.place(launch.command) == "batch" and (several or not others):
+        if not goes and launch.command.place == "batch" and (several or not others):
             yield RuleHit(
                 launch.at.start,
                 f"{launch.kind} runs without srun, and so on the first of {facts.value('nodes')}"
@@ -260,7 +256,7 @@ def _on_several_nodes(facts: LintFacts) -> Iterator[tuple[LauncherCall, int, int
     for launch, nodes, _ in _steps(facts):
         told = launch.complete and not launch.has("config_file", "cpu", "tpu")
         if launch.kind != "deepspeed" and nodes and nodes > 1 and told:
-            expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+            expected = facts.number_of(launch, "nnodes", "num_machines")
             yield launch, nodes, expected or 0
 
 
@@ -314,7 +310,7 @@ _MEETING = {
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
-        machines = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+        machines = facts.number_of(launch, "nnodes", "num_machines")
         if machines and tasks and nodes and tasks == nodes and machines != tasks:
             word = launch.words["nnodes" if launch.has("nnodes") else "num_machines"]
             yield RuleHit(
@@ -353,10 +349,10 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
     shared = shared or any(one.is_background for one in facts.commands)
     for launch in facts.launches:
         name = _COUNTS[launch.kind]
-        count = facts.number(launch.option(name), launch.command)
+        count = facts.number_of(launch, name)
         machines: int | None = 1
         if name == "num_processes" and launch.has("num_machines"):
-            machines = facts.number(launch.option("num_machines"), launch.command)
+            machines = facts.number_of(launch, "num_machines")
         own = launch.call is not None and launch.call.has(*_GPU_REQUESTS)
         if not count or not machines or own or launch.has("cpu") or count == machines * have:
             continue
@@ -373,12 +369,12 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
     launched = {launch.command for launch in facts.launches}
     for command in facts.commands if facts.nodes in (None, 1) else ():
         plain = works(command) and command not in launched
-        words = facts.argv(command).words if plain else []
+        words = command.argv if plain else []
         for word, following in zip_longest(words, words[1:]):
             option, equals, value = word.text.partition("=")
             counted = int(value) if value.isdecimal() else None
             count = counted if equals else facts.number(following, command)
-            call = facts.call_of.get(command)
+            call = command.call
             elsewhere = call is not None and call.has(*_GPU_REQUESTS)
             if _GPU_COUNT.match(option) and have < (count or 0) < 99 and not elsewhere:
                 yield RuleHit(
@@ -395,10 +391,10 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
     "srun(1)",
 )
 def mpirun_in_srun(facts: LintFacts) -> Hits:
-    for command, call in facts.call_of.items():
-        tasks = facts.call_tasks(command, call)
-        words = facts.argv(command).words[call.command :]
-        inside = words if facts.started_by(command, call) in CONTAINERS else words[:1]
+    for call in facts.steps:
+        tasks = facts.step_tasks(call)
+        words = call.rest
+        inside = words if call.starts in CONTAINERS else words[:1]
         word = next((one for one in inside if one.program in _MPI), None)
         if tasks != 1 and word is not None:
             what, fix = f"srun starts {word.text} in every task", f"write srun or {word.text}"
@@ -482,14 +478,14 @@ def _addresses(
     that use it (None: unknown, maybe several).
     """
     for assignment, command in facts.assigned("MASTER_ADDR"):
-        several = facts.least_nodes if facts.many_nodes and facts.call_of else 1
-        if facts.place(command) != "unknown":
+        several = facts.least_nodes if facts.many_nodes and facts.steps else 1
+        if command.place != "unknown":
             yield assignment.start, "MASTER_ADDR", assignment.word, command, several
     for launch in facts.launches:
         nodes: int | None = 1
-        expected = facts.number(launch.option("nnodes", "num_machines"), launch.command)
+        expected = facts.number_of(launch, "nnodes", "num_machines")
         if launch.call and facts.is_batch and expected != 1:
-            nodes = facts.call_nodes(facts.starter(launch.command), launch.call)
+            nodes = facts.step_nodes(launch.call)
             if nodes is None and not (launch.has("nnodes") and "nodes" in facts.options):
                 nodes = 1
         for name in ("rdzv_endpoint", "master_addr", "main_process_ip"):
@@ -526,7 +522,7 @@ def nodelist_cut(facts: LintFacts) -> Hits:
             yield RuleHit(part.start, f"the node list is cut with {how}", fix, level)
     for assignment, command in facts.assigned() if facts.many_nodes else ():
         words = assignment.array or []
-        parts = facts.variables_of(command).flatten(words[0].parts) if len(words) == 1 else []
+        parts = facts.flatten(words[0].parts, command) if len(words) == 1 else []
         if len(parts) == 1 and words[0].parts[0].quoted and "show hostname" in parts[0].raw:
             what = f"in quotes, all node names are one element of {assignment.name}"
             good = "without the quotes"
@@ -569,7 +565,7 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
         ),
         None,
     )
-    steps = (one for one in facts.named("srun", "scontrol") if facts.place(one) == "batch")
+    steps = (one for one in facts.named("srun", "scontrol") if one.place == "batch")
     for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
         yield RuleHit(
             command.start,
@@ -598,7 +594,7 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
 )
 def tasks_without_srun(facts: LintFacts) -> Hits:
     several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
-    started = facts.call_of or facts.launches or any(facts.named(*_REMOTE)) or sources(facts)
+    started = facts.steps or facts.launches or any(facts.named(*_REMOTE)) or sources(facts)
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
     lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
@@ -612,7 +608,7 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     ranks = per_node == facts.gpus_per_node and any(
         facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE")
     )
-    working = (one for one in facts.commands if works(one) and facts.place(one) == "batch")
+    working = (one for one in facts.commands if works(one) and one.place == "batch")
     command = next(working, None) if read or ranks else None
     if command is not None:
         why = "the script reads SLURM_NTASKS" if read else f"{several} tasks are requested"
@@ -642,7 +638,7 @@ _KNOWS_NODES = re.compile(
 
 def _first_node_only(facts: LintFacts) -> Hits:
     for command in facts.commands:
-        if not works(command) or facts.place(command) != "batch" or command.scope.inside("$("):
+        if not works(command) or command.place != "batch" or command.scope.inside("$("):
             continue
         # A script of the user in the background may have started something on the other nodes.
         if any(
@@ -695,10 +691,10 @@ _SHARES = frozenset(
 )
 def step_waits(facts: LintFacts) -> Hits:
     held: SimpleCommand | None = None
-    steps = [*facts.call_of, *facts.named("wait", "kill")]
+    steps = [*(call.command for call in facts.steps), *facts.named("wait", "kill")]
     for command in sorted(steps, key=lambda one: one.start):
-        call = facts.call_of.get(command)
-        if facts.place(command) != "batch" or command.shell.depth:
+        call = command.call
+        if command.place != "batch" or command.shell.depth:
             continue
         if call is None or (held is not None and in_another_branch(facts, held, command)):
             held = None
@@ -726,9 +722,9 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     # Then each part of the script has its own GPUs.
     changes = len(assigned) > 1 or "unset CUDA_VISIBLE_DEVICES" in facts.text
     for assignment, command in assigned:
-        parts = facts.variables_of(command).flatten(assignment.word.parts)
+        parts = facts.flatten(assignment.word.parts, command)
         value = "".join(part.raw or part.text for part in parts)
-        place = facts.place(command)
+        place = command.place
         if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or place == "unknown":
             continue
         named = {int(number) for number in value.split(",")}
@@ -754,12 +750,11 @@ def container_without_gpus(facts: LintFacts) -> Hits:
     if not facts.asks_gpus or re.search(r"--nv|rocm|_NV\b", facts.text, re.I):
         return
     for command in facts.commands:
-        argv = facts.argv(command)
-        line = " ".join(word.program for word in argv.words)
+        line = " ".join(word.program for word in command.argv)
         runs = re.search(
             r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) ", line
         )
-        if runs and argv.complete and " -m pip " not in line:
+        if runs and command.complete and " -m pip " not in line:
             yield RuleHit(
                 command.start, f"{runs[1]} exec has no --nv", f"write: {runs[1]} exec --nv"
             )

@@ -86,13 +86,13 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
     built = built and not _PREPARES.search(program.text if program else "")
     idle = command.name in CONTAINERS and command.words[-1].program in SHELLS and not inner
-    call = facts.call_of.get(command)
+    call = command.call
     known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
     if idle or not (known or inner or built or call or _calls_work(facts, command)):
         return False
-    words = facts.argv(command).words[call.command :] if call else command.words
+    words = call.rest if call else command.words
     line = " ".join(word.program for word in words)
-    return inner or not (_SMALL.search(line) or (call and harmless(facts, command)))
+    return inner or not (_SMALL.search(line) or (call and harmless(call)))
 
 
 def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
@@ -333,9 +333,9 @@ _NO_ASSIGNMENT = re.compile(
 def not_exported(facts: LintFacts) -> Hits:
     exported = " ".join(facts.shown(one) for one in facts.named("export", "declare", "typeset"))
     for assignment, command in facts.assigned() if facts.is_batch else ():
-        name, alone = assignment.name, not command.words and facts.place(command) == "batch"
+        name, alone = assignment.name, not command.words and command.place == "batch"
         # Launchers set the names of the rendezvous themselves.
-        launched = name.startswith(("MASTER_", "WORLD_")) and (facts.launches or not facts.call_of)
+        launched = name.startswith(("MASTER_", "WORLD_")) and (facts.launches or not facts.steps)
         if not alone or launched or not _FOR_PROGRAMS.match(name) or "set -a" in facts.text:
             continue
         if not re.search(rf"\b{name}\b", exported) and not any(facts.variables(name)):
@@ -494,7 +494,7 @@ def script_directory(facts: LintFacts) -> Hits:
         named = command.name in ("dirname", "realpath", "readlink")
         takes = named or part.operand in ("%/*", "[0]%/*")
         sure = not command.conditional and command.after not in ("||", "&&")
-        here = facts.place(command) == "batch" and not part.place
+        here = command.place == "batch" and not part.place
         line = facts.text[: part.start].rpartition("\n")[2]
         name = re.match(r"\s*(?:export\s+|readonly\s+)?(\w+)=", line)
         read = not name or re.search(rf"\$\{{?{name[1]}\b", facts.text[part.end :])
@@ -518,7 +518,7 @@ def _trapped(trap: SimpleCommand) -> list[str]:
 
 def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
     for trap in facts.named("trap"):
-        if signal in _trapped(trap) and facts.place(trap) == "batch":
+        if signal in _trapped(trap) and trap.place == "batch":
             yield trap
 
 
@@ -573,11 +573,11 @@ def signal_unheard(facts: LintFacts) -> Hits:
     start, value = facts.options["signal"].start, facts.value("signal") or ""
     traps = [one for one in facts.named("trap") if asked.name in _trapped(one)]
     others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
-    if traps and all(facts.place(one) == "batch" for one in traps):
+    if traps and all(one.place == "batch" for one in traps):
         what = f"--signal={value} does not reach the trap of the batch shell"
         fix = f"write: --signal=B:{value.partition(':')[2] or value}"
         yield RuleHit(start, what, fix, "error")
-    elif not facts.call_of and not others and any(map(works, facts.commands)):
+    elif not facts.steps and not others and any(map(works, facts.commands)):
         what = f"--signal={value} reaches job steps alone, and there is no srun"
         yield RuleHit(start, what, "start the training with: srun python …")
 
@@ -595,7 +595,7 @@ def endless_wait(facts: LintFacts) -> Hits:
         missing = command.has("!") == (loop is not None and loop.name == "while")
         asks = command.name not in TESTS or (missing and command.has("-f", "-e", "-s"))
         # One process of several may wait; and a loop in the background may only watch.
-        here = asks and facts.place(command) == "batch" and not command.is_background
+        here = asks and command.place == "batch" and not command.is_background
         if loop is None or loop.name not in ("while", "until") or not here:
             continue
         inside = [one for one in facts.commands if loop in one.scope.chain()]

@@ -51,8 +51,8 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
     known = any(facts.assigned("SRUN_CPUS_PER_TASK"))
     if not facts.slurm or known or facts.value("cpus-per-task") in (None, "1"):
         return
-    for command, call in facts.call_of.items():
-        if call.has("cpus-per-task", "overlap", "pty") or harmless(facts, command):
+    for call in facts.steps:
+        if call.has("cpus-per-task", "overlap", "pty") or harmless(call):
             continue
         yield RuleHit(
             call.at.start,
