@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from hpctrain.clusters import live as live_cluster
+from hpctrain.clusters import live
 from hpctrain.clusters.live import LiveCluster
 from hpctrain.errors import SchedulerError
 from hpctrain.slurm.base import last_words
@@ -39,7 +40,7 @@ def queries(user: str, environment: Mapping[str, str]) -> dict[str, tuple[str, .
     # In a federation, sinfo may list the partitions of all clusters.
     here = () if environment.get("SLURM_CLUSTERS") else ("--local",)
     return {
-        "nodes": ("sinfo", "-h", "-e", *here, "-o", live_cluster.SINFO_FORMAT),
+        "nodes": ("sinfo", "-h", "-e", *here, "-o", live.SINFO_FORMAT),
         "partitions": ("scontrol", "show", "partition", "-o"),
         "config": ("scontrol", "show", "config"),
         "users": (
@@ -49,9 +50,9 @@ def queries(user: str, environment: Mapping[str, str]) -> dict[str, tuple[str, .
             "user",
             user,
             "withassoc",
-            f"format={','.join(live_cluster.USER_FIELDS)}",
+            f"format={','.join(live.USER_FIELDS)}",
         ),
-        "qos": ("sacctmgr", "-nP", "show", "qos", f"format={','.join(live_cluster.QOS_FIELDS)}"),
+        "qos": ("sacctmgr", "-nP", "show", "qos", f"format={','.join(live.QOS_FIELDS)}"),
     }
 
 
@@ -61,84 +62,56 @@ def discover(*, timeout: float = 10.0) -> LiveCluster:
     Args:
         timeout: seconds for each query; all run at the same time.
     """
-    asked = queries(_user(), os.environ)
+    asked = queries(getpass.getuser(), os.environ)
     with ThreadPoolExecutor(len(asked)) as pool:
-        answers = dict(
-            zip(asked, pool.map(lambda argv: _ask(argv, timeout), asked.values()), strict=True)
-        )
-    texts = {name: text for name, (text, _) in answers.items() if text is not None}
-    return from_texts(
-        texts,
-        silent=_silent(
-            asked, {name: said for name, (_, said) in answers.items() if said is not None}
-        ),
-    )
-
-
-def _silent(asked: Mapping[str, tuple[str, ...]], said: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each query without an answer; a single one for sinfo and scontrol if
-    slurmctld is down; only that one if nothing answers.
-    """
-    sentences = {
-        name: f"{_NAMES.get(name) or shell.join(asked[name])}: {words}"
-        for name, words in said.items()
-    }
-    if {"nodes", "partitions", "config"} <= said.keys():
-        words = said["nodes"]
-        words = words if words.startswith("sinfo") else f"sinfo: {words}"
-        others = () if len(said) == len(asked) else ("users", "qos")
-        rest = (sentences[name] for name in others if name in sentences)
-        return (f"it does not answer ({words})", *rest)
-    return tuple(sentences.values())
+        answers = pool.map(lambda argv: _ask(argv, timeout), asked.values())
+    texts: dict[str, str] = {}
+    silent: dict[str, list[str]] = {}  # the reason → the programs; slurmctld's are often the same
+    for (name, argv), (text, reason) in zip(asked.items(), answers, strict=True):
+        if reason is None:
+            texts[name] = text
+        else:
+            silent.setdefault(reason, []).append(_NAMES.get(name) or shell.join(argv))
+    sentences = tuple(f"{', '.join(names)}: {reason}" for reason, names in silent.items())
+    return from_texts(texts, silent=sentences)
 
 
 def from_texts(texts: Mapping[str, str], *, silent: tuple[str, ...] = ()) -> LiveCluster:
     """Return the facts in the output of `queries`; a missing one leaves its part unknown."""
-    live = live_cluster.parse_config(texts.get("config", ""))
-    shown = live_cluster.parse_sinfo(texts["nodes"]) if "nodes" in texts else None
-    configured = (
-        live_cluster.parse_partitions(texts["partitions"]) if "partitions" in texts else None
-    )
-    users = (
-        live_cluster.parse_users(texts["users"], cluster=live.cluster_name)
-        if "users" in texts
-        else (None, None)
-    )
+    found = live.parse_config(texts.get("config", ""))
+    shown = {each.name: each for each in live.parse_sinfo(texts.get("nodes", ""))}
+    # scontrol reports more fields, only sinfo lists the nodes.
+    for each in live.parse_partitions(texts.get("partitions", "")):
+        nodes = shown[each.name].nodes if each.name in shown else ()
+        shown[each.name] = replace(each, nodes=nodes)
+    # select/linear allocates whole nodes in every partition.
+    if re.search(r"^SelectType\s*= ?select/linear", texts.get("config", ""), re.MULTILINE):
+        shown = {name: replace(each, exclusive=True) for name, each in shown.items()}
+    users = live.parse_users(texts.get("users", ""), cluster=found.cluster_name)
     silent += tuple(
         f"{program} answered in a format that hpctrain does not know"
         for part, program, understood in (
-            ("nodes", "sinfo", shown),
-            ("partitions", "scontrol show partition", configured),
-            ("config", "scontrol show config", live != LiveCluster()),
+            ("nodes", "sinfo or scontrol show partition", shown),
+            ("config", "scontrol show config", found != LiveCluster()),
         )
         if texts.get(part, "").strip() and not understood
     )
     return replace(
-        live,
-        partitions=live_cluster.joined(shown, configured),
-        qos=live_cluster.parse_qos(texts["qos"]) if "qos" in texts else None,
-        associations=users[0],
+        found,
+        partitions=tuple(shown.values()) if {"nodes", "partitions"} & texts.keys() else None,
+        qos=live.parse_qos(texts["qos"]) if "qos" in texts else None,
+        associations=users[0] if "users" in texts else None,
         default_account=users[1],
         silent=silent,
     )
 
 
-def _ask(argv: tuple[str, ...], timeout: float) -> tuple[str | None, str | None]:
+def _ask(argv: tuple[str, ...], timeout: float) -> tuple[str, str | None]:
+    """Return the output, and why there is none."""
     try:
         done = process.run(argv, timeout=timeout)
-    except SchedulerError as error:
-        return None, error.what
-    except OSError as error:
-        return None, error.strerror or str(error)
+    except (SchedulerError, OSError) as error:
+        return "", str(error).removeprefix(f"{argv[0]} ")
     # Some versions of sacctmgr exit with 0 after reporting that accounting is disabled.
     disabled = not done.stdout.strip() and "accounting_storage" in done.stderr
-    if done.returncode != 0 or disabled:
-        return None, last_words(done)
-    return done.stdout, None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name, as in some containers
-        return str(os.getuid())
+    return done.stdout, last_words(done) if done.returncode != 0 or disabled else None

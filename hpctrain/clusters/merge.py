@@ -12,23 +12,23 @@ whole nodes, and configure no GRES.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
+from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition, LiveQos
 from hpctrain.clusters.load import Attestation
 from hpctrain.clusters.profile import (
     AccountPolicy,
     Cluster,
-    GpuRequest,
     Memory,
     NodeShape,
     Partition,
     Profile,
     Qos,
 )
-from hpctrain.util.schema import KeyPath
+from hpctrain.util.schema import KeyPath, Section
 
+S = TypeVar("S", bound=Section)
 ACCOUNTS_COMMAND = "sacctmgr -nP show assoc user=$USER format=account"
 #: Characters of a GPU type that a key cannot contain.
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
@@ -37,15 +37,19 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 def merge(cluster: Cluster | None, live: LiveCluster) -> Cluster:
     """Return `cluster` with the facts of `live` merged in; without a profile, only live facts."""
     merged = _Merger(cluster if cluster is not None else _unknown_site(live), live)
-    merged.slurm()
+    slurm = {
+        "version": None if live.version is None else "{}.{:02}".format(*live.version),
+        "max_array_size": live.max_array_size,
+    }
+    merged.lay_over(("slurm",), slurm, "scontrol show config")
     if live.partitions:
-        merged.shapes_by_constraint()
-        merged.partitions()
-        merged.default_partition()
+        merged.partitions(live.partitions)
     if live.qos:
-        merged.qos()
+        merged.qos(live.qos)
     merged.memory()
-    return merged.cluster(gpus_by_gres=cluster is None)
+    if cluster is None and merged.has_gres:
+        merged.lay_over(("gpu_request",), {"dialect": "gres"}, "sinfo, which shows GPUs as GRES")
+    return Cluster(merged.profile, merged.origins)
 
 
 def gpu_partitions(live: LiveCluster) -> tuple[LivePartition, ...]:
@@ -58,9 +62,8 @@ def typical(groups: Iterable[LiveNodes]) -> LiveNodes | None:
     """Return the kind of nodes that a GPU job in a partition most likely runs on: the most frequent
     one with GPUs, else the most frequent of all.
     """
-    known = list(groups)
     return max(
-        known,
+        groups,
         key=lambda group: (group.gpu_count > 0, group.count, -(group.memory or 0)),
         default=None,
     )
@@ -96,34 +99,33 @@ class _Merger:
         #: Shapes that already have live values; a partition with other nodes gets its own.
         self.settled: dict[str, LiveNodes] = {}
 
-    def cluster(self, *, gpus_by_gres: bool) -> Cluster:
-        self._update("nodes", self.nodes)
-        if gpus_by_gres and self.has_gres:
-            self._update("gpu_request", GpuRequest(dialect="gres"))
-            self._say(("gpu_request",), "sinfo, which shows GPUs as GRES")
-        return Cluster(self.profile, self.origins)
+    def lay_over(self, path: KeyPath, facts: Mapping[str, Any], source: str) -> None:
+        """Set the known ones of `facts` in the section at `path`, a key of the profile."""
+        (key,) = path
+        section = self._replaced(getattr(self.profile, key), path, facts, source)
+        self.profile = self.profile.replace(**{key: section})
 
-    def slurm(self) -> None:
-        version = self.live.version
-        facts = {
-            "version": None if version is None else "{}.{:02}".format(*version),
-            "max_array_size": self.live.max_array_size,
-        }
-        self._update(
-            "slurm", self._laid_over(self.profile.slurm, facts, ("slurm",), "scontrol show config")
-        )
-
-    def partitions(self) -> None:
-        partitions = self.live.partitions or ()
+    def partitions(self, partitions: Sequence[LivePartition]) -> None:
+        groups = [group for each in partitions for group in each.nodes if group.gpu_count]
+        for name, shape in self.profile.nodes.items():
+            features = set((shape.select.constraint or "").split("&")) - {""}
+            chosen = [each for each in groups if features and features <= set(each.features)]
+            group = typical(chosen)
+            if group is not None:
+                self._settle(name, shape, group, "sinfo -o '%P %G %c %m %f'")
+        default = self.profile.defaults.partition
         # The partition with the most jobs determines a shape of the profile first.
-        by_weight = sorted(
-            partitions,
-            key=lambda each: (each.name != self.profile.defaults.partition, -_gpu_nodes(each)),
-        )
+        by_weight = sorted(partitions, key=lambda each: (each.name != default, -_gpu_nodes(each)))
         found = {each.name: self._partition(each) for each in by_weight}
         for gone in set(self.profile.partitions) - set(found):
             self._forget(("partitions", gone))
-        self._update("partitions", {each.name: found[each.name] for each in partitions})
+        known = {each.name: found[each.name] for each in partitions}
+        self.profile = self.profile.replace(partitions=known, nodes=self.nodes)
+        if default not in known:
+            best = next((each.name for each in gpu_partitions(self.live)), None)
+            defaults = self.profile.defaults.replace(partition=best)
+            self.profile = self.profile.replace(defaults=defaults)
+            self._say(("defaults", "partition"), f"sinfo -p {best}, which has GPUs")
 
     def _partition(self, live: LivePartition) -> Partition:
         path, known = ("partitions", live.name), self.profile.partitions.get(live.name, Partition())
@@ -133,192 +135,123 @@ class _Merger:
             "time_default": live.time_default,
             "nodes_min": live.nodes_min,
             "nodes_max": live.nodes_max,
-            "whole_nodes": live.exclusive,
+            # A job_submit plugin, or billing, may make nodes exclusive that Slurm would share.
+            "whole_nodes": live.exclusive or (None if known.whole_nodes else live.exclusive),
             "qos": live.allow_qos,
             "accounts": live.allow_accounts,
         }
-        if known.whole_nodes or self.live.whole_nodes:
-            facts["whole_nodes"] = (
-                live.exclusive or None
-            )  # a job_submit plugin, or billing, may still make nodes exclusive
-        silent = any(
-            sentence.startswith("scontrol show partition") for sentence in self.live.silent
-        )
-        part: Partition = self._laid_over(
-            known, facts, path, f"{'sinfo -p' if silent else 'scontrol show partition'} {live.name}"
-        )
-        if self.live.whole_nodes and not part.whole_nodes:
-            part = self._laid_over(
-                part, {"whole_nodes": True}, path, "scontrol show config: SelectType=select/linear"
-            )
-        part = self._limits_of_its_qos(part, live)
-        shape = self._shape_of(live, part)
-        if shape != part.nodes:
-            part = part.replace(nodes=shape)
-            self._say((*path, "nodes"), f"sinfo -p {live.name}")
-        return part
-
-    def shapes_by_constraint(self) -> None:
-        groups = [group for partition in self.live.partitions or () for group in partition.nodes]
-        for name, shape in self.profile.nodes.items():
-            features = set((shape.select.constraint or "").split("&")) - {""}
-            group = typical(
-                group
-                for group in groups
-                if features and features <= set(group.features) and group.gpu_count
-            )
-            if group is not None:
-                self._settle(name, group, "sinfo -o '%P %G %c %m %f'")
-
-    def default_partition(self) -> None:
-        chosen = self.profile.defaults.partition
-        if chosen is not None and self.live.partition(chosen) is not None:
-            return
-        best = next(iter(gpu_partitions(self.live)), None)
-        self._forget(("defaults", "partition"))
-        self._update(
-            "defaults",
-            self.profile.defaults.replace(partition=best.name if best is not None else None),
-        )
-        if best is not None:
-            self._say(("defaults", "partition"), f"sinfo -p {best.name}, which has GPUs")
-
-    def qos(self) -> None:
-        partitions = self.live.partitions or ()
-        wanted = {name for each in self.live.associations or () for name in each.qos}
-        wanted |= {
-            name for each in partitions for name in (*(each.allow_qos or ()), each.qos) if name
+        part = self._replaced(known, path, facts, f"scontrol show partition {live.name}")
+        # The limits of the partition's own QOS apply to every job in it.
+        own = [
+            each for each in self.live.qos or () if each.name.lower() == (live.qos or "").lower()
+        ]
+        tighter = {
+            key: limit
+            for qos in own[:1]
+            for key in ("time_max", "nodes_max", "gpus_max")
+            if (limit := getattr(qos, key)) is not None
+            and limit < (getattr(part, key) or limit + 1)
         }
+        source = f"sacctmgr show qos {live.qos}, the QOS of the partition"
+        part = self._replaced(part, path, tighter, source)
+        shape = self._shape_of(live, part)
+        if shape == part.nodes:
+            return part
+        return self._replaced(part, path, {"nodes": shape}, f"sinfo -p {live.name}")
+
+    def _shape_of(self, live: LivePartition, part: Partition) -> str | None:
+        group = typical(live.nodes)
+        # Where features select among the nodes, no single kind represents the partition.
+        by_feature = any(shape.select.constraint for shape in self.nodes.values())
+        name, kinds = part.nodes, [kind for kind, _ in group.gpus if kind] if group else []
+        if group is None or by_feature or (name not in self.nodes and not self.has_gres):
+            return name
+        if name in self.nodes:
+            base, other = self.profile.nodes[name], self.settled.get(name, group)
+            if not _alike(other, group):
+                name = f"{name}-{live.name}"
+            if other.gpus != group.gpus:  # keep only the values that are common to a site
+                base = NodeShape(gpus=group.gpu_count, vendor=base.vendor, arch=base.arch)
+        else:
+            for like, settled in self.settled.items():
+                if _alike(settled, group):
+                    return like
+            base = NodeShape(gpus=group.gpu_count)
+            name = _ODD.sub("-", kinds[0]) if len(kinds) == 1 else live.name
+            name = f"{name}-{live.name}" if name in self.nodes else name
+        self._settle(name, base, group, f"sinfo -p {live.name}")
+        return name
+
+    def _settle(self, name: str, base: NodeShape, group: LiveNodes, source: str) -> None:
+        """Make the shape `name` of `base` and live nodes."""
+        kinds = [kind for kind, _ in group.gpus if kind]
+        facts: dict[str, Any] = {"gpus": group.gpu_count or None}
+        is_other = base.gpus != (group.gpu_count or base.gpus)
+        for key, value in (("cpus", group.cpus), ("memory", group.memory)):
+            known = getattr(base, key)
+            if value and (known is None or value < known or is_other):
+                facts[key] = value
+        if "memory" in facts:  # now it is the amount that Slurm allocates
+            base = base.replace(memory_installed=False)
+        if is_other:  # they applied to another number of GPUs
+            base = base.replace(cpus_per_gpu=None, cpus_per_gpu_required=None)
+        if base.gpu is None and len(kinds) == 1:
+            facts["gpu"] = kinds[0]
+        self.nodes[name] = self._replaced(base, ("nodes", name), facts, source)
+        self.settled[name] = group
+
+    def qos(self, listed: Sequence[LiveQos]) -> None:
+        """Merge the QOS of the profile, of the user, and of partitions; all, if none is known."""
+        wanted = {name for each in self.live.associations or () for name in each.qos}
+        for each in self.live.partitions or ():
+            wanted |= {*(each.allow_qos or ()), each.qos or ""} - {""}
         known = {name.lower(): name for name in self.profile.qos}
         found: dict[str, Qos] = {}
-        for live in self.live.qos or ():
+        for live in listed:
             name = known.get(live.name.lower(), live.name)
-            if name in self.profile.qos or not wanted or live.name in wanted:
-                facts = {
-                    "time_max": live.time_max,
-                    "nodes_max": live.nodes_max,
-                    "gpus_max": live.gpus_max,
-                    "nodes_min": live.nodes_min,
-                    "cpus_max": live.cpus_max,
-                }
-                old = self.profile.qos.get(name, Qos())
-                if old.lifts_partition_time is not None or "PartitionTimeLimit" in live.flags:
-                    facts["lifts_partition_time"] = "PartitionTimeLimit" in live.flags
-                found[name] = self._laid_over(
-                    old, facts, ("qos", name), f"sacctmgr show qos {live.name}"
-                )
+            if name not in self.profile.qos and wanted and live.name not in wanted:
+                continue
+            old, lifts = self.profile.qos.get(name, Qos()), "PartitionTimeLimit" in live.flags
+            facts = {
+                "time_max": live.time_max,
+                "nodes_max": live.nodes_max,
+                "gpus_max": live.gpus_max,
+                "nodes_min": live.nodes_min,
+                "cpus_max": live.cpus_max,
+                "lifts_partition_time": lifts
+                if old.lifts_partition_time is not None
+                else lifts or None,
+            }
+            path = ("qos", name)
+            found[name] = self._replaced(old, path, facts, f"sacctmgr show qos {live.name}")
         for gone in set(self.profile.qos) - set(found):
             self._forget(("qos", gone))
-        self._update("qos", found)
+        self.profile = self.profile.replace(qos=found)
 
     def memory(self) -> None:
+        """Merge the default memory: of the default partition, else of the cluster."""
         default = self.live.partition(self.profile.defaults.partition)
         for source, place in (
-            (default, f"scontrol show partition {default.name if default else ''}"),
+            (default, "scontrol show partition"),
             (self.live, "scontrol show config"),
         ):
-            if source is not None and (
-                source.default_memory_per_cpu or source.default_memory_per_node
-            ):
+            if source and (source.default_memory_per_cpu or source.default_memory_per_node):
+                self.profile = self.profile.replace(
+                    memory=self.profile.memory.replace(default_per_cpu=None, default_per_node=None)
+                )
                 facts = {
                     "default_per_cpu": source.default_memory_per_cpu,
                     "default_per_node": source.default_memory_per_node,
                 }
-                self._update("memory", self.profile.memory.replace(**facts))
-                for key, value in facts.items():
-                    self._say(("memory", key), place) if value else self._forget(("memory", key))
+                self.lay_over(("memory",), facts, place)
                 return
 
-    def _limits_of_its_qos(self, part: Partition, live: LivePartition) -> Partition:
-        """Return `part` with the limits of the partition's own QOS if they are tighter: they apply
-        to every job in it.
-        """
-        qos = next(
-            (
-                each
-                for each in self.live.qos or ()
-                if live.qos and each.name.lower() == live.qos.lower()
-            ),
-            None,
-        )
-        changes: dict[str, Any] = {}
-        for key in ("time_max", "nodes_max", "gpus_max"):
-            limit, known = getattr(qos, key, None), getattr(part, key)
-            if limit is not None and (known is None or limit < known):
-                changes[key] = limit
-                self._say(
-                    ("partitions", live.name, key),
-                    f"sacctmgr show qos {live.qos}, the QOS of the partition",
-                )
-        return part.replace(**changes)
-
-    def _shape_of(self, live: LivePartition, part: Partition) -> str | None:
-        group = typical(live.nodes)
-        if group is None or any(shape.select.constraint for shape in self.nodes.values()):
-            return (
-                part.nodes
-            )  # features select among the nodes, so no single kind represents the partition
-        source = f"sinfo -p {live.name}"
-        if part.nodes in self.nodes:
-            return self._settle(part.nodes, group, source, of=live.name)
-        if not self.has_gres:
-            return part.nodes
-        like = next(
-            (name for name, settled in self.settled.items() if _alike(settled, group)), None
-        )
-        if like is not None:
-            return like
-        kinds = [kind for kind, _ in group.gpus if kind]
-        name = self._free_name(_ODD.sub("-", kinds[0]) if len(kinds) == 1 else live.name)
-        self.nodes[name] = NodeShape(gpus=group.gpu_count)
-        return self._settle(name, group, source)
-
-    def _settle(self, name: str, group: LiveNodes, source: str, *, of: str = "") -> str:
-        """Merge live nodes into the shape `name`, or into a copy if it already has the values of
-        other nodes; return the key.
-        """
-        if name in self.settled and not _alike(self.settled[name], group):
-            base, others = self.profile.nodes.get(name, self.nodes[name]), self.settled[name]
-            if (
-                others.gpus != group.gpus
-            ):  # another GPU: keep only the values that are common to a site
-                base = NodeShape(gpus=group.gpu_count, vendor=base.vendor, arch=base.arch)
-            name = self._free_name(f"{name}-{of}")
-        else:
-            base = self.nodes[name]
-        facts: dict[str, Any] = {"gpus": group.gpu_count or None}
-        for key, value in (("cpus", group.cpus), ("memory", group.memory)):
-            known = getattr(base, key)
-            facts[key] = (
-                value
-                if value
-                and (known is None or value < known or base.gpus != (group.gpu_count or base.gpus))
-                else None
-            )
-        if facts["memory"]:
-            base = base.replace(memory_installed=False)  # now it is the amount that Slurm allocates
-        if facts["gpus"] not in (None, base.gpus):
-            facts["cpus_per_gpu"] = None  # applied to another number of GPUs
-            base = base.replace(cpus_per_gpu=None, cpus_per_gpu_required=None)
-        kinds = [kind for kind, _ in group.gpus if kind]
-        if base.gpu is None and len(kinds) == 1:
-            facts["gpu"] = kinds[0]
-        self.nodes[name] = self._laid_over(base, facts, ("nodes", name), source)
-        self.settled[name] = group
-        return name
-
-    def _free_name(self, wanted: str) -> str:
-        names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(self.nodes) + 3))]
-        return next(name for name in names if name not in self.nodes)
-
-    def _laid_over(self, section: Any, facts: Mapping[str, Any], path: KeyPath, source: str) -> Any:
+    def _replaced(self, section: S, path: KeyPath, facts: Mapping[str, Any], source: str) -> S:
+        """Return a section with the known ones of `facts`, and note where they are from."""
         known = {key: value for key, value in facts.items() if value is not None}
         for key in known:
             self._say((*path, key), source)
         return section.replace(**known)
-
-    def _update(self, key: str, value: Any) -> None:
-        self.profile = self.profile.replace(**{key: value})
 
     def _say(self, path: KeyPath, source: str) -> None:
         self._forget(path)
@@ -331,11 +264,6 @@ class _Merger:
 
 def _alike(one: LiveNodes, other: LiveNodes) -> bool:
     """Whether the nodes are equivalent for a job; up to a tenth of the memory may differ."""
-    near = abs((one.memory or 0) - (other.memory or 0)) * 10 <= max(
-        one.memory or 0, other.memory or 0
-    )
-    return (one.gpus, one.cpus, one.threads_per_core) == (
-        other.gpus,
-        other.cpus,
-        other.threads_per_core,
-    ) and near
+    least, most = sorted((one.memory or 0, other.memory or 0))
+    of_one, of_other = ((each.gpus, each.cpus, each.threads_per_core) for each in (one, other))
+    return of_one == of_other and (most - least) * 10 <= most
