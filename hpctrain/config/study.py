@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hpctrain.clusters.fieldtypes import Name, whole
+from hpctrain.clusters.fieldtypes import Name, Text, matching, whole
 from hpctrain.config.spec import short_digest
 from hpctrain.util import stored, yaml12
-from hpctrain.util.schema import KeyPath, Problem, Section, each_item, kind_of, short
+from hpctrain.util.schema import KeyPath, Problem, Section, kind_of, short
 from hpctrain.util.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
@@ -83,17 +83,6 @@ class Distribution:
             return False
         steps = (value - self.low) / self.step if self.step else 0.0
         return math.isclose(steps, round(steps), abs_tol=1e-9)
-
-    @property
-    def in_words(self) -> str:
-        """A description: `whole numbers from 0 to 10`."""
-        if self.kind == "choice":
-            return f"one of {', '.join(map(spoken, self.choices))}"
-        every = f", every {spoken(self.step)}" if self.step else ""
-        return (
-            f"{'whole' if self.kind == 'int' else 'real'} numbers from {spoken(self.low)} to"
-            f" {spoken(self.high)}{every}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +203,6 @@ MOST_TRIALS = 1000
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _METRIC = re.compile(r"eval_[A-Za-z0-9_.-]{1,100}\Z")
-_EXAMPLE = "learning_rate: {low: 1e-5, high: 1e-3, log: true}"
 _FORMS = "{low: …, high: …}, with log: true or step: … where wanted, or {choices: [8, 16, 32]}"
 #: Arguments for a training's location or identity: each trial has its own directory, and trials of
 #: one study must be comparable.
@@ -242,110 +230,103 @@ def _pruner(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _metric(value: Any) -> str:
-    if not isinstance(value, str) or not _METRIC.match(value):
-        written = repr(short(value)) if isinstance(value, str) else kind_of(value)
-        raise Problem(f"must be a metric of an evaluation, such as eval_loss, not {written}")
-    return str(value)
-
-
-def _space(value: Any) -> dict[str, Distribution]:
-    def check(key: str, written: Any) -> Distribution:
-        _check_key(key)
-        return _distribution(written)
-
-    hint = f"arguments of the training, each with where its values come from, such as {_EXAMPLE}"
-    return each_item(hint, check)(value or None)
-
-
-def _check_key(key: str) -> None:
-    if not _KEY.match(key):
-        raise Problem("is not an argument of a training, such as learning_rate")
-    if key.replace("-", "_") in _NOT_TUNED:
-        raise Problem("cannot be searched: all trials of a study have it in common")
-
-
-def _distribution(written: Any) -> Distribution:
-    if not isinstance(written, dict):
-        raise Problem(f"must be {_FORMS}, not {short(kind_of(written))}")
-    data = {key: value for key, value in written.items() if value is not None or key == "choices"}
-    unknown = [key for key in data if key not in ("low", "high", "log", "step", "choices")]
-    if unknown:
-        raise Problem(f"has an unknown key {unknown[0]!r}; it must be {_FORMS}")
-    if "choices" in data:
-        if len(data) > 1:
-            raise Problem("has choices and bounds; keep one of them")
-        return Distribution(kind="choice", choices=_choices(data["choices"]))
-    if missing := [key for key in ("low", "high") if key not in data]:
-        raise Problem(f"lacks {' and '.join(missing)}; it must be {_FORMS}")
-    return _bounds(data)
-
-
-def _choices(values: Any) -> tuple[Scalar, ...]:
-    if not isinstance(values, list) or len(values) < 2:
-        raise Problem("must have two choices or more, as a list: {choices: [8, 16, 32]}")
-    found: list[Scalar] = []
-    for value in values:
-        if isinstance(value, dict | list):
-            raise Problem(
-                "must have choices that are a number, a word, true, false or null, not"
-                f" {kind_of(value)}"
-            )
-        read: Scalar = to_json_value(value)
-        if isinstance(read, str) and (_CONTROL.search(read) or read.startswith("--")):
-            raise Problem(f"has a choice that no argument can be: {short(read)!r}")
-        # optuna compares with ==, for which 1 and true are equal; and "1" and 1 are the same word
-        # on the training's command line.
-        if any(
-            read == known or (None not in (read, known) and spoken(read) == spoken(known))
-            for known in found
-        ):
-            raise Problem(f"has the choice {spoken(read)} twice")
-        found.append(read)
-    return tuple(found)
-
-
-def _number(value: Any, name: str) -> int | float:
-    read = to_json_value(value) if isinstance(value, Plain) else value
+def _number(value: Any) -> float:
+    read = to_json_value(value)
     if isinstance(read, bool) or not isinstance(read, int | float) or abs(read) > 1e300:
-        raise Problem(f"must have a number for {name}, not {short(str(value))!r}")
+        raise Problem(f"must be a number, not {short(str(value))!r}")
     return read
 
 
-def _bounds(data: Mapping[str, Any]) -> Distribution:
-    low, high = _number(data["low"], "low"), _number(data["high"], "high")
-    step = _number(data["step"], "step") if "step" in data else None
-    log = str(data.get("log", "false")).lower()
-    if log not in ("true", "false"):
-        raise Problem(f"must have log: true or log: false, not {short(log)!r}")
-    if low >= high:
-        raise Problem(f"must have low below high, not {spoken(low)} and {spoken(high)}")
-    if log == "true" and low <= 0:
-        raise Problem(
-            "must have a low above 0, because it is the logarithm that is spread, not"
-            f" {spoken(low)}"
+def _choices(values: Any) -> tuple[Scalar, ...]:
+    found: list[Scalar] = []
+    for value in values if isinstance(values, list) else ():
+        read: Scalar = to_json_value(value)
+        if (
+            isinstance(read, dict | list)
+            or str(read).startswith("--")
+            or _CONTROL.search(str(read))
+        ):
+            raise Problem(f"must be numbers, words, true, false or null, not {kind_of(value)}")
+        # optuna compares with ==, for which 1 and true are equal; and "1" and 1 are the same word
+        # on the training's command line.
+        is_none = read is None
+        if any(
+            read == each or (not is_none and each is not None and spoken(read) == spoken(each))
+            for each in found
+        ):
+            raise Problem(f"has the choice {spoken(read)} twice")
+        found.append(read)
+    if len(found) < 2:
+        raise Problem("must be a list of two choices or more: {choices: [8, 16, 32]}")
+    return tuple(found)
+
+
+class Space(Section):
+    """The search space of one argument, as written."""
+
+    low: Annotated[float, _number] | None = None
+    high: Annotated[float, _number] | None = None
+    log: bool = False
+    step: Annotated[float, _number] | None = None
+    choices: Annotated[tuple[Scalar, ...], _choices] = ()
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield contradictions."""
+        low, high, step = self.low, self.high, self.step
+        if self.choices and (low, high, step, self.log) != (None, None, None, False):
+            yield (), "has choices and bounds; keep one of them"
+        elif not self.choices and (low is None or high is None):
+            yield (), f"must be {_FORMS}"
+        elif low is not None and high is not None:
+            if low >= high:
+                yield (), f"must have low below high, not {spoken(low)} and {spoken(high)}"
+            elif self.log and (low <= 0 or step is not None):
+                yield (), "has log, which needs a low above 0 and no step"
+            elif step is not None and not 0 < step <= high - low:
+                yield (), f"must have a step above 0 and at most {spoken(high - low)}"
+
+    @property
+    def distribution(self) -> Distribution:
+        """What trials draw from: integers, if all bounds are."""
+        if self.choices:
+            return Distribution(kind="choice", choices=self.choices)
+        bounds = (self.low or 0, self.high or 0, self.step or 0)
+        return Distribution(
+            kind="int" if all(isinstance(each, int) for each in bounds) else "float",
+            low=bounds[0],
+            high=bounds[1],
+            log=self.log,
+            step=self.step,
         )
-    if log == "true" and step is not None:
-        raise Problem("has log and step; keep one of them")
-    if step is not None and not 0 < step <= high - low:
+
+
+def _space(written: Any) -> Any:
+    if not isinstance(written, dict) or not written:
         raise Problem(
-            f"must have a step above 0 and at most {spoken(high - low)}, not {spoken(step)}"
+            "must hold arguments of the training, each with where its values come from, such as"
+            " learning_rate: {low: 1e-5, high: 1e-3, log: true}"
         )
-    bounds = (low, high) if step is None else (low, high, step)
-    number: Literal["int", "float"] = (
-        "int" if all(isinstance(each, int) for each in bounds) else "float"
-    )
-    return Distribution(kind=number, low=low, high=high, log=log == "true", step=step)
+    wrong: list[tuple[KeyPath, str]] = []
+    for key in written:
+        if not _KEY.match(key):
+            wrong.append(((key,), "is not an argument of a training, such as learning_rate"))
+        if key.replace("-", "_") in _NOT_TUNED:
+            wrong.append(((key,), "cannot be searched: all trials of a study have it in common"))
+    if wrong:
+        raise Problem(below=wrong)
+    return written
 
 
 class Tune(Section):
     """`tune:` a study, whose trials are the tasks of an array job."""
 
-    space: Annotated[Mapping[str, Distribution], _space]
+    space: Annotated[Mapping[str, Space], _space]
     study: Name | None = None
     trials: Annotated[int, whole(1, MOST_TRIALS)] = 20
     parallel: Annotated[int, whole(1, MOST_TRIALS)] = 4
-    metric: Annotated[str, _metric] = "eval_loss"
+    metric: Annotated[Text, matching(_METRIC, "a metric of an evaluation, such as eval_loss")] = (
+        "eval_loss"
+    )
     direction: Direction | None = None
     sampler: Sampler = "tpe"
     seed: Annotated[int, whole(0, 2**31 - 1)] = 0
@@ -370,15 +351,10 @@ def problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
             ("tune", "direction"),
             f"is missing: {tune.metric} does not tell the direction: minimize or maximize",
         )
-    for key, space in tune.space.items():
-        path = ("tune", "space", key)
-        first = _asked_first(config)
-        if key in first and not space.holds(first[key]):
-            yield (
-                path,
-                f"is {spoken(first[key])} in training, which the first trial takes, and holds"
-                f" {space.in_words}",
-            )
+    for key, value in _asked_first(config).items():
+        if not tune.space[key].distribution.holds(value):
+            what = f"is {spoken(value)} in training, which the first trial takes"
+            yield ("tune", "space", key), f"{what}, and does not include it"
 
 
 def _asked_first(config: Config) -> dict[str, Scalar]:
@@ -410,14 +386,9 @@ def definition(
         said.get("load_best_model_at_end") is True
         or said.get("early_stopping_patience") is not None
     )
-    pruner = Pruner(
-        kind=tune.pruner.kind,
-        startup_trials=tune.pruner.startup_trials,
-        startup_steps=tune.pruner.startup_steps,
-    )
     return Definition(
         study=tune.study or config.job_name,
-        space=dict(tune.space),
+        space={key: each.distribution for key, each in tune.space.items()},
         first=_asked_first(config),
         trials=tune.trials,
         metric=tune.metric,
@@ -425,7 +396,7 @@ def definition(
         sampler=tune.sampler,
         seed=tune.seed,
         value=tune.value or ("best" if best else "last"),
-        pruner=pruner,
+        pruner=Pruner(**tune.pruner.to_data()),
         config=file,
         words=words,
     )

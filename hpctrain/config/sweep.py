@@ -35,8 +35,6 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 _NOT_SWEPT = frozenset({"sweep", "stages", "array", "cluster", "chdir"})
 #: A character beyond U+FFFF in JSON (RFC 8259, 7), which YAML does not support.
 _PAIR = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
-#: Path → problem.
-Wrong = dict[KeyPath, str]
 #: Keys and values in the order they were written. A value is `Plain`, `str`, None, or a list or
 #: mapping of these.
 Values = tuple[tuple[str, Any], ...]
@@ -70,27 +68,14 @@ def _is_config(key: str) -> bool:
     return key in single or (bool(dot) and head != "training" and head in sections)
 
 
-def _meant(written: str) -> str:
-    """Return the key of `written`: `training.seed` is the argument `seed`, unless config.yaml has a
-    key of that name.
-    """
-    bare = argument_name(written)
-    return written if _is_config(bare) else bare
-
-
-@cache
-def _key_problem(written: str) -> str | None:
+def _problem(written: str, value: Any) -> str | None:
     if not _KEY.match(argument_name(written)):
         return "is not a key such as learning_rate or resources.nodes"
     if written.partition(".")[0] in _NOT_SWEPT:
         return f"cannot vary; an argument of that name is written training.{written}"
     if written in _config_keys()[0]:
         return f"is a section: write {written}.KEY, or, for an argument, training.{written}"
-    return None
-
-
-def _value_problem(key: str, value: Any) -> str | None:
-    if is_secret(argument_name(key), value):
+    if is_secret(argument_name(written), value):
         return (
             "looks like a secret, and would be readable in the table of the sweep; put it into a file,"
             " chmod 600, and name that under environment.secrets"
@@ -98,60 +83,38 @@ def _value_problem(key: str, value: Any) -> str | None:
     return None
 
 
-def _checked(written: Mapping[str, Any], wrong: Wrong, at: KeyPath = ()) -> dict[str, Any]:
+def _values(written: Any, *, lists: bool = False) -> Values:
+    """Check keys and values, or keys with a list of values each."""
+    if not isinstance(written, dict):
+        raise Problem("must hold keys, each with its value or list of values")
     found: dict[str, Any] = {}
+    wrong: list[tuple[KeyPath, str]] = []
     for key, value in written.items():
-        meant = _meant(key)
-        message = _key_problem(key) or _value_problem(key, value)
+        # `training.seed` is the argument `seed`, unless config.yaml has a key of that name.
+        meant = key if _is_config(argument_name(key)) else argument_name(key)
+        message = _problem(key, value)
         if message is None and meant in found:
             message = "is there twice, once with training. in front"
+        if message is None and lists and not (isinstance(value, list) and value):
+            message = f"must be a list of values, such as [1e-5, 3e-5], not {short(kind_of(value))}"
         if message is not None:
-            wrong[(*at, key)] = message
-        found[meant] = value
-    return found
+            wrong.append(((key,), message))
+        found[meant] = tuple(value) if lists and isinstance(value, list) else value
+    if wrong:
+        raise Problem(below=wrong)
+    return tuple(found.items())
 
 
 def _axes(written: Any) -> Axes:
-    if not isinstance(written, dict):
-        raise Problem("must hold keys, each with a list of values, such as seed: [1, 2]")
-    wrong: Wrong = {}
-    axes = _checked(written, wrong)
-    for key, values in written.items():
-        if not isinstance(values, list) or not values:
-            wrong[key,] = f"must be a list of values, such as [1e-5, 3e-5], not {_written(values)}"
-    if wrong:
-        raise Problem(below=wrong.items())
-    return tuple((key, tuple(values)) for key, values in axes.items())
+    return _values(written, lists=True)
 
 
 def _zip(written: Any) -> Axes:
     axes = _axes(written)
-    lengths = {key: len(values) for key, values in axes}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+    if len({len(values) for _, values in axes}) > 1:
+        counts = ", ".join(f"{key} has {len(values)}" for key, values in axes)
         raise Problem(f"must have lists of one length: {counts}")
     return axes
-
-
-def _points(written: Any) -> tuple[Values, ...]:
-    if not isinstance(written, list) or not written:
-        example = '[{"learning_rate": 1e-5, "seed": 1}]'
-        raise Problem(f"must be a list of combinations, such as {example}, not {_written(written)}")
-    wrong: Wrong = {}
-    found: list[Values] = []
-    for number, item in enumerate(written):
-        at = (str(number),)
-        if isinstance(item, dict):
-            found.append(tuple(_checked(item, wrong, at).items()))
-        else:
-            wrong[at] = f"must hold keys and values, such as seed: 1, not {_written(item)}"
-    if wrong:
-        raise Problem(below=wrong.items())
-    return tuple(found)
-
-
-def _written(value: Any) -> str:
-    return "an empty one" if value in ([], {}) else short(kind_of(value))
 
 
 class Sweep(Section):
@@ -173,9 +136,9 @@ class Sweep(Section):
 
     grid: Annotated[Axes, _axes] = ()
     zip_: Annotated[Axes, _zip] = ()
-    list_: Annotated[tuple[Values, ...], _points] = ()
-    include: Annotated[tuple[Values, ...], _points] = ()
-    exclude: Annotated[tuple[Values, ...], _points] = ()
+    list_: tuple[Annotated[Values, _values], ...] = ()
+    include: tuple[Annotated[Values, _values], ...] = ()
+    exclude: tuple[Annotated[Values, _values], ...] = ()
     throttle: Annotated[int, whole(1, 10**9 - 1)] | None = None
     pass_: PointForm = "arguments"
     booleans: Literal["values", "flags"] = "values"
@@ -204,22 +167,19 @@ class Sweep(Section):
 
     def problems(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield contradictions between the parts."""
-        wrong: Wrong = {}
         if not any((self.grid, self.zip_, self.list_, self.include)):
-            wrong[()] = "has no combinations: it needs grid, zip, list or include"
+            yield (), "has no combinations: it needs grid, zip, list or include"
         seen: dict[str, str] = {}
         for axis, keys in self.axes.items():
             for key in keys:
                 if seen.setdefault(key, axis) != axis:
-                    wrong[(axis,) if axis == "list" else (axis, key)] = (
-                        f"has {key}, which {seen[key]} varies already"
-                    )
+                    path = (axis,) if axis == "list" else (axis, key)
+                    yield path, f"has {key}, which {seen[key]} varies already"
         if self.pass_ == "environment":
             for key in set(self.keys) - self.config_keys:
                 message = variable_problem(argument_name(key))
                 if message is not None:
-                    wrong[()] = f"has pass: environment, and {key} {message}"
-        yield from wrong.items()
+                    yield (), f"has pass: environment, and {key} {message}"
 
 
 def _sweep_or_file(value: Any) -> Any:
@@ -250,21 +210,20 @@ def sweep_of_text(text: str, title: str, *, again: str) -> Sweep:
     Raises:
         UsageError: all of its problems.
     """
-    hint = f"edit {title}, then run: {again}"
     plain = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
     value, places = yaml12.compose(plain, title)
-    if value is None:
-        raise UsageError(f"{title} is empty", hint=hint)
-    prefix: KeyPath = ()
-    if isinstance(value, list):
-        value, prefix = {"list": value}, ("list",)
+    is_list = isinstance(value, list)
     try:
-        return Sweep.read(value)
+        return Sweep.read({"list": value} if is_list else value)
     except Problem as error:
         found = error.found
-    origins = {(*prefix, *map(str, path)): str(place) for path, place in places.items()}
+    origins = {
+        (*(("list",) if is_list else ()), *map(str, path)): str(place)
+        for path, place in places.items()
+    }
     layer = Layer("file", title, {}, origins)
     lines = layers.lines([(layer, path or ("sweep",), message) for path, message in found])
+    hint = f"edit {title}, then run: {again}"
     raise UsageError(problems_in(len(lines), title), details=tuple(lines), hint=hint)
 
 
@@ -324,7 +283,13 @@ def expand(sweep: Sweep) -> list[SweepPoint]:
     Raises:
         UsageError: too many points, none, a duplicate, or an `exclude` that matches nothing.
     """
-    axes = list(_axis_values(sweep))
+    axes: list[list[Values]] = [[((key, value),) for value in values] for key, values in sweep.grid]
+    if sweep.zip_:
+        names = [key for key, _ in sweep.zip_]
+        together = zip(*(values for _, values in sweep.zip_), strict=True)
+        axes.append([tuple(zip(names, row, strict=True)) for row in together])
+    if sweep.list_:
+        axes.append(list(sweep.list_))
     count = len(sweep.include) + (math.prod(map(len, axes)) if axes else 0)
     if count > MAX_POINTS:
         raise UsageError(
@@ -333,33 +298,25 @@ def expand(sweep: Sweep) -> list[SweepPoint]:
         )
     rows = itertools.product(*axes) if axes else ()
     crossed = [tuple(itertools.chain.from_iterable(parts)) for parts in rows]
-    all_rows = [*_without(crossed, sweep.exclude), *sweep.include]
-    points = [SweepPoint(index, values) for index, values in enumerate(all_rows)]
-    _refuse_twice(points)
-    if not points:
-        raise UsageError(
-            "the sweep has no combinations: exclude removes all of them",
-            hint="shorten exclude",
-        )
-    return points
-
-
-def _axis_values(sweep: Sweep) -> Iterator[list[Values]]:
-    for key, values in sweep.grid:
-        yield [((key, value),) for value in values]
-    if sweep.zip_:
-        names = [key for key, _ in sweep.zip_]
-        yield [
-            tuple(zip(names, row, strict=True))
-            for row in zip(*(values for _, values in sweep.zip_), strict=True)
-        ]
-    if sweep.list_:
-        yield list(sweep.list_)
+    kept = [*_without(crossed, sweep.exclude), *sweep.include]
+    if not kept:
+        what = "the sweep has no combinations: exclude removes all of them"
+        raise UsageError(what, hint="shorten exclude")
+    first: dict[frozenset[tuple[str, str | None]], int] = {}
+    twice = []
+    for index, values in enumerate(kept):
+        known = first.setdefault(canonical_point(values), index)
+        if known != index:
+            twice.append(
+                f"combination {index} is the same as combination {known}: {spoken(values)}"
+            )
+    if twice:
+        what = f"the sweep has {text.count(len(twice), 'combination')} twice"
+        raise UsageError(what, details=tuple(twice[:_SHOWN]), hint="keep one of each")
+    return [SweepPoint(index, values) for index, values in enumerate(kept)]
 
 
 def _without(points: list[Values], exclude: tuple[Values, ...]) -> list[Values]:
-    if not exclude:
-        return points
     rules = [canonical_point(values) for values in exclude]
     keys = {key for values in exclude for key, _ in values}
     used: set[int] = set()
@@ -370,39 +327,14 @@ def _without(points: list[Values], exclude: tuple[Values, ...]) -> list[Values]:
         used |= matching
         if not matching:
             kept.append(point)
-    idle = [
-        f"exclude: item {number + 1}: {spoken(exclude[number])}"
-        for number in range(len(rules))
-        if number not in used
-    ]
+    idle = [number for number in range(len(rules)) if number not in used]
     if idle:
         raise UsageError(
-            f"{len(idle)} of {len(rules)} items of exclude match{'es' if len(idle) == 1 else ''} no"
-            " combination",
-            details=tuple(idle),
-            hint=(
-                "write the values as the combinations have them (hpctrain submit --dry-run shows"
-                " them), or remove the item"
-            ),
+            "an item of exclude matches no combination",
+            details=tuple(f"exclude: item {each + 1}: {spoken(exclude[each])}" for each in idle),
+            hint="write its values as hpctrain submit --dry-run shows them, or remove the item",
         )
     return kept
-
-
-def _refuse_twice(points: Sequence[SweepPoint]) -> None:
-    first: dict[frozenset[tuple[str, str | None]], int] = {}
-    twice = []
-    for point in points:
-        known = first.setdefault(canonical_point(point.values), point.index)
-        if known != point.index:
-            twice.append(
-                f"combination {point.index} is the same as combination {known}: {spoken(point.values)}"
-            )
-    if twice:
-        raise UsageError(
-            f"the sweep has {text.count(len(twice), 'combination')} twice",
-            details=tuple(twice[:_SHOWN]),
-            hint="keep one of each",
-        )
 
 
 #: Each group is its own script and submission.
@@ -446,20 +378,9 @@ def groups(sweep: Sweep, points: Sequence[SweepPoint]) -> list[Group]:
     if len(found) > MAX_GROUPS:
         raise UsageError(
             f"the sweep would need {len(found)} scripts, and {MAX_GROUPS} is the most",
-            details=(
-                (f"each set of values for {', '.join(sorted(config_keys))} needs its own script"),
-            ),
-            hint=(
-                "vary arguments of the training instead of keys of config.yaml; variables can vary,"
-                " with: pass: environment"
-            ),
+            hint="vary arguments of the training instead of keys of config.yaml",
         )
     return [Group(overrides, tuple(members)) for overrides, members in found.values()]
-
-
-def title(group: Group) -> str:
-    """Return `resources.nodes=2`, for tables and messages."""
-    return spoken(group.overrides) if group.overrides else ""
 
 
 #: Slurm's default (man slurm.conf: MaxArraySize).
@@ -510,23 +431,14 @@ def selected(text: str, count: int) -> tuple[list[int], int | None]:
     Raises:
         UsageError: invalid syntax, or a point that does not exist.
     """
+    hint = f"the combinations are 0 to {count - 1}, such as --array 0,3,7-9%2"
     try:
         found = parse(text)
     except ValueError as error:
-        message = str(error)
-        raise UsageError(
-            f"--array: {message[:1].lower()}{message[1:]}",
-            hint=f"use --array 0-{count - 1}, or a list such as --array 0,3,7-9%2",
-        ) from error
-    missing = [index for index in found.indices if index >= count]
-    if missing:
-        there = (
-            f"the combinations are 0 to {count - 1}" if count > 1 else "there is only combination 0"
-        )
-        raise UsageError(
-            f"--array {text}: there is no combination {compress(missing)}; {there}",
-            fix="hpctrain submit --dry-run",
-        )
+        raise UsageError(f"--array {text}: {error}", hint=hint) from error
+    if missing := [index for index in found.indices if index >= count]:
+        what = f"--array {text}: there is no combination {compress(missing)}"
+        raise UsageError(what, hint=hint)
     return list(found.indices), found.limit
 
 
@@ -539,17 +451,12 @@ _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class PointTable:
-    """The table as text, and its digest for the file name: equal sweeps share a file, and a queued
+    """The table as text, and its file name with a digest: equal sweeps share a file, and a queued
     job keeps its own.
     """
 
     text: str
-    digest: str
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return f"points-{self.digest}.tsv"
+    name: str
 
 
 def swept_arguments(sweep: Sweep) -> frozenset[str]:
@@ -599,7 +506,7 @@ def table(
                 f"combination {point.index}: {error}", hint="change its values in the sweep"
             ) from error
     text = "".join(lines)
-    return PointTable(text, short_digest(text))
+    return PointTable(text, f"points-{short_digest(text)}.tsv")
 
 
 def _words(sweep: Sweep, values: Mapping[str, Any]) -> str:
@@ -636,11 +543,8 @@ def json_text(value: Any) -> str:
     if isinstance(value, Plain) and _JSON_NUMBER.match(value):
         return str(value)
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{json.dumps(key)}: {json_text(item)}" for key, item in value.items())
-            + "}"
-        )
+        items = (f"{json.dumps(key)}: {json_text(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return "[" + ", ".join(json_text(item) for item in value) + "]"
     return json.dumps(to_json_value(value))

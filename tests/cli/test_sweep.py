@@ -130,7 +130,7 @@ def test_bare_lists_and_files_of_every_kind(project: Desk) -> None:
 @pytest.mark.parametrize(
     ("files", "words", "lines"),
     [
-        ({}, "--array 4-6", ["there is no combination 6; the combinations are 0 to 5"]),
+        ({}, "--array 4-6", ["there is no combination 6\n", "the combinations are 0 to 5"]),
         (
             {"nodes.yaml": "grid: {resources.nodes: [1, 2]}\n"},
             "--sweep nodes.yaml --nodes 3",

@@ -196,7 +196,6 @@ exclude: [{q: 1}, {}]
     [
         ('[{"a": 1},\n {"b c": 1}]', "2:3", "item 2: b c is not a key"),
         ("[1,", "2:1", "while parsing"),
-        ('{"list": []}', "1:2", "list must be a list of combinations"),
         ("{}", "1:1", "sweep has no combinations: it needs grid, zip, list or include"),
         ("3", "1:1", "sweep must hold keys and values, not '3'"),
         ('{"grid": {"seed": [1], "training.seed": [2]}}', "1:24", "training.seed is there twice"),

@@ -275,4 +275,3 @@ def test_equal_sweeps_share_a_table_and_others_do_not() -> None:
         for text in ("[{a: 1}, {a: 2}]", "grid: {a: [1, 2]}", "grid: {a: [2, 1]}")
     )
     assert one.name == same.name != other.name
-    assert one.name == f"points-{one.digest}.tsv"
