@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -53,8 +53,9 @@ def delete_runs(
     hpctrain runs delete 'sft-*' --dry-run
     """  # noqa: D301 - \b keeps click from wrapping
     if chosen.is_empty:
-        fix = "hpctrain runs delete --state failed --older-than 7d --dry-run"
-        raise UsageError("no runs are named", fix=fix)
+        raise UsageError(
+            "no runs are named", fix="hpctrain runs delete --state failed --older-than 7d --dry-run"
+        )
     if not dry_run:
         drop.clean(runs_dir)
     meant = chosen.choose(targets.existing_runs(runs_dir), time.time(), whole=True)
@@ -66,11 +67,14 @@ def delete_runs(
 
     def show(runs: list[Run]) -> None:
         now = time.time()
-        rows = [
-            (*run_table.cells(run, plan.states[run.id], now), text.size(plan.sizes[run.id]))
-            for run in runs
-        ]
-        run_table.show(rows, "SIZE", err=not dry_run)
+        run_table.show(
+            [
+                (*run_table.cells(run, plan.states[run.id], now), text.size(plan.sizes[run.id]))
+                for run in runs
+            ],
+            "SIZE",
+            err=not dry_run,
+        )
 
     def remove(run: Run) -> str | None:
         try:
@@ -93,15 +97,16 @@ def delete_runs(
     )
     if removed:
         deletion.forget_launches(runs_dir, [plan.go[name] for name in removed])
-    named = _refuse_silence(plan, "run", runs_dir, chosen.words)
-    if named:
-        again = layout.in_runs_dir(f"hpctrain runs delete {named[0]}", runs_dir)
-        if live := plan.states[named[0]].live:
-            fix, hint = job_ids.cancel_command(live), f"then run: {again}"
-        else:
-            fix = "squeue --me"
-            hint = f"if nothing of it runs: rm -r {shlex.quote(str(runs_dir / named[0]))}"
-        raise _kept(plan, named, "run", fix, hint)
+    if named := _refuse_silence(plan, "run", runs_dir, chosen.words):
+        name, live = named[0], plan.states[named[0]].live
+        raise _kept(
+            plan,
+            name,
+            fix=job_ids.cancel_command(live) if live else "squeue --me",
+            hint=None
+            if live
+            else f"if nothing of it runs: rm -r {shlex.quote(str(runs_dir / name))}",
+        )
 
 
 @click.command("delete")
@@ -144,14 +149,13 @@ def delete_checkpoints(
     hpctrain checkpoints delete sft-1/checkpoint-40
     """  # noqa: D301 - \b keeps click from wrapping
     if chosen.is_empty:
-        fix = "hpctrain checkpoints delete '*' --keep-last 2 --dry-run"
-        raise UsageError("no checkpoints are named", fix=fix)
-    given = {
-        f" --keep-last {keep_last}": keep_last > 1,
-        " --damaged": damaged,
-    }
+        raise UsageError(
+            "no checkpoints are named",
+            fix="hpctrain checkpoints delete '*' --keep-last 2 --dry-run",
+        )
     command = typed("hpctrain checkpoints delete", chosen, runs_dir)
-    command += "".join(option for option, is_given in given.items() if is_given)
+    command += f" --keep-last {keep_last}" if keep_last > 1 else ""
+    command += " --damaged" if damaged else ""
     meant = deletion.choose(chosen, runs_dir, whole=True)
     if damaged:
         meant = deletion.choose_again(deletion.read(meant), runs_dir)
@@ -173,7 +177,7 @@ def delete_checkpoints(
     )
     if named := _refuse_silence(plan, "checkpoint", runs_dir, meant.named):
         show = f"hpctrain runs show {shlex.quote(named[0].partition('/')[0])}"
-        raise _kept(plan, named, "checkpoint", layout.in_runs_dir(show, runs_dir))
+        raise _kept(plan, named[0], fix=layout.in_runs_dir(show, runs_dir))
 
 
 def _carry_out(
@@ -196,7 +200,13 @@ def _carry_out(
         Exit: the user declined.
     """
     if not as_json or not (yes or dry_run):
-        _preview(plan, show, noun, dry_run=dry_run)
+        if plan.go:
+            show(list(plan.go.values()))
+            click.echo(_sum(plan, plan.go, noun), err=not dry_run)
+        for name, why in plan.keep.items():
+            say(f"stays: {name} ({printable(why)})")
+        if not plan.go:
+            say("nothing to remove")
     removed = []
     if plan.go and not dry_run:
         what = _sum(plan, plan.go, noun)
@@ -222,18 +232,6 @@ def _carry_out(
 def _sum(plan: DeletionPlan[T], names: Iterable[str], noun: str) -> str:
     sizes = [plan.sizes[name] for name in names]
     return f"{text.count(len(sizes), noun)}, {text.size(sum(sizes))}"
-
-
-def _preview(
-    plan: DeletionPlan[T], show: Callable[[list[T]], None], noun: str, *, dry_run: bool
-) -> None:
-    if plan.go:
-        show(list(plan.go.values()))
-        click.echo(_sum(plan, plan.go, noun), err=not dry_run)
-    for name, why in plan.keep.items():
-        say(f"stays: {name} ({printable(why)})")
-    if not plan.go:
-        say("nothing to remove")
 
 
 def _remove(
@@ -270,7 +268,9 @@ def _refuse_silence(
         first = next(iter(plan.failed)).partition("/")[0]
         raise HpctrainError(
             f"{text.count(len(plan.failed), noun)} cannot be removed",
-            details=_details(plan.failed),
+            details=tuple(
+                f"  {name}: {printable(why)}" for name, why in list(plan.failed.items())[:_SHOWN]
+            ),
             fix=f"ls -ld {shlex.quote(str(runs_dir / first))}",
         )
     if plan.held and plan.silent is not None:
@@ -282,13 +282,6 @@ def _refuse_silence(
     return [name for name in plan.keep if name in set(named)]
 
 
-def _kept(
-    plan: DeletionPlan[T], named: Sequence[str], noun: str, fix: str, hint: str | None = None
-) -> HpctrainError:
-    details = _details({name: plan.keep[name] for name in named})
-    what = f"{text.count(len(named), noun)} that you named stays"
-    return HpctrainError(what, details=details, fix=fix, hint=hint)
-
-
-def _details(why: dict[str, str]) -> tuple[str, ...]:
-    return tuple(f"  {name}: {printable(reason)}" for name, reason in list(why.items())[:_SHOWN])
+def _kept(plan: DeletionPlan[T], name: str, *, fix: str, hint: str | None = None) -> HpctrainError:
+    why = printable(plan.keep[name])
+    return HpctrainError(f"{name} stays: {why}", fix=fix, hint=hint)

@@ -35,61 +35,37 @@ _ASK_LEAST_S, _ASK_LAST_S = 1.0, 60.0
 
 
 class Tail:
-    """Copies a growing file to a stream, from its start.
+    """Copies a growing log to a stream, from its start, without control sequences."""
 
-    Args:
-        path: the file.
-        target: the stream.
-        shown: filters each piece before it is written.
-    """
-
-    def __init__(self, path: Path, target: TextIO, shown: Callable[[str], str] = str) -> None:
+    def __init__(self, path: Path, target: TextIO) -> None:
         self.target = target
-        self._shown = shown
         self._file = Growing(path, whole_lines=False)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def copy(self) -> None:
         """Copy new content."""
+        from hpctrain.logs import text
+
         while new := self._file.look():  # in pieces: a log may be larger than memory
             # A multi-byte character may be split between two reads.
-            self.target.write(self._shown(self._decoder.decode(new)))
+            lines = self._decoder.decode(new).split("\n")
+            self.target.write("\n".join(map(text.plain, lines)))
         self.target.flush()
 
 
-class Ends:
-    """Detects the end of attempts in the run directories, where job scripts record it earlier than
-    Slurm does.
-
-    Args:
-        job_ids: the jobs whose runs to check; jobs without a run are ignored.
+def _run_dirs(job_ids: Sequence[str]) -> list[Path]:
+    """Return the run directories of jobs, where job scripts record the end of an attempt earlier
+    than Slurm does.
     """
-
-    def __init__(self, job_ids: Sequence[str]) -> None:
-        found = targets.run_dirs(
-            JobRecord(job_id=job, scheduler=schedulers.owner(job).name, state=states.UNKNOWN)
-            for job in job_ids
-        )
-        whole = {each: launch.load(each.parent, each.name) for each in found.values()}
-        self._dirs = [
-            path
-            for each, of in whole.items()
-            for path in ([each] if of is None else launch.run_dirs_for(each.parent, of))
-        ]
-        self._next = 0.0
-        self._seen: set[Path] = set()
-        self.new()
-
-    def new(self) -> bool:
-        """Whether an attempt has ended since the last call, and every run has ended at least once:
-        the end of one task among hundreds does not justify a Slurm query.
-        """
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + max(_ENDS_S, _ENDS_EACH_S * len(self._dirs))
-        ends = [set(each.glob("attempts/*/end.json")) for each in self._dirs]
-        before, self._seen = self._seen, set().union(*ends)
-        return self._seen > before and all(ends)
+    found = targets.run_dirs(
+        JobRecord(job_id=job, scheduler=schedulers.owner(job).name, state=states.UNKNOWN)
+        for job in job_ids
+    )
+    dirs: list[Path] = []
+    for each in found.values():
+        whole = launch.load(each.parent, each.name)
+        dirs += [each] if whole is None else launch.run_dirs_for(each.parent, whole)
+    return dirs
 
 
 def _answers(
@@ -102,16 +78,22 @@ def _answers(
     """Yield the state of all jobs, or of those in `asked`, after each query; copy the logs
     meanwhile.
 
-    The scheduler is queried rarely, but often for a short while after a job has ended.
+    The scheduler is queried rarely, but often for a short while after every run has ended once: the
+    end of one task among hundreds does not justify a Slurm query.
     """
     gc.enable()
-    ends, pause, at, told = Ends(job_ids), ASK_EVERY_S, 0.0, ""
+    dirs, seen = _run_dirs(job_ids), None
+    pause, ask_at, look_at, told = ASK_EVERY_S, 0.0, 0.0, ""
     while True:
         for copy in tails:
             copy()
-        if ends.new():
-            pause, at = _ASK_LEAST_S, 0.0
-        if time.monotonic() < at:
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + max(_ENDS_S, _ENDS_EACH_S * len(dirs))
+            ends = [len(list(each.glob("attempts/*/end.json"))) for each in dirs]
+            if seen is not None and sum(ends) > seen and all(ends):
+                pause, ask_at = _ASK_LEAST_S, 0.0
+            seen = sum(ends)
+        if time.monotonic() < ask_at:
             time.sleep(_LOOK_S)
             continue
         max_age_s = ASK_EVERY_S if pause >= ASK_EVERY_S else 0.0
@@ -126,7 +108,7 @@ def _answers(
             if told != error.what:
                 say(f"{error.what}; asking again")
             told = error.what
-        at = time.monotonic() + (_LOOK_S if scheduler.name == "local" else pause)
+        ask_at = time.monotonic() + (_LOOK_S if scheduler.name == "local" else pause)
         pause = min(pause * (2.0 if pause < ASK_EVERY_S else 1.5), _ASK_LAST_S)
 
 
@@ -179,35 +161,32 @@ def several_until_the_end(
     for records in _answers(scheduler, job_ids, None, (), say):
         found = [record for record in records if record.job_id.partition("_")[0] in mine]
         single = {record.job_id: record for record in found if "[" not in record.job_id}
-        changed = [
-            each
-            for job, each in single.items()
-            if each.state != "PENDING" and (job not in seen or seen[job].state != each.state)
-        ]
-        for sentence in described(changed):
+        for sentence in described(
+            [
+                each
+                for job, each in single.items()
+                if each.state != "PENDING" and (job not in seen or seen[job].state != each.state)
+            ]
+        ):
             say(sentence)
         seen.update(single)
         stuck = _stuck(found)
         for record in stuck:
-            say(
-                f"job {record.job_id} ({record.name}) will not start: it waits for a job that did"
-                " not end as it should"
-            )
-        if found and all(record.is_final or record in stuck for record in found):
+            say(f"job {record.job_id} ({record.name}) will not start: its dependency has failed")
+        if not found:
+            break
+        if all(record.is_final or record in stuck for record in found):
             beside = gone_on()
             ended = [each for each in seen.values() if each.is_final]
             counted = [each for each in ended if each.job_id not in beside]
             return max(record.exit_status for record in counted or seen.values())
-        if not found:
-            break
     say(f"{', '.join(job_ids)}: no longer known to the scheduler; the logs are in logs/")
     return 3
 
 
 def left_running(jobs: Sequence[str]) -> int:
     """Print after Ctrl-C that jobs keep running, and return the exit code."""
-    what, them = (f"job {jobs[0]} keeps", "it") if len(jobs) == 1 else ("jobs keep", "them")
-    say(f"\n{what} running; to stop {them}: hpctrain cancel {shlex.join(jobs)}")
+    say(f"\njob {' '.join(jobs)} keeps running; to stop it: hpctrain cancel {shlex.join(jobs)}")
     return 130
 
 
@@ -217,10 +196,10 @@ def _stuck(found: Sequence[JobRecord]) -> list[JobRecord]:
     """
     waiting = [record for record in found if not record.is_final]
     reasons = {record.reason or "" for record in waiting}
-    vain = "DependencyNeverSatisfied" in reasons and all(
+    is_stuck = all(record.state == "PENDING" for record in waiting) and all(
         reason.startswith("Dependency") for reason in reasons
     )
-    return waiting if vain and all(record.state == "PENDING" for record in waiting) else []
+    return waiting if is_stuck and "DependencyNeverSatisfied" in reasons else []
 
 
 def tails_of(logs: LogFiles | None) -> list[Callable[[], None]]:
@@ -229,14 +208,7 @@ def tails_of(logs: LogFiles | None) -> list[Callable[[], None]]:
         return []
     targets = {logs.output: raw(sys.stdout)}
     targets.setdefault(logs.error, raw(sys.stderr))
-    return [Tail(path, target, _shown).copy for path, target in targets.items()]
-
-
-def _shown(piece: str) -> str:
-    """Remove control sequences from a piece of a log, but keep carriage returns."""
-    from hpctrain.logs import text
-
-    return "\n".join(text.plain(line) for line in piece.split("\n"))
+    return [Tail(path, target).copy for path, target in targets.items()]
 
 
 def known_jobs(

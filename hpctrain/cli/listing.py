@@ -21,7 +21,7 @@ from hpctrain.jobs.targets import RunFilter
 from hpctrain.runs import checkpoints, drop, job_state, layout, manifest, predicted
 from hpctrain.runs.checkpoints import Saved
 from hpctrain.runs.job_state import State
-from hpctrain.runs.store import Listing, Run
+from hpctrain.runs.store import Run
 from hpctrain.slurm import job_ids
 from hpctrain.util import text
 from hpctrain.util.text import number, printable
@@ -54,19 +54,24 @@ def list_runs(chosen: RunFilter, runs_dir: Path, show_all: bool, as_json: bool) 
     states = survey.states
     meant = [run for run in meant if chosen.has(states[run.id].word)]
     if as_json:
-        rows = [
-            _run_row(run, states[run.id]) | {"trial": run_table.trial_of(runs_dir, run.id)}
-            for run in meant
-        ]
-        print_json(runs=rows, foreign=list(listing.foreign))
+        print_json(
+            runs=[
+                _run_row(run, states[run.id]) | {"trial": run_table.trial_of(runs_dir, run.id)}
+                for run in meant
+            ],
+            foreign=list(listing.foreign),
+        )
     else:
         shown = meant if show_all or chosen.words else meant[-SHOWN:]
-        if shown:
-            pairs = [(run, states[run.id]) for run in shown]
-            run_table.show(
-                [(*run_table.cells(*pair, now), run_table.why(*pair)) for pair in pairs], "WHY"
-            )
-        _notes(listing, meant, shown, chosen, runs_dir)
+        if not shown:
+            say(f"no runs{'' if chosen.is_empty else ' like that'} in {runs_dir.absolute()}")
+        else:
+            _show_runs(shown, states, runs_dir, now)
+        if len(shown) < len(meant):
+            listed = layout.in_runs_dir("hpctrain runs list", runs_dir)
+            say(f"and {len(meant) - len(shown)} older ones: {listed} --all")
+        if listing.foreign and chosen.is_empty:
+            say(f"note: not runs, ignored: {', '.join(map(printable, listing.foreign[:3]))}")
     if survey.silent is not None and any(state.word == "unknown" for state in states.values()):
         say(f"note: {run_table.summary(survey.silent)}; some states are unknown")
 
@@ -87,22 +92,13 @@ def _run_row(run: Run, state: State) -> dict[str, Any]:
     return row
 
 
-def _notes(
-    listing: Listing, meant: list[Run], shown: list[Run], chosen: RunFilter, runs_dir: Path
-) -> None:
-    listed = layout.in_runs_dir("hpctrain runs list", runs_dir)
-    if not meant:
-        say(f"no runs{'' if chosen.is_empty else ' like that'} in {runs_dir.absolute()}")
-    if len(shown) < len(meant):
-        say(f"and {len(meant) - len(shown)} older ones: {listed} --all")
+def _show_runs(shown: list[Run], states: dict[str, State], runs_dir: Path, now: float) -> None:
+    pairs = [(run, states[run.id]) for run in shown]
+    run_table.show([(*run_table.cells(*pair, now), run_table.why(*pair)) for pair in pairs], "WHY")
     for run in shown:
-        if run.problems:
-            more = f", and {len(run.problems) - 1} more" if len(run.problems) > 1 else ""
-            say(f"note: {run.id}: {printable(run.problems[0])}{more}")
-    if listing.foreign and chosen.is_empty:
-        say(f"note: not runs, ignored: {', '.join(map(printable, listing.foreign[:3]))}")
-    if shown:
-        say(f"next: {layout.in_runs_dir(f'hpctrain runs show {shown[-1].id}', runs_dir)}")
+        for problem in run.problems[:1]:
+            say(f"note: {run.id}: {printable(problem)}")
+    say(f"next: {layout.in_runs_dir(f'hpctrain runs show {shown[-1].id}', runs_dir)}")
 
 
 @click.command("show")
@@ -124,6 +120,7 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
     ran_with = requested.ran_with(shown, runs_dir)
     config, origins = ran_with.config, ran_with.origins
     saved = [one for one in checkpoints.saved_in(directory) if one.is_checkpoint]
+    fit = predicted.read(directory)
     facts: dict[str, Any] = {
         "directory": str(directory.absolute()),
         "owner": drop.owner((directory if directory.is_dir() else launch).stat().st_uid),
@@ -133,7 +130,7 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
         "code": model.code_of(shown, runs_dir) or None,
         "environment": model.environment_of(shown, runs_dir) or None,
         "saved": [one.summary() for one in saved],
-        "fit": predicted.read(directory),
+        "fit": fit,
         "evaluation": requested.first_object(directory / layout.EVALUATION) or None,
     }
     if as_json:
@@ -145,16 +142,27 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
         ("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "EXIT", "HOW IT ENDED"),
         _attempts(shown, state),
     )
-    files = [
-        (
-            one["name"],
-            "-" if one["step"] is None else str(one["step"]),
-            one["problem"] or "complete",
-        )
-        for one in facts["saved"]
-    ]
-    _section(("CHECKPOINT", "STEP", "FILES"), files)
-    _section(("WHAT", "PREDICTED", "MEASURED", "PREDICTION IS OFF"), _fit(facts["fit"]))
+    _section(
+        ("CHECKPOINT", "STEP", "FILES"),
+        [
+            (one["name"], text.number(one["step"]), one["problem"] or "complete")
+            for one in facts["saved"]
+        ],
+    )
+    _section(
+        ("WHAT", "PREDICTED", "MEASURED", "PREDICTION IS OFF"),
+        [
+            (
+                each.name,
+                *(
+                    text.size(value) if each.is_size and value is not None else number(value)
+                    for value in (each.predicted, each.measured)
+                ),
+                "-" if each.off is None else f"{100 * each.off:+.1f} %",
+            )
+            for each in (predicted.beside(fit) if fit is not None else ())
+        ],
+    )
     metrics = model.evaluation_of(directory).items()
     _section(("EVALUATION", "VALUE"), [(name, number(value, 6)) for name, value in metrics])
     rows = model.config_rows(config, origins)
@@ -176,57 +184,39 @@ def _section(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 def _next_steps(run: Run, state: State, runs_dir: Path, *, saved: bool) -> list[str]:
     name, path = shlex.quote(run.id), shlex.quote(str(runs_dir / run.id))
     where = layout.in_runs_dir("", runs_dir)
-    first = {
-        "running": f"hpctrain watch {name}{where}",
-        "failed": f"hpctrain explain {path if where else name}",
-        "completed": f"hpctrain report {name}{where}",
-        "unknown": "hpctrain ps",
+    job = run.job_ids[-1] if run.job_ids else ""
+    logs = f"hpctrain logs {name if job_ids.split(job)[1] else shlex.quote(job)}"
+    resubmit = f"hpctrain resubmit {name}{where}"
+    resubmit += "  # resumes from its newest checkpoint" if saved else ""
+    explain = f"hpctrain explain {path if where else name}"
+    steps = {
+        "running": [f"hpctrain watch {name}{where}", f"touch {path}/stop  # saves and stops"],
+        "failed": [explain, resubmit],
+        "stopped": [resubmit],
+        "completed": [f"hpctrain report {name}{where}"],
+        "unknown": ["hpctrain ps"],
     }
-    steps = [first[state.word]] if state.word in first else []
-    if run.job_ids:
-        job = run.job_ids[-1]
-        follow = " -f" if state.word == "running" else ""
-        steps.append(f"hpctrain logs{follow} {name if job_ids.split(job)[1] else shlex.quote(job)}")
-    if state.word in ("failed", "stopped"):
-        resumes = "  # resumes from its newest checkpoint" if saved else ""
-        steps.append(f"hpctrain resubmit {name}{where}{resumes}")
-    if state.word == "running":
-        steps.append(f"touch {path}/stop  # saves and stops")
-    if run.checkpoints:
-        steps.append(f"hpctrain checkpoints list {name}{where}")
-    return steps
+    return [*steps.get(state.word, ()), *([logs] if job else ())]
 
 
 def _facts(run: Run, state: State, directory: Path, facts: dict[str, Any]) -> list[tuple[str, str]]:
     point = f", combination {run.index}" if run.index is not None else ""
     stage = f", stage {printable(run.stage)}" if run.stage else ""
     words = run_table.why(run, state)
-    is_open = state.word in ("pending", "running", "unknown")
-    step = "-"
-    if run.last_step is not None:
-        step = f"{run.last_step}, loss {number(run.last_loss)}"
+    code = facts["code"] or {}
+    commit, digest = (str(code.get(name) or "")[:12] for name in ("commit", "digest"))
+    changes = " and changes that are not committed (code.diff)" if code.get("dirty") else ""
     return [
         ("run", run.id),
-        ("state", f"{state.word}: {words}" if words and is_open else words or state.word),
+        ("state", f"{state.word}: {words}" if words else state.word),
         ("launch", f"{run.tag}{point}{stage}"),
         ("name", printable(run.name or "-")),
         ("owner", facts["owner"]),
         ("created", text.date(run.created)),
         ("directory", f"{directory} ({text.size(facts['bytes'])})"),
-        ("step", step),
-        ("code", _code(facts["code"] or {})),
+        ("step", f"{text.number(run.last_step)}, loss {number(run.last_loss)}"),
+        ("code", printable(commit or f"files {digest}" if code else "-") + changes),
     ]
-
-
-def _fit(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
-    rows = []
-    for each in predicted.beside(record) if record is not None else ():
-        shown = [
-            "-" if value is None else f"{value / 2**30:.2f} GiB" if each.is_size else f"{value:.0f}"
-            for value in (each.predicted, each.measured)
-        ]
-        rows.append((each.name, *shown, "-" if each.off is None else f"{100 * each.off:+.1f} %"))
-    return rows
 
 
 def _attempts(run: Run, state: State) -> list[tuple[str, ...]]:
@@ -237,26 +227,11 @@ def _attempts(run: Run, state: State) -> list[tuple[str, ...]]:
         if each is run.last and state.word not in ("pending", "running", "unknown"):
             ended = job_state.of_run(run, state)
         code = each.status if each.status is not None else each.exit_code
-        rows.append(
-            (
-                each.name,
-                each.job or "-",
-                each.host or "-",
-                text.date(each.started),
-                "-" if each.ended is None else run_table.ago(each.started, each.ended),
-                "-" if code is None else str(code),
-                ended.words or "-",
-            )
-        )
+        took = "-" if each.ended is None else run_table.ago(each.started, each.ended)
+        started = text.date(each.started)
+        cells = (each.name, each.job, each.host, started, took, code, ended.words)
+        rows.append(tuple("-" if cell in (None, "") else str(cell) for cell in cells))
     return rows
-
-
-def _code(code: dict[str, Any]) -> str:
-    commit, dirty, digest = code.get("commit"), code.get("dirty"), code.get("digest")
-    if isinstance(commit, str):
-        changes = " and changes that are not committed (code.diff)" if dirty else ""
-        return f"{printable(commit[:12])}{changes}"
-    return f"files {printable(digest[:12])}" if isinstance(digest, str) else "-"
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
@@ -273,11 +248,30 @@ def list_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> None:
     """
     found = deletion.choose(chosen, runs_dir).all
     if as_json:
-        print_json(checkpoints=[_checkpoint_row(one) for one in found])
+        # Bytes, seconds, seconds since the epoch, or null.
+        print_json(
+            checkpoints=[
+                {
+                    "run_id": one.run,
+                    "name": one.path.name,
+                    "path": str(one.path.absolute()),
+                    "complete": not one.wrong,
+                    "problems": list(one.wrong),
+                    "best": one.best,
+                    "bytes": one.size(),
+                    "step": one.manifest and one.manifest.step,
+                    "world_size": one.manifest and one.manifest.world_size,
+                    "saved_at": one.manifest and one.manifest.saved_at,
+                    "seconds": one.manifest and one.manifest.seconds,
+                    "attempt": one.manifest and one.manifest.attempt,
+                    "state": one.manifest and list(one.manifest.state),
+                }
+                for one in found
+            ]
+        )
         return
     if not found:
-        matching = "" if chosen.is_empty else "matching "
-        say(f"no {matching}checkpoints in {runs_dir.absolute()}")
+        say(f"no such checkpoints in {runs_dir.absolute()}")
         return
     show_checkpoints(found)
     damaged = [one.path for one in found if one.wrong and not one.unfinished]
@@ -291,41 +285,23 @@ def list_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> None:
 def show_checkpoints(found: list[Saved], *, err: bool = False) -> None:
     """Print a table of checkpoints."""
     now = time.time()
-    rows = [
-        (
-            one.run,
-            one.path.name,
-            "-" if one.manifest is None else str(one.manifest.step),
-            run_table.ago(one.manifest.saved_at if one.manifest else None, now),
-            text.size(one.size()),
-            "-" if one.manifest is None else str(one.manifest.world_size),
-            "best" if one.best else "-",
-            "; ".join(one.wrong) or "complete",
-        )
-        for one in found
-    ]
-    head = ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "STATE")
-    show_table(head, rows, err=err)
-
-
-def _checkpoint_row(one: Saved) -> dict[str, Any]:
-    """Return a checkpoint as JSON values: bytes, seconds, seconds since the epoch, or null."""
-    made = one.manifest
-    return {
-        "run_id": one.run,
-        "name": one.path.name,
-        "path": str(one.path.absolute()),
-        "complete": not one.wrong,
-        "problems": list(one.wrong),
-        "best": one.best,
-        "bytes": one.size(),
-        "step": made and made.step,
-        "world_size": made and made.world_size,
-        "saved_at": made and made.saved_at,
-        "seconds": made and made.seconds,
-        "attempt": made and made.attempt,
-        "state": made and list(made.state),
-    }
+    show_table(
+        ("RUN", "CHECKPOINT", "STEP", "SAVED", "SIZE", "RANKS", "BEST", "STATE"),
+        [
+            (
+                one.run,
+                one.path.name,
+                "-" if one.manifest is None else str(one.manifest.step),
+                run_table.ago(one.manifest.saved_at if one.manifest else None, now),
+                text.size(one.size()),
+                "-" if one.manifest is None else str(one.manifest.world_size),
+                "best" if one.best else "-",
+                "; ".join(one.wrong) or "complete",
+            )
+            for one in found
+        ],
+        err=err,
+    )
 
 
 @click.command("verify")
@@ -344,8 +320,9 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
     for one in found:
         wrong = manifest.problems(one.path, digests=True)
         damaged += [one.path] if wrong else []
-        row = {"run_id": one.run, "name": one.path.name, "ok": not wrong, "problems": list(wrong)}
-        rows.append(row)
+        rows.append(
+            {"run_id": one.run, "name": one.path.name, "ok": not wrong, "problems": list(wrong)}
+        )
         if not as_json:
             click.echo(f"{one.name}  {'damaged' if wrong else 'ok'}  {text.size(one.size())}")
             for problem in wrong:
@@ -355,9 +332,12 @@ def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
     if damaged:
         # A checkpoint that merely cannot be read here may be complete: do not suggest deleting it.
         known = [path for path in damaged if manifest.problems(path, digests=False)]
-        fix = checkpoints.drop_damaged(known) if known else f"ls -lR {shlex.quote(str(damaged[0]))}"
-        what = f"{len(damaged)} of {len(found)} are not as they were saved"
-        raise HpctrainError(what, fix=fix)
+        raise HpctrainError(
+            f"{len(damaged)} of {len(found)} are not as they were saved",
+            fix=checkpoints.drop_damaged(known)
+            if known
+            else f"ls -lR {shlex.quote(str(damaged[0]))}",
+        )
     if not as_json:
         say(f"{len(found)} as saved")
     return 0

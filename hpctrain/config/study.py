@@ -240,7 +240,7 @@ def _number(value: Any) -> float:
 def _choices(values: Any) -> tuple[Scalar, ...]:
     found: list[Scalar] = []
     for value in values if isinstance(values, list) else ():
-        read: Scalar = to_json_value(value)
+        read = to_json_value(value)
         if (
             isinstance(read, dict | list)
             or str(read).startswith("--")

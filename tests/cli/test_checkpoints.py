@@ -149,7 +149,7 @@ def test_drop_keeps_the_newest_complete_the_best_and_the_weights(desk: Any) -> N
     assert names(home) == ["checkpoint-10", "checkpoint-30", "checkpoint-40"]
     said = desk.run("checkpoints", "delete", "sft-1/checkpoint-40", "--yes")
     assert (said.code, names(home)) == (1, ["checkpoint-10", "checkpoint-30", "checkpoint-40"])
-    assert "sft-1/checkpoint-40: the newest complete one" in said.err
+    assert "sft-1/checkpoint-40 stays: the newest complete one" in said.err
     assert desk.run("checkpoints", "delete", "sft-1/checkpoint-10", "--yes").code == 0
     assert names(home) == ["checkpoint-30", "checkpoint-40"]
     assert desk.run("checkpoints", "delete", "sft-1", "--yes").code == 0

@@ -222,7 +222,7 @@ def test_waiting_for_stages_ends_when_one_fails(project: Desk) -> None:
     project.write("config.yaml", STAGES)
     said = project.run("submit", "--local", "--wait")
     assert said.code == 3, said.err
-    assert "(st-third) will not start: it waits for a job that did not end as it should" in said.err
+    assert "(st-third) will not start: its dependency has failed" in said.err
     tag = tag_of(project)
     assert project.run("cancel", tag, "--yes").code == 0
 

@@ -120,8 +120,8 @@ def test_the_everyday_way(project: Desk) -> None:
     assert made.code == 0, made.err
     assert made.out == "data/chats\n"
     for sentence in (
-        "max_length 128, from config.yaml:4:",
-        "one example in a sequence, not packed",
+        "max_length 128, from the config",
+        "sequences of at most 128 tokens (--max-length N), not packed",
         "validation split: 5 of 100",
         "    eval_strategy: epoch",
         "look: hpctrain prepare --show 3 data/chats",

@@ -105,7 +105,7 @@ def test_a_config_without_a_study(desk: Desk) -> None:
     desk.write("config.yaml", "job_name: x\n")
     said = desk.refused("tune", "--local")
     assert said.lines[0] == "error: config has no tune: section"
-    assert "examples/tune/config.yaml" in said.lines[-1]
+    assert "tune: {space: " in said.lines[-1]
 
 
 def test_a_study_that_never_evaluates_is_not_submitted(desk: Desk) -> None:
@@ -132,9 +132,7 @@ def test_dry_runs_write_nothing(project: Desk) -> None:
     before = project.snapshot()
     said = project.run("tune", "--local", "--dry-run")
     assert said.code == 0
-    assert (
-        "study line: 0 of 4 trials are done\narray 0-3%1: 1 node x 1 GPU = 1 process\n" in said.err
-    )
+    assert "study line: 4 trials\narray 0-3%1: 1 node x 1 GPU = 1 process\n" in said.err
     assert project.snapshot() == before
 
 
@@ -203,7 +201,7 @@ def test_a_study_from_its_beginning_to_the_config_of_the_best(project: Desk) -> 
     )
     again = project.run("tune", "--local")
     assert again.code == 0
-    assert "nothing to submit; next: hpctrain tune best line" in again.err
+    assert "nothing to submit; next: hpctrain tune status line" in again.err
     assert len(launch.tags(project.directory / "runs")) == 1
 
 
@@ -224,7 +222,7 @@ def test_the_same_command_runs_what_is_missing(project: Desk) -> None:
         (3, "completed", None),
     ]
     said = tune(project)
-    assert "study line: 3 of 4 trials are done (3 completed, 1 failed)\narray 0-0%1: " in said.err
+    assert "study line: 4 trials: 3 completed, 1 failed\narray 0-0%1: " in said.err
     assert rows(project)[4:] == [(4, "completed", None)]
     tune_again = project.run("tune", "--local")
     assert "nothing to submit" in tune_again.err
@@ -280,7 +278,7 @@ def test_a_trial_whose_job_was_killed_is_seen_by_the_next_call(project: Desk) ->
     assert [row[1] for row in rows(project)] == ["running", "completed"]
     assert "lost" in project.run("tune", "status").out
     said = tune(project)
-    assert "note: trial 0 (" in said.err
+    assert "note: trial 0 is failed" in said.err
     assert [row[1] for row in rows(project)] == ["failed", "completed", "completed"]
 
 

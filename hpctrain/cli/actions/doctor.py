@@ -45,15 +45,24 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     if parameters["try_notify"]:
         notify.test(asked, click.echo)
         return 0
-    if not (parameters["as_job"] or job_id):
-        if local or not parameters["wait"]:
-            fix = "hpctrain doctor --job --local"
-            raise UsageError("--local and --no-wait need --job", fix=fix)
-        return _login(asked, quick=quick, as_json=as_json)
-    if quick:
-        fix = "hpctrain doctor --job"
-        raise UsageError("--quick does not apply to the preflight job", fix=fix)
-    context = context_of(asked)
+    is_job = parameters["as_job"] or job_id
+    if (quick and is_job) or ((local or not parameters["wait"]) and not is_job):
+        raise UsageError(
+            "--quick is without --job; --local and --no-wait need --job",
+            fix="hpctrain doctor --job --local",
+        )
+    job = job_of(asked)
+    context = DoctorContext(
+        spec=job.spec,
+        cluster=job.cluster,
+        version=hpctrain.__version__,
+        machine=os.uname().machine,
+        on_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
+        quick=quick,
+        requirement=installed.requirement("train"),
+    )
+    if not is_job:
+        return _login(asked, context, as_json=as_json)
     if job_id is not None:
         owner = schedulers.owner(job_id)
         return _report(owner, job_id, context, asked, as_json=as_json, by_job=True)
@@ -65,61 +74,34 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     return _report(scheduler, job_id, context, asked, as_json=as_json, by_job=False)
 
 
-def _login(asked: Request, *, quick: bool, as_json: bool) -> int:
-    context = context_of(asked, quick=quick)
+def _login(asked: Request, context: DoctorContext, *, as_json: bool) -> int:
     results: list[ProbeResult] = []
     for result in login.run_probes(context):
         results.append(result)
+        # Omit the result if a finding contains the same sentence.
+        is_below = any(result.sentence in finding.what for finding in result.findings)
+        told = counts(result.findings) if is_below else result.sentence
+        indent = " " * 8
+        first, *lines = text.wrap(" ".join(f"{result.probe}: {told}".split()), WIDTH, indent=indent)
+        head = style(f"{result.word:<8}", fg=_COLOURS[result.word])
+        for finding in result.findings:
+            lines += [f"{indent}{line}" for line in coloured_block(finding, WIDTH - 8)]
         if not as_json:
-            click.echo(keeping(asked, "\n".join(_lines(result))))
+            click.echo(keeping(asked, "\n".join([head + first.lstrip(), *lines])))
     findings = [finding for result in results for finding in result.findings]
     if as_json:
-        print_json(probes=[result.to_json() for result in results], ok=not _errors(findings))
-    else:
-        well = "nothing is wrong that can be seen from here"
-        say(keeping(asked, _summary(findings, well, next_="hpctrain doctor --job")))
-    return 1 if _errors(findings) else 0
+        is_ok = all(finding.level != "error" for finding in findings)
+        print_json(probes=[result.to_json() for result in results], ok=is_ok)
+    well = "nothing is wrong that can be seen from here\nnext: hpctrain doctor --job"
+    return _end(asked, findings, well, as_json=as_json)
 
 
-def context_of(asked: Request, *, quick: bool = False) -> DoctorContext:
-    """Return the job of this request, and facts about the local machine.
-
-    Raises:
-        UsageError: all config errors at once.
-    """
-    job = job_of(asked)
-    return DoctorContext(
-        spec=job.spec,
-        cluster=job.cluster,
-        version=hpctrain.__version__,
-        machine=os.uname().machine,
-        on_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
-        quick=quick,
-        requirement=installed.requirement("train"),
-    )
-
-
-def _lines(result: ProbeResult) -> list[str]:
-    head = style(f"{result.word:<8}", fg=_COLOURS[result.word])
-    # Omit the result if a finding contains the same sentence.
-    is_below = any(result.sentence in finding.what for finding in result.findings)
-    told = counts(result.findings) if is_below else result.sentence
-    wrapped = text.wrap(" ".join(f"{result.probe}: {told}".split()), WIDTH, indent=" " * 8)
-    found = [head + wrapped[0].lstrip(), *wrapped[1:]]
-    for finding in result.findings:
-        found += [f"{' ' * 8}{line}" for line in coloured_block(finding, WIDTH - 8)]
-    return found
-
-
-def _errors(findings: list[Finding]) -> bool:
-    return any(finding.level == "error" for finding in findings)
-
-
-def _summary(findings: list[Finding], well: str, *, next_: str) -> str:
+def _end(asked: Request, findings: list[Finding], well: str, *, as_json: bool) -> int:
+    """Print the number of findings, or that all is well, and return the exit code."""
     serious = [each for each in findings if each.level != "note"]
-    if _errors(findings):
-        return counts(serious)
-    return f"{counts(serious) if serious else well}\nnext: {next_}"
+    if not as_json:
+        say(keeping(asked, counts(serious) if serious else well))
+    return int(any(finding.level == "error" for finding in findings))
 
 
 # -- the preflight job -----------------------------------------------------------------------------
@@ -132,9 +114,10 @@ def _submit(asked: Request, context: DoctorContext, *, local: bool) -> tuple[Job
             hint="remove array from config.yaml",
         )
     if asked.to == "-":
-        fix = "hpctrain doctor --job"
-        raise UsageError("--to - writes no script that could be submitted", fix=fix)
-    made = scripts_of(request_of(asked, context), alone=True)
+        raise UsageError(
+            "--to - writes no script that could be submitted", fix="hpctrain doctor --job"
+        )
+    made = scripts_of(_request_of(asked, context), alone=True)
     for note in script_files.write(made, force=False):
         say(note)
     scheduler = LocalScheduler() if local or not SlurmScheduler.is_available() else SlurmScheduler()
@@ -145,27 +128,24 @@ def _submit(asked: Request, context: DoctorContext, *, local: bool) -> tuple[Job
     return scheduler, submission.answer
 
 
-def request_of(asked: Request, context: DoctorContext) -> Request:
+def _request_of(asked: Request, context: DoctorContext) -> Request:
     """Return the request of the preflight job: the same job with its own time limit, and a test
     instead of the training.
     """
     spec = context.spec
     # Located without importing it, because it imports torch.
     program = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
+    arguments = Arguments(spec)
     words = ["--doctor-gpus", str(spec.gpus_per_node)]
-    for option, name in (
-        ("--doctor-dataset", "dataset_name"),
-        ("--doctor-checkpoint", "output_dir"),
-    ):
-        value = Arguments(spec).get(name)
-        words += [option, value] if value else []
+    words += ["--doctor-dataset", arguments.get("dataset_name") or ""]
+    words += ["--doctor-checkpoint", arguments.get("output_dir") or ""]
     options = asked.options | {
         ("script",): str(program.resolve()),
         ("task",): "sft",
         ("job_name",): "doctor",
+        ("sharding",): "ddp",
         ("resources", "time"): _MINUTES,
     }
-    options |= {("sharding",): "ddp"} if spec.sharding != "ddp" else {}
     return replace(asked, options=options, arguments=tuple(words), to=asked.to or SCRIPT)
 
 
@@ -192,39 +172,34 @@ def _report(
             f" hpctrain cancel {job_id}"
         )
         return 130
-    report = read_report(_text(logs.output))
+    output, errors = (
+        stored.read_text(path, errors="replace", limit=64_000_000) if path.is_file() else ""
+        for path in (logs.output, logs.error)
+    )
+    report = read_report(output)
     if by_job and report.ranks:
         first, spec = report.ranks[0], context.spec
         nodes, gpus = first.job_nodes or spec.nodes, first.gpus_asked or spec.gpus_per_node
         context = replace(context, spec=spec.replace(nodes=nodes, gpus_per_node=gpus))
-    lines = [line.strip() for line in _text(logs.error).splitlines()]
-    problems = [line[:200] for line in lines if "error" in line.lower()][:_ERROR_LINES]
-    findings = evaluate(report, context, tuple(problems))
+    problems = [line.strip()[:200] for line in errors.splitlines() if "error" in line.lower()]
+    findings = evaluate(report, context, tuple(problems[:_ERROR_LINES]))
     is_completed = record is None or record.state == "COMPLETED"
     if as_json:
         facts = asdict(report)
         print_json(
             job_id=job_id,
             state=None if record is None else record.state,
-            ok=not _errors(findings),
+            ok=all(finding.level != "error" for finding in findings),
             all_reduce=facts.pop("speeds"),
             **facts,
             findings=[finding.to_json() for finding in findings],
         )
     else:
         _print(report, context, findings)
-        if not is_completed and record is not None:
-            say(f"{follow.describe(record)}; its log: hpctrain logs --err {job_id}")
-        well = "the nodes are fit for training"
-        say(keeping(asked, _summary(findings, well, next_="hpctrain submit")))
-    return 1 if _errors(findings) or not is_completed else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return stored.read_text(path, errors="replace", limit=64_000_000)
-    except OSError:
-        return ""
+    if record is not None and not is_completed and not as_json:
+        say(f"{follow.describe(record)}; its log: hpctrain logs --err {job_id}")
+    well = "the nodes are fit for training\nnext: hpctrain submit"
+    return _end(asked, findings, well, as_json=as_json) or int(not is_completed)
 
 
 def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> None:
@@ -232,16 +207,14 @@ def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> N
         rows = [_row(node, report, context) for node in report.nodes]
         show_table(("NODE", "GPUS", "CORES"), rows)
     for group in dict.fromkeys(speed.group for speed in report.speeds):
-        best = report.speed_of(group)
-        if best is not None:
-            who, over = f"of {group}", ""
-            if group == "all":
-                who = f"of {text.count(len(report.nodes), 'node')}"
-                devices = ", ".join(used(report))
-                over = f" over {devices}" if devices else ""
-            size = f"{best.backend}, {best.bytes >> 20} MiB"
-            ranks = text.count(best.ranks, "rank")
-            click.echo(f"all-reduce: {ranks} {who}: {text.rate(best.bandwidth)} ({size}){over}")
+        if best := report.speed_of(group):
+            is_all = group == "all"
+            who = text.count(len(report.nodes), "node") if is_all else group
+            over = f" over {', '.join(used(report))}" if is_all and used(report) else ""
+            click.echo(
+                f"all-reduce: {text.count(best.ranks, 'rank')} of {who}:"
+                f" {text.rate(best.bandwidth)} ({best.backend}, {best.bytes >> 20} MiB){over}"
+            )
     for finding in findings:
         click.echo("\n".join(coloured_block(finding)))
 

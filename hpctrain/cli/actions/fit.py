@@ -47,11 +47,7 @@ def _typed(parameters: dict[str, Any]) -> GpuOptions:
             f"--gpu-memory {memory} is less than a GiB; without a unit it counts MiB",
             hint="use --gpu-memory 80G",
         )
-    return GpuOptions(
-        gpu=parameters["gpu"],
-        gpu_memory=size,
-        model=parameters["model"],
-    )
+    return GpuOptions(gpu=parameters["gpu"], gpu_memory=size, model=parameters["model"])
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -64,7 +60,17 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 def _page(found: FitAnswer, *, every: bool) -> Iterator[str]:
     """Yield the lines of the page; only those that start with a letter may be wrapped."""
-    yield from _head(found)
+    shape, layout = found.own.shape, found.own.layout
+    labels = f", {count(shape.labels, 'label')}" if shape.labels else ""
+    what = "all trained"
+    if layout.lora is not None:
+        trained = billions(trainable(shape, layout.lora))
+        what = f"{trained} of them trained (LoRA, rank {layout.lora.rank})"
+    parameters = f"{billions(shape.parameters)} parameters{labels}, {what}"
+    yield f"model: {found.model}: {shape.model_type}, {parameters}"
+    yield f"asked: {f'{found.name}: ' if found.name else ''}{_layout_words(layout)}"
+    yield f"GPU: {found.gpu_words}"
+    yield from (f"note: {note}" for note in found.notes)
     yield ""
     own, most = found.own, found.own.site.gpu_bytes
     yield f"memory of each GPU at the peak ({own.memory.moment}):"
@@ -76,35 +82,14 @@ def _page(found: FitAnswer, *, every: bool) -> Iterator[str]:
     yield f"  {'total':<16} {gib(own.total):>10}  of {gib(most)}: {state}"
     needed, given = found.host, found.given
     parts = ", ".join(f"{part.name} {gib(part.bytes)}" for part in needed.parts)
-    host = f"about {gib(needed.total)}; what the job gets is not known (--mem)"
+    host = "; what the job gets is not known (--mem)"
     if given is not None:
         fits = "does not fit" if needed.least > given.value else "may not fit"
         fits = "fits" if needed.total <= given.value else fits
-        host = f"about {gib(needed.total)} of {gib(given.value)} ({given.source}): {fits}"
-    yield f"host memory of each node: {host} ({parts})"
-    if not own.fits:
-        biggest = sorted(own.memory.parts, key=lambda part: -part.bytes)[:2]
-        words = " and ".join(f"{part.name} ({gib(part.bytes)})" for part in biggest)
-        yield ""
-        yield f"The requested layout does not fit: {words} are the largest parts."
+        host = f" of {gib(given.value)} ({given.source}): {fits}"
+    yield f"host memory of each node: about {gib(needed.total)}{host} ({parts})"
     yield ""
     yield from _table(found, every=every) if found.rows else _nothing(found)
-
-
-def _head(found: FitAnswer) -> Iterator[str]:
-
-    shape, layout = found.own.shape, found.own.layout
-    labels = f", {count(shape.labels, 'label')}" if shape.labels else ""
-    what = "all trained"
-    if layout.lora is not None:
-        trained = billions(trainable(shape, layout.lora))
-        what = f"{trained} of them trained (LoRA, rank {layout.lora.rank})"
-    parameters = f"{billions(shape.parameters)} parameters{labels}, {what}"
-    yield f"model: {found.model}: {shape.model_type}, {parameters}"
-    yield f"asked: {f'{found.name}: ' if found.name else ''}{_layout_words(layout)}"
-    yield f"GPU: {found.gpu_words}"
-    for note in found.notes:
-        yield f"note: {note}"
 
 
 def _layout_words(layout: Layout) -> str:
@@ -122,7 +107,6 @@ def _layout_words(layout: Layout) -> str:
 
 
 def _table(found: FitAnswer, *, every: bool) -> Iterator[str]:
-
     layout, rows, best = found.own.layout, found.rows, found.best
     batch = layout.micro_batch * layout.accumulation * layout.processes
     order = "fastest first" if found.own.site.gpu is not None else "fewest GPUs first"
@@ -149,16 +133,22 @@ def _table(found: FitAnswer, *, every: bool) -> Iterator[str]:
             tight + gib(row.total),
             "unknown" if row.tokens_per_s is None else f"{row.tokens_per_s:,.0f}",
         ]
-        times = (_hours(row.seconds), _number(row.gpu_hours), _number(row.node_hours))
+        seconds = None if row.seconds is None else row.seconds / 3600
+        times = (_number(seconds), _number(row.gpu_hours), _number(row.node_hours))
         lines.append([*cells, *times[: len(head) - len(cells)]])
     yield from table(lines, right={0, 1, 3, 4, 6, 7, 8, 9, 10}, gap=" ")
     if len(lines) - 1 < len(rows):
         yield f"  and {len(rows) - len(lines) + 1} more: --all"
-    yield from _legend(found, timed=timed)
-
-
-def _hours(seconds: float | None) -> str:
-    return _number(None if seconds is None else seconds / 3600)
+    more = best is not None and best.layout.processes > layout.processes
+    marked = "the fewest GPUs that it fits on" if more else "no more GPUs than requested"
+    yield f"> is the fastest on {marked}."
+    if any(layouts.is_tight(row, found.own.site) for row in rows):
+        yield "~ leaves less than 5% to spare: the estimate may be wrong by as much."
+    if found.own.site.gpu is None:
+        yield "tokens/s: unknown, as the GPU is; name it with --gpu."
+    elif (first := rows[0].speed) is not None:
+        yield f"tokens/s: {speed.ASSUMPTION}; MFU of row 1: {first.utilisation:.0%}."
+    yield f"hours: {'' if timed else 'unknown: '}{found.work_words}."
 
 
 def _number(value: float | None) -> str:
@@ -167,26 +157,6 @@ def _number(value: float | None) -> str:
     if 0 < value < 0.01:
         return "<0.01"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-
-
-def _legend(found: FitAnswer, *, timed: bool) -> Iterator[str]:
-
-    rows, best = found.rows, found.best
-    own = [number for number, row in enumerate(rows, 1) if row.layout == found.own.layout]
-    more = best is not None and best.layout.processes > found.own.layout.processes
-    marked = "the fewest GPUs that it fits on" if more else "no more GPUs than requested"
-    asked = f"; row {own[0]} is the requested layout" if own else ""
-    yield f"> is the fastest on {marked}{asked}."
-    if any(layouts.is_tight(row, found.own.site) for row in rows):
-        yield "~ leaves less than 5% to spare: the estimate may be wrong by as much."
-    first = rows[0].speed
-    if found.own.site.gpu is None:
-        yield "tokens/s: unknown, as the GPU is; name it with --gpu."
-    elif first is not None:
-        yield f"tokens/s: {speed.ASSUMPTION}; MFU of row 1: {first.utilisation:.0%}."
-    yield f"hours: {'' if timed else 'unknown: '}{found.work_words}."
-    if found.own.site.whole_nodes:
-        yield "GPU h and node h are of whole nodes, as they are charged here."
 
 
 def _nothing(found: FitAnswer) -> Iterator[str]:

@@ -49,20 +49,39 @@ def run(
     """Lint, fix or explain the scripts, and return the exit code; `chosen` is --select and
     --ignore.
     """
-    if explain and (do_fix or diff or len(files) > 1):
-        raise UsageError(
-            "--explain takes one file, and neither --fix nor --diff",
-            fix=f"hpctrain lint --explain {shell.quote(files[0])}",
-        )
     ids = _chosen(*chosen, with_cluster=cluster is not None)
     scripts = _read_all(files)
+    if explain and (do_fix or diff or len(scripts) > 1):
+        raise UsageError(
+            "--explain takes one file, and neither --fix nor --diff",
+            fix=f"hpctrain lint --explain {shell.quote(scripts[0].name)}",
+        )
     if diff:
         return _show_diff(scripts, ids)
     if do_fix:
         scripts = _fix_all(scripts, ids)
-    findings = [one for script in scripts for one in _findings(script, ids, cluster)]
+    findings = [
+        one
+        for script in scripts
+        for one in findings_of(script.text, script.name, cluster)
+        if one.id in ids
+    ]
     if explain:
-        _explain(scripts, findings, sources=sources, as_json=as_json)
+        if not as_json:
+            show_explained(scripts[0].text, findings, sources=sources)
+            return 0
+        print_json(
+            file=scripts[0].name,
+            lines=[
+                line.to_json()
+                | {
+                    "findings": [
+                        one.to_json() for one in findings if (one.line or 1) == line.number
+                    ]
+                }
+                for line in _explained_lines(scripts[0].text)
+            ],
+        )
         return 0
     if as_json:
         # `skipped` is kept for compatibility: older versions skipped parts of large scripts.
@@ -91,50 +110,24 @@ def _chosen(select: str | None, ignore: str | None, *, with_cluster: bool) -> fr
     unknown = [id_ for id_ in (*selected, *ignored) if id_ not in known]
     if unknown:
         close = difflib.get_close_matches(unknown[0], known, n=1)
-        first, *others = (f"no finding of lint is called {id_!r}" for id_ in unknown)
         raise UsageError(
-            first,
-            details=tuple(others),
-            fix=None if close else "hpctrain explain --list",
-            hint=f"use {close[0]}" if close else None,
+            f"no finding of lint is called {unknown[0]!r}",
+            fix="hpctrain explain --list",
+            hint=f"did you mean {close[0]}?" if close else None,
         )
     return frozenset(known if select is None else selected) - frozenset(ignored)
 
 
-def _findings(script: LintedScript, chosen: frozenset[str], cluster: str | None) -> list[Finding]:
+def findings_of(text: str, name: str, cluster: str | None) -> list[Finding]:
+    """Return the findings of a script, with those of a cluster's profile."""
     if cluster is None:
         from hpctrain.checks.script import lint
 
-        found = lint(script.text, script.name)
-    else:
-        from hpctrain.checks.job.script import check_script
-        from hpctrain.clusters import load
+        return lint(text, name)
+    from hpctrain.checks.job.script import check_script
+    from hpctrain.clusters import load
 
-        found = check_script(script.text, script.name, load.load(cluster, os.environ))
-    return [one for one in found if one.id in chosen]
-
-
-def _explain(
-    scripts: list[LintedScript], findings: list[Finding], *, sources: bool, as_json: bool
-) -> None:
-    """Explain each line of a script, with its findings.
-
-    Raises:
-        UsageError: a directory with several scripts.
-    """
-    script, *others = scripts
-    if others:
-        fix = f"hpctrain lint --explain {shell.quote(script.name)}"
-        raise UsageError("--explain takes one file", fix=fix)
-    if not as_json:
-        show_explained(script.text, findings, sources=sources)
-        return
-    lines = [
-        line.to_json()
-        | {"findings": [one.to_json() for one in findings if (one.line or 1) == line.number]}
-        for line in explained_lines(script.text)
-    ]
-    print_json(file=script.name, lines=lines)
+    return check_script(text, name, load.load(cluster, os.environ))
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -147,25 +140,17 @@ def _read_all(files: tuple[str, ...]) -> list[LintedScript]:
         UsageError: at least one cannot be read; all problems at once.
     """
     scripts: list[LintedScript] = []
-    problems: dict[str, str] = {}
+    problems: list[str] = []
     for name in dict.fromkeys(files):
         try:
             scripts += _read(name)
-        except OSError as error:
-            problems[name] = (error.strerror or str(error)).lower()
-        except ValueError as error:
-            problems[name] = str(error)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            problems.append(f"cannot read {name}: {why.lower()}")
+    if not scripts and not problems:
+        problems = [f"no *{', *'.join(_SUFFIXES)}, and no *.sh with #SBATCH in {' '.join(files)}"]
     if problems:
-        first, *more = (f"cannot read {name}: {why}" for name, why in problems.items())
-        parents = (*Path(next(iter(problems))).parents, Path("/"))
-        fix = f"ls -l {shell.quote(next(each for each in parents if each.is_dir()))}"
-        raise UsageError(first, details=tuple(more), fix=fix)
-    if not scripts:
-        raise UsageError(
-            f"no batch script in {' '.join(files)}",
-            details=(f"looked for *{', *'.join(_SUFFIXES)}, and *.sh with #SBATCH lines",),
-            fix=f"ls -lR {shell.join(files)}",
-        )
+        raise UsageError(problems[0], details=tuple(problems[1:]), fix="ls -l")
     return scripts
 
 
@@ -176,19 +161,17 @@ def _read(name: str) -> list[LintedScript]:
         ValueError: a file is not text.
     """
     path = Path(name)
-    read: list[tuple[str, Path | None, bytes]]
+    read: list[tuple[str, Path | None, bytes]] = []
     if name == "-":
-        read = [(name, None, sys.stdin.buffer.read())]
+        read.append((name, None, sys.stdin.buffer.read()))
     elif not path.is_dir():
-        read = [(name, path, stored.read_given(path))]
-    else:
-        read = [
-            (str(file), file, content)
-            for file in sorted(path.rglob("*"))
-            if file.suffix in (*_SUFFIXES, ".sh") and file.is_file()
-            if not any(part.startswith(".") for part in file.relative_to(path).parts)
-            if b"\n#SBATCH" in (content := stored.read_regular(file)) or file.suffix != ".sh"
-        ]
+        read.append((name, path, stored.read_given(path)))
+    for file in sorted(path.rglob("*")) if path.is_dir() else ():
+        is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.suffix in (*_SUFFIXES, ".sh") and file.is_file() and not is_hidden:
+            content = stored.read_regular(file)
+            if b"\n#SBATCH" in content or file.suffix != ".sh":
+                read.append((str(file), file, content))
     if any(b"\0" in content for _, _, content in read):
         raise ValueError("has NUL bytes, so it is not a script")
     return [
@@ -242,8 +225,7 @@ def _fix_all(scripts: list[LintedScript], chosen: frozenset[str]) -> list[Linted
     result: list[LintedScript] = []
     for script in scripts:
         if script.path is None:
-            hint = "name the file, or use --diff, which writes nothing"
-            raise UsageError("--fix cannot write to stdin", hint=hint)
+            raise UsageError("--fix cannot write to stdin", hint="use --diff")
         text, ids = _fixed(script, chosen)
         result.append(replace(script, text=text))
         if ids:
@@ -268,7 +250,7 @@ def _fix_all(scripts: list[LintedScript], chosen: frozenset[str]) -> list[Linted
 _GUTTER = 6
 
 
-def explained_lines(text: str) -> list[ScriptLine]:
+def _explained_lines(text: str) -> list[ScriptLine]:
     """Return the explained lines of a script, with secrets redacted."""
     lines = explain(secrets.redacted(text))
     # There is no line after the last line break.
@@ -277,7 +259,7 @@ def explained_lines(text: str) -> list[ScriptLine]:
 
 def show_explained(text: str, findings: list[Finding], *, sources: bool = False) -> None:
     """Print the explained lines of a script, and notes on stderr."""
-    lines = explained_lines(text)
+    lines = _explained_lines(text)
     for line, colour in _page(lines, findings, columns(), sources=sources):
         bold = colour == "bold"
         styled = style(line, fg=None if bold else colour, bold=bold)

@@ -8,57 +8,54 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from rich.console import Console
-from rich.progress import Progress
 
 from hpctrain.cli.output import WIDTH, print_json, say
 from hpctrain.config import layers
 from hpctrain.data import show as drawing
 from hpctrain.data.encode import FastTokenizer, load_libraries
 from hpctrain.data.manifest import (
-    DatasetManifest,
-    Split,
     read_manifest,
     tokenizer_fingerprint,
 )
 from hpctrain.data.request import PrepareRequest, resolve
-from hpctrain.data.show import ShownExample
 from hpctrain.errors import UsageError
 from hpctrain.jobs import script_files
-from hpctrain.terminal import raw
 from hpctrain.util import shell, stored, text
+from hpctrain.util.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
     from hpctrain.data.pipeline import PrepareSummary
-    from hpctrain.data.pipeline import Progress as ProgressCallback
 
 DEFAULT_LENGTH = 4096
 """Sequence length in tokens if neither the options nor the config set it; less if the model has
 fewer positions.
 """
+#: A program that calls this may need torch.
+_IS_COMMAND = Path(sys.argv[0]).name == "hpctrain"
 _SHOWN_DROPPED = 3
 _FEW_TRAINED = 0.05
 """Below this fraction of unmasked tokens, a wrong mask is more likely than short answers."""
 
 
-def _load_libraries() -> None:
-    # A program that calls this may need torch.
-    load_libraries(without_torch=Path(sys.argv[0]).name == "hpctrain")
-
-
 def run(data: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> None:
     """Write the dataset; `options` are the command's parameters by name."""
-    _load_libraries()
+    load_libraries(without_torch=_IS_COMMAND)
     from hpctrain.data import pipeline
 
-    with _progress() as progress:
-        summary = pipeline.prepare(_request(data, options), progress=progress, say=_say)
+    shown: set[tuple[str, int]] = set()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        tenth = stage, 10 * done // max(1, total)
+        if tenth not in shown:
+            shown.add(tenth)
+            say(f"{stage}: {10 * tenth[1]} %")
+
+    summary = pipeline.prepare(_request(data, options), progress=progress, say=_say)
     if as_json:
         print_json(
             folder=str(summary.folder),
@@ -70,7 +67,7 @@ def run(data: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> No
             manifest=json.loads(summary.manifest.to_json()),
         )
         return
-    for line in summary_lines(summary):
+    for line in _summary(summary):
         say(line)
     click.echo(str(summary.folder))
     made = summary.manifest
@@ -90,28 +87,33 @@ def make_demo(demo: str, data: Sequence[str]) -> None:
         UsageError: DATA was given.
     """
     if data:
-        fix = f"hpctrain prepare --demo {shell.quote(demo)}"
-        raise UsageError("--demo makes its own data, and DATA was given", fix=fix)
+        raise UsageError(
+            "--demo makes its own data, and DATA was given",
+            fix=f"hpctrain prepare --demo {shell.quote(demo)}",
+        )
     # Only this command needs the training libraries.
     from hpctrain.training import demo as maker
 
     say("reading docstrings, training a tokenizer (about 15 s)")
     summary = maker.make_demo(Path(demo))
     config = summary.directory / "config.yaml"
-    job: dict[str, Any] = {
+    is_venv = sys.prefix != sys.base_prefix
+    job = {
         "job_name": "sft",
         "resources": {"nodes": 1, "gpus_per_node": 1, "time": "00:30:00", "cpus_per_task": 2},
+        **({"environment": {"venv": sys.prefix}} if is_venv else {}),
+        "training": {
+            "model_name_or_path": "model",
+            "dataset_name": "dataset",
+            **maker.DEMO_TRAINING,
+        },
     }
-    if sys.prefix != sys.base_prefix:
-        job["environment"] = {"venv": sys.prefix}
-    job["training"] = {
-        "model_name_or_path": "model",
-        "dataset_name": "dataset",
-        **maker.DEMO_TRAINING,
-    }
-    head = "# The demo's job config, made by `hpctrain prepare --demo`. Options override it.\n"
-    written = head + yaml.safe_dump(job, sort_keys=False)
-    script_files.write_file(config, written, fix=f"df -h {shell.quote(summary.directory)}")
+    script_files.write_file(
+        config,
+        "# The demo's job config, made by `hpctrain prepare --demo`. Options override it.\n"
+        + yaml.safe_dump(job, sort_keys=False),
+        fix=f"df -h {shell.quote(summary.directory)}",
+    )
     say(
         f"{summary.train_pairs:,} pairs of {summary.modules} modules, {summary.tokens:,} tokens,"
         f" vocabulary {summary.vocabulary:,}, model of {summary.parameters / 1e6:.1f} million"
@@ -152,18 +154,17 @@ def _request(
     tokenizer = _model_directory(str(model))
     length = options["max_length"] or text.integer(str(_configured(config, "max_length"))) or 0
     if length < 2:
-        length = min(DEFAULT_LENGTH, _positions(tokenizer))
-        _say(f"examples of at most {length} tokens (--max-length N)")
+        of_model = stored.read_object(tokenizer / "config.json") or {}
+        of_model = of_model.get("text_config") or of_model
+        positions = of_model.get("max_position_embeddings") or of_model.get("n_positions")
+        length = DEFAULT_LENGTH
+        if isinstance(positions, int):
+            length = max(2, min(length, positions))
     pack = options["pack"]
     if pack is None:
         pack = str(_configured(config, "packing")).lower() not in ("false", "no")
-    if not show:
-        _say(
-            f"packed into sequences of {length} tokens (or: --no-pack)"
-            if pack
-            else "one example in a sequence, not packed (or: --pack)"
-        )
-    template = options["template"]
+    how = "packed (or: --no-pack)" if pack else "not packed (or: --pack)"
+    _say(f"sequences of at most {length} tokens (--max-length N), {how}")
     return PrepareRequest(
         paths=tuple(map(Path, data)),
         target=Path(target),
@@ -172,8 +173,10 @@ def _request(
         form=options["form"],
         columns=options["columns"],
         max_length=length,
-        template=Path(template) if template else None,
-        template_options={name: _value(word) for name, word in options["template_options"].items()},
+        template=Path(options["template"]) if options["template"] else None,
+        template_options={
+            name: to_json_value(Plain(word)) for name, word in options["template_options"].items()
+        },
         pack=pack,
         **{
             name: options[name]
@@ -196,12 +199,16 @@ def _model_directory(name: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        what = f"--model {name} is a file; a model is a directory"
-        raise UsageError(what, hint=f"use --model {shell.quote(folder.parent)}")
-    download = f"hf download {shell.quote(name)} --local-dir models/{folder.name}"
+        raise UsageError(
+            f"--model {name} is a file; a model is a directory",
+            hint=f"use --model {shell.quote(folder.parent)}",
+        )
     raise UsageError(
         f"the model directory '{name}' does not exist",
-        hint=f"for a model on the hub: {download}",
+        hint=(
+            "for a model on the hub: hf download"
+            f" {shell.quote(name)} --local-dir models/{folder.name}"
+        ),
     )
 
 
@@ -212,48 +219,8 @@ def _configured(config: str | None, name: str) -> Any:
     path = ("training", name)
     value = layers.written(stacked, path)
     if value is not None:
-        origins = (layer.origins.get(path) for layer in stacked)
-        _say(f"{name} {value}, from {next(filter(None, origins), 'the config')}")
+        _say(f"{name} {value}, from the config")
     return value
-
-
-def _positions(folder: Path) -> int:
-    config = stored.read_object(folder / "config.json") or {}
-    config = config.get("text_config") or config
-    positions = config.get("max_position_embeddings") or config.get("n_positions")
-    return max(2, positions) if isinstance(positions, int) else DEFAULT_LENGTH
-
-
-def _value(word: str) -> Any:
-    try:
-        return json.loads(word)
-    except ValueError:
-        return word
-
-
-# -- progress --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress() -> Iterator[ProgressCallback]:
-    """Yield a progress callback: a bar on a terminal, else a line for each tenth."""
-    shown: set[tuple[str, int]] = set()
-    tasks: dict[str, Any] = {}
-    is_terminal = sys.stderr.isatty()
-    with Progress(
-        console=Console(file=raw(sys.stderr)), transient=True, disable=not is_terminal
-    ) as bar:
-
-        def move(stage: str, done: int, total: int) -> None:
-            tenth = stage, 10 * done // max(1, total)
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage)
-            bar.update(tasks[stage], completed=done, total=total)
-            if not is_terminal and tenth not in shown:
-                shown.add(tenth)
-                say(f"{stage}: {10 * tenth[1]} %")
-
-        yield move
 
 
 def _say(sentence: str) -> None:
@@ -263,13 +230,29 @@ def _say(sentence: str) -> None:
 # -- the summary -----------------------------------------------------------------------------------
 
 
-def summary_lines(summary: PrepareSummary) -> Iterator[str]:
-    """Yield the summary of the dataset, in at most 80 columns unless the data itself is longer."""
+def _summary(summary: PrepareSummary) -> Iterator[str]:
     made = summary.manifest
     if summary.already_there:
         yield f"{summary.folder} was prepared by the same command before: nothing to do"
     for name, split in made.splits.items():
-        yield from _split_lines(name, split, made)
+        unmasked = split.trained / split.tokens if split.tokens else 0.0
+        yield f"{name}: {text.count(split.examples, 'example')}, {text.count(split.tokens, 'token')}"
+        yield f"  {unmasked:.1%} of the tokens are unmasked ({made.loss_on})"
+        if made.packed:
+            yield (
+                f"  {text.count(split.rows, 'packed sequence')} of {made.max_length} tokens,"
+                f" {split.examples / split.rows:.1f} examples each, {1 / split.padded:.1%} full"
+            )
+        else:
+            yield (
+                f"  the longest has {text.count(split.longest, 'token')}; padding of random batches"
+                f" of 8: {split.padded - 1:.0%}"
+            )
+        if unmasked < _FEW_TRAINED:
+            yield (
+                f"warning: only {unmasked:.1%} of the tokens in {name} are unmasked; look at"
+                " examples with --show, or set --loss-on"
+            )
     if made.truncated:
         yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
     if made.context_turns:
@@ -277,31 +260,10 @@ def summary_lines(summary: PrepareSummary) -> Iterator[str]:
         yield f"masked, because the template rewrites them: {turns}"
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
-        for reason, count in Counter(made.dropped).most_common():
-            yield f"  {count:,} x {reason}"
-            if first := made.dropped_first.get(reason):
-                yield f"    first: {first[:200]}"
+    for reason, count in Counter(made.dropped).most_common():
+        yield f"  {count:,} x {reason}; first: {made.dropped_first.get(reason, '-')[:200]}"
     if not summary.already_there:
         yield f"{text.duration(summary.seconds)} with {text.count(summary.workers, 'worker')}"
-
-
-def _split_lines(name: str, split: Split, made: DatasetManifest) -> Iterator[str]:
-    unmasked = split.trained / split.tokens if split.tokens else 0.0
-    yield f"{name}: {text.count(split.examples, 'example')}, {text.count(split.tokens, 'token')}"
-    yield f"  {unmasked:.1%} of the tokens are unmasked ({made.loss_on})"
-    if made.packed:
-        yield (
-            f"  {text.count(split.rows, 'packed sequence')} of {made.max_length} tokens,"
-            f" {split.examples / split.rows:.1f} examples each, {1 / split.padded:.1%} full"
-        )
-    else:
-        yield (
-            f"  the longest has {text.count(split.longest, 'token')}; padding of random batches of"
-            f" 8: {split.padded - 1:.0%}"
-        )
-    if unmasked < _FEW_TRAINED:
-        yield f"warning: only {unmasked:.1%} of the tokens in {name} are unmasked"
-        yield "  is the mask right? look at examples with --show, or set --loss-on"
 
 
 # -- examples --------------------------------------------------------------------------------------
@@ -314,25 +276,33 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
     Raises:
         UsageError: there is nothing to show, or a model is missing.
     """
-    _load_libraries()
+    load_libraries(without_torch=_IS_COMMAND)
     if len(data) == 1 and _is_tokenised(Path(data[0])):
         tokenizer = _tokenizer_of(Path(data[0]), options)
         examples = drawing.of_dataset(Path(data[0]), count)
     else:
         resolved = resolve(_request(data, {**options, "pack": False}, show=True))
-        for note in resolved.notes:
-            _say(note)
         tokenizer = resolved.encoder.tokenizer
         examples, dropped = drawing.of_raw_data(resolved, count)
-        reasons = Counter(each.reason for each in dropped)
-        for reason, number in reasons.items():
-            for each in [one for one in dropped if one.reason == reason][:_SHOWN_DROPPED]:
-                _say(f"dropped: {each.where}: {reason}{each.detail and f' ({each.detail})'}")
-            if number > _SHOWN_DROPPED:
-                more = number - _SHOWN_DROPPED
-                _say(f"dropped: {more} more examples like this: {reason}")
+        for note in resolved.notes:
+            _say(note)
+        for each in dropped[:_SHOWN_DROPPED]:
+            _say(f"dropped: {each.where}: {each.reason}{each.detail and f' ({each.detail})'}")
+        if len(dropped) > _SHOWN_DROPPED:
+            _say(f"dropped: {len(dropped) - _SHOWN_DROPPED} more examples")
     if as_json:
-        print_json(examples=[_document(tokenizer, example) for example in examples])
+        print_json(
+            examples=[
+                {
+                    "where": each.where,
+                    "input_ids": list(each.ids),
+                    "labels": list(each.labels),
+                    "text": tokenizer.decode(list(each.ids)),
+                    "trained_text": tokenizer.decode([id_ for id_ in each.labels if id_ != -100]),
+                }
+                for each in examples
+            ]
+        )
         return
     for example in examples:
         click.echo(f"{example.where}:")
@@ -342,11 +312,9 @@ def show(data: Sequence[str], options: Mapping[str, Any], *, count: int, as_json
 
 
 def _is_tokenised(folder: Path) -> bool:
-    splits = (stored.read_object(folder / "dataset_dict.json") or {}).get("splits")
-    if not isinstance(splits, list) or not splits:
-        return False
-    info = stored.read_object(folder / str(splits[0]) / "dataset_info.json") or {}
-    return "input_ids" in (info.get("features") or {})
+    splits = (stored.read_object(folder / "dataset_dict.json") or {}).get("splits") or []
+    infos = [stored.read_object(folder / str(name) / "dataset_info.json") for name in splits[:1]]
+    return any("input_ids" in ((info or {}).get("features") or {}) for info in infos)
 
 
 def _tokenizer_of(folder: Path, options: Mapping[str, Any]) -> Any:
@@ -356,18 +324,5 @@ def _tokenizer_of(folder: Path, options: Mapping[str, Any]) -> Any:
         raise UsageError(f"{folder} does not say which tokenizer made it", hint="use --model DIR")
     model = _model_directory(str(name))
     if made is not None and tokenizer_fingerprint(model) != made.tokenizer:
-        _say(
-            f"warning: {folder} was not made with the tokenizer of {model}: the text below is not the"
-            " original"
-        )
+        _say(f"warning: {folder} was made with another tokenizer than that of {model}")
     return FastTokenizer(str(model)).tokenizer
-
-
-def _document(tokenizer: Any, example: ShownExample) -> dict[str, Any]:
-    return {
-        "where": example.where,
-        "input_ids": list(example.ids),
-        "labels": list(example.labels),
-        "text": tokenizer.decode(list(example.ids)),
-        "trained_text": tokenizer.decode([label for label in example.labels if label != -100]),
-    }

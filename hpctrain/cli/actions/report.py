@@ -8,21 +8,20 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from hpctrain.cli import run_table
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
-from hpctrain.explain.model import Explanation
 from hpctrain.jobs import explanation, schedulers, script_files, targets
 from hpctrain.jobs.schedulers import Survey
 from hpctrain.report import compare, document, html, model
 from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import drop, launch, layout
-from hpctrain.runs.store import Listing, Run
+from hpctrain.runs.store import Run
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.terminal import for_files
 from hpctrain.util import stored
@@ -43,12 +42,13 @@ def run(
     """Create the report."""
     if to is not None and as_json:
         raise UsageError("--to and --json are mutually exclusive", fix="hpctrain report --json")
-    selected = select(words, runs_dir)
+    selected = _select(words, runs_dir)
     first = selected.runs[0].id
     several = len(selected.runs) > 1
     if metric is not None and not several:
-        what = "--metric orders several runs, and this is one"
-        raise UsageError(what, fix=f"hpctrain report {first}")
+        raise UsageError(
+            "--metric orders several runs, and this is one", fix=f"hpctrain report {first}"
+        )
     survey = schedulers.survey(runs_dir, selected.runs)
     if several:
         if survey.silent is not None:
@@ -64,14 +64,13 @@ def run(
         )
         values, shown, is_running = compare.to_json(found), document.of_comparison(found), False
     else:
-        facts = external_facts(runs_dir, selected.runs[0], survey)
+        facts = _external_facts(runs_dir, selected.runs[0], survey)
         one = model.gather(selected.runs[0], runs_dir, facts)
         values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
     if as_json:
         print_json(**values)
     else:
-        what = selected.title if several else first
-        write(html.page(shown), to, selected.default, what=what, force=force)
+        write(html.page(shown), to, selected.default, force=force)
         for line in (*shown.lead, *(f"next: {each}" for each in shown.next)) if several else ():
             say(line)
         if is_running:
@@ -81,15 +80,9 @@ def run(
 # -- which runs ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The runs of a report.
-
-    Attributes:
-        runs: in the order of their points.
-        title: the title for several runs.
-        study: the study that they belong to, or None.
-        default: the default output file.
+class _Selection(NamedTuple):
+    """The runs of a report in the order of their points, the title for several, their study, and
+    the default output file.
     """
 
     runs: tuple[Run, ...]
@@ -98,7 +91,7 @@ class Selection:
     default: Path
 
 
-def select(words: Sequence[str], runs_dir: Path) -> Selection:
+def _select(words: Sequence[str], runs_dir: Path) -> _Selection:
     """Return the runs that the words match: ids, tags, globs, studies; without words, the newest
     run.
 
@@ -106,25 +99,6 @@ def select(words: Sequence[str], runs_dir: Path) -> Selection:
         UsageError: unknown words, or there is no run.
     """
     listing = targets.existing_runs(runs_dir)
-    meant, study = _resolved(words, listing) if words else ([targets.newest_run(listing)], None)
-    found = sorted(meant, key=lambda run: (run.tag, run.index is None, run.index or 0, run.id))
-    if not found:
-        raise UsageError(f"no run is called like {' '.join(words)}", fix="hpctrain runs list --all")
-    tags = {run.tag for run in found}
-    name = tags.pop() if len(tags) == 1 else study
-    default = runs_dir / (f"{name}.{NAME}" if name else NAME)
-    if len(found) == 1:
-        directory = runs_dir / found[0].id
-        default = directory / NAME if directory.is_dir() else runs_dir / f"{found[0].id}.{NAME}"
-    return Selection(
-        runs=tuple(found),
-        title=words[0] if len(words) == 1 else f"{len(found)} runs",
-        study=study,
-        default=default,
-    )
-
-
-def _resolved(words: Sequence[str], listing: Listing) -> tuple[list[Run], str | None]:
     known = {name for run in listing.runs for name in (run.id, run.tag)}
     studies = {
         word
@@ -134,18 +108,30 @@ def _resolved(words: Sequence[str], listing: Listing) -> tuple[list[Run], str | 
         and (listing.path / ".studies" / word).is_dir()
     }
     named = [word for word in words if word not in studies]
-    found = targets.select_runs(named, listing, started=False) if named else []
+    meant = targets.select_runs(named, listing, started=False) if named else []
+    meant += [targets.newest_run(listing)] if not words else []
     for run in listing.runs if studies else ():
         trial = run_table.trial_of(listing.path, run.id)
-        if trial is not None and trial["study"] in studies and run not in found:
-            found.append(run)
-    return found, next(iter(studies)) if len(studies) == len(words) == 1 else None
+        if trial is not None and trial["study"] in studies and run not in meant:
+            meant.append(run)
+    study = next(iter(studies)) if len(studies) == len(words) == 1 else None
+    found = sorted(meant, key=lambda run: (run.tag, run.index is None, run.index or 0, run.id))
+    if not found:
+        raise UsageError(f"no run is called like {' '.join(words)}", fix="hpctrain runs list --all")
+    tags = {run.tag for run in found}
+    name = tags.pop() if len(tags) == 1 else study
+    default = runs_dir / (f"{name}.{NAME}" if name else NAME)
+    if len(found) == 1:
+        directory = runs_dir / found[0].id
+        default = directory / NAME if directory.is_dir() else runs_dir / f"{found[0].id}.{NAME}"
+    title = words[0] if len(words) == 1 else f"{len(found)} runs"
+    return _Selection(tuple(found), title, study, default)
 
 
 # -- facts from outside the run directory ----------------------------------------------------------
 
 
-def external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
+def _external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
     """Return what schedulers, accounting and logs report for a run."""
     # Of a run that never started, the jobs submitted for it.
     jobs = run.job_ids or launch.every_job(runs_dir, run)
@@ -159,7 +145,11 @@ def external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
     why_silent = run_table.summary(unanswered) if unanswered is not None else None
     if why_silent is not None:
         say(f"note: {why_silent}; what a scheduler would report is left out")
-    explained, unexplained = _explained(runs_dir, run)
+    explained, unexplained = None, None
+    try:
+        explained = explanation.explained([run.id], runs_dir=runs_dir).explanation
+    except HpctrainError as error:
+        unexplained = f"No diagnosis: {error.what}."
     of_jobs = {name: each for each in accounts for name in (each.slurm_job_id, each.job_id)}
     directory = runs_dir / run.id
     return ExternalFacts(
@@ -173,18 +163,11 @@ def external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
     )
 
 
-def _explained(runs_dir: Path, run: Run) -> tuple[Explanation | None, str | None]:
-    try:
-        return explanation.explained([run.id], runs_dir=runs_dir).explanation, None
-    except HpctrainError as error:
-        return None, f"No diagnosis: {error.what}."
-
-
 # -- the file --------------------------------------------------------------------------------------
 
 
-def write(page: str, to: str | None, default: Path, *, what: str, force: bool) -> None:
-    """Write the page and print its path; `what` is the run, or the sweep.
+def write(page: str, to: str | None, default: Path, *, force: bool) -> None:
+    """Write the page and print its path.
 
     Raises:
         UsageError: the path is a directory, or a file that is not a report.
@@ -195,27 +178,24 @@ def write(page: str, to: str | None, default: Path, *, what: str, force: bool) -
         return
     path = Path(to) if to is not None else default
     if path.is_dir():
-        fix = f"hpctrain report --to {shlex.quote(str(path / NAME))}"
-        raise UsageError(f"{path} is a directory", fix=fix)
-    if not force and _is_other(path):
+        raise UsageError(
+            f"{path} is a directory",
+            fix=f"hpctrain report --to {shlex.quote(str(path / NAME))}",
+        )
+    if os.path.lexists(path) and not force and not _is_report(path):
         raise UsageError(
             f"{path} exists, and is not a report of hpctrain",
             hint="name another file with --to, or replace it with --force",
         )
-    fix = f"ls -ld {shlex.quote(str(path.parent))}"
-    if to is None:
-        fix = f"hpctrain report {shlex.quote(what)} --to ~/report.html"
-    script_files.write_file(path, page, fix=fix)
+    script_files.write_file(path, page, fix=f"ls -ld {shlex.quote(str(path.parent))}")
     click.echo(str(path))
     host = shlex.quote(os.environ.get("HOSTNAME") or socket.gethostname())
     full = os.path.abspath(path)  # noqa: PTH100 - removes `..`, and keeps links
     say(f"next, on your own machine: scp {host}:{shlex.quote(full)} .")
 
 
-def _is_other(path: Path) -> bool:
-    if not os.path.lexists(path):
-        return False
+def _is_report(path: Path) -> bool:
     try:
-        return html.MARK.encode() not in stored.read_regular(path, _LARGEST)[:2048]
+        return html.MARK.encode() in stored.read_regular(path, _LARGEST)[:2048]
     except OSError:
-        return True
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,20 +42,19 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     """
     job = job_of(asked)
     if job.config.tune is None:
-        example = "{space: {learning_rate: {low: 1e-5, high: 1e-3, log: true}}, trials: 20}"
         raise UsageError(
             "config has no tune: section",
-            details=(f"give the search space: tune: {example}",),
-            hint="add tune: to config.yaml; examples/tune/config.yaml shows all of it",
+            hint=(
+                "add to config.yaml, for example: tune: {space: {learning_rate: {low: 1e-5,"
+                " high: 1e-3, log: true}}, trials: 20}"
+            ),
         )
     wanted = definition(job.config)
     runs = Path(job.spec.chdir) / layout.RUNS
     counts = _counts(runs, wanted, write=not parameters["dry_run"])
-    going = counts["running"] + counts["waiting"]
-    missing = wanted.trials - counts["completed"] - counts["pruned"] - going
+    missing = wanted.trials - sum(counts[state] for state in _STATES if state != "failed")
     if missing <= 0:
-        verb = "status" if going else "best"
-        say(f"nothing to submit; next: hpctrain tune {verb} {wanted.study}")
+        say(f"nothing to submit; next: hpctrain tune status {wanted.study}")
         return 0
     # An explicit --array overrides these tasks.
     code = submit.run(replace(asked, tasks=f"0-{missing - 1}"), None, parameters)
@@ -80,27 +80,19 @@ def _counts(runs: Path, wanted: Definition, *, write: bool) -> Counter[str]:
         if _is_gone(states[run.id])
     }
     if write and any(row.state == "running" for row in rows):
-        for number, run_id, state in study.settle(runs, wanted, gone):
-            say(
-                f"note: trial {number} ({run_id or 'no run'}) is {state}: it had not reported its end"
-            )
+        for number, _, state in study.settle(runs, wanted, gone):
+            say(f"note: trial {number} is {state}: it had not reported its end")
         rows = _rows(runs, wanted)
     known = {row.run for row in rows}  # some may have started in the meantime
-    open_ = [row.run or "" for row in rows if row.state == "running" and row.run not in gone]
-    counts = Counter(row.state for row in rows if row.state != "running")
-    counts["running"] = len(open_)
+    counts = Counter(row.state for row in rows if row.run not in gone or row.state != "running")
     counts["waiting"] = sum(
         each.id not in known and states[each.id].word in ("pending", "running") for each in coming
     )
-    done = counts["completed"] + counts["pruned"]
     words = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
-    of_them = f" ({words})" if words else ""
-    say(f"study {wanted.study}: {done} of {wanted.trials} trials are done{of_them}")
-    stopped = [run_id for run_id in open_ if run_id in states and states[run_id].word == "stopped"]
+    say(f"study {wanted.study}: {wanted.trials} trials{f': {words}' if words else ''}")
+    stopped = [run.id for run in running if states[run.id].word == "stopped"]
     if stopped:
-        tags = dict.fromkeys(run_id.rpartition("_")[0] for run_id in stopped)
-        commands = "; ".join(f"hpctrain resubmit {tag}" for tag in tags)
-        say(f"note: {len(stopped)} stopped, and continue with: {commands}")
+        say(f"note: {len(stopped)} stopped; to continue: hpctrain resubmit {stopped[0]}")
     return counts
 
 
@@ -146,15 +138,11 @@ def _is_gone(state: State) -> bool:
 
 def status(runs: Path, name: str | None, *, as_json: bool) -> None:
     """Show a study."""
-    name = _name(runs, name)
-    wanted, rows = _read(runs, name)
+    name, wanted, rows = _read(runs, name)
     if any(row.state == "running" for row in rows):
-        try:  # record the ends of trials that did not report them
-            rows = (
-                study.rows(study.open_study(runs, name)) if study.settle(runs, wanted, {}) else rows
-            )
-        except (OSError, HpctrainError):
-            pass  # the directory is not writable
+        with suppress(OSError, HpctrainError):  # the directory is not writable
+            study.settle(runs, wanted, {})  # record the ends of trials that did not report them
+        rows = study.rows(study.open_study(runs, name))
     found = schedulers.survey(
         runs, [_run_of(runs, row) for row in rows if row.state == "running" and row.run]
     )
@@ -173,11 +161,8 @@ def status(runs: Path, name: str | None, *, as_json: bool) -> None:
         )
         return
     _show(wanted, rows, states, best_one)
-    say("next: hpctrain ps" if best_one is None else f"next: {_best_command(name)}")
-
-
-def _best_command(name: str) -> str:
-    return f"hpctrain tune best {name} --to best.yaml"
+    best_command = f"hpctrain tune best {name} --to best.yaml"
+    say(f"next: {'hpctrain ps' if best_one is None else best_command}")
 
 
 def _show(
@@ -224,15 +209,16 @@ def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: 
             "--to writes a config, and --json shows the trial; keep one of them",
             fix="hpctrain tune best --json",
         )
-    name = _name(runs, name)
-    wanted, rows = _read(runs, name)
+    name, wanted, rows = _read(runs, name)
     found = study.best(rows, wanted.direction)
     if found is None:
-        what = f"no trial of the study {name} has completed yet"
-        raise UsageError(what, fix=f"hpctrain tune status {name}")
+        raise UsageError(
+            f"no trial of the study {name} has completed yet", fix=f"hpctrain tune status {name}"
+        )
     if to is not None:
-        its = study.read_definition(runs / tune.STUDIES / found.file) if found.file else wanted
-        _write(its, found, to, force=force)
+        if found.file:
+            wanted = study.read_definition(runs / tune.STUDIES / found.file)
+        _write(wanted, found, to, force=force)
         return
     model = runs / (found.run or "") / "model"
     weights = str(model) if found.run and model.is_dir() else None
@@ -244,7 +230,7 @@ def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: 
         click.echo(f"{key}: {tune.spoken(value)}")
     if weights:
         click.echo(f"weights: {weights}")
-    say(f"next: {_best_command(name)}")
+    say(f"next: hpctrain tune best {name} --to best.yaml")
 
 
 def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
@@ -254,9 +240,10 @@ def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
         UsageError: the file exists, or the result is not a config.
     """
     name, config = wanted.config or ("config.yaml", "")
-    made = with_values(config, found.params)
-    value = f"{wanted.metric} {found.value:.6g}"
-    made = f"# trial {found.number} of the study {wanted.study}: {value}; from {name}\n{made}"
+    made = (
+        f"# trial {found.number} of the study {wanted.study}: {wanted.metric} {found.value:.6g};"
+        f" from {name}\n{with_values(config, found.params)}"
+    )
     layers.resolve([layers.from_document(yaml12.load(made, to), to)], again="hpctrain tune best")
     if wanted.words:
         say(
@@ -276,22 +263,20 @@ def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _name(runs: Path, name: str | None) -> str:
-    if name is not None:
-        return name
+def _read(runs: Path, name: str | None) -> tuple[str, Definition, list[Row]]:
+    """Return a study's name, definition and trials; without a name, of the only study."""
     known = sorted(path.parent.name for path in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
-    if len(known) == 1:
-        return known[0]
-    if known:
-        what = f"which study? there are {', '.join(known)}"
-        raise UsageError(what, fix=f"hpctrain tune status {known[0]}")
-    raise UsageError(f"there is no study in {runs}", fix="hpctrain tune")
-
-
-def _read(runs: Path, name: str) -> tuple[Definition, list[Row]]:
+    if name is None and len(known) > 1:
+        raise UsageError(
+            f"which study? there are {', '.join(known)}", fix=f"hpctrain tune status {known[0]}"
+        )
+    if name is None and not known:
+        raise UsageError(f"there is no study in {runs}", fix="hpctrain tune")
+    name = name or known[0]
     opened = study.open_study(runs, name)
     wanted = study.definition_of(opened)
     if wanted is None:
-        what = f"the study {name} has not started: no trial has been requested"
-        raise UsageError(what, fix="hpctrain ps")
-    return wanted, study.rows(opened)
+        raise UsageError(
+            f"the study {name} has not started: no trial has been requested", fix="hpctrain ps"
+        )
+    return name, wanted, study.rows(opened)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctrain.checks.job.refusal import explained
-from hpctrain.checks.script import lint
 from hpctrain.checks.service import check_job, without_config
 from hpctrain.cli import follow, output
+from hpctrain.cli.actions import lint
 from hpctrain.cli.output import print_json, say
 from hpctrain.config import layers
 from hpctrain.config.fields import IGNORE
@@ -40,7 +40,7 @@ from hpctrain.util import shell, text
 from hpctrain.util.files import first_time
 
 if TYPE_CHECKING:
-    from hpctrain.jobs.sweep_plan import SweepPlan, SweepScript
+    from hpctrain.jobs.sweep_plan import SweepPlan
 
 
 #: Exit codes of a training that saved a checkpoint and stopped: not a failure.
@@ -80,8 +80,8 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         return 0
     if not accepted and not parameters["no_check"]:
         first = choice.scripts if choice.whole is None else choice.scripts[:1]
-        named_one = batch_script is not None
-        accepted = [_check(one, asked, local=local, named=named_one) for one in first]
+        is_named = batch_script is not None
+        accepted = [_check(one, asked, local=local, named=is_named) for one in first]
     options = SubmitOptions(
         run_id=parameters["run_id"],
         snapshot=not parameters["no_snapshot"],
@@ -94,16 +94,13 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
     except RefusedError as error:
         if error.partial:
             raise
-        raise explained(error, _how_to_repeat(asked, choice)) from error
+        repeat = f"change config.yaml or the options, then run: {suggested(asked, asked.verb)}"
+        if asked.is_bare and len(choice.scripts) == 1:
+            path = str(choice.scripts[0].path)
+            words = shell.join((*words_of(asked, variables=False), path))
+            repeat = f"edit {shell.quote(path)}, then run: {asked.again} {words}"
+        raise explained(error, repeat) from error
     return report(scheduler, submitted, parameters, choice.runs_dir)
-
-
-def _how_to_repeat(asked: Request, refused: JobScripts) -> str:
-    if asked.is_bare and len(refused.scripts) == 1:
-        path = str(refused.scripts[0].path)
-        words = shell.join((*words_of(asked, variables=False), path))
-        return f"edit {shell.quote(path)}, then run: {asked.again} {words}"
-    return f"change config.yaml or the options, then run: {suggested(asked, asked.verb)}"
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -149,20 +146,13 @@ def _lint(
         options=asked.options, sbatch=(), config=None, directory=Path.cwd(), environment=os.environ
     )
     cluster = layers.written(stacked, ("cluster",))
-    if isinstance(cluster, str) and not local:
-        from hpctrain.checks.job.script import check_script
-        from hpctrain.clusters import load
-
-        found = check_script(one.text, str(one.path), load.load(cluster, os.environ))
-    else:
-        found = lint(one.text, str(one.path))
+    use_cluster = isinstance(cluster, str) and not local
+    found = lint.findings_of(one.text, str(one.path), cluster if use_cluster else None)
     ignore: Sequence[str] = ()
     if layers.written(stacked, IGNORE) is not None:
         ignore = layers.resolve(stacked, again=asked.again).config.check.ignore
-    return (
-        [finding for finding in found if finding.id not in ignore],
-        [finding for finding in found if finding.id in ignore],
-    )
+    kept = [finding for finding in found if finding.id not in ignore]
+    return kept, [finding for finding in found if finding not in kept]
 
 
 def _accept(
@@ -186,13 +176,13 @@ def _accept(
     ids = tuple(dict.fromkeys(finding.id for finding in (*ignored, *errors)))
     if errors:
         blocks = [line for finding in errors for line in output.block(finding)]
-        unchanged = again(",".join(ids))
-        hint = f"hint: fix the errors above and submit again; to submit unchanged: {unchanged}"
-        what = f"not submitted: {output.counts(errors)} in the job"
-        raise HpctrainError(what, details=(*blocks, hint))
+        raise HpctrainError(
+            f"not submitted: {output.counts(errors)} in the job",
+            details=tuple(blocks),
+            hint=f"fix the errors above and submit again; to submit unchanged: {again(','.join(ids))}",
+        )
     if ignored:
-        names = ", ".join(f"{finding.level} {finding.id}" for finding in ignored)
-        say(f"note: ignored: {names}")
+        say(f"note: ignored: {', '.join(f'{each.level} {each.id}' for each in ignored)}")
     return ids
 
 
@@ -206,39 +196,38 @@ def report(
     their exit code.
     """
     where = "on this machine" if scheduler.name == "local" else "to Slurm"
-    is_short, waits = parameters["parsable"], parameters["wait"]
+    is_short, waits, ids = parameters["parsable"], parameters["wait"], submitted.ids
     jobs = [job for each in submitted.scripts for job in each.jobs]
     for note in dict.fromkeys(note for job in jobs for note in job.notes):
         say(f"note: {note}")
-    for job in jobs if is_short else ():
-        # Like sbatch: name the cluster if there are several, or it is another one.
-        several = os.environ.get("SLURM_CLUSTERS") or job.cluster != job_ids.this_cluster()
-        click.echo(f"{job.answer};{job.cluster}" if job.cluster and several else job.answer)
-    for each in submitted.scripts if not is_short else ():
+    for each in submitted.scripts:
         title = f": {each.title}" if each.title else ""
-        line = f"submitted job {each.jobs[0].answer} {where}{title}"
+        answers = ", ".join(job.answer for job in each.jobs)
+        line = f"submitted job {answers} {where}{title}"
         if len(each.jobs) > 1:
-            chain = ", ".join(job.answer for job in each.jobs)
-            line = f"submitted {len(each.jobs)} jobs {where} as a chain{title}: {chain}"
-        click.echo(line, err=waits)
+            line = f"submitted {len(each.jobs)} jobs {where} as a chain{title}: {answers}"
+        if not is_short:
+            click.echo(line, err=waits)
+        for job in each.jobs if is_short else ():
+            # Like sbatch: name the cluster if there are several, or it is another one.
+            several = os.environ.get("SLURM_CLUSTERS") or job.cluster != job_ids.this_cluster()
+            click.echo(f"{job.answer};{job.cluster}" if job.cluster and several else job.answer)
     if submitted.tag is not None and not is_short:
         say(f"run {submitted.tag}")
-    ids = submitted.ids
-    if waits and (len(ids) > 1 or any(each.is_array for each in submitted.scripts)):
-        return _wait_for_all(scheduler, ids, runs, submitted.tag)
-    if waits:
-        return _wait(scheduler, ids[0], show=not is_short)
+    is_one = len(ids) == 1 and not submitted.scripts[0].is_array
+    try:
+        if waits and is_one:
+            return _wait(scheduler, ids[0], show=not is_short)
+        if waits:
+            done = partial(_superseded, runs, submitted.tag, ids)
+            return follow.several_until_the_end(scheduler, ids, say, done)
+    except KeyboardInterrupt:
+        return follow.left_running(ids)
     if not is_short and len(ids) > 1:
         tag = submitted.tag
-        say(
-            f"next: hpctrain runs list {tag}  # or: hpctrain ps; to stop it: hpctrain cancel --yes"
-            f" {tag}"
-        )
+        say(f"next: hpctrain runs list {tag}  # to stop it: hpctrain cancel --yes {tag}")
     elif not is_short:
-        say(
-            f"next: hpctrain watch {ids[0]}  # or: hpctrain logs -f {ids[0]}; to stop it: hpctrain"
-            f" cancel {ids[0]}"
-        )
+        say(f"next: hpctrain watch {ids[0]}  # to stop it: hpctrain cancel {ids[0]}")
     return 0
 
 
@@ -251,8 +240,7 @@ def scheduler_for(parameters: dict[str, Any]) -> Scheduler:
     parallel, device = parameters["parallel"], parameters["device"]
     if not parameters["local"] and SlurmScheduler.is_available():
         if parallel is not None or device is not None:
-            option = "--parallel" if parallel is not None else "--device"
-            what = f"{option} needs a local job, and this one goes to Slurm"
+            what = "--parallel and --device need a local job, and this one goes to Slurm"
             raise UsageError(what, hint="add --local")
         return SlurmScheduler()
     note = "note: sbatch is not on PATH; the job runs locally"
@@ -263,39 +251,34 @@ def scheduler_for(parameters: dict[str, Any]) -> Scheduler:
 
 def _dry_run(scheduler: Scheduler, choice: JobScripts, *, as_json: bool) -> None:
     plan = choice.whole.plan if choice.whole is not None else None
-    commands = [line for one in choice.scripts for line in _commands(scheduler, one)]
+    commands = []
+    for one in choice.scripts:
+        stage, spec = (one.made.stage, one.made.spec) if one.made is not None else (None, None)
+        commands += scheduler.dry_run(
+            one.path,
+            one.values,  # raises if it is not a batch script
+            arguments=("RUN",) if one.takes_name else (),
+            dependencies=stage.dependencies if stage is not None else (),
+            links=spec.max_restarts if spec is not None and spec.restart == "chain" else 0,
+        )
     if as_json and plan is not None:
-        click.echo(plan_document(plan))
-    elif as_json:
+        click.echo(_plan_document(plan))
+        return
+    if as_json:
         print_json(scripts=[str(one.path) for one in choice.scripts], commands=commands)
-    else:
-        if plan is not None:
-            show_plan(plan)
-        for one in choice.scripts:
-            if one.made and not one.is_written():
-                click.echo(f"would write {one.path}")
-        for line in commands:
-            click.echo(f"would run: {line}")
-
-
-def _commands(scheduler: Scheduler, one: JobScript) -> list[str]:
-    stage, spec = (one.made.stage, one.made.spec) if one.made is not None else (None, None)
-    chain = spec is not None and spec.restart == "chain"
-    return scheduler.dry_run(
-        one.path,
-        one.values,  # raises if it is not a batch script
-        arguments=("RUN",) if one.takes_name else (),
-        dependencies=stage.dependencies if stage is not None else (),
-        links=spec.max_restarts if spec is not None and chain else 0,
-    )
+        return
+    if plan is not None:
+        _show_plan(plan)
+    for one in choice.scripts:
+        if one.made and not one.is_written():
+            click.echo(f"would write {one.path}")
+    for line in commands:
+        click.echo(f"would run: {line}")
 
 
 def _wait(scheduler: Scheduler, job_id: str, *, show: bool) -> int:
-    try:
-        tails = follow.tails_of(scheduler.logs(job_id)) if show else []
-        record = follow.until_the_end(scheduler, job_id, tails, say)
-    except KeyboardInterrupt:
-        return follow.left_running([job_id])
+    tails = follow.tails_of(scheduler.logs(job_id)) if show else []
+    record = follow.until_the_end(scheduler, job_id, tails, say)
     if record is None:
         say(f"job {job_id} is no longer known to the scheduler; its log is in logs/")
         return 3
@@ -305,17 +288,7 @@ def _wait(scheduler: Scheduler, job_id: str, *, show: bool) -> int:
     return record.exit_status
 
 
-def _wait_for_all(scheduler: Scheduler, job_ids: Sequence[str], runs: Path, tag: str | None) -> int:
-    def superseded() -> set[str]:
-        return _superseded(runs, tag, job_ids) if tag is not None else set()
-
-    try:
-        return follow.several_until_the_end(scheduler, job_ids, say, superseded)
-    except KeyboardInterrupt:
-        return follow.left_running(job_ids)
-
-
-def _superseded(runs: Path, tag: str, job_ids: Sequence[str]) -> set[str]:
+def _superseded(runs: Path, tag: str | None, job_ids: Sequence[str]) -> set[str]:
     """Return the jobs whose exit codes do not count, because a later job of their run determined
     its result.
 
@@ -324,7 +297,7 @@ def _superseded(runs: Path, tag: str, job_ids: Sequence[str]) -> set[str]:
     """
     numbers = {job.partition("_")[0] for job in job_ids}
     found: set[str] = set()
-    for name in store.names(runs)[0] if runs.is_dir() else ():
+    for name in store.names(runs)[0] if runs.is_dir() and tag is not None else ():
         run = store.read_run(runs, name) if name == tag or name.startswith(f"{tag}_") else None
         last = run.last.job if run is not None and run.tag == tag and run.last is not None else None
         if run is not None and last is not None and last.partition("_")[0] in numbers:
@@ -338,37 +311,53 @@ def _superseded(runs: Path, tag: str, job_ids: Sequence[str]) -> set[str]:
 _SHOWN = 50
 
 
-def show_plan(plan: SweepPlan) -> None:
-    """Print the plan."""
-    varying, constant = split(plan.chosen)
-    points: Sequence[SweepPoint] = plan.chosen
-    if sys.stdout.isatty():
-        points = points[:_SHOWN]
+def _show_plan(plan: SweepPlan) -> None:
+    points = plan.chosen[:_SHOWN] if sys.stdout.isatty() else plan.chosen
+    varying = _varying(plan.chosen)
+    shared = tuple(item for item in plan.chosen[0].values if item[0] not in varying)
+    for line in _summary(plan):
+        click.echo(line)
+    click.echo(f"the same in all: {spoken(shared)}\n" if shared else "")
     rows = []
     for point in points:
         words = {key: shown(value) for key, value in point.values}
-        cells = [_cell(words[key]) if key in words else "-" for key in varying]
-        rows.append([str(point.index), *cells])
-    lines = [*_summary(plan), *([f"the same in all: {constant}"] if constant else []), ""]
-    click.echo("\n".join(lines))
+        words |= {
+            key: json.dumps(word)
+            for key, word in words.items()
+            if not word.isprintable() or word in ("", "-")
+        }
+        rows.append([str(point.index), *(words.get(key, "-") for key in varying)])
     output.show_table(["POINT", *varying], rows)
-    if left_out := len(plan.chosen) - len(points):
-        say(f"and {left_out} more: hpctrain submit --dry-run | less")
+    if len(points) < len(plan.chosen):
+        say(f"and {len(plan.chosen) - len(points)} more: hpctrain submit --dry-run | less")
 
 
-def plan_document(plan: SweepPlan) -> str:
+def _plan_document(plan: SweepPlan) -> str:
     """Return the plan as one JSON object; numbers are kept as written, durations are in seconds."""
-    varying, _ = split(plan.chosen)
     head = json.dumps(
         {
             "schema": 1,
             "count": len(plan.points),
-            "varying": varying,
+            "varying": _varying(plan.chosen),
             "throttle": plan.throttle,
             "max_array_size": plan.max_array_size,
             "max_array_size_from": plan.max_array_size_from,
             "gpu_seconds": plan.gpu_seconds,
-            "scripts": [_script(script) for script in plan.scripts],
+            "scripts": [
+                {
+                    "overrides": {key: shown(value) for key, value in script.group.overrides},
+                    "points": compress(script.group.indices),
+                    "nodes": script.job.spec.nodes,
+                    "gpus_per_node": script.job.spec.gpus_per_node,
+                    "time_s": script.job.spec.time_s,
+                    "gpu_seconds": script.gpu_seconds,
+                    "arrays": [
+                        {"offset": part.offset, "array": part.spec, "count": part.count}
+                        for part in script.parts
+                    ],
+                }
+                for script in plan.scripts
+            ],
             "pass": plan.sweep.pass_,
             "table": plan.table().name,
         }
@@ -386,19 +375,18 @@ def plan_document(plan: SweepPlan) -> str:
     return f'{head[:-1]}, "points": [{points}]}}'
 
 
-def split(points: Sequence[SweepPoint]) -> tuple[list[str], str]:
-    """Return the keys that vary over `points`, and a description of the values that they share."""
+def _varying(points: Sequence[SweepPoint]) -> list[str]:
+    """Return the keys whose values differ between the points."""
     rows = [dict(point.values) for point in points]
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    if len(rows) < 2:
-        return keys, ""
-    constant = {
+    different: dict[str, set[Any]] = {}
+    for row in rows:
+        for key, value in row.items():
+            different.setdefault(key, set()).add(canonical(value))
+    return [
         key
-        for key, value in rows[0].items()
-        if all(key in row and canonical(row[key]) == canonical(value) for row in rows)
-    }
-    same = tuple((key, rows[0][key]) for key in keys if key in constant)
-    return [key for key in keys if key not in constant], spoken(same) if same else ""
+        for key, values in different.items()
+        if len(values) > 1 or len(rows) == 1 or not all(key in row for row in rows)
+    ]
 
 
 def _summary(plan: SweepPlan) -> Iterator[str]:
@@ -412,42 +400,14 @@ def _summary(plan: SweepPlan) -> Iterator[str]:
         f"{text.count(count, 'combination')}{of}, {text.count(len(plan.scripts), 'script')},"
         f" {text.count(parts, 'array job')}{throttle}"
     )
-    yield (
-        f"highest array index: {plan.max_array_size - 1} (MaxArraySize {plan.max_array_size}:"
-        f" {plan.max_array_size_from})"
-    )
     for number, script in enumerate(plan.scripts, 1):
         spec, what = script.job.spec, "each combination"
         limit = f", {units.format_time(spec.time_s)}" if spec.time_s is not None else ""
         if len(plan.scripts) > 1:
-            points = _short(compress(script.group.indices))
+            points = compress(script.group.indices)
             what = f"script {number}: {spoken(script.group.overrides)}: combinations {points}"
         yield f"{what}: {spec.layout}{limit}"
         for part in script.parts if len(script.parts) > 1 else ():
-            yield f"    --array={_short(part.spec)}, combination = index + {part.offset}"
+            yield f"    --array={part.spec}, combination = index + {part.offset}"
     if plan.gpu_seconds is not None:
         yield f"at most {plan.gpu_seconds / 3600:,.3g} GPU hours: GPUs x time limit of all jobs"
-
-
-def _script(script: SweepScript) -> dict[str, Any]:
-    spec = script.job.spec
-    return {
-        "overrides": {key: shown(value) for key, value in script.group.overrides},
-        "points": compress(script.group.indices),
-        "nodes": spec.nodes,
-        "gpus_per_node": spec.gpus_per_node,
-        "time_s": spec.time_s,
-        "gpu_seconds": script.gpu_seconds,
-        "arrays": [
-            {"offset": part.offset, "array": part.spec, "count": part.count}
-            for part in script.parts
-        ],
-    }
-
-
-def _cell(word: str) -> str:
-    return word if word.isprintable() and word not in ("", "-") else json.dumps(word)
-
-
-def _short(indices: str) -> str:
-    return indices if len(indices) <= 40 else f"{indices[:40].rpartition(',')[0]},..."
