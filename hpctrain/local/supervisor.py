@@ -152,18 +152,18 @@ class Supervisor(_Holder):
         self.write("RUNNING", start=started, batch=batch.pid)
         limit = self.plan.time_limit_s
         while batch.poll() is None:
-            if self.stopped:
+            if self.is_over():
                 return self._end(batch, started, "")
             if limit is not None and time.time() - started > limit:
                 ended = self._end(batch, started, " DUE TO TIME LIMIT")
                 return ended | {"state": "TIMEOUT", "reason": "TimeLimit"}
             if self._requeue_asked():
                 ended = self._end(batch, started, " DUE TO JOB REQUEUE")
-                return ended if self.stopped else _REQUEUE
+                return ended if self.is_over() else _REQUEUE
             time.sleep(_POLL_S)
         processes.kill_descendants()
         # `scontrol requeue` may have been the script's last command.
-        if self._requeue_asked() and not self.stopped:
+        if self._requeue_asked() and not self.is_over():
             return _REQUEUE
         code = batch.returncode
         if code == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import re
 import time
 from collections import deque
@@ -138,9 +139,6 @@ def merged(sources: Sequence[Iterable[Line]]) -> Iterator[Line]:
     A file without a time in its first 2000 lines comes completely after those with times, in its
     original order.
     """
-    if len(sources) == 1:
-        yield from sources[0]
-        return
     keyed = [_timed(source, place) for place, source in enumerate(sources)]
     for _, _, line in heapq.merge(*keyed, key=lambda each: each[:2]):
         yield line
@@ -193,40 +191,47 @@ class Folder:
         """Add a line; return those that are complete."""
         self._count += line.times
         bar = text.progress_bar(line.text)
+        shape = line.text
         if bar:
             shape = f"\0{line.text.split('%', 1)[0].rstrip(' 0123456789.')[:80]}"
-        else:
-            shape = line.text if _OWN.match(line.text) else shape_of(line.text, line.node)
+        elif not _OWN.match(line.text):
+            shape = shape_of(line.text, line.node)
         process: object = line.rank if line.rank is not None else line.file.name
         match = self._found(line, shape, process, bar=bar)
         if match is None:
             match = Folded(line.text, line, shape, self._count)
             self._waiting.append(match)
             self._by_shape.setdefault(shape, []).append(match)
-        if bar:
-            match.text = line.text
+        match.text = line.text if bar else match.text
         match.count += line.times
-        if line.rank is not None:
-            match.ranks.add(line.rank)
-        if line.node is not None:
-            match.nodes.add(line.node)
+        match.ranks |= {line.rank} - {None}
+        match.nodes |= {line.node} - {None}
         self._newest[process] = match
-        return self._ready()
+        ready = []
+        while self._waiting and (
+            len(self._waiting) > self._window or self._count - self._waiting[0].serial > _FAR
+        ):
+            oldest = self._waiting.popleft()
+            oldest.closed = True
+            self._by_shape[oldest.shape].remove(oldest)
+            if not self._by_shape[oldest.shape]:
+                del self._by_shape[oldest.shape]
+            ready.append(oldest)
+        return ready
 
     def flush(self) -> list[Folded]:
         """Return all held lines."""
         ready = list(self._waiting)
-        self._waiting.clear()
-        self._by_shape.clear()
-        self._newest.clear()
+        for held in (self._waiting, self._by_shape, self._newest):
+            held.clear()
         return ready
 
     def _found(self, line: Line, shape: str, process: object, *, bar: bool) -> Folded | None:
         newest = self._newest.get(process)
         if (
             newest is not None
-            and newest.shape == shape
             and not newest.closed
+            and newest.shape == shape
             and (bar or newest.text == line.text)
         ):
             return newest  # immediate repetition by the same process
@@ -234,31 +239,12 @@ class Folder:
         if not candidates or not line.text.strip() or _OWN.match(line.text):
             return None
         if line.rank is None:
-            if self._processes == 1 and not bar:
-                return None
+            most = math.inf if bar or self._processes is None else self._processes
             match = candidates[-1]
-            return (
-                match if bar or self._processes is None or match.count < self._processes else None
-            )
+            return match if most > 1 and match.count < most else None
         since = newest.serial if newest is not None else 0
-        return next(
-            (each for each in candidates if each.serial > since and line.rank not in each.ranks),
-            None,
-        )
-
-    def _ready(self) -> list[Folded]:
-        ready = []
-        while self._waiting and (
-            len(self._waiting) > self._window or self._count - self._waiting[0].serial > _FAR
-        ):
-            oldest = self._waiting.popleft()
-            oldest.closed = True
-            same = self._by_shape[oldest.shape]
-            same.remove(oldest)
-            if not same:
-                del self._by_shape[oldest.shape]
-            ready.append(oldest)
-        return ready
+        new = (each for each in candidates if each.serial > since and line.rank not in each.ranks)
+        return next(new, None)
 
 
 @lru_cache(maxsize=4096)  # several ranks write the same at the same time
@@ -288,10 +274,8 @@ def _timed(lines: Iterable[Line], place: int) -> Iterator[tuple[float, int, Line
         first.append(line)
         if line.at is not None or len(first) >= _FAR:
             break
-    latest = first[-1].at if first and first[-1].at is not None else float("inf")
-    for line in first:
-        yield latest, place, line
-    for line in rest:
-        if line.at is not None and line.at > latest:
-            latest = line.at
+    latest = first[-1].at if first else None
+    latest = math.inf if latest is None else latest
+    for line in itertools.chain(first, rest):
+        latest = max(latest, line.at or 0.0)
         yield latest, place, line

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -43,10 +44,12 @@ def blocks(path: Path, *, start: int = 0, block: int = _BLOCK_BYTES) -> Iterator
     """
     try:
         with _opened(path) as stream:
-            left = None if _is_packed(stream) else max(0, os.fstat(stream.fileno()).st_size - start)
+            left = math.inf
+            if not isinstance(stream, gzip.GzipFile):
+                left = os.fstat(stream.fileno()).st_size - start
             stream.seek(start)
-            while got := stream.read(block if left is None else min(block, left)):
-                left = None if left is None else left - len(got)
+            while left > 0 and (got := stream.read(int(min(block, left)))):
+                left -= len(got)
                 yield got
     except (OSError, EOFError, zlib.error):  # removed, or incompletely compressed
         return
@@ -86,22 +89,19 @@ def tail(path: Path, count: int, *, most_bytes: int = 64 << 20) -> int:
     """
     try:
         with _opened(path) as stream:
-            if _is_packed(stream):
+            if isinstance(stream, gzip.GzipFile):
                 return 0
-            size = stream.seek(0, 2)
-            position, wanted = size, count
+            size = position = stream.seek(0, 2)
             while position > 0 and size - position < most_bytes:
-                begin = max(0, position - _BLOCK_BYTES)
-                stream.seek(begin)
-                got = stream.read(position - begin)
-                if position == size and got.endswith(b"\n"):
-                    got = got[:-1]  # it ends the last line, and starts none
-                at = len(got)
-                while wanted and (at := got.rfind(b"\n", 0, at)) >= 0:
-                    wanted -= 1
-                if not wanted:
-                    return begin + at + 1
-                position = begin
+                end, position = position, max(0, position - _BLOCK_BYTES)
+                stream.seek(position)
+                got = stream.read(end - position)
+                # The last newline ends the last line, and starts none.
+                at = len(got) - (end == size and got.endswith(b"\n"))
+                while count and (at := got.rfind(b"\n", 0, at)) >= 0:
+                    count -= 1
+                if not count:
+                    return position + at + 1
             return position
     except OSError:
         return 0
@@ -129,10 +129,6 @@ class Cutter:
         line = b"".join(self._held)
         self._held, self._size = [], 0
         return line
-
-
-def _is_packed(stream: IO[bytes]) -> bool:
-    return isinstance(stream, gzip.GzipFile)
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -80,7 +80,7 @@ def run_of(output: Path) -> Path | None:
 
 def processes_of(run_dir: Path | None) -> int | None:
     """Return the number of processes in a run's job, according to its script."""
-    match = None if run_dir is None else _in_head(run_dir / "script.sbatch", _PROCESSES)
+    match = _in_head(run_dir / "script.sbatch", _PROCESSES) if run_dir is not None else None
     return int(match[1]) if match else None
 
 
@@ -97,8 +97,6 @@ _HOLD_S = 1.0
 #: Polls between two searches for new files.
 _SEARCH_EVERY = 10
 _COPY_BYTES = 1 << 20
-#: Lines per write: each write is a system call if PYTHONUNBUFFERED is set.
-_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,29 +121,21 @@ class LogView:
 
         Lines in both are shown once.
         """
-        shared = list(chosen.files)
+        shared = chosen.files
         if self.err:
-            shared = [file for file in shared if file.stream == "err"] or [
+            shared = tuple(file for file in shared if file.stream == "err") or tuple(
                 file for file in shared if file.stream == "both"
-            ]
-        wanted = (
-            [placed(file) for file in ranks]
-            if self.rank is not None or self.node is not None
-            else []
-        )
-        return [
-            *(file for file in wanted if self.wants(file.rank, file.node) and not self.err),
-            *shared,
-        ]
+            )
+        own: list[LogFile] = []
+        if not self.err and (self.rank, self.node) != (None, None):
+            own = [file for file in map(placed, ranks) if self.wants(file.rank, file.node)]
+        return [*own, *shared]
 
     def wants(self, rank: int | None, node: str | None) -> bool:
         """Whether these are the selected rank and node, if any are selected."""
-        if self.rank is not None and rank != self.rank:
-            return False
-        return self.node is None or (
-            node is not None
-            and (node == self.node or node.partition(".")[0] == self.node.partition(".")[0])
-        )
+        names = {name: name and name.partition(".")[0] for name in (node, self.node)}
+        is_node = self.node is None or names[node] == names[self.node]
+        return self.rank in (None, rank) and is_node
 
 
 #: Maximum number of ranks' own lines that are recognized in the shared log.
@@ -195,39 +185,34 @@ def whole(chosen: LogSelection, view: LogView, write: Callable[[str], None]) -> 
     files = [file for file in view.files(chosen, chosen.ranks) if file.path.exists()]
     many = len({file.rank for file in files if file.rank is not None}) > 1
     several = len({file.job for file in files}) > 1
-    shown = 0
     is_all = view.rank is None and view.node is None
     groups = merge.groups(files) if is_all else [[file] for file in files]
-    for group, lines in _chosen_lines(groups, view):
-        title = f"==> job {group[0].job} <==" if several and group[0].job else ""
-        said = (
-            rendered(each, view, many=many)
-            for each in merge.folded(lines, processes=_folded_processes(chosen, view))
-        )
-        while part := list(itertools.islice(said, _AT_ONCE)):
-            write("".join(f"{line}\n" for line in ([title, *part] if title else part)))
-            title = ""
-            shown += len(part)
+    selected = filter(LineFilter(view).passes, _merged(groups, view))
+    lines = selected if view.last is None else deque(selected, maxlen=view.last)
+    shown = 0
+    for job, of_job in itertools.groupby(lines, key=_place):
+        if several and job[0]:
+            write(f"==> job {job[0]} <==\n")
+        for each in merge.folded(of_job, processes=_folded_processes(chosen, view)):
+            write(rendered(each, view, many=many) + "\n")
+            shown += 1
     return shown
 
 
-def _chosen_lines(
-    groups: list[list[LogFile]], view: LogView
-) -> Iterator[tuple[list[LogFile], Iterable[Line]]]:
-    selector = LineFilter(view)
+def _place(line: Line) -> tuple[str | None, str | None]:
+    return line.file.job, line.file.attempt
 
-    def lines_of(group: list[LogFile]) -> Iterator[Line]:
-        sources = [_source(file, view, len(group)) for file in group]
-        return filter(selector.passes, merge.merged(sources))
 
-    if view.last is None:
-        yield from ((group, lines_of(group)) for group in groups)
-        return
-    ends = [(group, list(deque(lines_of(group), maxlen=view.last))) for group in groups]
-    more = sum(len(lines) for _, lines in ends) - view.last
-    for group, lines in ends:
-        yield group, lines[max(0, more) :]
-        more -= len(lines)
+def _merged(groups: Iterable[list[LogFile]], view: LogView) -> Iterator[Line]:
+    # With a filter, the last matching lines may be anywhere in the file.
+    is_all = view.rank is None and view.node is None and view.since is None
+    for group in groups:
+        block = max(8192, min(_COPY_BYTES, (16 << 20) // len(group)))
+        sources = []
+        for file in group:
+            start = read.tail(file.path, view.last) if view.last is not None and is_all else 0
+            sources.append(merge.lines_of(file, start=start, block=block))
+        yield from merge.merged(sources)
 
 
 class FollowedLogs:
@@ -245,50 +230,44 @@ class FollowedLogs:
         self._folder = merge.Folder(processes=_folded_processes(chosen, view))
         self._growing: dict[Path, tuple[LogFile, read.Growing]] = {}
         self._looks = 0
-        self._since: float | None = None
-        self._search()
+        self._held_since: float | None = None
 
     def copy(self) -> None:
         """Write new lines."""
-        self._looks += 1
         if self._looks % _SEARCH_EVERY == 0:
             self._search()
-        said = self._take(lambda growing: growing.look())
-        if self._since is not None and (
-            time.monotonic() - self._since >= _HOLD_S or "hpctrain: job " in said
-        ):
-            self._flush()
+        self._looks += 1
+        has_ended = self._take(read.Growing.look)
+        held = 0.0 if self._held_since is None else time.monotonic() - self._held_since
+        if has_ended or held >= _HOLD_S:
+            self._print(self._folder.flush())
+            self._held_since = None
 
     def finish(self) -> None:
         """Write the remaining lines, including incomplete ones."""
         self._search()
-        self._take(lambda growing: growing.rest())
-        self._flush()
+        self._take(read.Growing.rest)
+        self._print(self._folder.flush())
 
-    def _take(self, look: Callable[[read.Growing], bytes]) -> str:
-        said = []
+    def _take(self, look: Callable[[read.Growing], bytes]) -> bool:
+        """Read what is new; return whether the job script wrote its last line."""
+        has_ended = False
         for file, growing in list(self._growing.values()):
             found = look(growing)
             year = merge.year_of(file) if found else None
             for raw in read.split(found):
                 line = merge.line_of(file, raw, year=year)
-                if "hpctrain: job " in line.text:
-                    said.append(line.text)
+                has_ended = has_ended or "hpctrain: job " in line.text
                 if self._selector.passes(line):
-                    self._since = self._since if self._since is not None else time.monotonic()
+                    self._held_since = self._held_since or time.monotonic()
                     self._print(self._folder.add(line))
-        sys.stdout.flush()
-        return "\n".join(said)
-
-    def _flush(self) -> None:
-        self._print(self._folder.flush())
-        self._since = None
-        sys.stdout.flush()
+        return has_ended
 
     def _print(self, ready: Iterable[Folded]) -> None:
         many = sum(file.rank is not None for file, _ in self._growing.values()) > 1
         for each in ready:
             self._write(rendered(each, self._view, many=many) + "\n")
+        sys.stdout.flush()
 
     def _search(self) -> None:
         chosen = self._chosen
@@ -312,42 +291,21 @@ def rendered(folded: Folded, view: LogView, *, many: bool = False) -> str:
     """Format a line: with its writer if that is known and not in the text, and the number of
     repetitions.
     """
-    line, shown = folded.first, folded.text
-    ranks, nodes = folded.ranks, folded.nodes
+    line, shown, ranks, nodes = folded.first, folded.text, folded.ranks, folded.nodes
+    who = ""
     if len(ranks) > 1:
-        shown = f"[ranks {arrays.compress(ranks)}] {shown}"
-    elif (
-        ranks
-        and view.rank is None
-        and (many or not line.file.copy)
-        and not _names(shown, min(ranks))
-    ):
-        shown = f"[rank {min(ranks)}] {shown}"
-    elif (
-        nodes
-        and not ranks
-        and view.node is None
-        and line.file.node is None
-        and not any(node in shown for node in nodes)
-    ):
-        shown = f"[{hostlist.compress(sorted(nodes))}] {shown}"
-    if folded.count == 1 or not folded.text.strip():
-        return shown
-    return f"{shown}  x{folded.count}"
-
-
-def _names(shown: str, rank: int) -> bool:
-    return f"rank={rank}/" in shown or f"[Rank {rank}]" in shown or f": task {rank}: " in shown
+        who = f"[ranks {arrays.compress(ranks)}] "
+    elif ranks:
+        (rank,) = ranks
+        is_wanted = view.rank is None and (many or not line.file.copy)
+        named = (f"rank={rank}/", f"[Rank {rank}]", f": task {rank}: ")
+        who = f"[rank {rank}] " if is_wanted and not any(name in shown for name in named) else ""
+    elif nodes and view.node is None and line.file.node is None:
+        is_named = any(node in shown for node in nodes)
+        who = "" if is_named else f"[{hostlist.compress(sorted(nodes))}] "
+    times = f"  x{folded.count}" if folded.count > 1 and shown.strip() else ""
+    return f"{who}{shown}{times}"
 
 
 def _folded_processes(chosen: LogSelection, view: LogView) -> int | None:
     return 1 if view.rank is not None else chosen.processes
-
-
-def _source(file: LogFile, view: LogView, files: int) -> Iterator[Line]:
-    start = 0
-    # With a filter, the last matching lines may be anywhere in the file.
-    if view.last is not None and view.rank is None and view.node is None and view.since is None:
-        start = read.tail(file.path, view.last)
-    block = max(8192, min(_COPY_BYTES, (16 << 20) // max(1, files)))
-    return merge.lines_of(file, start=start, block=block)

@@ -179,7 +179,8 @@ def _hosts(samples: Sequence[Sample]) -> list[Line]:
     """Return the memory of the node with the highest usage, and the job's memory on the node where
     it is closest to its limit.
     """
-    words, fullest = [], 0.0
+    words: list[str] = []
+    fullest = 0.0
     for word, used, total in (
         ("host", "node_used_mib", "node_total_mib"),
         ("job's limit", "cgroup_used_mib", "cgroup_limit_mib"),
