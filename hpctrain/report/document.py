@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,10 @@ from hpctrain.explain.model import Diagnosis
 from hpctrain.memory.sample import Sample
 from hpctrain.report.charts import Chart, Marker, Series
 from hpctrain.report.compare import CURVES, Comparison, best_words, cell
-from hpctrain.report.efficiency import Efficiency, gpu_peak_mib, mean_of, records_of
+from hpctrain.report.efficiency import Efficiency, gpu_peak_mib, mean_of, most, records_of
 from hpctrain.report.model import RunReport
 from hpctrain.runs import job_state
-from hpctrain.runs.history import History, Point, RankMemory
+from hpctrain.runs.history import History, RankMemory
 from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm.notations import states, units
 from hpctrain.slurm.notations.records import JobRecord
@@ -56,7 +57,7 @@ class Table:
     Attributes:
         numeric: right-aligned columns.
         classes: of each row: `worst`, `best` or empty.
-        folded: label of the collapsible section that contains the table; `open` expands it.
+        folded: label of the collapsed section that contains the table.
     """
 
     rows: Sequence[Sequence[str]]
@@ -64,14 +65,6 @@ class Table:
     numeric: Collection[int] = ()
     classes: Sequence[str] = ()
     folded: str = ""
-    open: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A chart."""
-
-    drawn: Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +78,9 @@ class ReportProblem:
     evidence: tuple[tuple[str, str], ...] = ()
 
 
-Block = Paragraph | Verbatim | Table | Figure | ReportProblem
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSection:
-    """Blocks under a title."""
-
-    id: str
-    title: str
-    blocks: tuple[Block, ...]
+Block = Paragraph | Verbatim | Table | Chart | ReportProblem
+Section = tuple[str, str, Sequence[Block]]
+"""Id, title and content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +100,9 @@ class Document:
     lead: tuple[str, ...] = ()
     note: str | None = None
     tiles: Sequence[tuple[str, str, str]] = ()
-    sections: tuple[ReportSection, ...] = ()
+    sections: tuple[Section, ...] = ()
     next: tuple[str, ...] = ()
     at: float = 0.0
-
-
-def _sections(*given: tuple[str, str, Iterable[Block]]) -> tuple[ReportSection, ...]:
-    made = (ReportSection(name, title, tuple(blocks)) for name, title, blocks in given)
-    return tuple(section for section in made if section.blocks)
 
 
 # -- one run ---------------------------------------------------------------------------------------
@@ -129,27 +110,65 @@ def _sections(*given: tuple[str, str, Iterable[Block]]) -> tuple[ReportSection, 
 
 def of_run(facts: RunReport) -> Document:
     """Return the report of one run."""
-    curves, speed = history_charts(facts.history)
+    past, given = facts.history, facts.given
+    training, speed = history_charts(past)
+    starts = Table(
+        head=("start", "host", "began", "took", "from step", "to step", "lost", "how it ended"),
+        rows=start_rows(past, given.accounts),
+        numeric=(4, 5, 6),
+    )
+    memory: list[Block] = [*memory_charts(past)]
+    if known := [each for each in past.ranks if each.samples]:
+        memory.append(_ranks(known))
+    saved = [
+        (one.path.name, _dash(one.step), "; ".join(one.wrong) or "complete") for one in facts.saved
+    ]
+    checkpoints = Table(head=("checkpoint", "step", "files"), rows=saved, numeric=(1,))
+    values = {**facts.code, **facts.environment}
+    environment = Table(
+        rows=[
+            (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for key, value in values.items()
+            if value not in (None, [], "") and key not in ("schema", "packages")
+        ]
+    )
+    command: list[Block] = []
+    if facts.command:
+        command = [Paragraph("launched by", soft=True), Verbatim((facts.command,))]
+    config = Table(head=("key", "value", "from"), rows=facts.config)
+    log_ends: list[Block] = []
+    for name, lines in facts.ends:
+        log_ends += [Paragraph(name, heading=True), Verbatim(tuple(lines))]
+    sections: list[Section] = [
+        ("diagnosis", "Diagnosis", _diagnosis(facts)),
+        ("starts", "Starts", [starts]),
+        ("training", "Training", _training(facts, training)),
+        ("speed", "Speed", speed),
+        ("memory", "Memory and GPUs", memory),
+        ("efficiency", "Efficiency", _efficiency(facts.efficiency)),
+        ("checkpoints", "Checkpoints", [checkpoints]),
+        ("config", "Config", [*command, config]),
+        ("environment", "Code and environment", [environment]),
+        ("log", "End of the log", log_ends),
+    ]
     return Document(
         title=facts.run.id,
-        state=facts.given.state.word,
+        state=given.state.word,
         lead=(_subtitle(facts),),
         note=_note(facts),
         tiles=_tiles(facts),
-        sections=_sections(
-            ("diagnosis", "Diagnosis", _diagnosis(facts)),
-            ("starts", "Starts", _starts(facts)),
-            ("training", "Training", _training(facts, curves)),
-            ("speed", "Speed", map(Figure, speed)),
-            ("memory", "Memory and GPUs", _memory(facts)),
-            ("efficiency", "Efficiency", _efficiency(facts.efficiency)),
-            ("checkpoints", "Checkpoints", _checkpoints(facts)),
-            ("config", "Config", _config(facts)),
-            ("environment", "Code and environment", _environment(facts)),
-            ("log", "End of the log", _log_ends(facts)),
-        ),
-        at=facts.given.now,
+        sections=_filled(sections),
+        at=given.now,
     )
+
+
+def _filled(sections: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections that have content, without empty tables."""
+    kept = (
+        (name, title, [each for each in blocks if not isinstance(each, Table) or each.rows])
+        for name, title, blocks in sections
+    )
+    return tuple(section for section in kept if section[2])
 
 
 def _subtitle(facts: RunReport) -> str:
@@ -176,18 +195,16 @@ def _note(facts: RunReport) -> str | None:
 
 def _tiles(facts: RunReport) -> list[tuple[str, str, str]]:
     past, counted = facts.history, facts.efficiency
-    found = []
     steps = "-" if past.last_step is None else f"{past.last_step:,}"
-    found.append(("steps", steps, f"of {past.max_steps:,}" if past.max_steps else ""))
+    found = [("steps", steps, f"of {past.max_steps:,}" if past.max_steps else "")]
     for name, event, key in (("loss", "log", "loss"), ("evaluation loss", "evaluate", "eval_loss")):
         if values := [each.values[key] for each in past.of(event) if key in each.values]:
             found.append((name, number(values[-1]), f"from {number(values[0])}"))
-    for key, name, factor, unit, what in (
-        ("useful_tokens_per_s", "tokens/s", 1, "", "useful ones, the second half"),
-        ("mfu", "model FLOP/s", 100, " %", "of the GPUs' peak"),
-    ):
-        if (mean := mean_of(past, key)) is not None:
-            found.append((name, number(factor * mean, 3 if unit else 4) + unit, what))
+    tokens, flops = mean_of(past, "useful_tokens_per_s"), mean_of(past, "mfu")
+    if tokens is not None:
+        found.append(("tokens/s", number(tokens), "useful ones, the second half"))
+    if flops is not None:
+        found.append(("model FLOP/s", f"{number(100 * flops, 3)} %", "of the GPUs' peak"))
     if counted.gpu_hours is not None:
         asked = counted.asked_gpu_hours
         of = f"of {number(asked, 3)} requested" if asked else ""
@@ -195,24 +212,25 @@ def _tiles(facts: RunReport) -> list[tuple[str, str, str]]:
     return found
 
 
-def _diagnosis(facts: RunReport) -> Iterable[Block]:
+def _diagnosis(facts: RunReport) -> list[Block]:
     explanation, unexplained = facts.given.explanation, facts.given.unexplained
     found: list[Block] = []
+    notes = [unexplained] if unexplained else []
     if explanation is not None:
         found += [_problem(each) for each in explanation.diagnoses]
         if (block := explanation.unexplained) is not None:
             who = f" of rank {block.rank}" if block.rank is not None else ""
             who += f" on {block.node}" if block.node else ""
             who += f", {block.since}" if block.since else ""
-            where = f"{block.file}:{block.line}{who}"
             known = "" if explanation.diagnoses else "No known cause matches. "
+            where = f"{block.file}:{block.line}{who}"
             found.append(Paragraph(f"{known}The earliest error, {where}:"))
             found.append(Verbatim(tuple(map(hidden, block.lines))))
         for each in explanation.consequences:
             lines = text.count(each.count, "line")
             place = _place(each.evidence.file, each.evidence.line)
             found.append(Paragraph(f"A consequence, {lines}: {each.what} ({place})", soft=True))
-    notes = [*([unexplained] if unexplained else []), *(explanation.notes if explanation else ())]
+        notes += explanation.notes
     if not found and not notes and facts.given.state.word == "failed":
         notes = ["The logs do not show why it failed."]
     wasted = (ReportProblem(cause=idle.what, about=idle.cause, fix=idle.fix) for idle in facts.idle)
@@ -244,14 +262,6 @@ def _place(file: str, line: int | None) -> str:
     return f"{file}:{line}" if line else file
 
 
-def _starts(facts: RunReport) -> Iterable[Block]:
-    past, accounts = facts.history, facts.given.accounts
-    if not past.starts:
-        return
-    head = ("start", "host", "began", "took", "from step", "to step", "lost", "how it ended")
-    yield Table(head=head, rows=start_rows(past, accounts), numeric=(4, 5, 6))
-
-
 def start_rows(past: History, accounts: Sequence[JobRecord] = ()) -> Rows:
     """Return a row for each start; if it recorded no end, the scheduler's record is used."""
     attempts = tuple(
@@ -268,17 +278,13 @@ def start_rows(past: History, accounts: Sequence[JobRecord] = ()) -> Rows:
     run = Run(id="", tag="", attempts=attempts)
     rows: Rows = []
     records = records_of(past.starts, accounts)
-    for at, (start, attempt, record) in enumerate(
-        zip(past.starts, attempts, records, strict=True), 1
-    ):
+    for start, attempt, record in zip(past.starts, attempts, records, strict=True):
         first, until = start.first_at, start.until
         took = "-" if first is None or until is None else text.duration(until - first)
         how = _ended(attempt, record, job_state.continuation(run, attempt))
-        steps = (start.first_step, start.last_step, start.lost_steps or None)
-        began = text.date(first)
-        rows.append(
-            (f"{at}: {start.name}", start.host or "-", began, took, *map(_dash, steps), how)
-        )
+        steps = map(_dash, (start.first_step, start.last_step, start.lost_steps or None))
+        name = f"{len(rows) + 1}: {start.name}"
+        rows.append((name, start.host or "-", text.date(first), took, *steps, how))
     return rows
 
 
@@ -304,20 +310,16 @@ def _ended(attempt: Attempt, record: JobRecord | None, next_job: str) -> str:
     return words.removeprefix("; ") or "no record of its end"
 
 
-def _training(facts: RunReport, curves: Sequence[Chart]) -> Iterable[Block]:
+def _training(facts: RunReport, curves: Sequence[Chart]) -> list[Block]:
+    found: list[Block] = [*curves]
     if not curves:
         note = "The training has recorded no loss; hpctrain's RunFiles callback records it."
-        yield Paragraph(note if facts.history.starts else "The run has not started.", soft=True)
-    yield from map(Figure, curves)
+        note = note if facts.history.starts else "The run has not started."
+        found.append(Paragraph(note, soft=True))
     if facts.evaluation:
-        yield Paragraph("Evaluation", heading=True)
-        yield Table(rows=[(name, number(value)) for name, value in facts.evaluation.items()])
-
-
-def _memory(facts: RunReport) -> Iterable[Block]:
-    yield from map(Figure, memory_charts(facts.history))
-    if known := [each for each in facts.history.ranks if each.samples]:
-        yield _ranks(known)
+        rows = [(name, number(value)) for name, value in facts.evaluation.items()]
+        found += [Paragraph("Evaluation", heading=True), Table(rows=rows)]
+    return found
 
 
 def _ranks(known: Sequence[RankMemory]) -> Table:
@@ -325,9 +327,7 @@ def _ranks(known: Sequence[RankMemory]) -> Table:
     gpus = dict.fromkeys(each.samples[-1].gpu_name for each in known)
     rows = []
     for each, peak in zip(known, peaks, strict=True):
-        last = each.samples[-1]
-        hosts = [s.cgroup_used_mib for s in each.samples if s.cgroup_used_mib is not None]
-        mean = each.mean_utilisation
+        last, mean = each.samples[-1], each.mean_utilisation
         rows.append(
             (
                 str(each.rank),
@@ -336,10 +336,11 @@ def _ranks(known: Sequence[RankMemory]) -> Table:
                 _gib(peak or None),
                 _gib(last.gpu_total_mib),
                 "-" if mean is None else f"{mean:.0f}",
-                _gib(max((s.rss_mib for s in each.samples if s.rss_mib is not None), default=None)),
-                _gib(max(hosts, default=None)),
+                _gib(most(sample.rss_mib for sample in each.samples)),
+                _gib(most(sample.cgroup_used_mib for sample in each.samples)),
             )
         )
+    words = ", ".join([text.count(len(rows), "rank"), *filter(None, gpus)])
     return Table(
         head=(
             "rank",
@@ -354,8 +355,7 @@ def _ranks(known: Sequence[RankMemory]) -> Table:
         rows=rows,
         numeric=(0, 3, 4, 5, 6, 7),
         classes=["worst" * (len(rows) > 1 and 0 < peak == max(peaks)) for peak in peaks],
-        folded=", ".join([text.count(len(rows), "rank"), *filter(None, gpus)]),
-        open=len(rows) <= _RANKS_OPEN,
+        folded=words if len(rows) > _RANKS_OPEN else "",
     )
 
 
@@ -363,9 +363,9 @@ def _gib(mib: int | None) -> str:
     return "-" if mib is None else f"{mib / 1024:.1f}"
 
 
-def _efficiency(counted: Efficiency) -> Iterable[Block]:
-    yield Table(rows=efficiency_rows(counted))
-    if counted.parts and counted.held_s:
+def _efficiency(counted: Efficiency) -> list[Block]:
+    found: list[Block] = [Table(rows=efficiency_rows(counted))]
+    if counted.held_s:
         rows = [
             (
                 f"{100 * part.seconds / counted.held_s:.0f} %",
@@ -375,13 +375,14 @@ def _efficiency(counted: Efficiency) -> Iterable[Block]:
             )
             for part in counted.parts
         ]
-        yield Paragraph("Where the time went", heading=True)
-        yield Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2))
+        found.append(Paragraph("Where the time went", heading=True))
+        head = ("share", "time", "GPU hours", "spent on")
+        found.append(Table(head=head, rows=rows, numeric=(0, 1, 2)))
     if counted.next:
-        yield Paragraph("Request next time", heading=True)
         asks = [(ask.line, ask.asked or "-", ask.why) for ask in counted.next]
-        yield Table(head=("next time", "requested", "because"), rows=asks)
-    yield from map(Paragraph, counted.notes)
+        found.append(Paragraph("Request next time", heading=True))
+        found.append(Table(head=("next time", "requested", "because"), rows=asks))
+    return [*found, *map(Paragraph, counted.notes)]
 
 
 def efficiency_rows(counted: Efficiency) -> Rows:
@@ -413,69 +414,17 @@ def efficiency_rows(counted: Efficiency) -> Rows:
     return rows or [("nothing", "is known yet of what the run used")]
 
 
-def _checkpoints(facts: RunReport) -> Iterable[Block]:
-    rows = [
-        (one.path.name, _dash(one.step), "; ".join(one.wrong) or "complete") for one in facts.saved
-    ]
-    return [Table(head=("checkpoint", "step", "files"), rows=rows, numeric=(1,))] if rows else []
-
-
-def _config(facts: RunReport) -> Iterable[Block]:
-    if facts.command:
-        yield Paragraph("launched by", soft=True)
-        yield Verbatim((facts.command,))
-    if facts.config:
-        yield Table(head=("key", "value", "from"), rows=facts.config)
-
-
-def _environment(facts: RunReport) -> Iterable[Block]:
-    values = {**facts.code, **facts.environment}
-    known = {key: value for key, value in values.items() if value not in (None, [], "")}
-    yield Table(
-        rows=[
-            (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            for key, value in known.items()
-            if key not in ("schema", "packages")
-        ]
-    )
-
-
-def _log_ends(facts: RunReport) -> Iterable[Block]:
-    for name, lines in facts.ends:
-        yield Paragraph(name, heading=True)
-        yield Verbatim(tuple(lines))
-
-
 # -- several runs ----------------------------------------------------------------------------------
 
 
 def of_comparison(found: Comparison) -> Document:
     """Return the report that compares runs."""
-    best = best_words(found)
-    return Document(
-        title=found.title,
-        lead=(_summary(found), *([best] if best else [])),
-        sections=_sections(
-            ("curves", "Loss curves", map(Figure, comparison_charts(found))),
-            ("runs", "Runs", [_compared(found)] if found.rows else []),
-        ),
-        next=found.next,
-        at=found.now,
-    )
-
-
-def _summary(found: Comparison) -> str:
-    by_state = [row.state for row in found.rows]
-    count = sorted(set(by_state), key=lambda state: -by_state.count(state))
-    words = ", ".join(f"{by_state.count(state)} {state}" for state in count)
-    words = f"{len(found.rows)} runs: {words}"
+    by_state = Counter(row.state for row in found.rows)
+    words = ", ".join(f"{many} {state}" for state, many in by_state.most_common())
+    summary = f"{len(found.rows)} runs: {words}"
     if found.metric:
         better = "higher" if found.higher else "lower"
-        words += f"; ordered by {found.metric}, {better} is better"
-    return words
-
-
-def _compared(found: Comparison) -> Block:
+        summary += f"; ordered by {found.metric}, {better} is better"
     rows = []
     for row in found.rows:
         has_run = row.seconds or row.state in ("completed", "failed")
@@ -490,68 +439,91 @@ def _compared(found: Comparison) -> Block:
                 *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
             )
         )
-    return Table(
+    runs = Table(
         head=("run", "state", found.metric or "metric", "best", "steps", "took", *found.keys),
         rows=rows,
         numeric=(2, 3, 4, 5),
         classes=["best" if row is found.best else "" for row in found.rows],
+    )
+    best = best_words(found)
+    return Document(
+        title=found.title,
+        lead=(summary, *([best] if best else [])),
+        sections=_filled(
+            [("curves", "Loss curves", comparison_charts(found)), ("runs", "Runs", [runs])]
+        ),
+        next=found.next,
+        at=found.now,
     )
 
 
 # -- charts: curves --------------------------------------------------------------------------------
 
 
-def _line(
-    name: str, points: Iterable[Point], key: str, colour: int, factor: float = 1
-) -> Series | None:
-    pairs: list[tuple[float, float]] = []
-    for point in points:
-        if key in point.values:
-            while pairs and pairs[-1][0] >= point.step:
-                pairs.pop()  # after a start from scratch, a repeated step counts
-            pairs.append((float(point.step), factor * point.values[key]))
-    if not pairs:
-        return None
-    xs, ys = zip(*pairs, strict=True)
-    return Series(name=name, x=xs, y=ys, colour=colour)
+#: Charts of the training, and of its speed: id, title, unit, minimum upper end; of each line: name,
+#: event, key, color and factor.
+_TRAINING = (
+    (
+        ("loss", "Loss", "", None),
+        ("train", "log", "loss", 0, 1),
+        ("evaluation", "evaluate", "eval_loss", 1, 1),
+    ),
+    (("lr", "Learning rate", "", None), ("learning rate", "log", "learning_rate", 0, 1)),
+    (("grad", "Gradient norm", "", None), ("gradient norm", "log", "grad_norm", 0, 1)),
+)
+_SPEED = (
+    (
+        ("tokens", "Tokens per second, all processes", "", None),
+        ("useful", "speed", "useful_tokens_per_s", 0, 1),
+    ),
+    (
+        ("mfu", "Model FLOP/s utilization", "%", None),
+        ("model FLOP/s", "speed", "mfu", 2, 100),
+    ),
+    (
+        ("wait", "Waiting for data, slowest process", "%", 5.0),
+        ("waiting", "speed", "data_wait", 3, 100),
+    ),
+)
 
 
 def history_charts(history: History) -> tuple[list[Chart], list[Chart]]:
     """Return the training charts (loss, learning rate, gradient norm), and the speed charts (tokens
     per second, model FLOP/s, wait for data).
     """
-    log, evaluated = history.of("log"), history.of("evaluate")
-    speed = history.of("speed")
+    training = (_curves(history, *given) for given in _TRAINING)
+    speed = (_curves(history, *given) for given in _SPEED)
+    return list(filter(None, training)), list(filter(None, speed))
 
-    def charts(
-        name: str, title: str, *lines: Series | None, unit: str = "", top: float | None = None
-    ) -> list[Chart]:
-        kept = tuple(line for line in lines if line is not None)
-        chart = Chart(
-            id=name,
-            title=title,
-            series=kept,
-            unit=unit,
-            rules=_restarts(history),
-            zero=name not in ("loss", "grad"),
-            top=top,
-            says="; ".join(_says(line, unit) for line in kept),
-        )
-        return [chart] if kept else []
 
-    losses = _line("train", log, "loss", 0), _line("evaluation", evaluated, "eval_loss", 1)
-    useful = _line("useful", speed, "useful_tokens_per_s", 0)
-    flops = _line("model FLOP/s", speed, "mfu", 2, factor=100)
-    waits = _line("waiting", speed, "data_wait", 3, factor=100)
-    return [
-        *charts("loss", "Loss", *losses),
-        *charts("lr", "Learning rate", _line("learning rate", log, "learning_rate", 0)),
-        *charts("grad", "Gradient norm", _line("gradient norm", log, "grad_norm", 0)),
-    ], [
-        *charts("tokens", "Tokens per second, all processes", useful),
-        *charts("mfu", "Model FLOP/s utilization", flops, unit="%"),
-        *charts("wait", "Waiting for data, slowest process", waits, unit="%", top=5.0),
-    ]
+def _curves(
+    history: History,
+    about: tuple[str, str, str, float | None],
+    *lines: tuple[str, str, str, int, float],
+) -> Chart | None:
+    (name, title, unit, top), series = about, []
+    for label, event, key, colour, factor in lines:
+        pairs: list[tuple[float, float]] = []
+        for point in history.of(event):
+            if key in point.values:
+                while pairs and pairs[-1][0] >= point.step:
+                    pairs.pop()  # after a start from scratch, a repeated step counts
+                pairs.append((float(point.step), factor * point.values[key]))
+        if pairs:
+            xs, ys = zip(*pairs, strict=True)
+            series.append(Series(name=label, x=xs, y=ys, colour=colour))
+    if not series:
+        return None
+    return Chart(
+        id=name,
+        title=title,
+        series=tuple(series),
+        unit=unit,
+        rules=_restarts(history),
+        zero=name not in ("loss", "grad"),
+        top=top,
+        says="; ".join(_says(line, unit) for line in series),
+    )
 
 
 def _restarts(history: History) -> tuple[Marker, ...]:
@@ -565,14 +537,13 @@ def _restarts(history: History) -> tuple[Marker, ...]:
 
 
 def _says(line: Series, unit: str) -> str:
-    given = [y for y in line.y if y is not None]
-    values = [y for y in given if math.isfinite(y)]
+    values = [y for y in line.y if math.isfinite(y)]
     if not values:
         return f"{line.name}: no value is a finite number"
     ends = (values[0], values[-1], min(values), max(values))
     first, last, low, high = map(number, ends)
-    lost = len(given) - len(values)
-    bad = f"; {lost} of {len(given)} are NaN or infinite" if lost else ""
+    lost = len(line.y) - len(values)
+    bad = f"; {lost} of {len(line.y)} are NaN or infinite" if lost else ""
     unit = f" {unit}" if unit else ""
     return f"{line.name}: from {first} to {last}{unit}, lowest {low}, highest {high}{bad}"
 
@@ -659,7 +630,7 @@ def memory_charts(history: History) -> list[Chart]:
 
 
 def _coloured(
-    known: Mapping[str, Mapping[int, float | None]], first: str | None, words: str
+    known: Mapping[str, Mapping[int, float]], first: str | None, words: str
 ) -> tuple[Series, ...]:
     """Return one line each, sorted by step; `first` is highlighted and labeled `words`; if there
     are many, the others are gray.
@@ -683,18 +654,13 @@ def _coloured(
 # -- charts: several runs --------------------------------------------------------------------------
 
 
-def comparison_charts(found: Comparison) -> Iterable[Chart]:
+def comparison_charts(found: Comparison) -> list[Chart]:
     """Return the loss curves in one chart, the best one marked."""
     having = [row for row in found.rows if row.curve]
-    if not having:
-        return
-    rows = having[:CURVES]
     best = found.best.id if found.best is not None else None
-    left = len(having) - len(rows)
-    more = f"; the best {CURVES}, {left} more are left out" if left else ""
-    yield Chart(
-        id="curves",
-        title="Loss curves",
-        series=_coloured({row.id: dict(row.curve) for row in rows}, best, f"{best} (best)"),
-        says=f"training loss of each run{more}",
-    )
+    left = len(having) - CURVES
+    more = f"; the best {CURVES}, {left} more are left out" if left > 0 else ""
+    curves = {row.id: dict(row.curve) for row in having[:CURVES]}
+    series = _coloured(curves, best, f"{best} (best)")
+    says = f"training loss of each run{more}"
+    return [Chart(id="curves", title="Loss curves", series=series, says=says)] if having else []

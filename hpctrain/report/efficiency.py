@@ -319,7 +319,7 @@ def _host_peak(
     that Slurm sampled (True).
     """
     samples = [sample for each in history.ranks for sample in each.samples]
-    if (peak := _most(sample.cgroup_used_mib for sample in samples)) is not None:
+    if (peak := most(sample.cgroup_used_mib for sample in samples)) is not None:
         return peak * MIB, False
     steps = (step for account in accounts for step in account.steps if step.max_rss_bytes)
     tasks = (
@@ -331,8 +331,8 @@ def _host_peak(
 def _gpu_memory(history: History) -> tuple[int | None, int | None]:
     known = []
     for each in history.ranks:
-        total = _most(sample.gpu_total_mib for sample in each.samples)
-        used = _most(map(gpu_peak_mib, each.samples))
+        total = most(sample.gpu_total_mib for sample in each.samples)
+        used = most(map(gpu_peak_mib, each.samples))
         if total and used is not None:
             known.append((used / total, used * MIB, total * MIB))
     return max(known)[1:] if known else (None, None)
@@ -340,10 +340,11 @@ def _gpu_memory(history: History) -> tuple[int | None, int | None]:
 
 def gpu_peak_mib(sample: Sample) -> int | None:
     """Return the GPU's peak memory: the current usage, or the peak of the tensors."""
-    return _most((sample.gpu_used_mib, sample.torch_reserved_mib, sample.torch_peak_mib))
+    return most((sample.gpu_used_mib, sample.torch_reserved_mib, sample.torch_peak_mib))
 
 
-def _most(values: Iterable[int | None]) -> int | None:
+def most(values: Iterable[int | None]) -> int | None:
+    """Return the largest known value."""
     return max((value for value in values if value is not None), default=None)
 
 

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from hpctrain.report import charts
 from hpctrain.report.charts import Chart
-from hpctrain.report.document import Block, Document, Figure
+from hpctrain.report.document import Block, Document
 from hpctrain.util import text
 
 MARK = "hpctrain report"
@@ -43,11 +43,12 @@ def page(document: Document) -> str:
     environment.globals["figure"] = figure
     environment.filters["groups"] = _groups
     style = (here / "page.css").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     html = environment.get_template("page.html.j2").render(
         document=document,
         mark=MARK,
         style=_markup(style),
-        style_hash=_digest(style),
+        style_hash=f"sha256-{digest}",
         footer=(
             f"hpctrain {importlib.metadata.version('hpctrain')}, {text.date(document.at)}. Times are in"
             " the time zone of the machine that wrote this page."
@@ -58,8 +59,8 @@ def page(document: Document) -> str:
 
 def _groups(blocks: Iterable[Block]) -> Iterable[tuple[bool, list[Block]]]:
     """Group consecutive blocks by whether they are charts, which are placed side by side."""
-    pairs = itertools.groupby(blocks, key=lambda block: isinstance(block, Figure))
-    return [(drawn, list(found)) for drawn, found in pairs]
+    for drawn, found in itertools.groupby(blocks, key=lambda block: isinstance(block, Chart)):
+        yield drawn, list(found)
 
 
 def _markup(html: str) -> Markup:
@@ -67,10 +68,6 @@ def _markup(html: str) -> Markup:
     escaped.
     """
     return Markup(html)  # noqa: S704 - our own files and drawings, escaped where they are made
-
-
-def _digest(content: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def figure(chart: Chart) -> dict[str, Any]:
@@ -87,14 +84,14 @@ def figure(chart: Chart) -> dict[str, Any]:
 def _keys(chart: Chart) -> list[tuple[str, str]]:
     """Return (class of the line, name) for each colored line, and a label for the others."""
     coloured = [line for line in chart.series if line.colour is not None]
-    found: list[tuple[str, str]] = []
-    if len(chart.series) > 1:
-        for line in coloured:
-            strong = " strong" * line.emphasis
-            found.append((f"line c{(line.colour or 0) % 8}{strong}", line.name))
+    found = [
+        (f"line c{(line.colour or 0) % 8}{' strong' * line.emphasis}", line.name)
+        for line in coloured
+        if len(chart.series) > 1
+    ]
     if others := len(chart.series) - len(coloured):
         found.append(("line many", f"{others} others"))
-    if any(y is not None and not math.isfinite(y) for line in chart.series for y in line.y):
+    if not all(math.isfinite(y) for line in chart.series for y in line.y):
         found.append(("bad", "NaN or infinite"))
     kinds = dict.fromkeys("restart" if rule.y is None else "limit" for rule in chart.rules)
     return found + [(f"rule {kind}", kind) for kind in kinds]
