@@ -16,7 +16,7 @@ from hpctrain.errors import UsageError
 from hpctrain.jobs import requested
 from hpctrain.report.model import evaluation_of, shown
 from hpctrain.runs import history, layout
-from hpctrain.runs.history import History, Point
+from hpctrain.runs.history import Point
 from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
 from hpctrain.util.files import read_json
@@ -112,9 +112,17 @@ def gather(
     Raises:
         UsageError: no run has `metric`.
     """
-    definition = _definition(runs_dir, study)
+    definition: dict[str, Any] = {}
+    for path in sorted((runs_dir / ".studies").glob(f"{study}-*.json")) if study else ():
+        given = read_json(path) or {}
+        definition = given if given.get("study") == study else definition
     pasts = {run.id: history.read(runs_dir / run.id, most=_CURVE) for run in runs}
-    points = {run.id: _points(pasts[run.id], runs_dir / run.id) for run in runs}
+    points = {run.id: pasts[run.id].of("log", "evaluate", "speed") for run in runs}
+    for run in runs:
+        if known := evaluation_of(runs_dir / run.id):
+            values = {**{f"eval_{name}": value for name, value in known.items()}, **known}
+            step = pasts[run.id].last_step or 0
+            points[run.id].append(Point(at=0.0, step=step, event="evaluate", values=values))
     chosen = _metric(points, metric or definition.get("metric"))
     higher = chosen is not None and any(word in chosen for word in _HIGHER)
     if definition and not metric:
@@ -140,10 +148,17 @@ def gather(
                 curve=tuple((each.step, each.values["loss"]) for each in log),
             )
         )
+
+    def order(row: ComparedRun) -> tuple[bool, bool, float, int, str]:
+        value = row.metric if row.metric is not None else math.nan
+        known = math.isfinite(value)
+        place = (-value if higher else value) if known else 0.0
+        return not known, row.metric is None, place, row.index or 0, row.id
+
     keys = dict.fromkeys(key for row in rows for key in row.values)
     found = Comparison(
         title=title,
-        rows=tuple(sorted(rows, key=lambda row: _order(row, higher=higher))),
+        rows=tuple(sorted(rows, key=order)),
         keys=tuple(
             key for key in keys if len({repr(row.values.get(key, ...)) for row in rows}) > 1
         ),
@@ -154,22 +169,6 @@ def gather(
         next=(),
     )
     return replace(found, next=_next_commands(found, runs_dir))
-
-
-def _points(past: History, directory: Path) -> list[Point]:
-    points = past.of("log", "evaluate", "speed")
-    if known := evaluation_of(directory):
-        values = {**{f"eval_{name}": value for name, value in known.items()}, **known}
-        points.append(Point(at=0.0, step=past.last_step or 0, event="evaluate", values=values))
-    return points
-
-
-def _definition(runs_dir: Path, study: str | None) -> dict[str, Any]:
-    if study is None:
-        return {}
-    paths = sorted((runs_dir / ".studies").glob(f"{study}-*.json"), reverse=True)
-    found = (read for path in paths if (read := read_json(path)) is not None)
-    return next((each for each in found if each.get("study") == study), {})
 
 
 def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | None:
@@ -189,29 +188,17 @@ def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | N
     return asked if asked is not None else next(known, None)
 
 
-def _order(row: ComparedRun, *, higher: bool) -> tuple[int, float, int, str]:
-    value = row.metric
-    known = value is not None and math.isfinite(value)
-    return (
-        0 if known else 1 if value is not None else 2,
-        (-value if higher else value) if known and value is not None else 0.0,
-        row.index or 0,
-        row.id,
-    )
-
-
 def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
     """Return a run's parameters: those of a sweep or a trial; for other runs, the arguments of the
     training.
     """
     directory = runs_dir / run.id
-    said: Any = (read_json(directory / "trial.json") or {}).get("params")
-    if not isinstance(said, dict):
-        point = read_json(directory / "point.json") or {}
-        said = point.get("values") if isinstance(point.get("values"), dict) else point
-    if not said:
+    point = read_json(directory / "point.json") or {}
+    trial, training = (read_json(directory / "trial.json") or {}).get("params"), None
+    if not trial and not point:
         training = (requested.ran_with(run, runs_dir).config or {}).get("training")
-        said = training if isinstance(training, dict) else {}
+    candidates = (trial, point.get("values"), point, training)
+    said = next((each for each in candidates if each and isinstance(each, dict)), {})
     return {
         str(key): hidden_in(
             str(key), item if item is None or isinstance(item, str | int | float) else shown(item)
@@ -238,16 +225,13 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def _next_commands(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
-    commands = []
-    if found.best is not None:
-        if found.study:
-            commands.append(f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml")
-        report = f"hpctrain report {shlex.quote(found.best.id)}"
-        commands.append(layout.in_runs_dir(report, runs_dir))
-    failed = next((row.id for row in found.rows if row.state == "failed"), None)
-    if failed is not None:
-        commands.append(f"hpctrain explain {shlex.quote(failed)}")
-    return tuple(commands)
+    commands, best = [], found.best
+    if best is not None and found.study:
+        commands.append(f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml")
+    if best is not None:
+        commands.append(layout.in_runs_dir(f"hpctrain report {shlex.quote(best.id)}", runs_dir))
+    failed = [row.id for row in found.rows if row.state == "failed"]
+    return (*commands, *(f"hpctrain explain {shlex.quote(run)}" for run in failed[:1]))
 
 
 def cell(value: Scalar) -> str:
@@ -266,6 +250,5 @@ def best_words(found: Comparison) -> str | None:
         return None
     given = " ".join(f"{key}={cell(best.values[key])}" for key in found.keys if key in best.values)
     so_far = "" if best.state == "completed" else f", which is {best.state}"
-    return f"best: {best.id}{so_far}: {found.metric} {number(best.metric, 5)}" + (
-        f" with {given}" if given else ""
-    )
+    words = f"best: {best.id}{so_far}: {found.metric} {number(best.metric, 5)}"
+    return f"{words} with {given}" if given else words

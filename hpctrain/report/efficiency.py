@@ -166,7 +166,6 @@ class Efficiency:
         host_peak_bytes: the peak memory of one node's processes; `is_max_rss`: estimated as the
             largest task that Slurm sampled (MaxRSS), times the tasks of a node.
         host_asked_bytes: memory requested on each node.
-        gpu_peak_bytes, gpu_total_bytes: of the GPU with the highest usage.
         next: recommended requests; notes: other recommendations.
     """
 
@@ -185,8 +184,6 @@ class Efficiency:
     host_peak_bytes: int | None = None
     is_max_rss: bool = False
     host_asked_bytes: int | None = None
-    gpu_peak_bytes: int | None = None
-    gpu_total_bytes: int | None = None
     next: tuple[Ask, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -226,7 +223,6 @@ def of(
     is_known = not any(part.id == SILENT for part in parts)
     has_gpus = bool(gpus) and all(each.gpus is not None for each in held)
     peak, is_max_rss = _host_peak(history, accounts, nodes)
-    gpu_peak, gpu_total = _gpu_memory(history)
     means = [each.mean_utilisation for each in history.ranks if each.mean_utilisation is not None]
     found = Efficiency(
         gpus=gpus,
@@ -248,19 +244,11 @@ def of(
         host_peak_bytes=peak,
         is_max_rss=is_max_rss,
         host_asked_bytes=last.memory_bytes if last else None,
-        gpu_peak_bytes=gpu_peak,
-        gpu_total_bytes=gpu_total,
     )
     if last is not None and last.state in states.FAILED and not history.last_step:
         return found  # it ended before its first step: its usage is not that of a training
     time, notes = _time_ask(found, history, limit, completed=completed, running=now is not None)
     asks = [time, _memory_ask(found, resources) if now is None else None]
-    if gpu_peak and gpu_total and gpu_peak < 0.45 * gpu_total:
-        notes.append(
-            f"the fullest GPU held {text.size(gpu_peak)} of {text.size(gpu_total)}: there is room"
-            " for a larger per_device_train_batch_size, or for fewer GPUs; hpctrain fit reports"
-            " which layouts fit"
-        )
     made = tuple(replace(ask, in_config=bool(resources)) for ask in asks if ask is not None)
     return replace(found, next=made, notes=tuple(notes))
 
@@ -308,8 +296,8 @@ def _gpus(last: JobRecord | None, history: History, resources: Mapping[str, Any]
     newest, _ = progress.of_ranks([list(each.recent or each.samples) for each in history.ranks])
     if newest:
         return sum(bool(sample.gpu_uuid or sample.gpu_total_mib) for sample in newest)
-    nodes, each = resources.get("nodes"), resources.get("gpus_per_node")
-    return nodes * each if nodes and each is not None else None
+    each = resources.get("gpus_per_node")
+    return resources["nodes"] * each if resources.get("nodes") and each is not None else None
 
 
 def _host_peak(
@@ -326,16 +314,6 @@ def _host_peak(
         (step.max_rss_bytes or 0) * math.ceil((step.n_tasks or 1) / (nodes or 1)) for step in steps
     )
     return max(tasks, default=None), True
-
-
-def _gpu_memory(history: History) -> tuple[int | None, int | None]:
-    known = []
-    for each in history.ranks:
-        total = most(sample.gpu_total_mib for sample in each.samples)
-        used = most(map(gpu_peak_mib, each.samples))
-        if total and used is not None:
-            known.append((used / total, used * MIB, total * MIB))
-    return max(known)[1:] if known else (None, None)
 
 
 def gpu_peak_mib(sample: Sample) -> int | None:
@@ -414,7 +392,7 @@ def _time_ask(
     total = "the complete training takes" if completed else f"all {history.max_steps} steps take"
     told = f"{total} {text.duration(need)}"
     asked = None if limit_s is None else units.format_time(limit_s)
-    value = units.format_time(_rounded_time(need * _TIME_MARGIN))
+    value = units.format_time(math.ceil(need * _TIME_MARGIN / 300) * 300)
     if limit_s is not None and need > limit_s:
         jobs = math.ceil((need - once) / max(1.0, limit_s - once))
         return None, [
@@ -422,15 +400,6 @@ def _time_ask(
             " allows it"
         ]
     return Ask("time", value, asked, f"{told} in one job, with 15 % to spare"), []
-
-
-def _rounded_time(seconds: float) -> int:
-    """Round up to a usual value: minutes below half an hour, 5 up to 4 hours, 15 up to a day, else
-    hours.
-    """
-    limits = ((1800, 60), (14_400, 300), (86_400, 900), (math.inf, 3600))
-    unit = next(unit for most, unit in limits if seconds <= most)
-    return max(60, math.ceil(seconds / unit) * unit)
 
 
 def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
@@ -441,14 +410,15 @@ def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
     need = math.ceil(max(peak * _MEMORY_MARGIN, peak + _LEAST_MEMORY) / GIB) * GIB
     took = text.size(peak) + (f" of {text.size(asked)}" if asked else "")
     who = "the tasks of a node (MaxRSS)" if found.is_max_rss else "the fullest node"
-    option, unit, share, why = "mem", GIB, 1, f"{who} took {took}; with 20 % to spare"
-    per_gpu, gpus = resources.get("mem_per_gpu"), resources.get("gpus_per_node")
-    per_cpu, cores = resources.get("mem_per_cpu"), (found.cpus or 0) // (found.nodes or 1)
-    if per_gpu and gpus:
-        option, asked, share, why = "mem-per-gpu", per_gpu, gpus, f"{why}; {gpus} GPUs"
-    elif per_cpu and cores:
-        option, asked, share, unit = "mem-per-cpu", per_cpu, cores, 256 * MIB
+    why = f"{who} took {took}; with 20 % to spare"
+    gpus, cores = resources.get("gpus_per_node"), (found.cpus or 0) // (found.nodes or 1)
+    option, unit, share = "mem", GIB, 1
+    if resources.get("mem_per_gpu") and gpus:
+        option, share, why = "mem-per-gpu", gpus, f"{why}; {gpus} GPUs"
+    elif resources.get("mem_per_cpu") and cores:
+        option, share, unit = "mem-per-cpu", cores, 256 * MIB
         why = f"{why}; {cores} cores on each node"
+    asked = resources.get(option.replace("-", "_"), asked)
     value = units.format_memory(math.ceil(need / share / unit) * unit)
     return Ask(option, value, None if asked is None else units.format_memory(asked), why)
 

@@ -60,11 +60,14 @@ def judge(
     for sample in samples:
         if sample.event == "step":
             ranks.setdefault(sample.rank, []).append(sample)
-    starving = _data(data_wait)
-    found = _nodes(ranks, gpus_per_node)
-    if not found:
-        found = _idle(ranks, run, starving=bool(starving))
-    return (*found, *starving)
+    is_starving = data_wait is not None and data_wait > STARVED
+    found = _nodes(ranks, gpus_per_node) or _idle(ranks, run, starving=is_starving)
+    if is_starving:
+        what = f"the GPUs wait for their data {data_wait:.0%} of the time"
+        cause = "likely: the data loader's workers cannot keep up"
+        fix = "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu"
+        found = [*found, Idle("data-starved", what, cause, fix)]
+    return tuple(found)
 
 
 def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]:
@@ -95,15 +98,11 @@ def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]
 def _idle(ranks: Mapping[int, Sequence[Sample]], run: str | None, *, starving: bool) -> list[Idle]:
     busy, resting = 0, []
     for _, tail in sorted(ranks.items()):
-        percents = [
-            sample.gpu_utilisation_percent
-            for sample in tail[-_ENOUGH:]
-            if sample.gpu_utilisation_percent is not None
-        ]
-        if len(percents) == _ENOUGH and max(percents) <= NEAR_ZERO_PERCENT:
-            resting.append(tail[-1])
-        else:
-            busy += len(percents) == _ENOUGH
+        percents = [sample.gpu_utilisation_percent for sample in tail[-_ENOUGH:]]
+        known = [percent for percent in percents if percent is not None]
+        if len(known) == _ENOUGH:
+            rests = max(known) <= NEAR_ZERO_PERCENT
+            busy, resting = busy + (not rests), resting + [tail[-1]] * rests
     if not resting or (starving and not busy):  # then the data is the cause
         return []
     first = resting[0]
@@ -131,16 +130,3 @@ def _idle(ranks: Mapping[int, Sequence[Sample]], run: str | None, *, starving: b
                 " use_cpu, no ACCELERATE_USE_CPU"
             )
     return [Idle("gpu-idle", what, f"likely: {cause}", fix, rank=first.rank, node=first.host)]
-
-
-def _data(wait: float | None) -> list[Idle]:
-    if wait is None or not wait > STARVED:
-        return []
-    return [
-        Idle(
-            "data-starved",
-            f"the GPUs wait for their data {wait:.0%} of the time",
-            "likely: the data loader's workers cannot keep up",
-            "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu",
-        )
-    ]

@@ -23,7 +23,7 @@ from hpctrain.logs import files, read, text
 from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import MARK
 from hpctrain.report import efficiency, idle
-from hpctrain.report.efficiency import Efficiency
+from hpctrain.report.efficiency import Efficiency, most
 from hpctrain.report.idle import Idle
 from hpctrain.runs import checkpoints, history, launch, layout, predicted, progress
 from hpctrain.runs.checkpoints import Saved
@@ -99,14 +99,15 @@ class RunReport:
         )
 
 
-def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -> RunReport:
+def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700) -> RunReport:
     """Collect the facts of a report."""
     directory = runs_dir / run.id
     whole = launch.load(runs_dir, run.tag)
+    argv = whole.argv if whole is not None else ()
     launched = requested.ran_with(run, runs_dir)
     values = launched.config
     logs = files.of_run(directory)
-    past = history.read(directory, most=most)
+    past = history.read(directory, most=points)
     past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
     fit = predicted.read(directory)
     running = given.state.word == "running"
@@ -126,7 +127,9 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, most: int = 700) -
         fit=fit,
         config=config_rows(values, launched.origins),
         resolved=None if values is None else hidden_in("", values),
-        command=_command(whole.argv if whole is not None else ()),
+        command=hidden(shlex.join(["hpctrain", *argv[argv[0].endswith("hpctrain") :]]))
+        if argv
+        else "",
         code=hidden_in("", code_of(run, runs_dir)),
         environment=hidden_in("", environment_of(run, runs_dir)),
         saved=tuple(one for one in checkpoints.saved_in(directory) if one.is_checkpoint),
@@ -158,10 +161,8 @@ def config_rows(
     values: Mapping[str, Any] | None, origins: Mapping[str, str]
 ) -> tuple[tuple[str, str, str], ...]:
     """Return values that were set explicitly, and where; defaults are omitted."""
-    if values is None:
-        return ()
     rows = []
-    for path, where in origins.items():
+    for path, where in origins.items() if values is not None else ():
         item: Any = values
         keys = tuple(path.split("."))
         for part in keys:
@@ -170,20 +171,12 @@ def config_rows(
     return tuple(rows)
 
 
-def _command(argv: Sequence[str]) -> str:
-    if not argv:
-        return ""
-    is_named = argv[0].rpartition("/")[2] == "hpctrain"
-    return hidden(shlex.join(["hpctrain", *argv[is_named:]]))
-
-
 def evaluation_of(directory: Path) -> dict[str, float]:
     """Return the metrics of a separate evaluation, if there was one."""
     metrics = (stored.read_object(directory / layout.EVALUATION) or {}).get("metrics")
-    pairs = metrics.items() if isinstance(metrics, dict) else ()
     return {
         str(name): float(value)
-        for name, value in pairs
+        for name, value in (metrics.items() if isinstance(metrics, dict) else ())
         if isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
     }
 
@@ -295,11 +288,7 @@ def to_json(facts: RunReport) -> dict[str, Any]:
 
 def _rank(each: RankMemory) -> dict[str, Any]:
     samples = [asdict(sample) for sample in each.samples]
-    sizes = [name for name in (samples[0] if samples else {}) if name in _PEAKS]
-    peaks = {
-        name: max((row[name] for row in samples if row[name] is not None), default=None)
-        for name in sizes
-    }
+    peaks = {name: most(row[name] for row in samples) for name in _PEAKS} if samples else {}
     return {
         "rank": each.rank,
         "samples": each.count,
