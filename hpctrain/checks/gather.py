@@ -236,9 +236,7 @@ def _python(spec: JobSpec, look: Look) -> PythonFacts | None:
     return None
 
 
-def _environment(
-    kind: Literal["venv", "conda", "uv", "pixi"], said: str, prefix: PathFacts | None
-) -> PythonFacts:
+def _environment(kind: str, said: str, prefix: PathFacts | None) -> PythonFacts:
     if prefix is None:
         return PythonFacts(kind=kind, said=said, prefix=None)
     root = Path(prefix.path)

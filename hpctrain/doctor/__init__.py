@@ -2,8 +2,8 @@
 
 The probes of the login node are in `login`, each with a time limit. The facts about the job's
 environment (`environment`) and about the nodes (`report`) are evaluated by pure functions
-(`environment_evaluation`, `node_evaluation`). Nothing here imports torch: a process in the job's
-environment does (`training.preflight.offline_check`,
+(`environment_evaluation`, with rules of `checks.job`; `node_evaluation`). Nothing here imports
+torch: a process in the job's environment does (`training.preflight.offline_check`,
 `training.preflight.node_check`).
 """
 
@@ -12,13 +12,10 @@ from __future__ import annotations
 #: Every finding of `hpctrain doctor` (doctor-…) and `hpctrain doctor --job` (node-…); see
 #: docs/findings.md.
 IDS = (
-    "doctor-environment-missing",
     "doctor-environment-broken",
-    "doctor-environment-architecture",
     "doctor-package-missing",
     "doctor-versions-disagree",
     "doctor-hpctrain-differs",
-    "doctor-torch-build",
     "doctor-launcher-missing",
     "doctor-module-command",
     "doctor-module-unknown",

@@ -8,54 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpctrain.clusters.profile import Cluster, NodeShape, Profile
-from hpctrain.config.spec import JobSpec
+from hpctrain.checks.job.context import Case
 from hpctrain.finding import Finding
 
-_NO_PROFILE = Profile(name="unknown", title="unknown")
 
-EnvironmentKind = Literal["venv", "conda", "uv", "pixi", "container", "caller"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorContext:
+@dataclass(frozen=True, kw_only=True)
+class DoctorContext(Case):
     """The subject of the checks.
 
     Attributes:
-        spec: the job.
-        cluster: its profile, if known.
         version: of this hpctrain.
-        machine: architecture of this login node: `x86_64` or `aarch64`.
-        on_cpu: ACCELERATE_USE_CPU requests training on the CPU.
+        demands: the requirements of its [train] extra.
         quick: skip probes that take more than a few seconds.
-        requirement: pip requirement for hpctrain with the training libraries.
     """
 
-    spec: JobSpec
-    cluster: Cluster | None = None
     version: str = ""
-    machine: str = ""
-    on_cpu: bool = False
+    demands: tuple[str, ...] = ()
     quick: bool = False
-    requirement: str = "hpctrain[train]"
-
-    @property
-    def profile(self) -> Profile:
-        """The cluster profile, or an empty one."""
-        return self.cluster.profile if self.cluster is not None else _NO_PROFILE
-
-    @property
-    def shape(self) -> NodeShape | None:
-        """The kind of node that the job gets, if the profile has it."""
-        return self.profile.nodes.get(self.shape_name or "")
-
-    @property
-    def shape_name(self) -> str | None:
-        """Its key in the profile's `nodes`."""
-        spec = self.spec
-        return self.profile.shape_name(
-            partition=spec.partition, constraint=spec.constraint, account=spec.account
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +44,16 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InsideFacts:
-    """The report of the environment's own Python.
+class EnvironmentFacts:
+    """The environment in which the job will train, as its Python reports it.
 
     Attributes:
         packages: name → version of the relevant packages that are installed.
+        kind: `venv`, `conda`, `uv`, `pixi`, or `caller`: the environment from which the job is
+            submitted.
+        name: as in the config, for use in a sentence.
+        place: its directory, if activating it gives another one.
+        launcher: path of the launcher.
     """
 
     version: str
@@ -88,41 +62,13 @@ class InsideFacts:
     prefix: str
     packages: Mapping[str, str] = field(default_factory=dict)
     torch: TorchBuild | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentFacts:
-    """The environment in which the job will train.
-
-    Attributes:
-        kind: how it is activated; `caller` is the environment from which the job is submitted.
-        name: as in the config, for use in a sentence.
-        missing: the path or command that does not exist.
-        messages: the last line of a Python that did not start.
-        leads_to: another environment whose Python is active after activation of this one.
-        launcher: path of the launcher.
-        place: a path inside it.
-        demands: the requirements of hpctrain's [train] extra.
-        here: the version of the hpctrain that checks.
-    """
-
-    kind: EnvironmentKind
-    name: str
-    missing: str | None = None
-    messages: str | None = None
-    leads_to: str | None = None
-    late: bool = False
-    launcher: str | None = None
+    kind: str = "caller"
+    name: str = "the environment of this shell"
     place: str | None = None
-    inside: InsideFacts | None = None
-    demands: tuple[str, ...] = ()
-    here: str = ""
+    launcher: str | None = None
 
 
 # -- results ---------------------------------------------------------------------------------------
-
-
-Word = Literal["ok", "warning", "error", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +88,12 @@ class ProbeResult:
     unknown: bool = False
 
     @property
-    def word(self) -> Word:
-        """The worst level of the findings, `error` or `warning`, else `unknown` or `ok`; notes do
-        not count.
-        """
+    def word(self) -> Literal["ok", "warning", "error", "unknown"]:
+        """The worst level of the findings, else `unknown` or `ok`; notes do not count."""
         levels = {finding.level for finding in self.findings}
         if "error" in levels:
             return "error"
-        if "warning" in levels:
-            return "warning"
-        return "unknown" if self.unknown else "ok"
+        return "warning" if "warning" in levels else "unknown" if self.unknown else "ok"
 
     def to_json(self) -> dict[str, object]:
         """Return the result for --json."""

@@ -2,17 +2,18 @@
 with old Pythons.
 
 Prints one line of JSON about the interpreter, the relevant packages, and torch's build, which is
-read from torch/version.py as text.
+read from torch/version.py.
 """
 
 import importlib.util
 import json
 import os
 import platform
-import re
+import runpy
 import sys
 
 MARK = "HPCTRAIN-DOCTOR "
+TORCH = {"version": "__version__", "cuda": "cuda", "hip": "hip"}
 PACKAGES = (
     "torch",
     "transformers",
@@ -59,19 +60,11 @@ def torch_build() -> object:
     """Return the version, CUDA and ROCm of torch's build, without importing torch."""
     try:
         spec = importlib.util.find_spec("torch")
-        folder = next(iter(spec.submodule_search_locations or [])) if spec else None
-        with open(os.path.join(folder or "", "version.py"), encoding="utf-8") as stream:  # noqa: PTH118, PTH123 - old Pythons
-            text = stream.read()
-    except (OSError, ImportError, StopIteration, ValueError):
+        folder = next(iter(spec.submodule_search_locations or [])) if spec else ""
+        found = runpy.run_path(os.path.join(folder, "version.py"))  # noqa: PTH118 - old Pythons
+    except Exception:
         return None
-    pattern = r"^{}(?:\s*:[^=]+)?\s*=\s*['\"]([^'\"]+)['\"]"
-    values = {
-        name: re.search(pattern.format(name), text, re.MULTILINE)
-        for name in ("__version__", "cuda", "hip")
-    }
-    if values["__version__"] is None:
-        return None
-    return {name.strip("_"): match.group(1) if match else None for name, match in values.items()}
+    return {name: found.get(key) for name, key in TORCH.items() if "__version__" in found} or None
 
 
 if __name__ == "__main__":

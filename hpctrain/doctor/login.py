@@ -20,7 +20,6 @@ from hpctrain.clusters import discover, load
 from hpctrain.clusters.live import LiveCluster
 from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import environment
-from hpctrain.doctor import environment_evaluation as evaluate
 from hpctrain.doctor.environment import last_lines, run_limited
 from hpctrain.doctor.environment_evaluation import problem, result
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
@@ -118,13 +117,8 @@ def slurm(context: DoctorContext) -> list[ProbeResult]:
         )
         return [profile, result("slurm", "Slurm does not answer", [no_answer])]
     words = f"{version}, {count(len(live.partitions or ()), 'partition')}"
-    if live.accounts is None:
-        words += "; your accounts are unknown: accounting does not answer"
-    elif live.accounts:
-        plural = "account" if len(live.accounts) == 1 else "accounts"
-        words += f"; your {plural}: {', '.join(live.accounts)}"
-    if live.accounts != ():
-        return [profile, result("slurm", words)]
+    accounts = ", ".join(live.accounts or ("none",))
+    words += f"; your accounts: {'unknown' if live.accounts is None else accounts}"
     no_account = problem(
         "doctor-no-account",
         "you have no Slurm account",
@@ -133,7 +127,7 @@ def slurm(context: DoctorContext) -> list[ProbeResult]:
         reason="where accounts are enforced, sbatch refuses every job",
         fix=context.profile.account.list_command or "sacctmgr show user $USER withassoc",
     )
-    return [profile, result("slurm", f"{words}; no account", [no_account])]
+    return [profile, result("slurm", words, [no_account] if live.accounts == () else [])]
 
 
 def _cluster(context: DoctorContext, cluster_name: str | None) -> ProbeResult:
@@ -221,25 +215,21 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
     if context.profile.modules.on_login_nodes is False:
         words = f"not tried: on {context.profile.name} modules load on compute nodes only"
         return [result("modules", words, unknown=True)]
-    lines = [
-        "type module >/dev/null 2>&1 || exit 77",
-        *(f"{line} </dev/null >/dev/null 2>&1" for line in environment.module_lines(spec)),
-    ]
+    start = f"module {spec.module_start}" if spec.module_start else ":"
+    use = [f"module use {shell.quote(folder)}" for folder in spec.module_use]
+    lines = ["type module >/dev/null 2>&1 || exit 77"]
+    lines += [f"{line} </dev/null >/dev/null 2>&1" for line in (start, *use)]
     for number, module in enumerate(spec.modules):
         load_it = f"module load {shell.quote(module)} </dev/null >/dev/null"
         lines.append(f'said=$(mktemp); {load_it} 2>"$said"; status=$?')
         lines.append(f'echo {_MODULE_MARK} {number} $status; cat "$said"; rm -f "$said"')
-    out, has_command = "", False
     try:
         argv = [*environment.shell_of(spec), "\n".join(lines)]
         done = run_limited(argv, timeout=environment.ENVIRONMENT_S)
-        out, has_command = done.stdout, done.returncode != 77
     except process.NoAnswerError:
         words = "`module load` did not end within a minute"
         return [result("modules", words, unknown=True)]
-    except SchedulerError:  # the job's shell is not on PATH
-        pass
-    if not has_command:
+    if done.returncode == 77:
         missing = problem(
             "doctor-module-command",
             f"the job's shell ({spec.shebang.removeprefix('#!')}) has no `module` command; the job"
@@ -249,42 +239,30 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
             fix="set launch.shebang: '#!/bin/bash -l' in config.yaml",
         )
         return [result("modules", "the job's shell has no `module` command", [missing])]
-    parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", out, flags=re.MULTILINE)[1:]
+    parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", done.stdout, flags=re.MULTILINE)[1:]
     told = dict(zip(spec.modules, zip(parts[::2], parts[1::2], strict=False), strict=False))
     failed = []
     for name in spec.modules:
         status, messages = told.get(name, ("1", ""))
         if status != "0" or _FAILED.search(messages) is not None:
-            failed.append(_not_loaded(name, messages))
+            shown = " ".join(last_lines(messages, 3))[:300]
+            finding = problem(
+                "doctor-module-unknown",
+                f"the module {name} does not load here",
+                evidence=f"module load printed: {shown or 'nothing'}",
+                reason="the job stops there, before the training",
+                fix=f"module avail {shell.quote(name.partition('/')[0])}",
+            )
+            failed.append(finding)
         if name not in told:  # it ended the shell that loaded it
             break
+    words = f"{', '.join(spec.modules)} load here"
     if failed:
-        return [result("modules", f"{len(failed)} of {len(spec.modules)} do not load", failed)]
-    return [result("modules", f"{', '.join(spec.modules)} load here")]
-
-
-def _not_loaded(module: str, messages: str) -> Finding:
-    # The lines with the problem, without Lmod's advice below them.
-    lines = [line.strip() for line in messages.splitlines() if line.strip()]
-    at = next((number for number, line in enumerate(lines) if _FAILED.search(line)), 0)
-    shown = " ".join(lines[at : at + 2])[:300]
-    return problem(
-        "doctor-module-unknown",
-        f"the module {module} does not load here",
-        evidence=f"module load printed: {shown or 'nothing'}",
-        reason="the job stops there, before the training",
-        fix=f"module avail {shell.quote(module.partition('/')[0])}",
-    )
+        words = f"{len(failed)} of {len(spec.modules)} do not load"
+    return [result("modules", words, failed)]
 
 
 # -- the environment -------------------------------------------------------------------------------
-
-
-def job_environment(context: DoctorContext) -> list[ProbeResult]:
-    """Start the Python of the job's environment, and check what it reports."""
-    facts = environment.environment(context)
-    checks = (evaluate.environment, evaluate.packages, evaluate.torch_build)
-    return [check(facts, context) for check in checks]
 
 
 _OFFLINE_S = 180.0
@@ -320,16 +298,14 @@ def offline(context: DoctorContext) -> list[ProbeResult]:
     spec = context.spec
     if (reason := _nothing_to_try(context)) is not None:
         return [result("offline", f"not tried: {reason}", unknown=True)]
-    words = ["--task", spec.task, *spec.arguments]
-    if spec.script is not None:
-        words = ["--script", spec.script]
     script = (
         f'{environment.activation(spec)}\ncd "$1" && shift && exec python -m'
         ' hpctrain.training.preflight.offline_check "$@"'
     )
     began = time.monotonic()
     directory = environment.directory(spec.chdir)
-    argv = [*environment.shell_of(spec), script, "doctor", directory, *words]
+    argv = [*environment.shell_of(spec), script, "doctor", directory, "--task", spec.task]
+    argv += spec.arguments
     try:
         clean = process.clean(os.environ) | _OFFLINE
         done = run_limited(argv, timeout=_OFFLINE_S - 10, environment=clean)
@@ -340,9 +316,8 @@ def offline(context: DoctorContext) -> list[ProbeResult]:
     mark = f"{_OFFLINE_MARK}failed "
     failed = [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
     if not failed and not done.returncode:
-        what = "the training starts" if spec.script is None else f"{spec.script} imports"
         seconds = time.monotonic() - began
-        return [result("offline", f"{what} {_OFFLINE_WAY}, in {seconds:.0f} s")]
+        return [result("offline", f"the training starts {_OFFLINE_WAY}, in {seconds:.0f} s")]
     step = failed[0] if failed else "the start of Python"
     found = _not_started(step, last_lines(done.stderr, 4), context)
     return [result("offline", f"the start fails at: {step}", [found])]
@@ -350,22 +325,23 @@ def offline(context: DoctorContext) -> list[ProbeResult]:
 
 def _not_started(step: str, said: tuple[str, ...], context: DoctorContext) -> Finding:
     fixes = [line.removeprefix("fix: ") for line in said if line.startswith("fix: ")]
-    messages = [line for line in said if not line.startswith("fix: ")]
-    network = _NETWORK.search(" ".join(messages)) is not None
-    reaches = network and context.profile.internet.compute in ("yes", "proxy")
-    waits = "most compute nodes have no internet: there the job waits for timeouts, then fails"
-    elsewhere = "the message does not mention the network, so the job would stop there too"
+    messages = " / ".join(line for line in said if not line.startswith("fix: "))
+    evidence = f"tried {_OFFLINE_WAY}: {messages or 'no output'}"
+    if _NETWORK.search(messages) is None:
+        return problem(
+            "doctor-start",
+            f"the start fails at: {step}",
+            evidence=evidence,
+            reason="the message does not mention the network, so the job would stop there too",
+            fix=[*fixes, "hpctrain doctor"][0],
+        )
     return problem(
-        "doctor-offline" if network else "doctor-start",
-        f"{'without a network ' if network else ''}the start fails at: {step}",
-        level="warning" if reaches else "error",
-        evidence=f"tried {_OFFLINE_WAY}: {' / '.join(messages) or 'no output'}",
-        reason=("compute nodes reach the internet" if reaches else waits if network else elsewhere),
-        fix=(
-            "download what it needs on the login node, and name local directories in the job"
-            if network
-            else [*fixes, "hpctrain doctor"][0]
-        ),
+        "doctor-offline",
+        f"without a network the start fails at: {step}",
+        level="warning" if context.profile.internet.compute in ("yes", "proxy") else "error",
+        evidence=evidence,
+        reason="most compute nodes have no internet: there the job waits for timeouts, then fails",
+        fix="download what it needs on the login node, and name local directories in the job",
     )
 
 
@@ -375,11 +351,11 @@ def _nothing_to_try(context: DoctorContext) -> str | None:
         return "--quick"
     if spec.container is not None:
         return "the training runs in a container"
-    if spec.script is not None and not spec.script.endswith(".py"):
-        return f"{spec.script} is not a Python file"
     named = Arguments(spec)
+    if not named.ours:
+        return f"only hpctrain's own training is, not {spec.script or spec.template}"
     missing = [what for what, option in _INPUTS.items() if named.get(option) is None]
-    if named.ours and missing and not named.incomplete:
+    if missing and not named.incomplete:
         return f"the job names {' and '.join(f'no {what}' for what in missing)} yet"
     return None
 
@@ -387,7 +363,7 @@ def _nothing_to_try(context: DoctorContext) -> str | None:
 PROBES: tuple[Probe, ...] = (
     Probe("slurm", 75.0, slurm),
     Probe("modules", environment.ENVIRONMENT_S + 15, modules),
-    Probe("environment", environment.ENVIRONMENT_S + 15, job_environment),
+    Probe("environment", environment.ENVIRONMENT_S + 15, environment.job_environment),
     Probe("quotas", 30.0, quotas),
     Probe("offline", _OFFLINE_S + 15, offline),
 )

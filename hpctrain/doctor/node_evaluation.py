@@ -73,11 +73,8 @@ def _silent(
             reason="the training does the same",
             fix=f"hpctrain submit --sbatch exclude={failure.host}",
         )
-    quiet = [
-        rank.rank
-        for rank in report.ranks
-        if not rank.done and rank.rank not in {failure.rank for failure in report.failures}
-    ]
+    failed = {failure.rank for failure in report.failures}
+    quiet = [rank.rank for rank in report.ranks if not rank.done and rank.rank not in failed]
     if quiet:
         yield Finding(
             id="node-silent",
@@ -110,16 +107,10 @@ def _missing_gpus(
     if not seen or min(seen) >= asked:
         return
     build = next((rank for rank in ranks if rank.version is not None), None)
-    evidence = (
-        "torch.cuda.device_count(); Slurm allocated"
-        f" {'an unknown number' if node.gpus_given is None else node.gpus_given}"
-    )
-    fix = _EXCLUDE
+    given = "an unknown number" if node.gpus_given is None else node.gpus_given
+    evidence, fix = f"torch.cuda.device_count(); Slurm allocated {given}", _EXCLUDE
     if build is not None and build.cuda is None and build.hip is None:
-        evidence, fix = (
-            f"torch {build.version} is a CPU build",
-            "hpctrain doctor",
-        )
+        evidence, fix = f"torch {build.version} is a CPU build", "hpctrain doctor"
     yield Finding(
         id="node-gpus-missing",
         level="error",
@@ -151,24 +142,19 @@ def _cores(ranks: tuple[RankFacts, ...]) -> Iterator[Finding]:
 
 
 def _access(node: NodeFacts) -> Iterator[Finding]:
-    if node.read is not None and node.read.error is not None:
-        yield Finding(
-            id="node-dataset-unreadable",
-            level="error",
-            what=f"cannot read the dataset: {node.read.error}",
-            evidence=f"reading {node.read.path} on that node",
-            reason="the training would fail there",
-            fix="name a directory on a file system that all nodes share: --dataset_name",
-        )
-    if node.write is not None and node.write.error is not None:
-        yield Finding(
-            id="node-checkpoint-unwritable",
-            level="error",
-            what=f"cannot write a checkpoint: {node.write.error}",
-            evidence=f"a test file in {node.write.path}, on that node",
-            reason="the first checkpoint would end the training, hours after its start",
-            fix="name a directory that the nodes can write to: --output_dir",
-        )
+    for access, id_, what, fix in (
+        (node.read, "node-dataset-unreadable", "read the dataset", "--dataset_name"),
+        (node.write, "node-checkpoint-unwritable", "write a checkpoint", "--output_dir"),
+    ):
+        if access is not None and access.error is not None:
+            yield Finding(
+                id=id_,
+                level="error",
+                what=f"cannot {what}: {access.error}",
+                evidence=f"tried in {access.path}, on that node",
+                reason="the training would fail there, perhaps hours after its start",
+                fix=f"name a directory that all nodes share: {fix}",
+            )
 
 
 def _ranks(numbers: list[int]) -> str:
@@ -178,48 +164,37 @@ def _ranks(numbers: list[int]) -> str:
 # -- the network -----------------------------------------------------------------------------------
 
 
-def _network(report: Report) -> list[Finding]:
-    wrong = [speed for speed in report.speeds if not speed.right]
-    if wrong:
-        return [
-            Finding(
-                id="node-all-reduce-wrong",
-                level="error",
-                what=f"the all-reduce of {wrong[0].group} gives wrong sums",
-                evidence=(
-                    f"{count(wrong[0].ranks, 'rank')}, {wrong[0].bytes} bytes, {wrong[0].backend}"
-                ),
-                reason="gradients would be wrong, unnoticed in the loss",
-                fix="NCCL_P2P_DISABLE=1 hpctrain doctor --job",
-            )
-        ]
-    return list(_slow(report))
-
-
 def used(report: Report) -> tuple[str, ...]:
     """Return the distinct interfaces, or InfiniBand devices, that the data went over."""
     return tuple(dict.fromkeys(name for found in report.networks for name in found.devices))
 
 
-def _slow(report: Report) -> Iterator[Finding]:
+def _network(report: Report) -> Iterator[Finding]:
     several = len({rank.host for rank in report.ranks}) > 1
+    transports = dict.fromkeys(each.transport for each in report.networks if each.transport)
     for group in dict.fromkeys(speed.group for speed in report.speeds):
         best = report.speed_of(group)
         least = _SLOW_BETWEEN if several and group == "all" else _SLOW_WITHIN
-        if best is None or best.backend != "nccl" or best.bandwidth >= least:
+        if best is None:
             continue
-        where = f"among {count(best.ranks, 'rank')}" + (
-            " of all nodes" if group == "all" else f" of {group}"
-        )
-        over = (
-            ", ".join(dict.fromkeys(each.transport for each in report.networks if each.transport))
-            or "an unknown transport"
-        )
-        yield Finding(
-            id="node-all-reduce-slow",
-            level="warning",
-            what=f"all-reduce {where}: {rate(best.bandwidth)} over {over}",
-            evidence=f"NCCL, {best.bytes >> 20} MiB, bus bandwidth; less than {rate(least)}",
-            reason="every step waits for it",
-            fix="set environment.env: {NCCL_DEBUG: INFO} in config.yaml, and see what NCCL chose",
-        )
+        where = f"{count(best.ranks, 'rank')} of {'all nodes' if group == 'all' else group}"
+        evidence = f"{best.backend}, {best.bytes >> 20} MiB, bus bandwidth"
+        if not all(speed.right for speed in report.speeds if speed.group == group):
+            yield Finding(
+                id="node-all-reduce-wrong",
+                level="error",
+                what=f"the all-reduce among {where} gives wrong sums",
+                evidence=evidence,
+                reason="gradients would be wrong, unnoticed in the loss",
+                fix="NCCL_P2P_DISABLE=1 hpctrain doctor --job",
+            )
+        elif best.backend == "nccl" and best.bandwidth < least:
+            yield Finding(
+                id="node-all-reduce-slow",
+                level="warning",
+                what=f"all-reduce among {where}: {rate(best.bandwidth)} over"
+                f" {', '.join(transports) or 'an unknown transport'}",
+                evidence=f"{evidence}; less than {rate(least)}",
+                reason="every step waits for it",
+                fix="set environment.env: {NCCL_DEBUG: INFO} in config.yaml, and see what NCCL chose",
+            )

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from hpctrain.slurm.notations import array
 from hpctrain.util import stored
-from hpctrain.util.text import is_number
 
 T = TypeVar("T")
 
@@ -31,20 +30,16 @@ class RankFacts:
         gpus_asked: GPUs per node that the job requested; `job_nodes`: nodes that Slurm allocated.
         cpus: the logical CPUs that it may run on, as ranges (`0-3,8`).
         cpus_per_task: its task's CPUs according to Slurm.
-        task: its task number (SLURM_PROCID).
         visible: GPUs available to torch; None if torch was not reached.
         done: it finished.
     """
 
     rank: int
     host: str
-    local_rank: int = 0
-    world: int = 1
     gpus_asked: int | None = None
     job_nodes: int | None = None
     cpus: str | None = None
     cpus_per_task: int | None = None
-    task: int | None = None
     version: str | None = None
     cuda: str | None = None
     hip: str | None = None
@@ -87,12 +82,10 @@ class NodeFacts:
 
     Attributes:
         gpus_given: SLURM_GPUS_ON_NODE.
-        cores: logical CPUs of the entire node.
         read: of the dataset; write: of the checkpoints.
     """
 
     host: str
-    cores: int | None = None
     gpus_given: int | None = None
     read: Access | None = None
     write: Access | None = None
@@ -154,26 +147,20 @@ def read_report(log: str) -> Report:
     for row in read_lines(log):
         kind, host = row["kind"], str(row.get("host"))
         if kind in ("rank", "torch", "done"):
-            ranks[int(row["rank"])] |= row
-            ranks[int(row["rank"])] |= {"done": True} if kind == "done" else {}
-        elif kind == "node":
-            nodes[host] |= row
-        elif kind in ("read", "write"):
-            nodes[host] |= {"host": host, kind: row}
+            ranks[int(row["rank"])] |= row | ({"done": True} if kind == "done" else {})
+        elif kind in ("node", "read", "write"):
+            nodes[host] |= row if kind == "node" else {"host": host, kind: row}
         else:
             others[kind].append(row)
+    of_ranks = [ranks[rank] for rank in sorted(ranks)]
+    hosts = dict.fromkeys([str(row.get("host")) for row in of_ranks] + list(nodes))
     return Report(
-        ranks=_all(RankFacts, (ranks[rank] for rank in sorted(ranks))),
-        nodes=_all(NodeFacts, (nodes[host] for host in sorted(nodes, key=_in_order))),
+        ranks=_all(RankFacts, of_ranks),
+        nodes=_all(NodeFacts, (nodes[host] for host in hosts if host in nodes)),
         speeds=_all(AllReduceSpeed, others["all_reduce"]),
         networks=_all(NetworkFacts, others["network"]),
         failures=_all(RankFailure, others["failed"]),
     )
-
-
-def _in_order(name: str) -> list[tuple[int, str]]:
-    # node2 before node10
-    return [(int(part), "") if is_number(part) else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _all(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> tuple[T, ...]:
@@ -185,20 +172,16 @@ def _all(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> tuple[T, ...]:
 
 
 MARK = "[doctor] "
-_LONGEST = 4000
+#: Characters of a text: with two of them, each six bytes long as JSON, a line is short enough.
+_LONGEST = 300
 
 
 def line(kind: str, **values: object) -> str:
     """Return one line without its newline; long texts are truncated to keep it short enough."""
-    text = ""
-    for cut in (_LONGEST, 1000, 100, 10):
-        short = {
-            key: value[:cut] if isinstance(value, str) else value for key, value in values.items()
-        }
-        text = MARK + json.dumps({"kind": kind, **short}, separators=(",", ":"))
-        if len(text) <= _LONGEST:
-            break
-    return text
+    short = {
+        key: value[:_LONGEST] if isinstance(value, str) else value for key, value in values.items()
+    }
+    return MARK + json.dumps({"kind": kind, **short}, separators=(",", ":"))
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:
@@ -208,10 +191,8 @@ def read_lines(text: str) -> list[dict[str, Any]]:
     found = []
     for each in text.splitlines():
         _, mark, rest = each.partition(MARK)
-        if not mark:
-            continue
         try:
-            value = json.loads(rest)
+            value = json.loads(rest) if mark else None
         except ValueError:  # broken, or truncated at the job's end
             continue
         if isinstance(value, dict) and isinstance(value.get("kind"), str):

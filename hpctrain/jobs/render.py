@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
@@ -80,6 +81,14 @@ def render(
         f"# make it again: cd {shell.quote(directory)} && {again}\n" + rest.rstrip("\n") + "\n"
     )
     return unsealed.replace(f", text {NO_SEAL}\n", f", text {short_digest(unsealed)}\n", 1)
+
+
+def activation(spec: JobSpec, templates: Mapping[str, str]) -> str:
+    """Return the lines of the script of `spec` that load its modules and its environment; they call
+    `fail` with a message.
+    """
+    part: Any = _environment(tuple(templates.items())).get_template("_macros.j2").module
+    return str(part.activation(spec))
 
 
 def library_path(chdir: str, text: str, version: str) -> str:

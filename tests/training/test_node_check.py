@@ -12,7 +12,6 @@ import pytest
 
 import hpctrain
 from hpctrain.doctor import report
-from hpctrain.training.preflight.offline_check import imported
 
 PROGRAM = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
 
@@ -196,15 +195,3 @@ def test_what_cannot_start_is_named(environment: dict[str, str], tmp_path: Path)
     assert done.returncode == 1
     assert "HPCTRAIN-OFFLINE failed arguments and dataset" in done.stdout
     assert "there is no model directory 'm'" in done.stderr
-
-
-def test_the_imports_of_a_script_are_its_unconditional_ones() -> None:
-    text = (
-        "from __future__ import annotations\nimport torch.nn, json as j\nfrom trl import"
-        " SFTTrainer\nfrom . import beside\n"
-    )
-    text += (
-        "try:\n    import rare\nexcept ImportError:\n    pass\ndef f():\n    import late\nimport"
-        " json as j\n"
-    )
-    assert imported(text) == ["torch.nn", "json", "trl"]

@@ -85,7 +85,8 @@ class PythonFacts:
     """The Python environment that the job activates.
 
     Attributes:
-        kind: `venv`, `conda`, `uv` or `pixi`; `said`: as the user named it.
+        kind: `venv`, `conda`, `uv` or `pixi`, for doctor also `caller`, the submitting shell's;
+            `said`: as the user named it.
         prefix: its directory; None if no conda environment with that name was found.
         lacks: the file that it needs to start and does not have.
         arch: from its Python's ELF header.
@@ -95,7 +96,7 @@ class PythonFacts:
         version: of its Python, such as (3, 12).
     """
 
-    kind: Literal["venv", "conda", "uv", "pixi"]
+    kind: str
     said: str
     prefix: PathFacts | None
     lacks: str | None = None

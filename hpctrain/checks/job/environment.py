@@ -20,6 +20,8 @@ _PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "hpctrain
 
 
 def _said(case: Case, python: PythonFacts) -> str:
+    if python.kind == "caller":
+        return python.said
     return case.said("environment", python.kind, value=python.said)
 
 
@@ -33,7 +35,7 @@ def _make(case: Case, python: PythonFacts) -> str:
         "conda": f"conda env list, or: conda create -n {name} python=3.12",
         "uv": f"uv sync --project {name}",
         "pixi": f"pixi install --manifest-path {name}",
-    }[python.kind]
+    }.get(python.kind, "set environment.venv in config.yaml")
 
 
 def _install(python: PythonFacts) -> str:
@@ -115,7 +117,8 @@ def _launcher(case: Case) -> Iterator[Finding]:
 
 
 @rule("environment-architecture", on="cluster")
-def _architecture(case: Case) -> Iterator[Finding]:
+def architecture(case: Case) -> Iterator[Finding]:
+    """Yield the finding on an environment for other processors than the nodes'."""
     fact, python = case.of_nodes("arch"), case.around.python
     if fact is not None and python is not None and python.arch not in (None, fact.value):
         yield case.finding(
@@ -129,7 +132,8 @@ def _architecture(case: Case) -> Iterator[Finding]:
 
 
 @rule("torch-build", on="cluster")
-def _torch(case: Case) -> Iterator[Finding]:
+def torch_build(case: Case) -> Iterator[Finding]:
+    """Yield the finding on a torch for other GPUs than the nodes'."""
     python = case.around.python
     if python is None or python.torch is None or case.spec.container is not None:
         return

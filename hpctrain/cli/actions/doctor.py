@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 import hpctrain
+from hpctrain.checks.job.context import Surroundings
 from hpctrain.cli import follow
 from hpctrain.cli.output import WIDTH, coloured_block, counts, print_json, say, show_table
 from hpctrain.config.arguments import Arguments
-from hpctrain.doctor import login
+from hpctrain.doctor import environment, login
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
 from hpctrain.doctor.node_evaluation import evaluate, used
 from hpctrain.doctor.report import NodeFacts, Report, read_report
@@ -52,14 +53,17 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
             fix="hpctrain doctor --job --local",
         )
     job = job_of(asked)
+    variables = {"ACCELERATE_USE_CPU": os.environ.get("ACCELERATE_USE_CPU", "")}
+    around = Surroundings(variables=variables, requirement=installed.requirement("train"))
     context = DoctorContext(
-        spec=job.spec,
-        cluster=job.cluster,
+        job.spec,
+        job.cluster,
+        None,
+        around,
+        job.origins,
         version=hpctrain.__version__,
-        machine=os.uname().machine,
-        on_cpu=os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"),
+        demands=environment.demands(),
         quick=quick,
-        requirement=installed.requirement("train"),
     )
     if not is_job:
         return _login(asked, context, as_json=as_json)

@@ -141,16 +141,13 @@ def _world() -> int:
 def _tell_node(asked: argparse.Namespace, *, whole: bool) -> None:
     tell(
         "rank",
-        local_rank=_local_rank(),
-        world=_world(),
         gpus_asked=asked.gpus,
         cpus=array.compress(os.sched_getaffinity(0)),
         cpus_per_task=_number("SLURM_CPUS_PER_TASK"),
-        task=_number("SLURM_PROCID"),
         job_nodes=_number("SLURM_JOB_NUM_NODES"),
     )
     if whole:
-        tell("node", cores=os.cpu_count(), gpus_given=_number("SLURM_GPUS_ON_NODE"))
+        tell("node", gpus_given=_number("SLURM_GPUS_ON_NODE"))
 
 
 def _number(variable: str) -> int | None:

@@ -2,7 +2,6 @@
 with the network disabled.
 
     python -m hpctrain.training.preflight.offline_check --task sft TRAINING_ARGUMENTS
-    python -m hpctrain.training.preflight.offline_check --script train.py
 
 The steps are the training's imports, its parsing of the arguments (which opens the dataset), the
 tokenizer (if the task needs one), the model config, and the model's architecture on torch's meta
@@ -12,14 +11,12 @@ visible network interfaces; each finished step adds a line.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import os
 import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 from hpctrain.errors import HpctrainError
@@ -38,7 +35,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     task = "sft"
     if words[:1] == ["--task"]:
         task, words = words[1], words[2:]
-    steps = _script_steps(words[1]) if words[:1] == ["--script"] else _task_steps(task, words)
+    steps = _task_steps(task, words)
     title = next(steps, None)
     try:
         for following in steps:
@@ -87,37 +84,6 @@ def _task_steps(task: str, words: list[str]) -> Iterator[str]:
     loader = AutoModelForCausalLM if reads_text else AutoModelForSequenceClassification
     with torch.device("meta"):
         loader.from_config(config, **trust)
-
-
-def _script_steps(script: str) -> Iterator[str]:
-    """Yield each module that the script imports, then import it; modules beside the script are
-    found as in the job.
-    """
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    for name in imported(Path(script).read_text(encoding="utf-8")):
-        yield f"import {name}"
-        importlib.import_module(name)
-
-
-def imported(text: str) -> list[str]:
-    """Return the modules that a script imports unconditionally, in order, without those in `try`,
-    `if` or functions, which may never run.
-
-    Raises:
-        SyntaxError: the text is not valid Python.
-    """
-    names: list[str] = []
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.level == 0
-            and node.module != "__future__"
-        ):
-            names.append(node.module)
-    return list(dict.fromkeys(names))
 
 
 if __name__ == "__main__":
