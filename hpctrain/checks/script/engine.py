@@ -77,21 +77,16 @@ def _edited(text: str, edits: list[Edit]) -> str:
 
 def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[LintRule, RuleHit]]:
     facts = LintFacts(text, file, slurm)
-    rules = [rule for rule in RULES.values() if facts.concerns(rule.since, rule.until)]
-    found = [(rule, hit) for rule in rules for hit in _of_rule(rule, facts)]
-    ignored = _ignored(text)
-    for line in placeholder_lines(text, facts.block.ends):
-        others = {rule.id for rule in RULES.values()} - {"template"}
-        ignored.setdefault(line, set()).update(others)
-    # Text after a syntax error may be misread; but for these, only a word is.
-    errors = (hit for rule, hit in found if rule.id == "unreadable-shell")
-    small = ("no file follows", '"""', "'''")
-    unread = min((hit.start for hit in errors if not hit.what.startswith(small)), default=None)
-    for rule, hit in found:
-        if unread is not None and hit.start > max(unread, facts.block.ends):
-            continue
-        if not ignored or rule.id not in ignored.get(_line_of(text, hit), ()):
-            yield rule, hit
+    ignored, templates = _ignored(facts), placeholder_lines(facts)
+    # Text after a syntax error may be misread.
+    errors = (start for start, _, effect in facts.batch.problems if effect != "stops")
+    unread = max(min(errors, default=len(text)), facts.block.ends)
+    for rule in RULES.values():
+        for hit in _of_rule(rule, facts) if facts.concerns(rule.since, rule.until) else ():
+            line = facts.line(hit.start)
+            checked = line not in templates or rule.id == "template"
+            if checked and hit.start <= unread and (line, rule.id) not in ignored:
+                yield rule, hit
     for command in facts.named("sbatch"):
         for heredoc in command.heredocs if len(command.words) == 1 else ():
             # With expansions, the script is not the text that is here.
@@ -110,15 +105,9 @@ def _of_rule(rule: LintRule, facts: LintFacts) -> Iterator[RuleHit]:
             return
 
 
-def _line_of(text: str, hit: RuleHit) -> int:
-    return text.count("\n", 0, hit.start) + 1
-
-
 def _finding(rule: LintRule, hit: RuleHit, text: str, file: str) -> Finding:
     begin = text.rfind("\n", 0, hit.start) + 1
-    end = text.find("\n", begin)
-    evidence = text[begin : min(len(text) if end < 0 else end, begin + 4 * _EVIDENCE)]
-    evidence = _clean(evidence).strip()
+    evidence = _clean(text[begin : begin + 4 * _EVIDENCE].partition("\n")[0]).strip()
     return Finding(
         id=rule.id,
         level=hit.level or rule.level,
@@ -127,7 +116,7 @@ def _finding(rule: LintRule, hit: RuleHit, text: str, file: str) -> Finding:
         reason=hit.reason or rule.reason,
         fix=_clean(hit.fix),
         file=file,
-        line=_line_of(text, hit),
+        line=text.count("\n", 0, hit.start) + 1,
         column=hit.start - begin + 1,
     )
 
@@ -139,11 +128,11 @@ def _clean(text: str) -> str:
     )
 
 
-def _ignored(text: str) -> dict[int, set[str]]:
-    """Return line number → ids suppressed by a comment on the line, or alone on the line above."""
-    found: dict[int, set[str]] = {}
-    for match in _IGNORE.finditer(text) if "hpctrain:" in text else ():
-        line = text.count("\n", 0, match.start()) + 1
-        for target in (line,) if match[1].strip() else (line, line + 1):
-            found.setdefault(target, set()).update(match[2].split(","))
+def _ignored(facts: LintFacts) -> set[tuple[int, str]]:
+    """Return lines with the ids suppressed by a comment on the line, or alone on the line above."""
+    found: set[tuple[int, str]] = set()
+    for match in _IGNORE.finditer(facts.text) if "hpctrain:" in facts.text else ():
+        line = facts.line(match.start())
+        lines = (line,) if match[1].strip() else (line, line + 1)
+        found |= {(each, id_) for each in lines for id_ in match[2].split(",")}
     return found

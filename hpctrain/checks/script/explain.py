@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 
@@ -19,6 +20,7 @@ from hpctrain.checks.script.explanations import (
     ENVIRONMENT,
     HEADER,
     LAUNCH,
+    LOGS,
     NODE,
     Sentence,
 )
@@ -29,10 +31,20 @@ from hpctrain.slurm.notations import signals, units
 from hpctrain.slurm.notations.directives import Directive
 from hpctrain.util import text as words
 
-_STEP_OPTIONS = {**explanations.DIRECTIVES, **explanations.SRUN}
-_LAUNCHERS = {
-    "torchrun": ("torchrun --help", explanations.TORCHRUN),
-    "accelerate": ("accelerate launch --help", explanations.ACCELERATE),
+_SRUN = (
+    "starts a job step: the command after the options runs in every task, on every node. Without"
+    " srun it runs once, on the first node."
+)
+_LAUNCHER = "starts the training's processes on this node and tells each its rank."
+_UNKNOWN = (
+    "hpctrain has no description of --{}. It may be an option of a plugin of this site; see:"
+    " sbatch --help"
+)
+#: Program to its purpose, its manual, and its options.
+_PROGRAMS = {
+    "srun": (_SRUN, "srun(1)", {**explanations.DIRECTIVES, **explanations.SRUN}),
+    "torchrun": (_LAUNCHER, "torchrun --help", explanations.TORCHRUN),
+    "accelerate": (_LAUNCHER, "accelerate launch --help", explanations.ACCELERATE),
 }
 _LETTERS = {"m": "module", "t": "tee", "r": "redirects"}
 _OWN_LINES = [(re.compile(pattern), said) for pattern, said in explanations.OWN_LINES]
@@ -106,129 +118,107 @@ class _Explainer:
         self.facts = LintFacts(text, "script")
         texts = text.split("\n")
         self.starts = [0, *accumulate(len(line) + 1 for line in texts)][:-1]
-        self.lines = [
-            ScriptLine(number, line, self._kind(number, line))
-            for number, line in enumerate(texts, start=1)
-        ]
-        for heredoc in (one for command in self.facts.commands for one in command.heredocs):
-            for line in self.lines[self._at(heredoc.start) : self._at(heredoc.end) + 1]:
-                line.kind = "text"
+        self.lines: list[ScriptLine] = []
+        for line, start in zip(texts, self.starts, strict=True):
+            kind = {"": "blank", "#": "comment"}.get(line.lstrip()[:1], "command")
+            if line.startswith("#SBATCH") and start < self.facts.block.ends:
+                kind = "directive"
+            self.lines.append(ScriptLine(len(self.lines) + 1, line, kind))
+        for command in self.facts.commands:
+            for heredoc in command.heredocs:
+                for one in self._between(heredoc.start, heredoc.end):
+                    one.kind = "text"
 
-    def _kind(self, number: int, line: str) -> str:
-        if number == 1 and line.startswith("#!"):
-            return "shebang"
-        if line.startswith("#SBATCH") and self.starts[number - 1] < self.facts.block.ends:
-            return "directive"
-        return {"": "blank", "#": "comment"}.get(line.lstrip()[:1], "command")
+    def _at(self, offset: int) -> int:
+        return bisect_right(self.starts, offset) - 1
+
+    def _between(self, start: int, end: int) -> list[ScriptLine]:
+        return self.lines[self._at(start) : self._at(end) + 1]
 
     def explained(self) -> list[ScriptLine]:
         first = self.lines[0]
-        if first.kind == "shebang":
+        if first.text.startswith("#!"):
+            first.kind = "shebang"
             program = first.text[2:].removeprefix("/usr/bin/env").split() or ["nothing"]
             why = f"`{program[0].rpartition('/')[2]}` runs this script. Without it, sbatch refuses it."
             first.notes = [WordMeaning("", why, "sbatch(1)")]
-        self._directives()
-        self._calls()
+        for option in self.facts.block.every:
+            self._directive(option)
+        for command in self.facts.commands:
+            if command.shell.place == "task":
+                self._under(command, NODE)
+        for step in self.facts.steps:
+            self._call(step, "srun")
+        for launch in self.facts.launches:
+            self._call(launch, launch.kind)
         for line in self.lines if is_ours(self.facts) else ():
             if line.kind != "text":
                 self._own(line)
         self._headings()
         return self.lines
 
-    def _at(self, offset: int) -> int:
-        return bisect_right(self.starts, offset) - 1
-
-    def _directives(self) -> None:
-        for option in self.facts.block.every:
-            self.lines[option.line - 1].notes.append(self._directive(option))
-        for line in self.lines:
-            if line.kind == "directive":
-                name = line.notes[0].what[2:].partition("=")[0] if line.notes else ""
-                said = explanations.DIRECTIVES.get(name)
-                line.section = (said and said.section) or ASKED
-                if len(line.notes) == 1:
-                    (only,) = line.notes
-                    line.notes = [WordMeaning("", only.why, only.source, only.known)]
-
-    def _directive(self, option: Directive) -> WordMeaning:
+    def _directive(self, option: Directive) -> None:
+        line, said = self.lines[option.line - 1], explanations.DIRECTIVES.get(option.name)
+        alone = sum(one.line == option.line for one in self.facts.block.every) == 1
         what = f"--{option.name}" + (f"={option.value}" if option.value is not None else "")
-        said = explanations.DIRECTIVES.get(option.name)
-        if said is None:
-            return WordMeaning(what, _UNKNOWN.format(option.name), known=False)
-        last = self.facts.options.get(option.name, option)
-        if last is not option and not self.facts.block.hetjobs:
-            why = f"does not count: line {last.line} says --{option.name} again, and the last wins."
-            return WordMeaning(what, why, said.source)
-        return WordMeaning(what, self._fill(said, option.value or ""), said.source)
+        note = WordMeaning("" if alone else what, _UNKNOWN.format(option.name), known=False)
+        if said is not None:
+            why = self._fill(said, option.value or "")
+            note = WordMeaning("" if alone else what, why, said.source)
+            line.section = line.section or said.section or ""
+        line.notes.append(note)
 
-    # Options of srun and the launchers
-
-    def _calls(self) -> None:
-        for command in self.facts.commands:
-            if command.shell.place == "task":
-                self._under(command, NODE)
-        for call in self.facts.steps:
-            self._call(call.command, call, "srun", "srun(1)", _STEP_OPTIONS)
-        for one in self.facts.launches:
-            page, table = _LAUNCHERS.get(one.kind, ("", {}))
-            if page:
-                self._call(one.command, one, one.kind, page, table)
-            self._under(one.command, LAUNCH)
-
-    def _call(
-        self,
-        command: SimpleCommand,
-        call: OptionCall,
-        program: str,
-        page: str,
-        table: dict[str, Sentence],
-    ) -> None:
-        note = WordMeaning(program, _SRUN if program == "srun" else _LAUNCHER, page)
-        self.lines[self._at(call.at.start)].notes.append(note)
+    def _call(self, call: OptionCall, program: str) -> None:
+        """Explain the options of a call, each on its line."""
+        self._under(call.command, LAUNCH)
+        if program not in _PROGRAMS:
+            return
+        purpose, page, table = _PROGRAMS[program]
+        self.lines[self._at(call.at.start)].notes.append(WordMeaning(program, purpose, page))
         for name, word in call.words.items():
             value = call.options.get(name)
             follows = value is not None and word.end <= value.start < word.end + 400
             end = value.end if value is not None and follows else word.end
             what = " ".join(self.facts.text[word.start : end].split())
-            said = table.get(_LETTERS.get(name, name.replace("_", "-")) if table else name)
+            said = table.get(_LETTERS.get(name, name.replace("_", "-")))
             note = WordMeaning(what, f"hpctrain has no description of it; see: {page}", known=False)
             if said is not None:
-                count = self.facts.number(value, command)
+                count = self.facts.number(value, call.command)
                 text = value.text if value is not None else ""
                 note = WordMeaning(what, self._fill(said, text, count), said.source)
             notes = self.lines[self._at(word.start)].notes
             if what.startswith("-") and note not in notes:  # else it comes from a variable
                 notes.append(note)
-        self._under(command, LAUNCH)
 
     def _under(self, command: SimpleCommand, section: str) -> None:
-        for line in self.lines[self._at(command.start) : self._at(command.end) + 1]:
+        for line in self._between(command.start, command.end):
             line.section = line.section or section
 
     def _own(self, line: ScriptLine) -> None:
         text = line.text.strip()
         variable = _VARIABLE.match(text)
-        own = explanations.OWN_VARIABLES.get(variable[1]) if variable else None
-        for pattern, said in _OWN_LINES:
+        said = explanations.OWN_VARIABLES.get(variable[1]) if variable else None
+        why = self._fill(said, variable[2].strip("\"'")) if variable and said else ""
+        for pattern, meaning in _OWN_LINES:
             match = pattern.match(text)
             if match is not None:
-                self._say(line, said, said.why.format(**match.groupdict("")))
-                return
-        if variable and own:
-            self._say(line, own, self._fill(own, variable[2].strip("\"'")))
-
-    def _say(self, line: ScriptLine, said: Sentence, why: str) -> None:
-        line.section = line.section if line.section == NODE else said.section or line.section
-        line.notes.insert(0, WordMeaning("", why, said.source))
+                said, why = meaning, meaning.why.format(**match.groupdict(""))
+                break
+        if said is not None:
+            line.section = line.section if line.section == NODE else said.section or line.section
+            line.notes.insert(0, WordMeaning("", why, said.source))
 
     def _headings(self) -> None:
         begins = {self._at(one.start) for one in self.facts.commands if not one.scope.inside("$(")}
+        launch = max((line.number for line in self.lines if line.section == LAUNCH), default=0)
         section = HEADER
-        last = max((line.number for line in self.lines if line.section == LAUNCH), default=0)
         for index, line in enumerate(self.lines):
-            if index in begins and not line.section:
-                follows = _FOLLOWS.get(section, section)
-                line.section = ENVIRONMENT if follows == END and index < last else follows
+            if line.kind == "directive":
+                line.section = line.section or ASKED
+            elif index in begins and not line.section:
+                passed = section in (LAUNCH, NODE) and index >= launch
+                before = section in (HEADER, ASKED, LOGS, LAUNCH, NODE)
+                line.section = END if passed else ENVIRONMENT if before else section
             elif line.kind in ("command", "text"):
                 line.section = line.section or section
             section = line.section or section
@@ -243,66 +233,39 @@ class _Explainer:
         known = value if count is None else str(count)
         shown = value if known == value else f"{value} (here {count})"
         it = _in_words(said.reading, known) if said.reading else ""
-        return said.why.format(it=it, value=shown, product=_product(self.facts)).strip()
-
-
-#: The heading of a command that has none of its own, by the heading above it.
-_FOLLOWS = {
-    HEADER: ENVIRONMENT,
-    ASKED: ENVIRONMENT,
-    explanations.LOGS: ENVIRONMENT,
-    LAUNCH: END,
-    NODE: END,
-}
-_SRUN = (
-    "starts a job step: the command after the options runs in every task, on every node. Without"
-    " srun it runs once, on the first node."
-)
-_LAUNCHER = "starts the training's processes on this node and tells each its rank."
-_UNKNOWN = (
-    "hpctrain has no description of --{}. It may be an option of a plugin of this site; see:"
-    " sbatch --help"
-)
+        nodes, gpus = self.facts.nodes, self.facts.gpus_per_node
+        product = ""
+        if nodes and gpus:
+            product = (
+                f": {words.count(nodes, 'node')} x {words.count(gpus, 'GPU')} = {nodes * gpus}"
+            )
+        return said.why.format(it=it, value=shown, product=product).strip()
 
 
 # Values as text
 
 
 def _in_words(reading: str, value: str) -> str:
-    try:
-        said = _READINGS[reading](value) if reading in _READINGS else None
-    except ValueError:  # not valid notation
-        said = None
-    said = said or explanations.VALUES.get(reading, {}).get(value)
+    said = explanations.VALUES.get(reading, {}).get(value)
+    if reading in _NOUNS and words.is_number(value):
+        said = words.count(int(value), _NOUNS[reading])
+    with suppress(ValueError):  # not valid notation
+        said = _READINGS[reading](value) if reading in _READINGS else said
     return said or explanations.OTHERWISE.get(reading, "{}").format(value)
 
 
-def _counted(noun: str) -> Callable[[str], str | None]:
-    return lambda value: words.count(int(value), noun) if words.is_number(value) else None
-
-
 def _gpus(value: str) -> str:
-    value = value.partition("(")[0]
-    kind, _, count = value.rpartition(":")
+    kind, _, count = value.partition("(")[0].rpartition(":")
     if not words.is_number(count):
-        kind, count = value, "1"
-    of = f" of type {kind}" if kind else ""
-    return words.count(int(count), "GPU") + of
+        kind, count = count, "1"
+    return words.count(int(count), "GPU") + (f" of type {kind}" if kind else "")
 
 
 def _gres(value: str) -> str:
-    said = []
-    for item in value.split(","):
-        name, _, rest = item.removeprefix("gres:").partition(":")
-        said.append(_gpus(rest) if name == "gpu" else f"`{item}`")
-    return words.listed(said)
-
-
-def _product(facts: LintFacts) -> str:
-    nodes, gpus = facts.nodes, facts.gpus_per_node
-    if not nodes or not gpus:
-        return ""
-    return f": {words.count(nodes, 'node')} x {words.count(gpus, 'GPU')} = {nodes * gpus}"
+    items = (item.removeprefix("gres:") for item in value.split(","))
+    return words.listed(
+        _gpus(item[4:]) if item.partition(":")[0] == "gpu" else f"`{item}`" for item in items
+    )
 
 
 def _memory(value: str) -> str | None:
@@ -327,10 +290,8 @@ def _signal(value: str) -> str | None:
     return f"sends {name} to {whom}, {before} before the time limit (up to a minute earlier)"
 
 
+_NOUNS = {"nodes": "node", "tasks": "task", "cores": "core"}
 _READINGS: dict[str, Callable[[str], str | None]] = {
-    "nodes": _counted("node"),
-    "tasks": _counted("task"),
-    "cores": _counted("core"),
     "gpus": _gpus,
     "gres": _gres,
     "memory": _memory,

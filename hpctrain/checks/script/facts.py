@@ -163,6 +163,10 @@ class LintFacts:
         """Return the integer value of the first of these options that is given, if known."""
         return self.number(call.option(*names), call.command)
 
+    def line(self, start: int) -> int:
+        """Return the number of the line with the offset `start`, counted from 1."""
+        return self.text.count("\n", 0, start) + 1
+
     def shown(self, command: SimpleCommand) -> str:
         """Return a command as written."""
         return self.text[command.start : command.end]

@@ -11,6 +11,9 @@ from typing import Literal
 
 #: Where a command runs: in the batch shell, in each srun task, or unknown.
 Place = Literal["batch", "task", "unknown"]
+#: What bash does at a syntax error: it stops, it stops and what follows may be misread here, or it
+#: only warns.
+Effect = Literal["stops", "misleads", "warns"]
 #: Commands that assign in their arguments.
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
@@ -162,8 +165,7 @@ class Shell:
         commands: simple commands, in the order of their ends.
         functions: names of the functions that it defines.
         comments: offsets of comments that begin like a directive.
-        problems: offset and description of syntax errors, and whether bash stops there, or only
-            warns.
+        problems: offset, description and effect of syntax errors.
     """
 
     place: Place
@@ -172,7 +174,7 @@ class Shell:
     commands: list[SimpleCommand] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     comments: list[int] = field(default_factory=list)
-    problems: list[tuple[int, str, bool]] = field(default_factory=list)
+    problems: list[tuple[int, str, Effect]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

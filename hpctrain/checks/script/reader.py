@@ -14,6 +14,7 @@ from typing import Literal
 
 from hpctrain.checks.script.model import (
     Assignment,
+    Effect,
     Element,
     Place,
     Redirect,
@@ -135,8 +136,8 @@ class _ShellReader:
         #: Heredocs whose bodies follow: with the line after the body, and whether it is quoted.
         self._heredocs: list[tuple[ShellWord, re.Pattern[str], bool]] = []
 
-    def problem(self, start: int, what: str, *, fatal: bool = True) -> None:
-        self.shell.problems.append((start, what, fatal))
+    def problem(self, start: int, what: str, effect: Effect = "misleads") -> None:
+        self.shell.problems.append((start, what, effect))
 
     # ---- lists of commands -----------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class _ShellReader:
         start = self.pos
         target = None if self.text.startswith("#", start) else self._word()
         if target is None:
-            self.problem(start, f"no file follows {match[1]}")
+            self.problem(start, f"no file follows {match[1]}", "stops")
             target = self._plain("", start)
         if match[1] in ("<<", "<<-"):
             tabs = r"\t*" if match[1] == "<<-" else ""
@@ -357,7 +358,7 @@ class _ShellReader:
             found = last_line.search(self.text, self.pos, self.end)
             end, after = found.span() if found is not None else (self.end, self.end)
             if found is None:
-                self.problem(heredoc.start, "a heredoc is not closed", fatal=False)
+                self.problem(heredoc.start, "a heredoc is not closed", "warns")
             heredoc.text = self.text[self.pos : end]
             heredoc.start, heredoc.end = self.source.offsets[self.pos], self.source.offsets[end]
             if not quoted and ("$" in heredoc.text or "`" in heredoc.text):

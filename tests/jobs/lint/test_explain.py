@@ -85,9 +85,6 @@ def test_directives_know_each_other() -> None:
         assert product in reasons(only("#SBATCH --nodes=2", f"#SBATCH {request}"))
     several = only("#SBATCH -N 2 -p gpu --requeue")
     assert [note.what for note in several.notes] == ["--nodes=2", "--partition=gpu", "--requeue"]
-    lines = explain(script("#SBATCH --nodes=2", "#SBATCH -N 4", "echo"))
-    assert "line 3 says --nodes again" in reasons(lines[1])
-    assert "4 nodes" in reasons(lines[2])
 
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:

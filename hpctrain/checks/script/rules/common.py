@@ -55,7 +55,6 @@ _HARMLESS = frozenset(
         "uname",
     ]
 )
-DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 TALKERS = frozenset({"echo", "printf", "logger"})
 TESTS = frozenset({"[", "[[", "test", "case"})
 _KNOWN_SOURCES = frozenset(

@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import DASHES, TALKERS, is_ours, works
-from hpctrain.finding import Level
+from hpctrain.checks.script.rules.common import TALKERS, is_ours, works
 from hpctrain.slurm.notations import directives
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
 from hpctrain.util import shell
 
 _OPT = "src/sbatch/opt.c"
 _EXPANSION = re.compile(r"\$[\w{(@]|`", re.ASCII)
-_LOOKS_LIKE = re.compile(
-    r"^([ \t]*)#([ \t]*)([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE
-)
+_LOOKS_LIKE = re.compile(r"^([ \t]*)#([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE)
 _PLACEHOLDER_LINE = re.compile(r"\s*(?:\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)")
 #: Options whose values sbatch accumulates (tested with 22.05); for all others the last applies.
 _ADDED_UP = frozenset({"mail-type", "verbose"})
@@ -68,8 +65,11 @@ def no_shebang(facts: LintFacts) -> Hits:
     meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
     helper = facts.file.endswith((".sh", ".bash", ".inc")) and not (facts.is_batch or meant)
     if facts.shebang is None and not helper:
-        what = "the first line names no interpreter, or a byte order mark is before it"
-        yield RuleHit(0, what, "write as the first line: #!/bin/bash")
+        yield RuleHit(
+            0,
+            "the first line names no interpreter, or a byte order mark is before it",
+            "write as the first line: #!/bin/bash",
+        )
 
 
 @rule(
@@ -79,22 +79,27 @@ def no_shebang(facts: LintFacts) -> Hits:
     "bash(1)",
 )
 def unreadable_shell(facts: LintFacts) -> Hits:
-    for start, problem, fatal in sorted(facts.batch.problems)[:1]:
-        fix = f"bash -n {shell.quote(facts.file)}"
-        line = facts.text[:start].rpartition("\n")[2]
-        named = ", ".join(_ANGLES.findall(line)) if problem.startswith("no file") else ""
-        what = f"{problem}: {named} is a placeholder" if named else problem
-        warned = "bash warns, and takes the rest of the file for the text of the heredoc."
-        yield RuleHit(start, what, fix) if fatal else RuleHit(start, what, fix, "warning", warned)
+    for start, problem, effect in sorted(facts.batch.problems)[:1]:
+        warns = effect == "warns"
+        yield RuleHit(
+            start,
+            problem,
+            f"bash -n {shell.quote(facts.file)}",
+            "warning" if warns else "error",
+            "bash warns, and takes the rest of the file for the text of the heredoc."
+            if warns
+            else None,
+        )
     for command in facts.batch.commands:
         quotes = facts.text[command.start : command.start + 3]
         if quotes in ('"""', "'''") and "\n" in command.words[0].text:
-            what = f"{quotes} begins no comment in a shell"
-            ran = "bash expands the text and takes it for the name of a program, which it cannot find."
-            yield RuleHit(command.start, what, "write # before each line", "warning", ran)
-
-
-_ANGLES = re.compile(r"<[A-Za-z][^<>$\n]*>")
+            yield RuleHit(
+                command.start,
+                f"{quotes} begins no comment in a shell",
+                "write # before each line",
+                "warning",
+                "bash expands the text and takes it for the name of a program, which it cannot find.",
+            )
 
 
 # ---- lines that sbatch does not read -------------------------------------------------------------
@@ -112,15 +117,15 @@ def directive_after_command(facts: LintFacts) -> Hits:
     if _PLACEHOLDER_LINE.match(facts.text, facts.block.ends):
         return  # a template: the placeholder may become directives
     for start in facts.batch.comments:
-        alone = facts.text[start - 1 : start] in ("", "\n")
-        is_option = facts.text[start + 7 : start + 9].strip().startswith("-")
-        late = start >= facts.block.ends and facts.text.startswith("#SBATCH", start)
-        if late and alone and is_option:
+        if start >= facts.block.ends and _DIRECTIVE.match(facts.text, start):
             yield RuleHit(
                 start,
                 "a directive after the first command",
                 "move all #SBATCH lines above the first command",
             )
+
+
+_DIRECTIVE = re.compile(r"^#SBATCH\s?-", re.MULTILINE)
 
 
 @rule(
@@ -131,27 +136,25 @@ def directive_after_command(facts: LintFacts) -> Hits:
     fixes=True,
 )
 def directive_misspelt(facts: LintFacts) -> Hits:
+    fix = "write #SBATCH at the beginning of the line"
     for command in facts.named("SBATCH"):
-        what = "'SBATCH' without a # is a command"
-        yield RuleHit(command.start, what, _AT_THE_BEGINNING)
+        yield RuleHit(command.start, "'SBATCH' without a # is a command", fix)
     for match in _LOOKS_LIKE.finditer(facts.text, 0, facts.block.ends):
-        indent, blank, word = match.groups()
+        indent, word = match.groups()
+        exact = word.upper() == "SBATCH"
         similar = word.isupper() and difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
         # In a usage, as `#sbatch train.sh`.
         usage = word.islower() and _USAGE.match(facts.text, match.end())
-        close = (similar and word != "SBATCH") or (word.upper() == "SBATCH" and not usage)
-        if close and not blank and (indent or word != "SBATCH"):
-            safe = word.upper() == "SBATCH"
+        if (exact or similar) and not usage and (indent or word != "SBATCH"):
             yield RuleHit(
                 match.start(),
-                f"{match[0].strip()!r} is a comment" if not indent else "an indented directive",
-                _AT_THE_BEGINNING,
-                edits=[Edit(match.start(), match.end(3), "#SBATCH")] if safe else (),
+                f"{match[0].strip()!r} is a comment here",
+                fix,
+                edits=[Edit(match.start(), match.end(2), "#SBATCH")] if exact else (),
             )
 
 
 _USAGE = re.compile(r"[^\n]*\s[^-\s]\S*\.\w+(?:\s|\Z)")
-_AT_THE_BEGINNING = "write #SBATCH at the beginning of the line"
 
 
 # ---- what sbatch refuses, or reads differently than it looks -------------------------------------
@@ -169,27 +172,20 @@ def _flaws(facts: LintFacts, *kinds: str) -> Iterator[DirectiveFlaw]:
 )
 def directive_variable(facts: LintFacts) -> Hits:
     for option in facts.block.options:
-        free_text = option.name in ("comment", "wrap")
-        if free_text or not _EXPANSION.search(option.value or ""):
-            continue
-        fix = f"write the value itself, or give it to sbatch: sbatch {option.written} …"
-        if option.name in ("output", "error", "input"):
-            fix = (
-                "use Slurm's patterns: %u is the user, %j the job id, %x the job name; write other"
-                " paths out"
+        if option.name not in ("comment", "wrap") and _EXPANSION.search(option.value or ""):
+            yield RuleHit(
+                option.start,
+                f"{option.written} holds {option.value!r}, unexpanded",
+                _PATTERNS
+                if option.name in ("output", "error", "input")
+                else f"write the value itself, or give it to sbatch: sbatch {option.written} …",
+                "warning" if option.name == "job-name" else "error",
             )
-        what = f"{option.written} holds {option.value!r}, unexpanded"
-        level: Level = "warning" if option.name == "job-name" else "error"
-        yield RuleHit(option.start, what, fix, level)
 
 
-def _near_option(flaw: DirectiveFlaw) -> str | None:
-    name = flaw.text.lower().replace("_", "-")
-    if name in directives.PLUGINS:
-        return None
-    if name in directives.OTHER_NAMES:
-        return directives.OTHER_NAMES[name]
-    return next(iter(difflib.get_close_matches(name, directives.SBATCH, n=1, cutoff=0.8)), None)
+_PATTERNS = (
+    "use Slurm's patterns: %u is the user, %j the job id, %x the job name; write other paths out"
+)
 
 
 @rule(
@@ -202,10 +198,11 @@ def unknown_option(facts: LintFacts) -> Hits:
     for flaw in _flaws(facts, "unknown-letter"):
         yield RuleHit(flaw.start, f"sbatch has no option -{flaw.text}", "sbatch --help")
     for flaw in _flaws(facts, "unknown-option"):
-        near = _near_option(flaw)  # else an option of a site's plugin
-        if near is not None:
-            what = f"sbatch has no option --{flaw.text}; did you mean --{near}?"
-            yield RuleHit(flaw.start, what, f"write: --{near}")
+        name = flaw.text.lower().replace("_", "-")
+        close = difflib.get_close_matches(name, directives.SBATCH, n=1, cutoff=0.8)
+        near = directives.OTHER_NAMES.get(name) or next(iter(close), None)
+        if near is not None and name not in directives.PLUGINS:  # else an option of a site's plugin
+            yield RuleHit(flaw.start, f"sbatch has no option --{flaw.text}", f"write: --{near}")
 
 
 @rule(
@@ -216,14 +213,9 @@ def unknown_option(facts: LintFacts) -> Hits:
 )
 def not_an_option(facts: LintFacts) -> Hits:
     for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value"):
-        what = f"{flaw.text!r} is not an option"
-        fix = "write options as --name=value, and quote values with spaces"
-        if flaw.text[:1] in DASHES:
-            what = f"{flaw.text!r} begins with a typographic dash"
-            fix = f"write: --{flaw.text.lstrip(DASHES + '-')}"
-        elif flaw.kind != "not-an-option":
-            what = f"{flaw.text} has no value"
-        yield RuleHit(flaw.start, what, f"write: {flaw.text}={flaw.hint}" if flaw.hint else fix)
+        fix = "write options as --name=value, with ASCII dashes, and quote values with spaces"
+        fix = f"write: {flaw.text}={flaw.hint}" if flaw.hint else fix
+        yield RuleHit(flaw.start, f"{flaw.text!r} is not an option, or has no value", fix)
 
 
 @rule(
@@ -255,7 +247,7 @@ def directive_twice(facts: LintFacts) -> Hits:
     for begin, end in itertools.pairwise([*facts.block.component_starts, len(every)]):
         seen: dict[str, Directive] = {}
         for option in every[begin:end]:
-            first = seen.get(option.name, option)
+            first = seen.setdefault(option.name, option)
             if option.name not in _ADDED_UP and first.value != option.value:
                 yield RuleHit(
                     option.start,
@@ -263,7 +255,6 @@ def directive_twice(facts: LintFacts) -> Hits:
                     f" {first.line}",
                     f"keep one of the two lines, {first.line} or {option.line}",
                 )
-            seen[option.name] = option
 
 
 _PLACEHOLDER = re.compile(
@@ -292,22 +283,27 @@ _PLACEHOLDER_WORD = re.compile(
     "sbatch(1)",
 )
 def template(facts: LintFacts) -> Hits:
+    if is_ours(facts):
+        return
     match = _PLACEHOLDER.search(facts.text, 0, facts.block.ends)
-    if match is not None and not is_ours(facts):
+    if match is not None:
         yield RuleHit(
             match.start(),
             f"the directives hold placeholders, such as {match[1] or match[2]}",
             f"replace {match[1] or match[2]} by the value",
         )
-    lines = {facts.text.count("\n", 0, start) for start, _, _ in facts.batch.problems}
-    for command in facts.commands if facts.is_batch and not is_ours(facts) else ():
+    lines = {facts.line(start) for start, _, _ in facts.batch.problems}
+    for command in facts.commands if facts.is_batch else ():
         found = [] if command.name in TALKERS else _placeholders(facts, command)
         start = max(command.start, facts.text.find((*found, "")[0], command.start, command.end))
         more = _PLACEHOLDER_LINE.match(facts.text, command.start)  # lines that a program puts there
-        if found and not more and facts.text.count("\n", 0, start) not in lines:
-            what = f"{', '.join(found)} {'are placeholders' if found[1:] else 'is a placeholder'}"
-            why = "nothing has this name, so the command fails."
-            yield RuleHit(start, what, "write the value", reason=why)
+        if found and not more and facts.line(start) not in lines:
+            yield RuleHit(
+                start,
+                f"placeholders: {', '.join(found)}",
+                "write the value",
+                reason="nothing has this name, so the command fails.",
+            )
 
 
 def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
@@ -319,10 +315,10 @@ def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
     return [*found, *(one.strip() for one in angles if re.match(r"<[A-Za-z][\w-]*>(?:\s|\Z)", one))]
 
 
-def placeholder_lines(text: str, block_ends: int) -> set[int]:
+def placeholder_lines(facts: LintFacts) -> set[int]:
     """Return the line numbers of directives with a placeholder."""
-    found = _PLACEHOLDER.finditer(text, 0, block_ends)
-    return {text.count("\n", 0, match.start()) + 1 for match in found}
+    found = _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
+    return {facts.line(match.start()) for match in found}
 
 
 # ---- GPUs, memory, tasks -------------------------------------------------------------------------
@@ -354,12 +350,11 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
 )
 def gpus_is_total(facts: LintFacts) -> Hits:
     total = facts.options.get("gpus")
-    others = {"gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"}
-    told = others & set(facts.options) or facts.gres_gpus is not None
+    others = {"gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"} & set(facts.options)
     if total and "gpus-per-node" in facts.options and not facts.block.hetjobs:
         what = f"both --gpus={total.value} and --gpus-per-node={facts.value('gpus-per-node')}"
         yield RuleHit(total.start, what, "remove --gpus", "note", "one of the two is enough.")
-    if total and facts.many_nodes and not told:
+    elif total and facts.many_nodes and not others and facts.gres_gpus is None:
         yield RuleHit(
             total.start,
             f"--gpus={total.value} is the total of {facts.value('nodes')} nodes, spread as Slurm"
@@ -380,16 +375,17 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    told = set(_CORES) & set(facts.options) or facts.block.hetjobs
-    gpus = facts.gpus_per_node or 1
-    unknown = "$" in (facts.value("ntasks-per-node") or "")
+    told = set(_CORES) & set(facts.options) or facts.block.hetjobs or is_ours(facts)
     bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
     # Without srun, the only process has the cores of all tasks.
-    meant = unknown or (not bound and tasks > (gpus * 2 if facts.steps else 1))
-    if facts.asks_gpus and not told and not meant and not is_ours(facts):
-        asked = next(one for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres"))
-        what = "the job requests GPUs and no cores for a task"
-        yield RuleHit(asked.start, what, "write: #SBATCH --cpus-per-task=8")
+    most = (facts.gpus_per_node or 1) * 2 if facts.steps else 1
+    meant = "$" in (facts.value("ntasks-per-node") or "") or (not bound and tasks > most)
+    if facts.asks_gpus and not told and not meant:
+        yield RuleHit(
+            next(one.start for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres")),
+            "the job requests GPUs and no cores for a task",
+            "write: #SBATCH --cpus-per-task=8",
+        )
 
 
 @rule(
@@ -400,23 +396,21 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     "sbatch(1) --gpus; slurm.conf(5) GresTypes",
 )
 def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
+    if facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps):
+        return
+    found = [facts.options[name] for name in _OF_GPUS if name in facts.options]
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
-    told = facts.asks_gpus or {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
-    steps = any(call.has("gres", *GPU_OPTIONS) for call in facts.steps)
-    needs = next((name for name in _OF_GPUS if name in facts.options), None)
-    if needs and not facts.asks_gpus and not steps:
-        what = f"--{needs} and no GPU directive"
-        yield RuleHit(facts.options[needs].start, what, "add: #SBATCH --gpus-per-node=1")
+    told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
-    elif (
-        partition
-        and named
-        and not (told or steps or is_ours(facts))
-        and any(map(works, facts.commands))
-    ):
-        what = f"--partition={partition.value} and no GPU directive"
-        yield RuleHit(partition.start, what, "add: #SBATCH --gpus-per-node=1")
+    if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
+        found.append(partition)
+    for option in found[:1]:
+        yield RuleHit(
+            option.start,
+            f"{option.written} {option.value} and no GPU directive",
+            "add: #SBATCH --gpus-per-node=1",
+        )
 
 
 #: Options that have no effect without GPUs.
@@ -433,8 +427,11 @@ def exclusive_options(facts: LintFacts) -> Hits:
     for names in (_MEMORY_OPTIONS, ("cpus-per-task", "cpus-per-gpu")):
         both = [facts.options[name] for name in names if name in facts.options]
         if len(both) > 1 and not facts.block.hetjobs:
-            what = f"{' and '.join(f'--{option.name}' for option in both)} are mutually exclusive"
-            yield RuleHit(max(option.start for option in both), what, "keep one of them")
+            yield RuleHit(
+                max(option.start for option in both),
+                f"{' and '.join(option.written for option in both)} are mutually exclusive",
+                "keep one of them",
+            )
 
 
 @rule(
@@ -444,12 +441,15 @@ def exclusive_options(facts: LintFacts) -> Hits:
     "sbatch(1) --ntasks-per-node",
 )
 def ntasks_and_per_node(facts: LintFacts) -> Hits:
-    tasks, per_node, nodes = facts.count("ntasks"), facts.count("ntasks-per-node"), facts.nodes
-    if tasks and per_node and nodes and tasks != nodes * per_node:
-        product = nodes * per_node
-        what = f"--ntasks={tasks}, but {nodes} nodes x {per_node} tasks are {product}"
-        level: Level = "error" if tasks > product else "warning"
-        yield RuleHit(facts.options["ntasks"].start, what, "remove --ntasks", level)
+    tasks, per_node = facts.count("ntasks"), facts.count("ntasks-per-node")
+    product = (facts.nodes or 0) * (per_node or 0)
+    if tasks and product and tasks != product:
+        yield RuleHit(
+            facts.options["ntasks"].start,
+            f"--ntasks={tasks}, but {facts.nodes} nodes x {per_node} tasks are {product}",
+            "remove --ntasks",
+            "error" if tasks > product else "warning",
+        )
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -487,13 +487,12 @@ def unit_missing(facts: LintFacts) -> Hits:
     for option, value in _values(facts, "mem", "mem-per-gpu"):
         small = value.isdecimal() and 0 < int(value) <= 256
         if small and any(map(works, facts.commands)):
-            what = f"{option.written}={value} is {value} MB"
+            what = f"{option.written} is {value} MB"
             yield RuleHit(option.start, what, f"write: --{option.name}={value}G")
     for option, value in _values(facts, "time"):
-        hours = re.fullmatch(r"(24|36|48|72|96|168)(:00)?", value)
-        if hours is not None:
-            what = f"{option.written}={value} is {hours[1]} minutes"
-            yield RuleHit(option.start, what, f"for hours write: --time={hours[1]}:00:00", "note")
+        if re.fullmatch(r"(24|36|48|72|96|168)(:00)?", value):
+            what = f"{option.written} is {value} minutes"
+            yield RuleHit(option.start, what, "write hours as HH:00:00", "note")
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -516,8 +515,7 @@ def log_overwritten(facts: LintFacts) -> Hits:
     array = "array" in facts.options
     meant = array or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
     for option, value in _logs(facts):
-        shared = array and value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value)
-        if shared:
+        if array and value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value):
             what = f"every task of the array writes into {value}"
             yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%A_%a.log")
         elif re.search(r"%\d*a", value) and not meant:
@@ -534,10 +532,9 @@ def log_overwritten(facts: LintFacts) -> Hits:
     once=True,
 )
 def requeue_truncates(facts: LintFacts) -> Hits:
-    if facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or ""):
-        return
     said = [each for each in facts.block.options if each.name in ("requeue", "no-requeue")]
-    if said and said[-1].name == "requeue":
+    kept = facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or "")
+    if said and said[-1].name == "requeue" and not kept:
         what = "the log is emptied when the job is requeued"
         yield RuleHit(said[-1].start, what, "add: #SBATCH --open-mode=append")
 
@@ -556,18 +553,20 @@ def log_directory(facts: LintFacts) -> Hits:
     if is_ours(facts) or any("sbatch" in facts.shown(one) for one in itself):
         return
     for option, value in _logs(facts):
-        folder = _clean(value.rpartition("/")[0])
+        folder = value.rpartition("/")[0].removeprefix("./").rstrip("/")
         makes = [one for one in facts.named("mkdir") if _makes(one, folder)]
-        own = re.search(r"%\d*[jJA]", folder)
-        relative = folder.strip("./") and not folder.startswith(("/", "~", "$"))
+        relative = folder.strip("./") and not folder.startswith(("/", "~"))
         if makes and folder and makes[0].place == "batch":
             what = f"{folder} is made by the job whose --{option.name} needs it"
             yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
-        elif (own or relative) and not makes and "$" not in folder:
-            fix = f"before sbatch: mkdir -p {shell.quote(folder)}"
-            flat = _clean(value).replace("/", "_")
-            fix = f"write: --{option.name}={flat}" if "%" in folder else fix
-            yield RuleHit(option.start, f"nothing here makes {folder} for the log", fix)
+        elif (relative or re.search(r"%\d*[jJA]", folder)) and not makes and "$" not in folder:
+            yield RuleHit(
+                option.start,
+                f"nothing here makes {folder} for the log",
+                f"write: --{option.name}={value.removeprefix('./').replace('/', '_')}"
+                if "%" in folder
+                else f"before sbatch: mkdir -p {shell.quote(folder)}",
+            )
 
 
 _HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
@@ -575,9 +574,5 @@ _HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
 
 def _makes(command: SimpleCommand, folder: str) -> bool:
     """Whether `mkdir` makes `folder`, named from here or as the end of an absolute path."""
-    made = (f"/{_HERE.sub('', word.text)}/" for word in command.words[1:])
-    return any(f"{one}".startswith(f"/{folder}/") or f"/{folder}/".endswith(one) for one in made)
-
-
-def _clean(path: str) -> str:
-    return path.removeprefix("./").rstrip("/")
+    made = [f"/{_HERE.sub('', word.text)}/" for word in command.words[1:]]
+    return any(one.startswith(f"/{folder}/") or f"/{folder}/".endswith(one) for one in made)

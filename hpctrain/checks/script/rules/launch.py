@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import zip_longest
 
-from hpctrain.checks.script.calls import (
-    CONTAINERS,
-    RANK_VARIABLES,
-    LauncherCall,
-)
+from hpctrain.checks.script.calls import CONTAINERS, RANK_VARIABLES, LauncherCall
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
@@ -27,9 +22,9 @@ from hpctrain.checks.script.rules.common import (
     sources,
     works,
 )
-from hpctrain.finding import Level
 
 _RANK_OPTIONS = ("node_rank", "machine_rank")
+_MACHINES = ("nnodes", "num_machines")
 _RUN = "torch/distributed/run.py"
 _BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
 _LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
@@ -60,71 +55,62 @@ _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 
     "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; accelerate#2816",
 )
 def rank_expanded_early(facts: LintFacts) -> Hits:
-    if not facts.is_batch or not any(name in facts.text for name in RANK_VARIABLES):
-        return
-    for command in facts.commands:
-        call = command.step
-        if call is None or command.name in TALKERS | TESTS:
+    for command in facts.commands if facts.is_batch else ():
+        step = command.step
+        if step is None or command.name in TALKERS | TESTS:
             continue
-        for part in _ranks_of(facts, command, call):
-            several = _several(facts, call, part.text)
+        for part in _early_ranks(facts, command, step):
+            several = _several(facts, step, part.text)
             if several is not False and not _is_ignored(facts, command, part):
-                yield _early(part, sure=bool(several))
+                yield RuleHit(
+                    part.start,
+                    f"${part.text} is expanded in the batch shell, where it is 0, and not in each"
+                    " task",
+                    f"write \\${part.text} inside double quotes or a heredoc, or"
+                    f" srun … bash -c '… ${part.text} …' with single quotes",
+                    "error" if several else "warning",
+                )
     yield from _exported_early(facts)
 
 
-def _ranks_of(facts: LintFacts, command: SimpleCommand, call: OptionCall) -> Iterator[WordPiece]:
+def _early_ranks(facts: LintFacts, command: SimpleCommand, step: OptionCall) -> Iterator[WordPiece]:
     """Yield the rank variables that the batch shell expands in the tasks' command line."""
-    for word in _consumed(facts, command, call):
+    words = [*command.argv, *command.all_words()]
+    if command.call is not None:
+        printed = step.starts in TALKERS | TESTS
+        export = step.option("export")
+        # The text after `bash -c` is read as a separate shell.
+        inner = " \n;" if command in facts.starts_shell else ""
+        words = [word for word in step.rest if not printed and not set(inner) & set(word.text)]
+        words += [export] if export is not None and not printed else []
+    for word in words:
         for part in facts.flatten(word.parts, command):
             for item in part.walk():
-                place = facts.place_of(item, command)
-                if item.kind == "var" and item.text in RANK_VARIABLES and place == "batch":
-                    yield replace(item, place=place)
-
-
-def _consumed(facts: LintFacts, command: SimpleCommand, call: OptionCall) -> Iterator[ShellWord]:
-    if command.shell.place == "task":
-        yield from command.argv
-        for assignment in command.assignments if not command.words else ():
-            yield from assignment.array if assignment.array is not None else [assignment.word]
-    elif command.call is not None and call.starts not in TALKERS | TESTS:
-        export = call.options.get("export")
-        yield from [export] if export is not None else []
-        for word in call.rest:
-            # The text after `bash -c` is read as a separate shell.
-            if command not in facts.starts_shell or not set(" \n;") & set(word.text):
-                yield word
-
-
-def _early(part: WordPiece, *, sure: bool) -> RuleHit:
-    return RuleHit(
-        part.start,
-        f"${part.text} is expanded in the batch shell, where it is 0, and not in each task",
-        f"write \\${part.text} inside double quotes or a heredoc, or"
-        f" srun … bash -c '… ${part.text} …' with single quotes",
-        "error" if sure else "warning",
-    )
+                is_rank = item.kind == "var" and item.text in RANK_VARIABLES
+                if is_rank and facts.place_of(item, command) == "batch":
+                    yield item
 
 
 def _is_ignored(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> bool:
     """Whether it is the node rank of a launcher with the c10d rendezvous, which gives out ranks."""
-    launch = next((one for one in facts.launches if one.command is command), None)
-    if launch is None or (launch.text("rdzv_backend") or "static") == "static":
-        return False
-    words = filter(None, map(launch.options.get, _RANK_OPTIONS))
-    return any(item.start == part.start for word in words for item in word.expansions())
+    return any(
+        item.start == part.start
+        for launch in facts.launches
+        if launch.command is command and launch.text("rdzv_backend") not in (None, "static")
+        for word in filter(None, map(launch.options.get, _RANK_OPTIONS))
+        for item in word.expansions()
+    )
 
 
-def _several(facts: LintFacts, call: OptionCall, name: str) -> bool | None:
+def _several(facts: LintFacts, step: OptionCall, name: str) -> bool | None:
     """Return whether the variable differs between the tasks of the step; None if unknown."""
     count = {"SLURM_NODEID": facts.step_nodes, "SLURM_LOCALID": facts.step_tasks_per_node}
-    known = count.get(name, facts.step_tasks)(call)
+    known = count.get(name, facts.step_tasks)(step)
     if known is not None:
         return known > 1
     if name != "SLURM_LOCALID":
-        return True if facts.many_nodes and not call.has("nodes") else None
-    counted = {"nodes", "ntasks"} & set(facts.options) or call.has("nodes", "ntasks")
+        return True if facts.many_nodes and not step.has("nodes") else None
+    counted = {"nodes", "ntasks"} & set(facts.options) or step.has("nodes", "ntasks")
     return None if counted else False
 
 
@@ -135,27 +121,21 @@ def _exported_early(facts: LintFacts) -> Hits:
     launched = {launch.call for launch in facts.launches}  # these set the ranks
     for assignment, command in assigned:
         name = assignment.name
-        if name in own or not _reaches_tasks(facts, name, command):
-            continue
-        ranks = {part.text for part in assignment.word.expansions()} & RANK_VARIABLES
-        for rank in ranks:
-            if any(
-                _several(facts, call, rank)
-                for call in facts.steps
-                if call.command.start >= command.start and call.command.place == "batch"
-                if call not in launched
-            ):
+        exported = command.declares or any(one.has(name) for one in facts.named("export"))
+        later = [
+            step
+            for step in facts.steps
+            if step not in launched and step.command.place == "batch"
+            if step.command.start >= command.start and (exported or step is command.call)
+        ]
+        for part in assignment.word.expansions() if name not in own else ():
+            rank = part.text
+            if rank in RANK_VARIABLES and any(_several(facts, step, rank) for step in later):
                 yield RuleHit(
                     assignment.start,
                     f"{name} is set from ${rank} in the batch shell, and so is 0 in every task",
                     f"set it in each task: srun bash -c 'export {name}=${rank}; …'",
                 )
-
-
-def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
-    if command.words and command.words[0].text != "export":
-        return command.step is not None
-    return bool(command.words) or any(export.has(name) for export in facts.named("export"))
 
 
 @rule(
@@ -167,21 +147,21 @@ def _reaches_tasks(facts: LintFacts, name: str, command: SimpleCommand) -> bool:
 )
 def rank_not_expanded(facts: LintFacts) -> Hits:
     for launch in facts.launches:
-        for name in _RANK_OPTIONS if launch.call is not None else ():
-            text = launch.text(name)
-            word = launch.options.get(name)
-            if word is not None and text is not None and _LITERAL_RANK.match(text):
-                yield RuleHit(
-                    word.start,
-                    f"--{name} gets the characters {text}, which no shell expands",
-                    f"start it in a shell: srun … bash -c '{launch.kind} … {text} …'",
-                )
+        word = launch.option(*_RANK_OPTIONS)
+        literal = word is not None and word.is_literal and _LITERAL_RANK.match(word.text)
+        if word is not None and literal and launch.call is not None:
+            yield RuleHit(
+                word.start,
+                f"{launch.kind} gets the characters {word.text}, which no shell expands",
+                f"start it in a shell: srun … bash -c '{launch.kind} … {word.text} …'",
+            )
 
 
 # ---- launchers -----------------------------------------------------------------------------------
 
 
 def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | None]]:
+    """Yield the launchers that srun starts, with the step's numbers of nodes and tasks."""
     for launch in facts.launches:
         if launch.call is not None and facts.is_batch and not launch.remote:
             yield launch, facts.step_nodes(launch.call), facts.step_tasks(launch.call)
@@ -194,35 +174,29 @@ def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | N
     "sbatch(1)",
 )
 def launcher_without_srun(facts: LintFacts) -> Hits:
-    others = [call for call in facts.steps if not harmless(call)]
+    others = [step for step in facts.steps if not harmless(step)]
     # A step in the background, or on selected nodes, may be the same launch on the other nodes.
-    apart = [
-        call
-        for call in others
-        if call.command.is_background or call.has("nodelist", "exclude", "relative")
-    ]
+    apart = any(
+        step.command.is_background or step.has("nodelist", "exclude", "relative") for step in others
+    )
     started = apart or any(one.call for one in facts.launches) or any(facts.named(*_REMOTE))
     for launch in facts.launches if facts.many_nodes and not started else ():
-        goes = launch.remote or launch.command.is_background or _goes_itself(facts, launch)
         rank = launch.option(*_RANK_OPTIONS)
         ranked = {part.text for part in (rank.expansions() if rank else ())} & RANK_VARIABLES
-        machines = launch.option("nnodes", "num_machines", "num_nodes")
-        several = ranked or (facts.number(machines, launch.command) or 0) > 1
+        several = ranked or (facts.number_of(launch, *_MACHINES, "num_nodes") or 0) > 1
+        # deepspeed starts itself on the other nodes, with a hostfile.
+        goes = launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile")
+        unknown = not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
+        goes = goes or (launch.kind == "deepspeed" and unknown) or launch.remote
+        here = launch.command.place == "batch" and not launch.command.is_background
         # With another step, running only on the first node may be intended.
-        if not goes and launch.command.place == "batch" and (several or not others):
+        if here and not goes and (several or not others):
             yield RuleHit(
                 launch.at.start,
                 f"{launch.kind} runs without srun, and so on the first of {facts.value('nodes')}"
                 " nodes alone",
                 f"srun --ntasks-per-node=1 bash -c '{launch.at.text} …'",
             )
-
-
-def _goes_itself(facts: LintFacts, launch: LauncherCall) -> bool:
-    """Whether the launcher starts itself on the other nodes, as deepspeed does with a hostfile."""
-    told = launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile")
-    unknown = not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
-    return told or (launch.kind == "deepspeed" and unknown)
 
 
 @rule(
@@ -235,29 +209,13 @@ def _goes_itself(facts: LintFacts, launch: LauncherCall) -> bool:
 def launchers_per_node(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
         each = tasks // nodes if nodes and tasks and tasks % nodes == 0 else 0
-        word = launch.option("nproc_per_node", "num_processes", "num_gpus")
-        several = (facts.number(word, launch.command) or 0) > 1
-        if each > 1 and (several or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
+        count = facts.number_of(launch, "nproc_per_node", "num_processes", "num_gpus") or 0
+        if each > 1 and (count > 1 or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
             yield RuleHit(
                 launch.at.start,
-                f"{each} tasks on each node, and each starts {launch.kind} with"
-                f" {word.text if word else 'several'} processes",
+                f"{each} tasks on each node, and each starts {launch.kind} with several processes",
                 "write: #SBATCH --ntasks-per-node=1, and remove --ntasks",
             )
-
-
-def _on_several_nodes(facts: LintFacts) -> Iterator[tuple[LauncherCall, int, int]]:
-    """Yield the launchers on several nodes whose options are all known, with the step's number of
-    nodes and the number that they expect (0: unset).
-    """
-    names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
-    if any(name.startswith(("PET_", "ACCELERATE_")) for name in names):
-        return
-    for launch, nodes, _ in _steps(facts):
-        told = launch.complete and not launch.has("config_file", "cpu", "tpu")
-        if launch.kind != "deepspeed" and nodes and nodes > 1 and told:
-            expected = facts.number_of(launch, "nnodes", "num_machines")
-            yield launch, nodes, expected or 0
 
 
 @rule(
@@ -267,32 +225,32 @@ def _on_several_nodes(facts: LintFacts) -> Iterator[tuple[LauncherCall, int, int
     _BOTH,
 )
 def rendezvous_missing(facts: LintFacts) -> Hits:
-    for launch, nodes, expected in _on_several_nodes(facts):
-        is_torchrun, backend = launch.kind == "torchrun", launch.text("rdzv_backend") or "static"
+    names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
+    if any(name.startswith(("PET_", "ACCELERATE_")) for name in names):
+        return
+    for launch, nodes, _ in _steps(facts):
+        known = launch.complete and not launch.has("config_file", "cpu", "tpu")
+        if launch.kind == "deepspeed" or not nodes or nodes == 1 or not known:
+            continue
         count, address, rank = _MEETING[launch.kind]
+        static = launch.text("rdzv_backend") in (None, "static")
         # torchrun's other backends read only --rdzv_endpoint, and default to localhost.
-        found = launch.has("rdzv_endpoint", *([address] if backend == "static" else []))
-        found = found if is_torchrun else launch.has(address)
-        ranked = launch.has(rank, "rdzv_endpoint", "deepspeed_hostfile") or backend != "static"
+        addressed = launch.has(address) and (static or launch.kind == "accelerate")
+        found = launch.has("rdzv_endpoint") or addressed
+        ranked = launch.has(rank, "rdzv_endpoint", "deepspeed_hostfile") or not static
+        missing = address if not found else None if ranked else rank
         if launch.has("standalone") or not launch.has(count):
+            missing = count
+        elif (facts.number_of(launch, count) or 0) < 2:
+            continue
+        if missing is not None:
             yield RuleHit(
                 launch.at.start,
-                f"{launch.kind} on each of {nodes} nodes, and without their number",
-                _C10D if is_torchrun else f"add: --{count} {nodes}",
-                "warning",
-                "each launcher starts a training of its own, all as rank 0 and into the same files.",
+                f"{launch.kind} on each of {nodes} nodes, without --{missing}",
+                _C10D if launch.kind == "torchrun" else f"add: --{missing}={_VALUES[missing]}",
+                "warning" if missing == count else "error",
+                _ALONE if missing == count else None,
             )
-        elif expected > 1 and not found:
-            what = f"{launch.kind} for several nodes without the address of the first"
-            yield RuleHit(
-                launch.at.start, what, _C10D if is_torchrun else f'add: --{address} "$MASTER_ADDR"'
-            )
-        elif expected > 1 and not ranked:
-            what = (
-                f"{launch.kind} with --{address} and without --{rank}: every node acts as the first"
-            )
-            fix = f'add: --{rank} "$SLURM_NODEID", expanded in each task'
-            yield RuleHit(launch.at.start, what, fix)
 
 
 #: Options for the number of nodes, the address of the first, and the node's own number.
@@ -300,6 +258,12 @@ _MEETING = {
     "torchrun": ("nnodes", "master_addr", "node_rank"),
     "accelerate": ("num_machines", "main_process_ip", "machine_rank"),
 }
+_VALUES = {
+    "num_machines": "$SLURM_NNODES",
+    "main_process_ip": "$MASTER_ADDR",
+    "machine_rank": "$SLURM_NODEID, expanded in each task",
+}
+_ALONE = "each launcher starts a training of its own, all as rank 0 and into the same files."
 
 
 @rule(
@@ -310,11 +274,10 @@ _MEETING = {
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
-        machines = facts.number_of(launch, "nnodes", "num_machines")
-        if machines and tasks and nodes and tasks == nodes and machines != tasks:
-            word = launch.words["nnodes" if launch.has("nnodes") else "num_machines"]
+        machines = facts.number_of(launch, *_MACHINES)
+        if machines and tasks and tasks == nodes and machines != tasks:
             yield RuleHit(
-                word.start,
+                next(launch.words[name].start for name in _MACHINES if launch.has(name)),
                 f"{machines} nodes are expected, and srun starts {launch.kind} on {tasks}",
                 "write: $SLURM_NNODES instead of the number",
             )
@@ -340,46 +303,42 @@ _GPU_COUNT = re.compile(
     _BOTH,
 )
 def more_processes_than_gpus(facts: LintFacts) -> Hits:
-    have = facts.gpus_per_node if "gloo" not in facts.text else None
-    if not have:
+    have = facts.gpus_per_node
+    if not have or "gloo" in facts.text:
         return
-    gpus = f"{have} GPU{'s' if have != 1 else ''}"
     # Other processes, or a server, may use the rest.
     shared = re.search(r"CUDA_VISIBLE|vllm|sglang", facts.text) or len(facts.launches) != 1
     shared = shared or any(one.is_background for one in facts.commands)
     for launch in facts.launches:
-        name = _COUNTS[launch.kind]
-        count = facts.number_of(launch, name)
-        machines: int | None = 1
+        name, machines = _COUNTS[launch.kind], 1
         if name == "num_processes" and launch.has("num_machines"):
-            machines = facts.number_of(launch, "num_machines")
+            machines = facts.number_of(launch, "num_machines") or 0
+        count = facts.number_of(launch, name)
         own = launch.call is not None and launch.call.has(*_GPU_REQUESTS)
         if not count or not machines or own or launch.has("cpu") or count == machines * have:
             continue
         # accelerate divides the total by the number of machines.
         fails = count > machines * have or count % machines or (machines > 1 and count == have)
         if fails or machines > 1 or (launch.kind == "torchrun" and not shared):
-            nodes = f"{machines} nodes x " if machines > 1 else ""
             yield RuleHit(
                 launch.words[name].start,
-                f"--{name} is {count}, and the job has {nodes}{gpus}",
+                f"--{name} is {count}, and the job has {machines * have} GPUs",
                 f"write: --{name} {machines * have}",
                 "error" if fails else "note" if machines == 1 else "warning",
             )
     launched = {launch.command for launch in facts.launches}
     for command in facts.commands if facts.nodes in (None, 1) else ():
-        plain = works(command) and command not in launched
-        words = command.argv if plain else []
-        for word, following in zip_longest(words, words[1:]):
+        own = command.call is not None and command.call.has(*_GPU_REQUESTS)
+        plain = works(command) and command not in launched and not own
+        for word, following in zip_longest(command.argv, command.argv[1:]):
             option, equals, value = word.text.partition("=")
-            counted = int(value) if value.isdecimal() else None
-            count = counted if equals else facts.number(following, command)
-            call = command.call
-            elsewhere = call is not None and call.has(*_GPU_REQUESTS)
-            if _GPU_COUNT.match(option) and have < (count or 0) < 99 and not elsewhere:
+            count = facts.number(following, command)
+            if equals:
+                count = int(value) if value.isdecimal() else None
+            if plain and _GPU_COUNT.match(option) and have < (count or 0) < 99:
                 yield RuleHit(
                     word.start,
-                    f"{option} is {count}, and the job has {gpus}",
+                    f"{option} is {count}, and the job has {have} GPUs",
                     f"add: #SBATCH --gpus-per-node={count}",
                 )
 
@@ -391,14 +350,16 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
     "srun(1)",
 )
 def mpirun_in_srun(facts: LintFacts) -> Hits:
-    for call in facts.steps:
-        tasks = facts.step_tasks(call)
-        words = call.rest
-        inside = words if call.starts in CONTAINERS else words[:1]
-        word = next((one for one in inside if one.program in _MPI), None)
-        if tasks != 1 and word is not None:
-            what, fix = f"srun starts {word.text} in every task", f"write srun or {word.text}"
-            yield RuleHit(word.start, what, f"{fix}, not both", "error" if tasks else "warning")
+    for step in facts.steps:
+        tasks = facts.step_tasks(step)
+        inside = step.rest if step.starts in CONTAINERS else step.rest[:1]
+        for word in [one for one in inside if one.program in _MPI and tasks != 1][:1]:
+            yield RuleHit(
+                word.start,
+                f"srun starts {word.text} in every task",
+                f"write srun or {word.text}, not both",
+                "error" if tasks else "warning",
+            )
 
 
 # ---- where the ranks connect ---------------------------------------------------------------------
@@ -423,12 +384,12 @@ def fixed_port(facts: LintFacts) -> Hits:
         for one, _ in facts.assigned(*_PORT_NAMES)
         if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
     ]
-    for launch in meeting:
-        given = (
-            (name, launch.option(name))
-            for name in ("master_port", "main_process_port", "rdzv_endpoint")
-        )
-        words += [(f"--{name}", word) for name, word in given if word is not None]
+    words += [
+        (f"--{name}", word)
+        for launch in meeting
+        for name in ("master_port", "main_process_port", "rdzv_endpoint")
+        if (word := launch.option(name)) is not None
+    ]
     told: set[str] = set()
     for name, word in words:
         port = _PORT.search(word.text)
@@ -442,14 +403,14 @@ def fixed_port(facts: LintFacts) -> Hits:
 
 
 def _holds_nodes(facts: LintFacts) -> bool:
-    whole = facts.options.get("exclusive")
+    whole = "exclusive" in facts.options and facts.value("exclusive") is None
     per_task = (facts.count("gpus-per-task") or 0) * (facts.count("ntasks-per-node") or 1)
     gpus = max(facts.gpus_per_node or 0, per_task)
     # Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
     every = gpus >= 4 and gpus % 2 == 0
     # Sites that give GPUs without a request for them give whole nodes.
     given = facts.least_nodes > 0 and not facts.asks_gpus
-    return every or given or facts.value("mem") == "0" or bool(whole and whole.value is None)
+    return every or given or whole or facts.value("mem") == "0"
 
 
 @rule(
@@ -460,38 +421,35 @@ def _holds_nodes(facts: LintFacts) -> bool:
 )
 def rendezvous_address(facts: LintFacts) -> Hits:
     fixed = facts.is_batch and "nodelist" not in facts.options
-    for start, name, word, command, nodes in _addresses(facts):
+    for start, word, command, nodes in _addresses(facts):
         own = _own_name(facts, command, word)
         if own and nodes != 1:
-            what = f"{name} is {own} on each of {nodes or 'the'} nodes"
+            what = f"the address is {own} on each of {nodes or 'the'} nodes"
             yield RuleHit(start, what, f"above srun: {_FIRST}", None if nodes else "warning")
         elif fixed and not own and word.is_literal and _HOST.match(word.text):
             why = "a job on other nodes connects to this one, and waits until it times out."
-            what = f"{name} is always {word.text}"
+            what = f"the address is always {word.text}"
             yield RuleHit(start, what, f"above srun: {_FIRST}", "warning", why)
 
 
-def _addresses(
-    facts: LintFacts,
-) -> Iterator[tuple[int, str, ShellWord, SimpleCommand, int | None]]:
-    """Yield the addresses of the rendezvous: offset, name, value, command, and the number of nodes
-    that use it (None: unknown, maybe several).
+def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand, int | None]]:
+    """Yield the addresses of the rendezvous: offset, value, command, and the number of nodes that
+    use it (None: unknown, maybe several).
     """
     for assignment, command in facts.assigned("MASTER_ADDR"):
-        several = facts.least_nodes if facts.many_nodes and facts.steps else 1
         if command.place != "unknown":
-            yield assignment.start, "MASTER_ADDR", assignment.word, command, several
+            nodes = facts.least_nodes if facts.many_nodes and facts.steps else 1
+            yield assignment.start, assignment.word, command, nodes
     for launch in facts.launches:
-        nodes: int | None = 1
-        expected = facts.number_of(launch, "nnodes", "num_machines")
-        if launch.call and facts.is_batch and expected != 1:
-            nodes = facts.step_nodes(launch.call)
-            if nodes is None and not (launch.has("nnodes") and "nodes" in facts.options):
-                nodes = 1
+        several: int | None = 1
+        if launch.call and facts.is_batch and facts.number_of(launch, *_MACHINES) != 1:
+            several = facts.step_nodes(launch.call)
+            unsure = launch.has("nnodes") and "nodes" in facts.options
+            several = 1 if several is None and not unsure else several
         for name in ("rdzv_endpoint", "master_addr", "main_process_ip"):
             word = launch.options.get(name)
             if word is not None:
-                yield launch.words[name].start, f"--{name}", word, launch.command, nodes
+                yield launch.words[name].start, word, launch.command, several
 
 
 def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str | None:
@@ -499,12 +457,10 @@ def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str 
     if word.is_literal:
         return word.text if _LOCAL.match(word.text) else None
     first = word.parts[0]
-    if facts.place_of(first, command) != "task":
-        return None
-    names = ("HOSTNAME", "SLURMD_NODENAME")
-    if first.kind == "var" and first.text in names and not first.operand:
-        return f"${first.text}"
-    return "$(hostname)" if re.match(r"hostname\b[^|;&]*\Z", first.text) else None
+    named = first.kind == "var" and first.text in ("HOSTNAME", "SLURMD_NODENAME")
+    asked = first.kind == "command" and re.match(r"hostname\b[^|;&]*\Z", first.text)
+    own = facts.place_of(first, command) == "task" and not first.operand and (named or asked)
+    return first.raw if own else None
 
 
 @rule(
@@ -515,35 +471,35 @@ def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str 
 )
 def nodelist_cut(facts: LintFacts) -> Hits:
     for part, command in facts.variables("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        how = "" if _is_printed(facts, command) else _cutter(command, part)
-        if how and facts.nodes != 1:
-            fix = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
-            level: Level = "error" if facts.many_nodes else "warning"
-            yield RuleHit(part.start, f"the node list is cut with {how}", fix, level)
+        line = facts.text[command.start :].partition("\n")[0]
+        # Into the job's log alone.
+        printed = command.name in TALKERS and ">" not in line
+        printed = printed and command.scope.inside("$(", "function") is None
+        if facts.nodes != 1 and not printed and _is_cut(command, part):
+            yield RuleHit(
+                part.start,
+                "the node list is cut as text",
+                'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1',
+                "error" if facts.many_nodes else "warning",
+            )
     for assignment, command in facts.assigned() if facts.many_nodes else ():
         words = assignment.array or []
         parts = facts.flatten(words[0].parts, command) if len(words) == 1 else []
         if len(parts) == 1 and words[0].parts[0].quoted and "show hostname" in parts[0].raw:
-            what = f"in quotes, all node names are one element of {assignment.name}"
-            good = "without the quotes"
-            yield RuleHit(words[0].start, what, good, None, "the nodes cannot be told apart.")
+            yield RuleHit(
+                words[0].start,
+                f"in quotes, all node names are one element of {assignment.name}",
+                "without the quotes",
+                reason="the nodes cannot be told apart.",
+            )
 
 
-def _is_printed(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether what a pipe writes is only printed into the job's log."""
-    line = facts.text[command.start :].partition("\n")[0]
-    shown = command.name in TALKERS and ">" not in line
-    return shown and command.scope.inside("$(", "function") is None
-
-
-def _cutter(command: SimpleCommand, part: WordPiece) -> str:
-    if part.operand[:1] in ("%", "#", "/") or re.match(r":\d", part.operand):
-        return f"${{{part.text}{part.operand}}}"
+def _is_cut(command: SimpleCommand, part: WordPiece) -> bool:
     following = command.pipe_next
     if command.name in ("echo", "printf") and isinstance(following, SimpleCommand):
-        return following.name if following.name in _CUTTERS else ""
+        return following.name in _CUTTERS
     fed = any(redirect.operator == "<<<" for redirect in command.redirects)
-    return command.name if fed and command.name in _CUTTERS else ""
+    return bool(re.match(r"[%#/]|:\d", part.operand)) or (fed and command.name in _CUTTERS)
 
 
 @rule(
@@ -553,24 +509,15 @@ def _cutter(command: SimpleCommand, part: WordPiece) -> str:
     "site documentation",
 )
 def scontrol_in_container(facts: LintFacts) -> Hits:
-    given = {
-        *facts.options,
-        *(flaw.text for flaw in facts.block.flaws),
-    }  # options of a site's plugin
-    inside = next(
-        (
-            one
-            for one in ("container-image", "container-name", "container", "environment")
-            if one in given
-        ),
-        None,
-    )
+    # Options of a site's plugin are flaws.
+    given = [*facts.options, *(flaw.text for flaw in facts.block.flaws)]
+    images = {"container-image", "container-name", "container", "environment"} & set(given)
     steps = (one for one in facts.named("srun", "scontrol") if one.place == "batch")
-    for command in sorted(steps, key=lambda one: one.start)[:1] if inside else ():
+    for command in sorted(steps, key=lambda one: one.start)[:1] if images else ():
         yield RuleHit(
             command.start,
-            f"--{inside} runs the whole script in a container, and so {command.name} too",
-            f"give it to srun: srun --{inside}=… COMMAND",
+            f"--{min(images)} runs the whole script in a container, and so {command.name} too",
+            f"give it to srun: srun --{min(images)}=… COMMAND",
         )
     for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
         words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
@@ -595,34 +542,49 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
 def tasks_without_srun(facts: LintFacts) -> Hits:
     several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
     started = facts.steps or facts.launches or any(facts.named(*_REMOTE)) or sources(facts)
+    working = [one for one in facts.commands if works(one)]
+    here = [one for one in working if one.place == "batch"]
+    lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
+    if not facts.is_batch or started:
+        return
+    if facts.many_nodes and not _KNOWS_NODES.search(lines):
+        alone = [one for one in here if not one.scope.inside("$(") and not _asks_python(one)]
+        # A script of the user in the background may have started something on the other nodes.
+        scripts = [
+            one.start
+            for one in facts.commands
+            if one.background and one.words
+            if one.words[0].text.startswith(("./", "bash", "sh"))
+        ]
+        for command in alone[:1]:
+            if not any(start < command.start for start in scripts):
+                yield RuleHit(
+                    command.start,
+                    f"{command.name} runs on the first of {facts.value('nodes')} nodes alone",
+                    "start it with srun, or write: #SBATCH --nodes=1",
+                )
+        return
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
-    lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
-    if facts.is_batch and facts.many_nodes and not started and not _KNOWS_NODES.search(lines):
-        yield from _first_node_only(facts)
-        return
-    if not facts.is_batch or several == 1 or started:
-        return
-    per_node = facts.count("ntasks-per-node") or several
     # A task for each GPU, and a rendezvous.
-    ranks = per_node == facts.gpus_per_node and any(
-        facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE")
+    read = read or (
+        (facts.count("ntasks-per-node") or several) == facts.gpus_per_node
+        and any(facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE"))
     )
-    working = (one for one in facts.commands if works(one) and one.place == "batch")
-    command = next(working, None) if read or ranks else None
-    if command is not None:
-        why = "the script reads SLURM_NTASKS" if read else f"{several} tasks are requested"
-        yield RuleHit(
-            command.start,
-            f"{command.name} starts once, without srun, and {why}",
-            f"srun {facts.shown(command)[:60]}",
-        )
-    elif not any(one.is_background or one.name in _PARALLEL for one in facts.commands):
+    what = f"{several} tasks are requested, and one process starts, without srun"
+    if several > 1 and read and here:
+        yield RuleHit(here[0].start, what, f"srun {facts.shown(here[0])[:60]}")
+    elif several > 1 and working:
+        parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
-        what = f"{several} tasks are requested, and one process starts, without srun"
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
-        if any(map(works, facts.commands)):
+        if not parallel:
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
+
+
+def _asks_python(command: SimpleCommand) -> bool:
+    line = " ".join(word.text for word in command.words[1:3])
+    return re.match(r"-(?:c|V|-version)\b|-m (?:pip|venv)", line) is not None
 
 
 _PARALLEL = frozenset(
@@ -634,31 +596,6 @@ _KNOWS_NODES = re.compile(
     r"|\blauncher=[\"']?slurm|run_command=[\"']?srun",
     re.I,
 )
-
-
-def _first_node_only(facts: LintFacts) -> Hits:
-    for command in facts.commands:
-        if not works(command) or command.place != "batch" or command.scope.inside("$("):
-            continue
-        # A script of the user in the background may have started something on the other nodes.
-        if any(
-            one.background and one.words[0].text.startswith(("./", "bash", "sh"))
-            for one in facts.commands
-            if one.words and one.start < command.start
-        ):
-            return
-        if not re.match(
-            r"-(?:c|V|-version)\b|-m (?:pip|venv)",
-            " ".join(word.text for word in command.words[1:3]),
-        ):
-            yield RuleHit(
-                command.start,
-                f"{command.name} runs on the first of {facts.value('nodes')} nodes alone",
-                "start it with srun, or write: #SBATCH --nodes=1",
-            )
-            return
-
-
 #: Options of srun that limit a step to a part of the allocation.
 _SHARES = frozenset(
     [
@@ -691,21 +628,21 @@ _SHARES = frozenset(
 )
 def step_waits(facts: LintFacts) -> Hits:
     held: SimpleCommand | None = None
-    steps = [*(call.command for call in facts.steps), *facts.named("wait", "kill")]
+    steps = [*(step.command for step in facts.steps), *facts.named("wait", "kill")]
     for command in sorted(steps, key=lambda one: one.start):
-        call = command.call
-        if command.place != "batch" or command.shell.depth:
+        step = command.call
+        if command.place != "batch" or command.shell.via:
             continue
-        if call is None or (held is not None and in_another_branch(facts, held, command)):
+        if step is None or (held is not None and in_another_branch(facts, held, command)):
             held = None
-        elif held is not None and not call.has("overlap", "jobid", "het-group", "relative"):
-            line = facts.text.count("\n", 0, held.start) + 1
+        elif held is not None and not step.has("overlap", "jobid", "het-group", "relative"):
             yield RuleHit(
                 command.start,
-                f"srun waits for the step of line {line}, which runs in the background",
+                f"srun waits for the step of line {facts.line(held.start)}, which runs in the"
+                " background",
                 "write --overlap after both srun",
             )
-        elif command.is_background and not call.has(*_SHARES):
+        elif command.is_background and not step.has(*_SHARES):
             held = command
 
 
@@ -724,18 +661,18 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     for assignment, command in assigned:
         parts = facts.flatten(assignment.word.parts, command)
         value = "".join(part.raw or part.text for part in parts)
-        place = command.place
-        if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or place == "unknown":
+        if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or command.place == "unknown":
             continue
         named = {int(number) for number in value.split(",")}
         once = command.declares or not command.words  # else each process may get its own
         whole = once and not changes and not command.scope.inside("loop", "if", "case")
-        what = (
-            f"CUDA_VISIBLE_DEVICES names {value}, and the job has {have} GPUs on each node, from 0"
-        )
         missing = max(named) >= have and "exclusive" not in facts.options
-        if missing or (whole and len(named) != have and place == "batch"):
-            yield RuleHit(assignment.start, what, "remove the assignment")
+        if missing or (whole and len(named) != have and command.place == "batch"):
+            yield RuleHit(
+                assignment.start,
+                f"CUDA_VISIBLE_DEVICES is {value}, and the job has {have} GPUs on each node, from 0",
+                "remove the assignment",
+            )
 
 
 @rule(
@@ -751,10 +688,11 @@ def container_without_gpus(facts: LintFacts) -> Hits:
         return
     for command in facts.commands:
         line = " ".join(word.program for word in command.argv)
-        runs = re.search(
-            r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) ", line
-        )
+        runs = _EXECUTES.search(line)
         if runs and command.complete and " -m pip " not in line:
-            yield RuleHit(
-                command.start, f"{runs[1]} exec has no --nv", f"write: {runs[1]} exec --nv"
-            )
+            yield RuleHit(command.start, f"{runs[1]} exec has no --nv", "add --nv after exec")
+
+
+_EXECUTES = re.compile(
+    r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) "
+)

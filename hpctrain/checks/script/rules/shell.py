@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 
 from hpctrain.checks.script.calls import CONTAINERS
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, Scope, SimpleCommand
+from hpctrain.checks.script.model import Element, Scope, ShellWord, SimpleCommand
 from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
     TESTS,
@@ -22,7 +22,6 @@ from hpctrain.checks.script.rules.common import (
     works,
 )
 from hpctrain.checks.script.shells import SHELLS
-from hpctrain.finding import Level
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
@@ -79,20 +78,26 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
 
 
 def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
+    """Whether it does the work, directly, in a shell that it starts, or as a function."""
     inner = command in facts.starts_shell and any(
         one.shell.via is command and works(one) for one in facts.commands
     )
-    program = command.words[0] if command.words else None
-    built = program and _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
-    built = built and not _PREPARES.search(program.text if program else "")
-    idle = command.name in CONTAINERS and command.words[-1].program in SHELLS and not inner
-    call = command.call
-    known = works(command) or _runs_script(command) or command.name in _TRAINING_PROGRAMS
-    if idle or not (known or inner or built or call or _calls_work(facts, command)):
-        return False
-    words = call.rest if call else command.words
+    program = command.words[0] if command.words else ShellWord("", 0, 0)
+    built = _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
+    built = built and not _PREPARES.search(program.text)
+    idle = command.name in CONTAINERS and command.words[-1].program in SHELLS
+    known = (
+        works(command)
+        or _runs_script(command)
+        or command.name in _TRAINING_PROGRAMS
+        or built
+        or command.call
+        or _calls_work(facts, command)
+    )
+    words = command.call.rest if command.call else command.words
     line = " ".join(word.program for word in words)
-    return inner or not (_SMALL.search(line) or (call and harmless(call)))
+    small = _SMALL.search(line) or (command.call and harmless(command.call))
+    return inner or bool(known and not small and not idle)
 
 
 def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
@@ -120,9 +125,11 @@ def pipefail_missing(facts: LintFacts) -> Hits:
     for command in facts.commands if "PIPESTATUS" not in facts.text else ():
         ends = command.pipe_next is None and command.scope.inside("$(") is None
         worker = _piped_worker(facts, command.pipe_prev) if ends else None
-        if worker is None or _is_condition(facts, worker):
-            continue
-        if not option_on(facts, "pipefail", command.shell, command.start):
+        if (
+            worker is not None
+            and not _is_condition(facts, worker)
+            and not option_on(facts, "pipefail", command.shell, command.start)
+        ):
             yield RuleHit(
                 command.start,
                 f"the exit code of {worker.name or 'the training'} is lost in the pipe to"
@@ -151,14 +158,15 @@ def work_in_background(facts: LintFacts) -> Hits:
     work = [one for one in own if one.is_background and _works_long(facts, one)]
     if not facts.is_batch or not work or any(facts.named("wait")):
         return
-    after = [one for one in own if one.start > work[-1].start and one not in work]
+    last = work[-1]
     ends = all(
         _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
-        for one in after
+        for one in own
+        if one.start > last.start and one not in work
     )
-    if ends and work[-1].scope.inside("function", "$(") is None:
-        what = f"{work[-1].name or 'the step'} runs in the background, and nothing waits for it"
-        yield RuleHit(work[-1].start, what, "write below it: wait")
+    if ends and last.scope.inside("function", "$(") is None:
+        what = f"{last.name or 'the step'} runs in the background, and nothing waits for it"
+        yield RuleHit(last.start, what, "write below it: wait")
 
 
 @rule(
@@ -170,17 +178,15 @@ def work_in_background(facts: LintFacts) -> Hits:
 )
 def wait_without_pid(facts: LintFacts) -> Hits:
     for wait in facts.named("wait") if "wait -n" not in facts.text else ():
-        started = [
-            one
+        started = any(
+            one.is_background and (works(one) or one.name == "ssh")
             for one in facts.commands
             if one.shell is wait.shell and one.start < wait.start
-            if one.is_background and (works(one) or one.name == "ssh")
-        ]
+        )
         if started and len(wait.words) == 1:
             yield RuleHit(
                 wait.start,
-                f"wait without a process id returns 0 even when {started[-1].name or 'the step'}"
-                " failed",
+                "wait without a process id returns 0 even when a step failed",
                 'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
                 "status=$?; done",
             )
@@ -228,14 +234,13 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         if not option_on(facts, "errexit", facts.batch, one.start)
     ]
     last = steps[-1]
-    code = last.words[1].text if len(last.words) > 1 else "0"
-    zero = (last.name == "exit" and code == "0") or (last.name == "wait" and not last.words[1:])
-    ends_well = zero or _AFTERWARDS.match(last.name)
+    shown = " ".join(word.text for word in last.words[:2])
+    ends_well = shown in ("exit", "exit 0", "wait") or _AFTERWARDS.match(last.name)
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
-        one, shown = trained[-1], " ".join(word.text for word in last.words[:2])
         yield RuleHit(
-            one.start,
-            f"{one.name or 'the training'} may fail, and the job ends with the code of: {shown}",
+            trained[-1].start,
+            f"{trained[-1].name or 'the training'} may fail, and the job ends with the code of:"
+            f" {shown}",
             'after it: status=$?, and as the last line: exit "$status"',
         )
     scopes = {one: one.scope.inside("file", "loop", "if", "case", "(") for one in trained}
@@ -263,13 +268,12 @@ def status_under_errexit(facts: LintFacts) -> Hits:
         here = before.scope is command.scope and before.shell is command.shell
         plain = before.words and before.after in ("\n", ";") and not before.conditional
         outside = command.scope.inside("$(") is None and not before.is_background
-        if not (keeps and here and plain and outside) or before.name.startswith(("[", "set")):
-            continue
-        if option_on(facts, "errexit", command.shell, command.start):
-            name, tried = command.assignments[0].name, before.name or "the command"
+        kept = keeps and here and plain and outside and not before.name.startswith(("[", "set"))
+        if kept and option_on(facts, "errexit", command.shell, command.start):
+            name = command.assignments[0].name
             yield RuleHit(
                 command.start,
-                f"{name}=$? is reached only when {tried} succeeded",
+                f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
                 f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
             )
 
@@ -281,9 +285,8 @@ def status_under_errexit(facts: LintFacts) -> Hits:
     "sbatch(1) --input",
 )
 def prompt_unanswered(facts: LintFacts) -> Hits:
-    if not facts.is_batch or "always_yes" in facts.text.lower():
-        return
-    for command in facts.commands:
+    answered = not facts.is_batch or "always_yes" in facts.text.lower()
+    for command in facts.commands if not answered else ():
         asks = _ASKS.match(" ".join(word.program for word in command.words))
         fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
         if asks and not fed and not _ANSWERED.search(facts.shown(command)):
@@ -307,14 +310,13 @@ def blank_misplaced(facts: LintFacts) -> Hits:
     # What follows `exec` in a file of two languages is not for bash.
     for command in facts.commands if not any(facts.named("exec")) else ():
         shown = facts.shown(command).partition("\n")[0]
-        if _NO_ASSIGNMENT.match(shown) and not command.shell.depth:
+        good = None
+        if _NO_ASSIGNMENT.match(shown) and not command.shell.via:
             good = re.sub(r"^(export\s+)?\$?(\w+)\s*=\s*", r"\1\2=", shown)
-            yield RuleHit(command.start, f"{shown[:60]} is no assignment", f"write: {good}")
         elif re.match(r"\[[^\[\s]", shown) or (command.name == "[" and shown[-2:-1].strip()):
             good = re.sub(r"\s*\]\Z", " ]", re.sub(r"^\[\s*", "[ ", shown))
-            yield RuleHit(
-                command.start, f"{shown[:60]} has no blank at a bracket", f"write: {good}"
-            )
+        if good is not None:
+            yield RuleHit(command.start, f"a blank too few or too many: {shown}", f"write: {good}")
 
 
 _NO_ASSIGNMENT = re.compile(
@@ -332,13 +334,12 @@ _NO_ASSIGNMENT = re.compile(
 )
 def not_exported(facts: LintFacts) -> Hits:
     exported = " ".join(facts.shown(one) for one in facts.named("export", "declare", "typeset"))
-    for assignment, command in facts.assigned() if facts.is_batch else ():
+    for assignment, command in facts.assigned() if "set -a" not in facts.text else ():
         name, alone = assignment.name, not command.words and command.place == "batch"
         # Launchers set the names of the rendezvous themselves.
         launched = name.startswith(("MASTER_", "WORLD_")) and (facts.launches or not facts.steps)
-        if not alone or launched or not _FOR_PROGRAMS.match(name) or "set -a" in facts.text:
-            continue
-        if not re.search(rf"\b{name}\b", exported) and not any(facts.variables(name)):
+        known = not facts.is_batch or launched or re.search(rf"\b{name}\b", exported)
+        if alone and not known and _FOR_PROGRAMS.match(name) and not any(facts.variables(name)):
             yield RuleHit(assignment.start, f"{name} is not exported", f"write: export {name}=…")
 
 
@@ -359,14 +360,13 @@ _FOR_PROGRAMS = re.compile(
 def continuation_missing(facts: LintFacts) -> Hits:
     for before, command in pairwise(facts.commands):
         above = facts.text[max(0, command.start - 400) : command.start].rstrip().rpartition("\n")[2]
-        if above.startswith("#SBATCH"):
-            continue  # directives have no line continuation
         word = command.words[0].text if command.words else ""
         option = re.match(r"--?[A-Za-z]", word) and not command.assignments
         # A container command with options on separate lines ends without an image.
         image = word.endswith((".sif", ".sqsh", ".simg")) and "\\\n" in facts.shown(before)
         alone = not word and any(one.operator == ">&" for one in command.redirects)
-        if option or image or (alone and not command.assignments):
+        misses = option or image or (alone and not command.assignments)
+        if misses and not above.startswith("#SBATCH"):  # directives have no line continuation
             yield RuleHit(
                 command.start,
                 f"{word or 'a redirection'} begins a command of its own",
@@ -422,10 +422,13 @@ def secret_in_script(facts: LintFacts) -> Hits:
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
     for command in facts.commands:
-        inside = command.scope.inside("function", "$(") is not None
-        if inside or not _activates(command):
-            continue
-        if option_on(facts, "nounset", command.shell, command.start):
+        conda = command.name in _MANAGERS and command.has("activate", "deactivate")
+        sources = command.name in ("source", ".") and any(
+            word.text == "activate" or _STARTUP.search(word.text) for word in command.words
+        )
+        outside = command.scope.inside("function", "$(") is None
+        activates = outside and (conda or sources)
+        if activates and option_on(facts, "nounset", command.shell, command.start):
             yield RuleHit(
                 command.start,
                 f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
@@ -434,12 +437,6 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 
 
 _STARTUP = re.compile(r"/\.?(?:bashrc|bash_profile|profile)\Z")
-
-
-def _activates(command: SimpleCommand) -> bool:
-    if command.name in ("source", "."):
-        return any(word.text == "activate" or _STARTUP.search(word.text) for word in command.words)
-    return command.name in _MANAGERS and command.has("activate", "deactivate")
 
 
 @rule(
@@ -453,29 +450,31 @@ def _activates(command: SimpleCommand) -> bool:
 def conda_not_initialised(facts: LintFacts) -> Hits:
     login = re.search(r"\s(?:-\w*[li]|--login)", facts.shell_flags)
     known = login or "get-user-env" in facts.options or "conda" in facts.batch.functions
-    if known or not facts.is_batch:
-        return
+    sourced = any(facts.named("source", ".", "eval"))
     # The content of sourced files is unknown.
-    hooks = {
-        one.start: re.search(
-            r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", facts.shown(one), re.I
-        )
+    hooks = [
+        one
         for one in facts.named("source", ".", "eval", "module", "ml")
         if not _OTHER_MODULES.match(facts.shown(one))
-    }
-    for command in facts.named("conda", "mamba"):
-        activates = len(command.words) > 1 and command.words[1].text == "activate"
-        before = [module for start, module in hooks.items() if start < command.start]
-        what = f"{command.name} activate in a shell that was not prepared for it"
-        fix = 'above it: source "$(conda info --base)/etc/profile.d/conda.sh"'
-        if not activates or command.shell.depth:
-            continue
-        if not before:
-            yield RuleHit(command.start, what, fix)
-        elif any(before) and not any(facts.named("source", ".", "eval")):
-            what = f"{command.name} activate after a module, and nothing else prepares the shell"
-            why = "it needs conda's shell hook, which the modules of some sites bring, and of others not."
-            yield RuleHit(command.start, what, fix, "note", why)
+    ]
+    for command in facts.named("conda", "mamba") if facts.is_batch and not known else ():
+        before = [one for one in hooks if one.start < command.start]
+        module = any(_CONDA_MODULE.search(facts.shown(one)) for one in before) and not sourced
+        activates = [word.text for word in command.words[1:2]] == ["activate"]
+        if activates and not command.shell.via and (module or not before):
+            yield RuleHit(
+                command.start,
+                f"{command.name} activate in a shell that was not prepared for it",
+                'above it: source "$(conda info --base)/etc/profile.d/conda.sh"',
+                "note" if module else "warning",
+                "it needs conda's shell hook, which the modules of some sites bring, and of others"
+                " not."
+                if module
+                else None,
+            )
+
+
+_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", re.IGNORECASE)
 
 
 @rule(
@@ -487,24 +486,22 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     once=True,
 )
 def script_directory(facts: LintFacts) -> Hits:
-    asked = r"Command=|SLURM_SUBMIT_DIR:-|\[.*SLURM_JOB_?ID:-"
-    if not facts.is_batch or re.search(asked, facts.text):
-        return
-    for part, command in facts.variables("0", "BASH_SOURCE"):
+    asked = re.search(r"Command=|SLURM_SUBMIT_DIR:-|\[.*SLURM_JOB_?ID:-", facts.text)
+    told = asked or not facts.is_batch
+    for part, command in facts.variables("0", "BASH_SOURCE") if not told else ():
         named = command.name in ("dirname", "realpath", "readlink")
         takes = named or part.operand in ("%/*", "[0]%/*")
         sure = not command.conditional and command.after not in ("||", "&&")
-        here = command.place == "batch" and not part.place
+        here = command.place == "batch" and not part.place and not command.scope.inside("if")
         line = facts.text[: part.start].rpartition("\n")[2]
         name = re.match(r"\s*(?:export\s+|readonly\s+)?(\w+)=", line)
         read = not name or re.search(rf"\$\{{?{name[1]}\b", facts.text[part.end :])
-        if takes and sure and here and read and not command.scope.inside("if"):
-            goes = re.match(r"\s*(?:cd|pushd|source|\.)\s", line)
+        if takes and sure and here and read:
             yield RuleHit(
                 part.start,
                 f"the directory of {facts.text[part.start : part.end]} is Slurm's spool directory",
                 'cd "$SLURM_SUBMIT_DIR", or write the path out',
-                "error" if goes else "warning",
+                "error" if re.match(r"\s*(?:cd|pushd|source|\.)\s", line) else "warning",
             )
 
 
@@ -573,13 +570,12 @@ def signal_unheard(facts: LintFacts) -> Hits:
     start, value = facts.options["signal"].start, facts.value("signal") or ""
     traps = [one for one in facts.named("trap") if asked.name in _trapped(one)]
     others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
+    what = f"--signal={value} reaches job steps alone"
     if traps and all(one.place == "batch" for one in traps):
-        what = f"--signal={value} does not reach the trap of the batch shell"
         fix = f"write: --signal=B:{value.partition(':')[2] or value}"
-        yield RuleHit(start, what, fix, "error")
+        yield RuleHit(start, f"{what}, not the trap of the batch shell", fix, "error")
     elif not facts.steps and not others and any(map(works, facts.commands)):
-        what = f"--signal={value} reaches job steps alone, and there is no srun"
-        yield RuleHit(start, what, "start the training with: srun python …")
+        yield RuleHit(start, f"{what}, and there is no srun", "start it with: srun python …")
 
 
 @rule(
@@ -592,17 +588,20 @@ def endless_wait(facts: LintFacts) -> Hits:
     waits = facts.named("curl", "wget", "nc", "[", "[[", "test")
     for command in waits if facts.asks_gpus else ():
         loop = command.scope.inside("loop")
-        missing = command.has("!") == (loop is not None and loop.name == "while")
-        asks = command.name not in TESTS or (missing and command.has("-f", "-e", "-s"))
         # One process of several may wait; and a loop in the background may only watch.
-        here = asks and command.place == "batch" and not command.is_background
+        here = command.place == "batch" and not command.is_background
         if loop is None or loop.name not in ("while", "until") or not here:
             continue
+        missing = command.has("!") == (loop.name == "while") and command.has("-f", "-e", "-s")
         inside = [one for one in facts.commands if loop in one.scope.chain()]
         text = facts.text[loop.start : max(one.end for one in inside)]
-        if any(one.name == "sleep" for one in inside) and not _GIVES_UP_WAITING.search(text):
-            what = f"a loop waits with {command.name}, without an end"
-            yield RuleHit(loop.start, what, 'end it: timeout 600 bash -c "…", or kill -0 "$pid"')
+        sleeps = any(one.name == "sleep" for one in inside)
+        if sleeps and (missing or command.name not in TESTS) and not _GIVES_UP_WAITING.search(text):
+            yield RuleHit(
+                loop.start,
+                f"a loop waits with {command.name}, without an end",
+                'end it: timeout 600 bash -c "…", or kill -0 "$pid"',
+            )
 
 
 _GIVES_UP_WAITING = re.compile(
@@ -620,23 +619,21 @@ _GIVES_UP_WAITING = re.compile(
 )
 def trap_in_foreground(facts: LintFacts) -> Hits:
     asked = facts.signal
-    trap = next(_batch_traps(facts, asked.name), None) if asked and asked.to_batch else None
-    if asked is None or trap is None:
-        return
-    later = [
-        command
-        for command in facts.commands
-        if command.start > trap.start and command.shell is trap.shell
-        if works(command) or _runs_script(command)
-        if command.scope.inside("$(", "function") is None
-    ]
-    if later and not any(command.is_background for command in later):
-        name = later[-1].name
-        yield RuleHit(
-            later[-1].start,
-            f"{name} runs in the foreground, so the trap for {asked.name} waits for its end",
-            f'{name} … & then: wait "$!"',
-        )
+    traps = _batch_traps(facts, asked.name) if asked and asked.to_batch else ()
+    for trap in islice(traps, 1):
+        later = [
+            command
+            for command in facts.commands
+            if command.start > trap.start and command.shell is trap.shell
+            if works(command) or _runs_script(command)
+            if command.scope.inside("$(", "function") is None
+        ]
+        if later and not any(command.is_background for command in later):
+            yield RuleHit(
+                later[-1].start,
+                f"{later[-1].name} runs in the foreground, so the trap waits for its end",
+                f'{later[-1].name} … & then: wait "$!"',
+            )
 
 
 @rule(
@@ -655,21 +652,23 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
         for one in facts.launches
         if one.call and one.complete and one.command.shell not in traps
     ]
-    if not kinds or re.search(r"signals[-_]to[-_]handle", facts.text, re.IGNORECASE):
-        return
-    fix = "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …"
-    if kinds[0] == "accelerate":
-        fix = "send TERM, or let the training poll $SLURM_JOB_END_TIME"
-    asked, starts = facts.signal, [one.start for one in facts.commands if _sends(facts, one)]
+    asked = facts.signal
+    starts = [
+        one.start
+        for one in facts.named("scancel", "trap")
+        if not one.shell.via and _SENDS.search(facts.shown(one))
+    ]
     if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
-        starts.insert(0, facts.options["signal"].start)
-    if starts:
-        yield RuleHit(starts[0], f"this sends USR1 to {kinds[0]} in each task", fix)
-
-
-def _sends(facts: LintFacts, command: SimpleCommand) -> bool:
-    named = command.name in ("scancel", "trap") and not command.shell.depth
-    return named and _SENDS.search(facts.shown(command)) is not None
+        starts.append(facts.options["signal"].start)
+    handles = re.search(r"signals[-_]to[-_]handle", facts.text, re.IGNORECASE)
+    if kinds and starts and not handles:
+        yield RuleHit(
+            min(starts),
+            f"this sends USR1 to {kinds[0]} in each task",
+            "send TERM, or let the training poll $SLURM_JOB_END_TIME"
+            if kinds[0] == "accelerate"
+            else "torchrun --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 …",
+        )
 
 
 #: Sets variables whose names are not in the script.
@@ -698,17 +697,21 @@ def variable_unset(facts: LintFacts) -> Hits:
     if not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text):
         return
     for command in facts.commands:
+        ends = option_on(facts, "nounset", command.shell, command.start)
+        # The environment or a module may have those with capital letters.
+        small = not ends or any(facts.named("module", "ml"))
         for part in command.expansions():
             name = part.text
             plain = part.kind == "var" and not part.operand and re.match(r"[A-Za-z]\w*\Z", name)
-            if not plain or _ELSEWHERE.match(name) or facts.place_of(part, command) != "batch":
+            known = _ELSEWHERE.match(name) or facts.place_of(part, command) != "batch"
+            if not plain or known or (small and not name.islower()):
                 continue
-            ends = option_on(facts, "nounset", command.shell, command.start)
-            if not name.islower() and (not ends or any(facts.named("module", "ml"))):
-                continue  # the environment or a module may have it
             # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
             if not re.search(rf"(?<![\w$\{{#!%\\-]){name}\b|\{{{name}:?[-=?+]", facts.text):
-                what = f"nothing in the script sets ${name}"
-                why = "set -u ends the job here, unless the environment has it." if ends else None
-                level: Level | None = None if name.islower() else "note"
-                yield RuleHit(part.start, what, f"write above it: {name}=VALUE", level, why)
+                yield RuleHit(
+                    part.start,
+                    f"nothing in the script sets ${name}",
+                    f"write above it: {name}=VALUE",
+                    "warning" if name.islower() else "note",
+                    "set -u ends the job here, unless the environment has it." if ends else None,
+                )
