@@ -15,7 +15,6 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.model import Explanation
 from hpctrain.finding import Finding
 from hpctrain.jobs import (
-    apply_fix,
     explanation,
     resubmit,
     schedulers,
@@ -80,10 +79,9 @@ def submit(
     """
     made = scripts.scripts_of(job.request)
     script_files.write(made, force=False)
-    wanted = scripts.JobScripts.of(made)
     options = service.SubmitOptions(run_id=run_id, snapshot=snapshot, argv=("hpctrain", "submit"))
-    submitted = service.submit(wanted, _scheduler(local=local), options)
-    return Run(str(submitted.tag), wanted.runs_dir.absolute())
+    submitted = service.submit(made, _scheduler(local=local), options)
+    return Run(str(submitted.tag), made.runs_dir.absolute())
 
 
 def list_runs(*words: str, runs_dir: str | Path = layout.RUNS) -> list[Run]:
@@ -222,7 +220,7 @@ class Run:
 
 
 def _fixed(runs_dir: Path, plan: resubmit.ResubmitPlan) -> resubmit.ResubmitPlan:
-    return apply_fix.keep(runs_dir, plan, apply_fix.plan(runs_dir, plan))
+    return resubmit.keep_fix(runs_dir, plan, resubmit.plan_fix(runs_dir, plan))
 
 
 def _scheduler(*, local: bool) -> SlurmScheduler | LocalScheduler:

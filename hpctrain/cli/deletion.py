@@ -158,7 +158,7 @@ def delete_checkpoints(
     command += " --damaged" if damaged else ""
     meant = deletion.choose(chosen, runs_dir, whole=True)
     if damaged:
-        meant = deletion.choose_again(deletion.read(meant), runs_dir)
+        meant = deletion.choose_again(meant, runs_dir, read=True)
     plan_of = partial(
         deletion.plan_checkpoints, runs_dir=runs_dir, keep_last=keep_last, damaged=damaged
     )

@@ -16,7 +16,7 @@ from hpctrain.cli import run_table
 from hpctrain.cli.options import complete_runs, filter_options, json_option, runs_dir_option
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.errors import HpctrainError
-from hpctrain.jobs import deletion, requested, schedulers, targets
+from hpctrain.jobs import deletion, request, schedulers, targets
 from hpctrain.jobs.targets import RunFilter
 from hpctrain.runs import checkpoints, drop, job_state, layout, manifest, predicted
 from hpctrain.runs.checkpoints import Saved
@@ -117,7 +117,7 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
     state = survey.states[shown.id]
     directory = runs_dir / shown.id
     launch = runs_dir / layout.LAUNCHES / shown.tag
-    ran_with = requested.ran_with(shown, runs_dir)
+    ran_with = request.ran_with(shown, runs_dir)
     config, origins = ran_with.config, ran_with.origins
     saved = [one for one in checkpoints.saved_in(directory) if one.is_checkpoint]
     fit = predicted.read(directory)
@@ -131,7 +131,7 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
         "environment": model.environment_of(shown, runs_dir) or None,
         "saved": [one.summary() for one in saved],
         "fit": fit,
-        "evaluation": requested.first_object(directory / layout.EVALUATION) or None,
+        "evaluation": request.first_object(directory / layout.EVALUATION) or None,
     }
     if as_json:
         print_json(**_run_row(shown, state), **facts)

@@ -253,11 +253,8 @@ def no_log_directory(case: JobContext) -> Proof | None:
 _LEAST_S = 180.0
 #: The same before the first step: model loading, tokenization, kernel compilation.
 _START_S = 1200.0
-#: A pause is a hang from this multiple of the longest usual pause. Larger for printed steps, as an
-#: evaluation or a save may print nothing for long.
-_TIMES, _PRINTED_TIMES = 5.0, 10.0
-#: Printed steps needed to derive an interval from the output.
-_RHYTHM = 5
+#: A pause is a hang from this multiple of the longest usual pause.
+_TIMES = 5.0
 #: Growth of a log within these seconds of the end is the closing output of Slurm and the launcher.
 _LAST_WORDS_S = 90.0
 #: Steps between two signs of life if the config sets nothing: the default of logging_steps in
@@ -300,38 +297,13 @@ def silence(case: JobContext) -> Silence | None:
         return None
     signs = _signs(case, until)
     if not signs:
-        return _silence_of_output(case, until)
+        return None
     at, sign = max(signs, key=lambda each: each[0])
     if since is not None and at < since:
         at, sign = since, evidence(SACCT, f"started {clock(since)}, and no sign of life since")
     usual = usual_pause(case)
     least = _START_S if usual is None else max(_LEAST_S, _TIMES * usual)
     return Silence(since=at, until=until, usual=usual, least=least, evidence=sign)
-
-
-def _silence_of_output(case: JobContext, until: float) -> Silence | None:
-    """Return how long the output had not grown, for jobs that report steps only there.
-
-    Closing messages of Slurm and the launcher go to stderr. If both streams share one file, they
-    hide the silence.
-    """
-    last, since = last_attempt(case), began(case)
-    if last is None or last.output_at is None or since is None or case.printed_steps < _RHYTHM:
-        return None
-    pause = (last.output_at - since) / case.printed_steps
-    if pause <= 0:
-        return None
-    step = f" with step {case.step}" if case.step is not None else ""
-    words = f"the output grew last {clock(last.output_at)}{step}; a step came every"
-    # For a short start, half of it is enough.
-    least = max(min(_LEAST_S, (until - since) / 2), _PRINTED_TIMES * pause)
-    return Silence(
-        since=last.output_at,
-        until=until,
-        usual=pause,
-        least=least,
-        evidence=evidence(LOGS, f"{words} {duration(pause)} or sooner"),
-    )
 
 
 def _signs(case: JobContext, until: float) -> list[tuple[float, Evidence]]:

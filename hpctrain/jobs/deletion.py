@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -53,38 +53,30 @@ def choose(chosen: RunFilter, runs_dir: Path, *, whole: bool = False) -> Chosen:
         UsageError: a word matches nothing.
         HpctrainError: a directory cannot be read.
     """
-    # Shell completion produces `runs/RUN`.
-    split = [
-        word.rstrip("/").removeprefix(f"{layout.RUNS}/").partition("/") for word in chosen.words
-    ]
-    words = [(run, name.removeprefix("checkpoints/")) for run, _, name in split]
-    listed = existing_runs(runs_dir)
-    runs = replace(chosen, words=tuple(run for run, _ in words)).choose(
-        listed, time.time(), whole=whole
-    )
+    words = []
+    for word in chosen.words:  # shell completion produces `runs/RUN`
+        run_id, _, name = word.rstrip("/").removeprefix(f"{layout.RUNS}/").partition("/")
+        words.append((run_id, name.removeprefix("checkpoints/")))
+    listed, now = existing_runs(runs_dir), time.time()
+    criteria = replace(chosen, words=tuple(run_id for run_id, _ in words))
+    runs = criteria.choose(listed, now, whole=whole)
     if chosen.states:
         survey = schedulers.survey(runs_dir, runs)
         runs = [run for run in runs if chosen.has(survey.states[run.id].word)]
     saved = {run.id: saved_in(runs_dir / run.id) for run in runs}
+    every = {one.name for all_ in saved.values() for one in all_}
     complete = set() if words else set(saved)  # runs whose checkpoints are all selected
     named: set[str] = set()
-    missing: dict[str, str] = {}
     for word, name in words:
         ids = {run.id for run in runs_of(word, listed, whole=whole)} & saved.keys()
-        if not name:
-            complete |= ids
-            continue
-        holding = {run_id for run_id in ids if any(one.path.name == name for one in saved[run_id])}
-        named |= {f"{run_id}/{name}" for run_id in holding}
-        if ids and not holding:
-            missing[f"{word}/{name}"] = word
-    if missing:
-        raise UsageError(
-            f"there is no {', '.join(missing)}",
-            fix=layout.in_runs_dir(
-                f"hpctrain checkpoints list {shlex.quote(next(iter(missing.values())))}", runs_dir
-            ),
-        )
+        complete |= set() if name else ids
+        mine = {f"{run_id}/{name}" for run_id in ids} & every
+        named |= mine
+        if name and ids and not mine:
+            command = f"hpctrain checkpoints list {shlex.quote(word)}"
+            raise UsageError(
+                f"there is no {word}/{name}", fix=layout.in_runs_dir(command, runs_dir)
+            )
     chosen_of = {
         run_id: [one for one in all_ if run_id in complete or one.name in named]
         for run_id, all_ in saved.items()
@@ -92,28 +84,19 @@ def choose(chosen: RunFilter, runs_dir: Path, *, whole: bool = False) -> Chosen:
     return Chosen(runs, chosen_of, named)
 
 
-def read(meant: Chosen) -> Chosen:
-    """Read the files of all selected checkpoints; record damaged ones for later readers."""
-    for each in meant.all:
+def choose_again(before: Chosen, runs_dir: Path, *, read: bool = False) -> Chosen:
+    """Return the selection again: without runs that no longer exist, and with the files reread; with
+    `read`, their contents too, which records damaged ones for later readers.
+    """
+    for each in before.all if read else ():
         if not each.unfinished:
             manifest.problems(each.path, digests=True)
-    return meant
-
-
-def choose_again(before: Chosen, runs_dir: Path) -> Chosen:
-    """Return the selection again: without runs that no longer exist, and with the files reread."""
     now = [run for each in before.runs if (run := read_run(runs_dir, each.id)) is not None]
-    names = {each: {one.path.name for one in saved} for each, saved in before.saved.items()}
+    names = {one.name for one in before.all}
     saved = {
-        run.id: [one for one in saved_in(runs_dir / run.id) if one.path.name in names[run.id]]
-        for run in now
+        run.id: [one for one in saved_in(runs_dir / run.id) if one.name in names] for run in now
     }
     return Chosen(now, saved, before.named)
-
-
-def newest_checkpoints(run: Path, count: int = 1) -> list[Saved]:
-    """Return the newest `count` complete checkpoints of a run, the newest last, selected or not."""
-    return [each for each in saved_in(run) if each.is_checkpoint and not each.wrong][-count:]
 
 
 @dataclass(slots=True)
@@ -138,7 +121,7 @@ class DeletionPlan(Generic[T]):
     held: set[str] = field(default_factory=set)
 
 
-def plan_runs(meant: Iterable[Run], chosen: RunFilter, runs_dir: Path) -> DeletionPlan[Run]:
+def plan_runs(meant: Sequence[Run], chosen: RunFilter, runs_dir: Path) -> DeletionPlan[Run]:
     """Decide which runs may be deleted; all their jobs are queried at once.
 
     Args:
@@ -146,7 +129,6 @@ def plan_runs(meant: Iterable[Run], chosen: RunFilter, runs_dir: Path) -> Deleti
         chosen: the states that they must have.
         runs_dir: the directory of all runs.
     """
-    meant = list(meant)
     survey = schedulers.survey(runs_dir, meant, every_job=True)
     plan: DeletionPlan[Run] = DeletionPlan(survey.states, survey.silent)
     for run in meant:
@@ -154,12 +136,11 @@ def plan_runs(meant: Iterable[Run], chosen: RunFilter, runs_dir: Path) -> Deleti
         if not chosen.has(state.word):
             continue
         why = _why_not(state)
+        size, obstacle = drop.weigh(runs_dir, run.id) if why is None else (0, None)
         if why is not None:
             plan.keep[run.id] = why
             plan.held.add(run.id)
-            continue
-        size, obstacle = drop.weigh(runs_dir, run.id)
-        if obstacle is not None:
+        elif obstacle is not None:
             plan.failed[run.id] = obstacle
         else:
             plan.go[run.id] = run
@@ -175,8 +156,10 @@ def plan_checkpoints(
     plan: DeletionPlan[Saved] = DeletionPlan(survey.states, survey.silent)
     for run in meant.runs:
         why = _why_not(survey.states[run.id])
-        complete = newest_checkpoints(runs_dir / run.id, keep_last)
-        newest = [one.path.name for one in complete]
+        complete = [
+            one for one in saved_in(runs_dir / run.id) if one.is_checkpoint and not one.wrong
+        ]
+        newest = [one.path.name for one in complete[-keep_last:]]
         for one in meant.saved.get(run.id, []):
             stays = why or _why_kept(one, newest, damaged=damaged, named=one.name in meant.named)
             if stays is None:

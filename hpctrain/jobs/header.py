@@ -9,8 +9,7 @@ from hpctrain.config.spec import short_digest
 from hpctrain.util import shell
 
 _MADE = re.compile(
-    r"^# made by hpctrain \S+ from template .+ [0-9a-f]{12}, "
-    r"config [0-9a-f]{12}, text (?P<seal>[0-9a-f]{12})$",
+    r"^# made by hpctrain \S+ from template .+, text (?P<seal>[0-9a-f]{12})$",
     re.MULTILINE,
 )
 _AGAIN = re.compile(r"^# make it again: (?P<command>.+)$", re.MULTILINE)

@@ -29,20 +29,14 @@ def select(words: Sequence[str], *, every_job: bool = False, to_come: bool = Fal
         HpctrainError: there is no job, or its log path is unknown.
     """
     paths = [word for word in words if is_path(word)]
-    if paths and len(paths) != len(words):
-        other = next(word for word in words if word not in paths)
+    if paths and len(paths) == len(words):
+        return of_paths([Path(word) for word in paths], to_come=to_come)
+    if len(words) > 1:
         raise UsageError(
-            f"{other!r} is not a file, and {paths[0]!r} is: logs shows files, or a job",
-            fix=f"ls -ld {other}",
+            f"{' and '.join(map(repr, words))}: logs shows files, or one job",
+            fix=f"hpctrain logs {shell.quote(next(word for word in words if word not in paths))}",
         )
-    if len(words) > 1 and not paths:
-        raise UsageError(
-            f"two jobs: {words[0]!r} and {words[1]!r}; logs shows one at a time",
-            fix=f"hpctrain logs {words[0]}",
-        )
-    if not paths:
-        return of_job(words[0] if words else None, every_job=every_job)
-    return of_paths([Path(word) for word in paths], to_come=to_come)
+    return of_job(words[0] if words else None, every_job=every_job)
 
 
 def of_paths(paths: Sequence[Path], *, to_come: bool = False) -> LogSelection:
@@ -85,43 +79,31 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
     """
     place = Path(layout.RUNS) / (word or "")
     by_run = place if word and layout.NAME.match(word) and place.is_dir() else None
-    in_run = log_files.of_run(by_run) if by_run is not None else ()
     try:
-        found, no_slurm = targets.jobs([] if word is None else [word])
+        found, silent = targets.jobs([] if word is None else [word])
         record = targets.newest(found)
     except (SchedulerError, UsageError) as error:
-        silent = isinstance(error, SchedulerError)
-        if by_run is not None and in_run:
-            notes = (
-                (f"Slurm does not answer: whether {word} still runs is not known",)
-                if silent
-                else ()
-            )
-            return replace(of_paths([by_run]), notes=notes)
+        is_silent = isinstance(error, SchedulerError)
+        why = "Slurm does not answer" if is_silent else f"no scheduler knows job {word} any more"
+        if by_run is not None and log_files.of_run(by_run):
+            return replace(of_paths([by_run]), notes=(f"{why}: whether {word} runs is unknown",))
         is_job = word is not None and is_number(word.replace("_", ""))
         named = log_files.named_after(word, Path.cwd()) if word is not None and is_job else ()
         if not named:
             raise
-        why = "Slurm does not answer" if silent else f"no scheduler knows job {word} any more"
-        return LogSelection(
-            files=named, notes=(f"{why}; these files have its number in their names",)
-        )
-    scheduler = schedulers.owner(record.job_id)
-    logs = scheduler.logs(record.job_id)
+        return LogSelection(files=named, notes=(f"{why}; these files have {word} in their names",))
+    job = record.job_id
+    logs = schedulers.owner(job).logs(job)
     if logs is None:
-        raise HpctrainError(
-            f"where job {record.job_id} writes is no longer known",
-            fix=f"ls -t logs/*{record.job_id}*",
-        )
-    files = log_files.of_job(logs.output, logs.error, job=record.job_id)
+        raise HpctrainError(f"where job {job} writes is no longer known", fix=f"ls -t logs/*{job}*")
+    files = log_files.of_job(logs.output, logs.error, job=job)
     run_dir = by_run or run_of(logs.output)
     run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
-    earlier = tuple(job for job in run.job_ids if job != record.job_id) if run is not None else ()
-    ranks = rank_files(run_dir, record.job_id)
+    earlier = tuple(each for each in run.job_ids if each != job) if run is not None else ()
+    ranks = rank_files(run_dir, job)
     if every_job and run_dir is not None and earlier:
-        every = log_files.of_run(run_dir)
-        files = tuple(file for file in every if not file.copy)
-        ranks, earlier = tuple(file for file in every if file.copy), ()
+        every = of_paths([run_dir])
+        files, ranks, earlier = every.files, every.ranks, ()
     return LogSelection(
         files=files,
         ranks=ranks,
@@ -130,7 +112,7 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
         processes=processes_of(run_dir),
         earlier=earlier,
         output=logs.output,
-        notes=(_ONLY_HERE,) if no_slurm is not None else (),
+        notes=(_ONLY_HERE,) if silent is not None else (),
     )
 
 

@@ -1,12 +1,14 @@
-"""A request (options, files, arguments after `--`), and the job that it resolves to."""
+"""A request (options, files, arguments after `--`), the job that it resolves to, and the request and
+the config that a run was launched with.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpctrain.clusters import load
 from hpctrain.config import layers
@@ -14,7 +16,13 @@ from hpctrain.config.fields import FIELDS, IGNORE, RIVALS
 from hpctrain.config.spec import JobSpec
 from hpctrain.config.to_spec import to_spec
 from hpctrain.errors import UsageError
-from hpctrain.jobs import suggest
+from hpctrain.jobs import header, suggest
+from hpctrain.runs import launch, layout
+from hpctrain.runs.launch import Launch
+from hpctrain.runs.store import Run
+from hpctrain.slurm import job_ids
+from hpctrain.slurm.ledger import Submission
+from hpctrain.util import shell, stored
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
@@ -221,3 +229,105 @@ def words_of(asked: Request, *, variables: bool = True) -> tuple[str, ...]:
     words += ["--config", asked.config] if asked.config else []
     words += ["--to", asked.to] if asked.to else []
     return (*words, "--", *asked.arguments) if asked.arguments else tuple(words)
+
+
+# -- of a run: read from the header of its script, whoever submitted it, from whatever directory ----
+
+_SCRIPT = "script.sbatch"
+_MOST_COPIES = 20
+
+
+def of_run(run: Run, runs_dir: Path) -> suggest.Asked | None:
+    """Return the request of a run's newest job; None if its script no longer exists, or was not
+    rendered by hpctrain.
+    """
+    newest = newest_of(run, launch.load(runs_dir, run.tag))
+    named = runs_dir / layout.LAUNCHES / run.tag / "scripts" / ((newest and newest.script) or "")
+    return _asked((runs_dir / run.id / _SCRIPT, named), run=run.id, tag=run.tag, index=run.index)
+
+
+def of_launch(whole: Launch) -> suggest.Asked:
+    """Return the latest request of a launch; without options if no rendered script is left."""
+    parts = sorted(whole.parts, key=lambda part: part.at, reverse=True)
+    copies = [whole.path.parent.parent / run / _SCRIPT for run in whole.run_ids[:_MOST_COPIES]]
+    scripts = (*(whole.path / "scripts" / part.script for part in parts), *copies)
+    return _asked(scripts, run=whole.tag, tag=whole.tag) or suggest.Asked(
+        run=whole.tag, tag=whole.tag
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanWith:
+    """The settings that a run was launched with.
+
+    Attributes:
+        config: as resolved, with the options after -- applied; None if none was kept.
+        origins: path of a value, such as `training.max_steps` → where it was set.
+        asked: the options of its submission, if hpctrain rendered its script.
+    """
+
+    config: Mapping[str, Any] | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    asked: suggest.Asked | None = None
+
+
+def ran_with(run: Run, runs_dir: Path) -> RanWith:
+    """Return what a run was launched with; unreadable files are skipped.
+
+    Training options that were typed after -- are only in the job script, and override those of the
+    config.
+    """
+    newest = newest_of(run, launch.load(runs_dir, run.tag))
+    names = [newest.config if newest else None, f"config.{run.stage}.json" if run.stage else None]
+    directory = runs_dir / layout.LAUNCHES / run.tag
+    kept = first_object(*(directory / name for name in (*names, "config.json") if name))
+    config, origins = kept.get("config"), kept.get("origins")
+    if not isinstance(config, dict):
+        return RanWith()
+    asked = of_run(run, runs_dir)
+    words = asked.words if asked is not None else ()
+    typed = shell.options_of(words[words.index("--") + 1 :]) if "--" in words else {}
+    where = origins if isinstance(origins, dict) else {}
+    where |= {f"training.{name}": "given after --" for name in typed}
+    if typed:
+        values = {
+            name: "true" if value is True else list(value) if isinstance(value, tuple) else value
+            for name, value in typed.items()
+        }
+        config = {**config, "training": {**(config.get("training") or {}), **values}}
+    return RanWith(config=config, origins=where, asked=asked)
+
+
+def first_object(*paths: Path) -> dict[str, Any]:
+    """Return the JSON object in the first of the files that contains one."""
+    return next((value for path in paths if (value := stored.read_object(path))), {})
+
+
+def newest_of(run: Run, whole: Launch | None) -> Submission | None:
+    """Return the submission of the run's newest job; if the run has not started, the newest
+    submission that covers it.
+    """
+    mine = (
+        [each for each in whole.submissions if each.stage == run.stage] if whole is not None else []
+    )
+    jobs = [job_ids.array_of(attempt.job or "") for attempt in reversed(run.attempts)]
+    started = next((each for job in jobs for each in reversed(mine) if each.job == job), None)
+    return started or next((each for each in reversed(mine) if each.covers(run.index)), None)
+
+
+def _asked(
+    scripts: tuple[Path, ...], *, run: str, tag: str, index: int | None = None
+) -> suggest.Asked | None:
+    for script in scripts:
+        try:
+            text = stored.read_regular(script).decode("utf-8", "replace")
+        except OSError:
+            continue
+        made = header.read_header(text)
+        if made is not None:
+            is_here = made.directory == os.getcwd() or not Path(made.directory).is_dir()  # noqa: PTH109
+            there = None if is_here else made.directory
+            return suggest.Asked(
+                words=made.arguments, directory=there, run=run, tag=tag, index=index
+            )
+    return None

@@ -1,22 +1,39 @@
 """Find the unfinished runs of a launch (neither completed, waiting nor running) and the scripts
-that continue them, and submit these.
+that continue them, and submit these; with `--apply-fix`, apply the fixes of a diagnosis to their
+config first, and render their scripts again.
 """
 
 from __future__ import annotations
 
 import graphlib
+import json
+import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from hpctrain.config import layers, to_spec
+from hpctrain.config.arguments import word
+from hpctrain.config.spec import SIZES, JobSpec
 from hpctrain.config.stages import Stage, remaining
-from hpctrain.config.sweep import selected
-from hpctrain.errors import UsageError
-from hpctrain.jobs import header, schedulers, script_files, suggest, targets
-from hpctrain.jobs import requested as request
+from hpctrain.config.sweep import ArrayPart, selected
+from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.explain.model import Change, Diagnosis
+from hpctrain.explain.values import path_of
+from hpctrain.jobs import (
+    explanation,
+    header,
+    request,
+    schedulers,
+    script_files,
+    scripts,
+    suggest,
+    targets,
+)
+from hpctrain.jobs.request import Request, job_from, layers_of, parse_request
 from hpctrain.jobs.submit import Say, StoredScript, SubmittedJobs, Submitter, reopen, snapshot
 from hpctrain.runs import launch, layout, store
 from hpctrain.runs.job_state import State
@@ -24,13 +41,15 @@ from hpctrain.runs.launch import Launch, Part
 from hpctrain.runs.store import Run
 from hpctrain.slurm import batch_script, job_ids
 from hpctrain.slurm.notations import array as arrays
-from hpctrain.slurm.notations import directives
+from hpctrain.slurm.notations import directives, units
+from hpctrain.util import files, shell, text, yaml12
+from hpctrain.util.shell import options_of
 
 #: Seconds between queries while a run has ended but the scheduler has not closed its job yet.
 _ENDING_S = (0.5, 1.0, 2.0, 4.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResubmitPlan:
     """The unfinished runs of a launch: its tag, the runs, the scripts, and messages for the user.
 
@@ -43,7 +62,7 @@ class ResubmitPlan:
     tag: str
     runs: tuple[str, ...] = ()
     parts: tuple[StoredScript, ...] = ()
-    messages: tuple[str, ...] = ()
+    messages: Sequence[str] = ()
     blocked: tuple[str, ...] = ()
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -60,53 +79,43 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
         UsageError: there is no such launch or run, or its script no longer exists.
         SchedulerError: a scheduler does not answer, so it is unknown which runs have ended.
     """
-    whole, known, never = _target(runs, name)
+    whole, never = launch.load(runs, name), list[Run]()
+    if whole is not None:
+        known, never = targets.launched_runs(runs, whole)
+    else:
+        listing = store.list_runs(runs)
+        known = [run for run in listing.runs if run.tag == name]
+        if not known or any(run.id == name for run in known):
+            known = targets.runs_of_one_launch(name, listing)
+            whole = launch.load(runs, known[0].tag)
     tag = whole.tag if whole is not None else known[0].tag
     if array is not None:
-        everything = [run.index for run in known if run.index is not None] + never
+        everything = [run.index for run in (*known, *never) if run.index is not None]
         points = (whole.points if whole is not None else None) or max(everything, default=0) + 1
         indices = set(selected(array, points)[0])
-        known = [run for run in known if run.index in indices]
-        never = [index for index in never if index in indices]
+        known, never = ([run for run in each if run.index in indices] for each in (known, never))
     states = _states(runs, known, name)
     left = [run for run in known if _is_left(states[run.id])]
     if whole is not None and whole.kind == "stages" and left and len(known) > 1:
         waiting = [run for run in known if run not in left and states[run.id].word == "pending"]
         staged, blocked = _in_stages(whole, _again(runs, tag, whole, [*left, *waiting]), states)
         again = {layout.run_id(tag, stage=each.part.stage) for each in staged}
-        return ResubmitPlan(
-            tag=tag,
-            runs=tuple(sorted(again)),
-            parts=tuple(staged),
-            messages=tuple(
-                _messages([run for run in known if run.id not in again or run in left], states)
-            ),
-            blocked=blocked,
-            # reloaded: the survey may have found jobs
-            jobs=_newest_jobs(launch.load(runs, tag) or whole, states),
-        )
+        others = [run for run in known if run.id not in again or run in left]
+        # reloaded: the survey may have found jobs
+        jobs = _newest_jobs(launch.load(runs, tag) or whole, states)
+        messages = _messages(others, states)
+        return ResubmitPlan(tag, tuple(sorted(again)), tuple(staged), messages, blocked, jobs)
+    messages = _messages(known, states)
+    if never:
+        asked = request.of_launch(whole) if whole is not None else suggest.Asked()
+        indices = {run.index for run in never if run.index is not None}
+        array = arrays.compress(indices)
+        submit = suggest.command("submit", asked, "--run-id", tag, "--array", array)
+        count = text.count(len(never), "combination")
+        messages.append(f"{count} never submitted; to submit the rest: {submit}")
     return ResubmitPlan(
-        tag=tag,
-        runs=tuple(run.id for run in left),
-        parts=_again(runs, tag, whole, left),
-        messages=(*_messages(known, states), *_never_submitted(tag, whole, never)),
+        tag, tuple(run.id for run in left), _again(runs, tag, whole, left), messages
     )
-
-
-def _target(runs: Path, name: str) -> tuple[Launch | None, list[Run], list[int]]:
-    """Return the launch of this name, if it has a record, its runs, started or not, and the points
-    that were never submitted.
-    """
-    whole = launch.load(runs, name)
-    if whole is not None:
-        known, never = targets.launched_runs(runs, whole)
-        return whole, known, [run.index for run in never if run.index is not None]
-    listing = store.list_runs(runs)
-    mine = [run for run in listing.runs if run.tag == name]
-    if mine and not any(run.id == name for run in mine):
-        return None, mine, []
-    named = targets.runs_of_one_launch(name, listing)
-    return launch.load(runs, named[0].tag), named, []
 
 
 def _states(runs: Path, known: Sequence[Run], name: str) -> dict[str, State]:
@@ -126,23 +135,18 @@ def _states(runs: Path, known: Sequence[Run], name: str) -> dict[str, State]:
 
 def _newest_jobs(whole: Launch, states: Mapping[str, State]) -> dict[str, tuple[str, ...]]:
     """Return the jobs of each stage: the active ones of a chain, else the one submitted last."""
-    jobs: dict[str, tuple[str, ...]] = {
-        each.stage: (each.job,)
-        for each in whole.submissions
-        if each.stage is not None and each.job is not None
-    }
-    for stage in jobs:
-        state = states.get(layout.run_id(whole.tag, stage=stage))
-        if state is not None and len(state.live) > 1:
-            jobs[stage] = state.live
+    jobs: dict[str, tuple[str, ...]] = {}
+    for each in whole.submissions:
+        if each.stage is not None and each.job is not None:
+            state = states.get(layout.run_id(whole.tag, stage=each.stage))
+            jobs[each.stage] = (each.job,) if state is None or len(state.live) < 2 else state.live
     return jobs
 
 
 def _is_left(state: State) -> bool:
     """Whether a run needs to be resubmitted; one whose end stays unknown counts as failed."""
-    if state.live:
-        return False
-    return state.word in ("failed", "stopped") or (state.word == "unknown" and state.forgotten)
+    ended = state.word in ("failed", "stopped") or (state.word == "unknown" and state.forgotten)
+    return ended and not state.live
 
 
 def _is_ending(state: State) -> bool:
@@ -150,48 +154,28 @@ def _is_ending(state: State) -> bool:
 
 
 def _messages(known: Sequence[Run], states: Mapping[str, State]) -> list[str]:
-    counts = Counter(
-        "never started, or forgotten" if _is_left(state) and state.word == "unknown" else state.word
-        for state in (states[run.id] for run in known)
-    )
-    lines = [", ".join(f"{count} {word}" for word, count in sorted(counts.items()))]
+    counts = Counter(states[run.id].word for run in known)
+    unknown = "never started, or forgotten"
     busy = [run.id for run in known if states[run.id].word in ("pending", "running")]
-    if busy:
-        lines.append(f"left alone, because they wait or run: {_some(busy)}")
-    elsewhere = (job_ids.elsewhere(job) for run in known for job in states[run.id].live)
-    lines += dict.fromkeys(line for line in elsewhere if line is not None)
-    ending = [
-        f"{run.id} (job {states[run.id].live[0]})" for run in known if _is_ending(states[run.id])
+    ending = [run.id for run in known if _is_ending(states[run.id])]
+    words = [
+        f"{count} {unknown if word == 'unknown' else word}"
+        for word, count in sorted(counts.items())
     ]
-    if ending:
-        lines.append(
-            f"left alone, because their jobs are still ending: {_some(ending)}; once they have"
-            f" ended: hpctrain resubmit {known[0].tag}"
-        )
-    return lines if known else []
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-
-
-def _never_submitted(tag: str, whole: Launch | None, never: Collection[int]) -> list[str]:
-    if not never:
-        return []
-    were, them = (
-        ("1 combination was", "it")
-        if len(never) == 1
-        else (f"{len(never)} combinations were", "them")
-    )
-    asked = request.of_launch(whole) if whole is not None else suggest.Asked()
-    submit = suggest.command("submit", asked, "--run-id", tag, "--array", arrays.compress(never))
-    return [f"{were} never submitted; to submit {them}: {submit}"]
+    lines = [", ".join(words)] if words else []
+    for names, why in ((busy, "they wait or run"), (ending, "their jobs are still ending")):
+        if names:
+            more = " …" if len(names) > 5 else ""
+            lines.append(f"left alone, because {why}: {', '.join(names[:5])}{more}")
+    elsewhere = (job_ids.elsewhere(job) for run in known for job in states[run.id].live)
+    return lines + list(dict.fromkeys(line for line in elsewhere if line is not None))
 
 
 def _again(
     runs: Path, tag: str, whole: Launch | None, left: Sequence[Run]
 ) -> tuple[StoredScript, ...]:
-    """Return the scripts that continue `left`: for each run, the one recorded or submitted last.
+    """Return the scripts that continue `left`: for each run, the one recorded or submitted last; a
+    run submitted with `sbatch` has a copy of its script.
 
     Raises:
         UsageError: a script no longer exists.
@@ -215,15 +199,24 @@ def _again(
             if targets.is_for(part, run)
         }
         mine.setdefault(max(last, key=last.__getitem__, default=""), []).append(run)
-    by_hand = mine.pop("", [])
     found = []
     for part in parts:
         if whole is not None and part.script in mine:
             indices = [run.index for run in mine[part.script]]
             left_of = narrowed(replace(part, dependencies=()), indices)
             found.append(StoredScript(_stored(whole, part), left_of))
-    fix = f"hpctrain submit --run-id {tag}" if whole is not None else None
-    return (*found, *_by_hand(runs, by_hand, fix))
+    for run in mine.get("", ()):
+        path = runs / run.id / "script.sbatch"
+        if not path.is_file():
+            raise UsageError(
+                f"the script of run {run.id} no longer exists",
+                hint=f"submit the script itself again: sbatch SCRIPT {tag}",
+            )
+        said = directives.last_values(batch_script.read(path)[1])
+        name = f"{said.get('job-name') or 'job'}.sbatch"
+        part = Part(script=name, array=said.get("array"), at=0.0)
+        found.append(StoredScript(path, narrowed(part, [run.index])))
+    return tuple(found)
 
 
 def _stored(whole: Launch, part: Part) -> Path:
@@ -234,19 +227,16 @@ def _stored(whole: Launch, part: Part) -> Path:
     """
     path = launch.script_path(whole.path.parents[1], whole.tag, part.script)
     array = f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
-    fix = f"hpctrain submit --run-id {whole.tag}{array}"
+    reason = "its header is missing"
     try:
-        made = header.read_header(batch_script.read(path)[0])
+        if header.read_header(batch_script.read(path)[0]) is not None:
+            return path
     except (OSError, UsageError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            f"the script of {whole.tag} cannot be read: {path}: {reason}", fix=fix
-        ) from error
-    if made is None:
-        raise UsageError(
-            f"the script of {whole.tag} is damaged: {path}: its header is missing", fix=fix
-        )
-    return path
+        reason = str(error)
+    raise UsageError(
+        f"the script of {whole.tag} cannot be used: {path}: {reason}",
+        fix=f"hpctrain submit --run-id {whole.tag}{array}",
+    )
 
 
 def stages_of(whole: Launch) -> list[Stage]:
@@ -268,13 +258,16 @@ def _in_stages(
     """
     planned = stages_of(whole)
     words: dict[str, str | None] = {}
-    for stage in planned:
-        state = states.get(layout.run_id(whole.tag, stage=stage.name))
+    of_stage = {
+        stage.name: states.get(layout.run_id(whole.tag, stage=stage.name)) for stage in planned
+    }
+    for stage, state in of_stage.items():
         if state is None:  # deleted: no stage waits for it
-            words[stage.name] = "completed"
-            continue
-        unknown = _is_left(state) and state.word == "unknown"
-        words[stage.name] = "running" if _is_ending(state) else None if unknown else state.word
+            words[stage] = "completed"
+        elif _is_ending(state):
+            words[stage] = "running"
+        else:
+            words[stage] = None if _is_left(state) and state.word == "unknown" else state.word
     open_stages, blocked = remaining(planned, words)
     by_stage = {each.part.stage: each for each in parts}
     again = [
@@ -282,9 +275,8 @@ def _in_stages(
         for stage in open_stages
         if (each := by_stage.get(stage.name)) is not None
     ]
-    return again, tuple(
-        job for stage in blocked for job in states[layout.run_id(whole.tag, stage=stage)].live
-    )
+    waiting = [state for name in blocked if (state := of_stage[name]) is not None]
+    return again, tuple(job for state in waiting for job in state.live)
 
 
 def narrowed(part: Part, indices: Iterable[int | None]) -> Part:
@@ -294,30 +286,6 @@ def narrowed(part: Part, indices: Iterable[int | None]) -> Part:
     _, percent, throttle = part.array.partition("%")
     tasks = arrays.compress(index - part.offset for index in indices if index is not None)
     return replace(part, array=tasks + percent + throttle)
-
-
-def _by_hand(runs: Path, left: Sequence[Run], fix: str | None) -> tuple[StoredScript, ...]:
-    """Return the parts of runs submitted with `sbatch`, which have copies of their scripts."""
-    parts: dict[str, list[Run]] = {}
-    texts: dict[str, Path] = {}
-    for run in left:
-        path = runs / run.id / "script.sbatch"
-        if not path.is_file():
-            raise UsageError(
-                f"the script of run {run.id} no longer exists",
-                fix=fix,
-                hint=None if fix else f"submit the script itself again: sbatch SCRIPT {run.tag}",
-            )
-        text = batch_script.read(path)[0]
-        texts.setdefault(text, path)
-        parts.setdefault(text, []).append(run)
-    made = []
-    for text, mine in parts.items():
-        said = directives.last_values(batch_script.read(texts[text])[1])
-        name = f"{said.get('job-name') or 'job'}.sbatch"
-        part = Part(script=name, array=said.get("array"), at=0.0)
-        made.append(StoredScript(texts[text], narrowed(part, [run.index for run in mine])))
-    return tuple(made)
 
 
 def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say) -> SubmittedJobs:
@@ -343,14 +311,8 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
 
 
 def what_runs(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | None:
-    """Return a note that a launch continues with its own code and config, with the command that
-    uses the current ones; None if it has no copy of the code.
-
-    Args:
-        runs: the directory of all runs.
-        tag: the tag of the launch.
-        new_code: the current code is used, but the script, and with it the config, is not new.
-        local: the launch continues locally.
+    """Return a note that a launch continues with its own config, and its own code unless `new_code`,
+    with the command that uses the current ones; None if it has no copy of the code.
     """
     whole = launch.load(runs, tag)
     if whole is None or whole.code is None:
@@ -364,3 +326,294 @@ def what_runs(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | Non
         f"note: {tag} continues with the {what} of its submission; to run it as it is now:"
         f" {current}for the config: {submit}"
     )
+
+
+# -- with the fix of a diagnosis --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedScript:
+    """A script rendered again with a changed config.
+
+    Attributes:
+        part: the entry of the script that it replaces, for the runs that it continues.
+        name: its file name; `config_name`: that of the config in the launch record.
+        resolved: the config.
+        written: the config in the notation of config.yaml, as JSON.
+        changes: differences from the stored config; empty if there are none.
+        diagnosis: the diagnosis that the changes come from.
+    """
+
+    part: Part
+    name: str
+    config_name: str
+    text: str
+    spec: JobSpec
+    resolved: layers.ResolvedConfig
+    written: str
+    changes: tuple[Change, ...]
+    runs: tuple[str, ...]
+    diagnosis: Diagnosis
+
+
+#: The scripts to submit, in order: unchanged ones, and those that were rendered again.
+FixPlan = tuple[StoredScript | FixedScript, ...]
+
+
+def plan_fix(runs: Path, left: ResubmitPlan) -> FixPlan:
+    """Return the scripts with the fixes of each failed run's first diagnosis; write nothing.
+
+    Raises:
+        HpctrainError: a run has no fix that can be applied automatically; the message contains the
+            manual steps.
+        UsageError: the config cannot be changed this way.
+    """
+    whole = launch.load(runs, left.tag)
+    if whole is None:
+        raise UsageError(
+            f"{left.tag} was not submitted by hpctrain, so its config is not known",
+            fix=f"hpctrain resubmit {left.tag}",
+        )
+    parts: list[StoredScript | FixedScript] = []
+    for again in left.parts:
+        mine = again.part.run_ids(left.tag)
+        started = any((one := store.read_run(runs, each)) and one.attempts for each in mine)
+        if again.part.dependencies and not started:
+            parts.append(again)  # its dependency failed: nothing to fix here
+            continue
+        groups: dict[tuple[Change, ...], dict[str, Diagnosis]] = {}
+        for run in mine:
+            found = explanation.explained([run], runs_dir=runs).explanation.diagnoses
+            if not found or not found[0].fix.changes:
+                raise HpctrainError(
+                    f"{run} has no fix that can be applied automatically",
+                    details=(
+                        found[0].cause if found else "no rule knows why it failed",
+                        *(
+                            f"  {line}"
+                            for line in (found[0].fix.text if found else "").splitlines()
+                        ),
+                    ),
+                    fix=f"hpctrain explain {run}",
+                    hint=f"do what it says, then run: hpctrain resubmit {left.tag}; for those of an"
+                    " array that have a fix: --array INDICES --apply-fix",
+                )
+            groups.setdefault(found[0].fix.changes, {})[run] = found[0]
+        for failed in groups.values():
+            part = again.part
+            if len(groups) > 1:
+                part = narrowed(part, [mine[run] for run in failed])
+            parts.append(_fixed_script(whole, replace(again, part=part), failed))
+    return tuple(parts)
+
+
+def _fixed_script(
+    whole: Launch, again: StoredScript, failed: Mapping[str, Diagnosis]
+) -> FixedScript:
+    """Return the script that continues failed runs, with the config changed as their diagnoses,
+    which all have the same fix, suggest.
+
+    Raises:
+        UsageError: the config was not stored, cannot be changed this way, or the project has
+            changed.
+        HpctrainError: the runs failed with these changes applied.
+    """
+    part, diagnosis, tag = again.part, next(iter(failed.values())), whole.tag
+    changes = diagnosis.fix.changes
+    kept = files.read_json(whole.path / part.config) if part.config is not None else None
+    made = header.read_header(batch_script.read(again.path)[0])
+    if kept is None or not isinstance(kept.get("config"), dict) or made is None:
+        raise UsageError(
+            f"the config of {tag} was not kept, because its script was submitted by hand",
+            hint=f"change config.yaml, then run: hpctrain submit --run-id {tag}",
+        )
+    if Path(made.directory) != Path.cwd():
+        raise UsageError(
+            f"{tag} was rendered in {made.directory}, and this is another directory",
+            fix=f"cd {shell.quote(made.directory)}",
+        )
+    if kept["config"].get("tune"):
+        raise UsageError(
+            f"{tag} is a study, and its definition holds the config",
+            hint="change config.yaml, then run: hpctrain tune",
+        )
+    request, data = parse_request(made.arguments), _as_written(kept["config"])
+    arguments = _without(request.arguments, changes)
+    done = _applied(data, changes, request.arguments)
+    sent = any(each.script == part.script and each.job_id is not None for each in whole.submissions)
+    if not done and sent:
+        raise HpctrainError(
+            f"{next(iter(failed))} failed with this fix applied: {diagnosis.id}",
+            details=(diagnosis.cause, *(f"  {line}" for line in diagnosis.fix.text.splitlines())),
+            hint=f"to submit it unchanged: hpctrain resubmit {tag}; or change config.yaml, then run:"
+            f" hpctrain submit --run-id {tag}",
+        )
+    if part.array is not None and whole.kind != "sweep":
+        data["array"] = part.array
+    origins = {tuple(path.split(".")): where for path, where in (kept.get("origins") or {}).items()}
+    reason = f"hpctrain resubmit --apply-fix ({diagnosis.id})"
+    origins |= {tuple(path_of(change.key)): reason for change in done}
+    layer = layers.Layer("file", f"the config of {tag}", data, origins)
+    command = f"hpctrain resubmit {tag} --apply-fix"
+    resolved = layers.resolve([layer], again=command)
+    spec = _spec(whole, part, resolved.config, replace(request, arguments=arguments), changes)
+    stem = re.sub(r"(\.\d+)?\.sbatch\Z", "", part.script)
+    # The header contains the command that renders the script from the config in the record.
+    config_name = f"{stem}.{spec.digest()}.config.json"
+    place = f"{layout.RUNS}/{layout.LAUNCHES}/{tag}/scripts/{config_name}"
+    words = ("--config", place, *(("--", *arguments) if arguments else ()))
+    return FixedScript(
+        part=part,
+        name=f"{stem}.sbatch",
+        config_name=config_name,
+        text=scripts.rendered(spec, words, command),
+        spec=spec,
+        resolved=resolved,
+        written=files.json_text(data),
+        changes=done,
+        runs=tuple(failed),
+        diagnosis=diagnosis,
+    )
+
+
+def keep_fix(runs: Path, left: ResubmitPlan, fixed: FixPlan) -> ResubmitPlan:
+    """Write the rendered scripts into the launch record, and return the plan that submits them."""
+    tag, parts, at = left.tag, list[StoredScript](), time.time()
+    with launch.claim(runs, tag):
+        whole = launch.load(runs, tag)
+        for one in fixed:
+            if isinstance(one, StoredScript) or whole is None:
+                parts += [one] if isinstance(one, StoredScript) else []
+                continue
+            launch.add_script(runs, tag, one.config_name, one.written)
+            script = launch.add_script(runs, tag, one.name, one.text)
+            values = one.resolved.config.replace(sweep=None).to_data()
+            origins, old = one.resolved.origins, one.part
+            config = launch.add_config(runs, tag, values, origins, stage=old.stage)
+            links = one.spec.max_restarts if one.spec.restart == "chain" else 0
+            part = replace(old, script=script, config=config, links=links, at=at)
+            recorded = next(each for each in whole.parts if each.script == old.script)
+            launch.add_part(runs, tag, replace(part, dependencies=recorded.dependencies))
+            parts.append(StoredScript(launch.script_path(runs, tag, script), part))
+    return replace(left, parts=tuple(parts))
+
+
+# -- the config ------------------------------------------------------------------------------------
+
+
+def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a resolved config to the notation of config.yaml: `64G` for bytes, `04:00:00` for
+    seconds. It does not record whether a training value was quoted.
+    """
+    data: dict[str, Any] = json.loads(json.dumps(config))
+    training, resources = data.get("training") or {}, data.get("resources") or {}
+    training.update({name: _unquoted(value) for name, value in training.items()})
+    for name in (*SIZES, "time"):
+        if isinstance(resources.get(name), int):
+            written = units.format_time if name == "time" else units.format_memory
+            resources[name] = written(resources[name])
+    return data
+
+
+def _unquoted(value: Any, *, nested: bool = False) -> Any:
+    """Return a value as YAML reads it without quotes."""
+    if isinstance(value, dict):
+        return {key: _unquoted(item, nested=True) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unquoted(item, nested=nested) for item in value]
+    if not isinstance(value, str):
+        return value
+    return yaml12.to_json_value(yaml12.Plain(value)) if nested else word(yaml12.Plain(value))
+
+
+def _applied(
+    data: dict[str, Any], changes: Sequence[Change], arguments: Sequence[str]
+) -> tuple[Change, ...]:
+    """Change the values in `data`, and return the changes. The old value comes from `data` or from
+    the arguments after `--`.
+    """
+    done = []
+    for change in changes:
+        *parents, name = path = path_of(change.key)
+        holder = data
+        for part in parents:
+            if not isinstance(holder.get(part), dict):
+                holder[part] = {}
+            holder = holder[part]
+        old, new = holder.pop(name, None), _text(change.new)
+        if parents == ["environment", "env"] and new is None:
+            # a variable goes from all layers, also from the cluster's profile
+            unset = data["environment"].get("unset") or []
+            if name not in unset:
+                data["environment"]["unset"] = [*unset, name]
+                done.append(change)
+            continue
+        if new is not None:
+            holder[name] = new if path[0] in ("training", "sbatch") else change.new
+        for rival in _RIVALS.get(name, ()) if parents == ["resources"] else ():
+            holder.pop(rival, None)
+        if path[0] == "training":  # arguments after `--` override the config
+            old = options_of(arguments).get(name, old)
+        if _text(old) != new:
+            plain = old is None or isinstance(old, str | int | float | bool)
+            done.append(replace(change, old=old if plain else str(old)))
+    return tuple(done)
+
+
+#: A job has one memory request, and one of cores.
+_RIVALS = {"mem": ("mem_per_cpu", "mem_per_gpu"), "cpus_per_gpu": ("cpus_per_task",)}
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
+def _without(arguments: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
+    """Return the arguments after `--` without changed options, which would override the config."""
+    names = {change.key.removeprefix("training.") for change in changes}
+    groups = shell.option_groups(arguments)
+    return tuple(word for name, group in groups if name not in names for word in group)
+
+
+def _spec(
+    whole: Launch, part: Part, config: Any, request: Request, changes: Sequence[Change]
+) -> JobSpec:
+    """Return the job of the changed config, in its place in the launch.
+
+    Raises:
+        UsageError: it belongs to a sweep that has changed, or that varies a changed value.
+    """
+    where: dict[str, Any] = {
+        "directory": str(Path.cwd()),
+        "home": str(Path.home()),
+        "arguments": request.arguments,
+    }
+    if whole.kind != "sweep":
+        spec = to_spec.to_spec(config, **where)
+        planned = stages_of(whole)
+        stage = next((each for each in planned if each.name == part.stage), None)
+        return spec if stage is None else to_spec.of_stage(spec, stage, planned)
+    options = {path: value for path, value in request.options.items() if path != ("array",)}
+    request = replace(request, options=options)
+    stacked = layers_of(request)
+    job = job_from(request, stacked)
+    plan = scripts.plan_sweep(request, job, stacked) if job.config.sweep is not None else None
+    if plan is None or plan.table.name != whole.table:
+        raise UsageError(
+            f"the sweep of {whole.tag} is not what config.yaml says now",
+            fix=f"hpctrain resubmit {whole.tag}",
+            hint="or submit the new sweep: hpctrain submit",
+        )
+    swept = {key.removeprefix("training.") for key in plan.sweep.keys}
+    twice = [each.key for each in changes if each.key.removeprefix("training.") in swept]
+    if twice:
+        raise UsageError(
+            f"the sweep varies {' and '.join(twice)}, so each combination has its own",
+            hint="change the sweep in config.yaml",
+        )
+    tasks = part.array or ""
+    count = len(arrays.parse(tasks).indices)
+    array = ArrayPart(offset=part.offset, spec=tasks, count=count)
+    return to_spec.of_part(config, plan.sweep, array, plan.table.name, **where)

@@ -30,41 +30,30 @@ T = TypeVar("T")
 MOST_ASKED = 200
 
 
-class OtherCluster:
+class _OtherCluster:
     """The scheduler of another cluster that shares the home directory. It cannot be queried from
     here, so it has no records of jobs, and refuses to act on one.
     """
 
     name = "elsewhere"
 
-    def status(
-        self, job_ids: Sequence[str] | None = None, *, max_age_s: float = 0.0
-    ) -> list[JobRecord]:
-        """Return no records."""
-        del job_ids, max_age_s
+    def status(self, *_: object, **__: object) -> list[JobRecord]:
         return []
 
-    def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
-        """Return no records."""
-        del job_ids, max_age_s
-        return []
+    accounts = status
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Refuse."""
         raise refusal(job_ids)
 
-    def logs(self, job_id: str) -> LogFiles | None:
-        """Return None: the job's run records its logs."""
-        del job_id
-        return None
+    def logs(self, _: str) -> LogFiles | None:
+        return None  # its run records its logs
 
 
-def refusal(jobs: Sequence[str], *, run: str | None = None) -> UsageError:
-    """Return the error for jobs of another cluster; `run` is their run in ./runs."""
+def refusal(jobs: Sequence[str]) -> UsageError:
+    """Return the error for jobs of another cluster."""
     return UsageError(
         f"{job_ids.elsewhere(jobs[-1])}; this is {job_ids.this_cluster()}",
-        details=(f"  it belongs to {run}",) if run else (),
-        fix=f"hpctrain runs show {run}" if run else "hpctrain runs list",
+        fix="hpctrain runs list",
     )
 
 
@@ -87,7 +76,7 @@ def owner(job_id: str) -> JobControl:
     above Slurm's range.
     """
     if job_ids.split(job_id)[1] is not None:
-        return OtherCluster()
+        return _OtherCluster()
     first = job_id.partition("_")[0]
     if is_number(first) and int(first) >= FIRST_JOB_ID:
         return LocalScheduler()
@@ -154,15 +143,12 @@ def last_message(error: HpctrainError) -> str:
 def no_answer(silent: SchedulerError) -> SchedulerError:
     """Return the error for a Slurm that does not answer, worded as in `hpctrain ps`."""
     words = last_message(silent)
-    if " said: " in words and not is_unreachable(words):
-        return SchedulerError(
-            f"Slurm does not answer: {words}",
-            hint="load your site's Slurm module, then run: hpctrain ps",
-        )
+    is_missing = " said: " in words and not is_unreachable(words)
+    first = "load your site's Slurm module, then" if is_missing else "when that answers,"
     return SchedulerError(
         f"Slurm does not answer: {words}",
-        fix="sinfo",
-        hint="when that answers, run: hpctrain ps",
+        fix=None if is_missing else "sinfo",
+        hint=f"{first} run: hpctrain ps",
     )
 
 
@@ -212,7 +198,8 @@ def survey(runs_dir: Path, runs: Sequence[Run], *, every_job: bool = False) -> S
     open_: list[str | None] = []
     others: list[str | None] = []
     for run in runs:
-        sent, undecided = submitted.get(run.id, ()), _is_undecided(run)
+        sent = submitted.get(run.id, ())
+        undecided = run.last is None or run.last.outcome in (None, "requeued")
         if undecided:
             open_ += [run.last.job] if run.last is not None else sent
         if every_job and _is_theirs(runs_dir / run.id):
@@ -233,10 +220,6 @@ def _is_theirs(directory: Path) -> bool:
         return directory.stat().st_uid != os.geteuid()
     except OSError:
         return False
-
-
-def _is_undecided(run: Run) -> bool:
-    return run.last is None or run.last.outcome in (None, "requeued")
 
 
 def _submitted(runs_dir: Path, runs: Sequence[Run]) -> dict[str, tuple[str | None, ...]]:
@@ -285,23 +268,22 @@ def _states_of(jobs: Iterable[str], records: Sequence[JobRecord]) -> dict[str, s
     """Return job id → its state in the records, of which the last counts; of a whole array, the
     state of its most active task.
     """
-    states_of = {record.job_id: record.state for record in records}
-    tasks_of: dict[str, list[tuple[str, str]]] = {}
+    of_array: dict[str, dict[str, str]] = {}
     for record in records:
         array, _, tasks = record.job_id.partition("_")
-        if tasks:
-            tasks_of.setdefault(array, []).append((tasks, record.state))
+        of_array.setdefault(array, {})[tasks] = record.state
     found: dict[str, str | None] = {}
     for job in jobs:
         array, _, task = job.partition("_")
-        candidates = [states_of[job]] if job in states_of else []
+        known = of_array.get(array, {})
+        candidates = [known[task]] if task in known else []
         if not task:
-            candidates += [state for _, state in tasks_of.get(array, ())]
+            candidates = list(known.values())
         elif is_number(task) and not candidates:  # waiting tasks are one line: 123_[0-9%4]
             candidates = [
                 state
-                for which, state in tasks_of.get(array, ())
-                if which[0] == "[" and arrays.contains(which.strip("[]"), int(task))
+                for which, state in known.items()
+                if which[:1] == "[" and arrays.contains(which.strip("[]"), int(task))
             ]
         found[job] = min(
             candidates,

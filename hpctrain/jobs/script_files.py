@@ -1,19 +1,175 @@
-"""Write the script and the files that it needs, without overwriting the user's changes."""
+"""The script files of a project: which of them `hpctrain submit` submits, and writing them and what
+they need, without overwriting the user's changes.
+
+Nothing is guessed: if two scripts are possible, the error names the command for each.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hpctrain.config.spec import JobSpec, short_digest
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import header
-from hpctrain.jobs.scripts import Scripts
+from hpctrain.jobs.request import Request, job_of, parse_request, suggested, words_of
+from hpctrain.jobs.scripts import Script, Scripts, scripts_of, what_runs
+from hpctrain.slurm import batch_script
 from hpctrain.util import files, installed, shell, stored
+from hpctrain.util.text import printable
 
-#: Directories that rendering creates in a project.
-_DIRECTORIES = ("logs", header.LIBRARY_DIRECTORY)
+
+def chosen(
+    asked: Request,
+    named: str | None,
+    *,
+    force: bool,
+    dry_run: bool,
+    say: Callable[[str], None],
+    check: Callable[[Request], None] = lambda _: None,
+) -> Scripts:
+    """Return the scripts to submit: a named one, the rendered ones unchanged, or newly rendered ones
+    if the request has options.
+
+    Args:
+        asked: the request.
+        named: the script named on the command line.
+        force: overwrite files that hpctrain did not write.
+        dry_run: write nothing.
+        say: receives each line for stderr.
+        check: raises for a job that must not be submitted, before any of its files are written.
+
+    Raises:
+        UsageError: there is no script, a stale one, or more than one candidate.
+    """
+    if named is not None:
+        return _named(asked, named)
+    if asked.to == "-":
+        raise UsageError(
+            "--to - writes to stdout, so there is nothing to submit",
+            fix=suggested(asked, asked.verb, without=["--to"]),
+        )
+    written = Path(f"{job_of(asked).spec.job_name}.sbatch")
+    if asked.is_bare and not written.exists():  # with stages, the file has the first stage's name
+        written = scripts_of(asked).scripts[0].path
+    if asked.is_bare and written.exists():
+        return _as_they_are(written, asked.again)
+    if asked.is_bare:
+        others = [
+            path
+            for path in sorted(Path().glob("*.sbatch"))
+            if header.read_header(_read(path)) is not None
+        ]
+        if others:  # one of them may be meant
+            raise UsageError(
+                f"there is no {written} here, but {', '.join(path.name for path in others)}",
+                fix=f"{asked.again} {shell.quote(others[0])}",
+                hint=f"or render a new {written}: hpctrain render",
+            )
+    elif not force and written.is_file():
+        _say_what_is_left_out(written, asked, say)
+    made = scripts_of(asked)
+    for line in what_runs(made):
+        say(line)
+    for script in made.scripts:
+        _refuse_to_lose(script.path, force=force)
+    if not dry_run:
+        check(asked)
+        for note in write(made, force=force):
+            say(note)
+    return made
+
+
+def _named(asked: Request, named: str) -> Scripts:
+    """Return a named script; its sources are only known if they still render to its text."""
+    path, again = Path(named), f"{asked.again} {shell.quote(named)}"
+    if not asked.is_bare:
+        raise UsageError(
+            f"{named} is submitted as it is, so options for rendering do not go with it",
+            fix=again,
+            hint=f"or leave {named} out to render it again",
+        )
+    if not path.is_file():
+        raise UsageError(f"there is no script {named!r}", fix="ls *.sbatch")
+    script, made = _as_it_is(path)
+    if made is None:
+        return Scripts((script,))
+    try:
+        whole = scripts_of(_request_of(made))
+    except UsageError:  # the config was changed and may be invalid now, but the script is not
+        return Scripts((script,))
+    same = [one for one in whole.scripts if one.text == script.text]
+    return replace(whole, scripts=(replace(same[0], path=path),)) if same else Scripts((script,))
+
+
+def _as_it_is(path: Path) -> tuple[Script, header.Made | None]:
+    """Return the script in a file, and its header if it can be rendered again."""
+    text = batch_script.text(path)
+    made = header.read_header(text)
+    script = Script(path, text, takes_name=made is not None)
+    known = made is not None and made.untouched and made.directory == str(Path.cwd())
+    return script, made if known else None
+
+
+def _request_of(made: header.Made) -> Request:
+    return replace(parse_request(made.arguments), standalone=made.standalone)
+
+
+def _as_they_are(written: Path, again: str) -> Scripts:
+    """Return the rendered scripts, which must still match config.yaml; otherwise only the user can
+    tell which of the two is right.
+
+    Raises:
+        UsageError: rendering the script again would give a different text.
+    """
+    script, made = _as_it_is(written)
+    if made is None:
+        return Scripts((script,))
+    asked = _request_of(made)
+    whole = scripts_of(asked)
+    for one in whole.scripts:
+        if not one.is_written():
+            # What was redirected from stdout is now written.
+            words = words_of(replace(asked, to=None)) if asked.to == "-" else made.arguments
+            renew = shell.join((*again.split(), *words)) if words else f"hpctrain render && {again}"
+            raise UsageError(
+                f"{one.path} is older than what it was made from: config.yaml, a template,"
+                " HPCTRAIN_* or hpctrain itself has changed since",
+                fix=renew,
+                hint=f"or submit the script as it is: {again} {shell.quote(written)}",
+            )
+    write_tables(whole.tables)
+    return whole
+
+
+def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], None]) -> None:
+    """Print a note with the options that the script was rendered with if this command omits some of
+    them: `render --nodes 4`, `submit -t 5`.
+
+    Raises:
+        UsageError: it was rendered with --config, and this command would find no config at all.
+    """
+    made = header.read_header(_read(written))
+    if made is None or not made.untouched:
+        return
+    config = parse_request(made.arguments).config
+    if config is not None and asked.config is None and not Path("config.yaml").exists():
+        raise UsageError(
+            f"{written} was rendered with --config {config}, and there is no config.yaml here",
+            fix=shell.join((*asked.again.split(), *words_of(replace(asked, config=config)))),
+        )
+    if not set(made.arguments) <= set(words_of(asked)):
+        words = printable(shell.join(made.arguments))
+        say(f"note: {written} is rendered again, without its earlier options: {words}")
+
+
+def _read(path: Path) -> str:
+    return stored.read_text(path, errors="surrogateescape")
+
+
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def write(made: Scripts, *, force: bool) -> list[str]:
@@ -27,29 +183,30 @@ def write(made: Scripts, *, force: bool) -> list[str]:
         UsageError: a file was not written by hpctrain, and `force` is not given.
         HpctrainError: a file cannot be written.
     """
-    wanted = {script.path: script.text for script in made.scripts}
+    wanted, configs = {script.path: script.text for script in made.scripts}, {}
     for path in wanted:
-        refuse_to_lose(path, force=force)
-    configs = {
-        path: text
-        for script in made.scripts
-        for path, text in _accelerate_config(script.spec).items()
-    }
+        _refuse_to_lose(path, force=force)
     specs = {script.spec.chdir: script.spec for script in made.scripts}
-    directories = [Path(chdir) / name for chdir in specs for name in _DIRECTORIES]
-    had = {path for path in directories if path.exists()}
+    directories = [
+        Path(chdir) / name for chdir in specs for name in ("logs", header.LIBRARY_DIRECTORY)
+    ]
+    created = [path for path in directories if not path.exists()]
+    notes: list[str] = []
     try:
-        notes = [note for spec in specs.values() for note in _log_directory(spec)]
+        for spec in specs.values():
+            notes += _log_directory(spec)
+            config = Path(spec.chdir, "multi_gpu.yaml")
+            reads_it = spec.launcher == "accelerate" and spec.sharding == "ddp"
+            is_missing = config.parent.is_dir() and not config.exists()
+            if reads_it and is_missing and spec.accelerate_config == config.name:
+                configs[config] = installed.path(config.name).read_text(encoding="utf-8")
         write_tables(made.tables)
-        libraries = {
-            path: text
-            for script in made.scripts
-            for path, text in missing_library(script.text).items()
-        }
-        write_whole(wanted | configs | libraries)
+        for script in made.scripts:
+            wanted |= missing_library(script.text)
+        write_whole(wanted | configs)
     except OSError as error:
-        for path in directories:
-            if path not in had and path.is_dir() and not any(path.iterdir()):
+        for path in created:
+            if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
         first = made.scripts[0].path
         fix = f"{'df -h' if first.parent.is_dir() else 'mkdir -p'} {shell.quote(first.parent)}"
@@ -68,19 +225,6 @@ def write_tables(tables: Mapping[Path, str]) -> None:
         if not path.exists() and path.parents[2].is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole({path: text})
-
-
-def _accelerate_config(spec: JobSpec) -> dict[Path, str]:
-    """Return the accelerate config that the script needs, if it is missing."""
-    path = Path(spec.chdir) / spec.accelerate_config
-    if (
-        spec.launcher != "accelerate"
-        or spec.sharding != "ddp"
-        or not path.parent.is_dir()
-        or path.exists()
-    ):
-        return {}
-    return {path: installed.path("multi_gpu.yaml").read_text(encoding="utf-8")}
 
 
 def write_whole(wanted: Mapping[Path, str]) -> None:
@@ -110,33 +254,24 @@ def write_file(path: Path, text: str, *, fix: str) -> None:
         raise HpctrainError(f"cannot write {path}: {reason}", fix=fix) from error
 
 
-def refuse_to_lose(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite an edited file or one that hpctrain did not write.
-
-    Raises:
-        UsageError: the file is one of these, and `force` is not given.
+def _refuse_to_lose(path: Path, *, force: bool) -> None:
+    """Refuse to overwrite a directory, an edited file or one that hpctrain did not write; with
+    `force`, only a directory.
     """
-    if force and not path.is_dir():
-        return
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name another file with --to")
-    try:
-        text = stored.read_text(path, errors="surrogateescape")
-    except FileNotFoundError:
+    if force or not path.exists():
         return
+    try:
+        made = header.read_header(_read(path))
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", hint="name another file with --to"
         ) from error
-    made = header.read_header(text)
-    if made is None:
+    if made is None or not made.untouched:
+        why = "exists, and hpctrain did not write it"
         raise UsageError(
-            f"{path} exists, and hpctrain did not write it",
-            hint=f"name another file with --to, or replace {path} with --force",
-        )
-    if not made.untouched:
-        raise UsageError(
-            f"{path} was edited after hpctrain wrote it",
+            f"{path} {why if made is None else 'was edited after hpctrain wrote it'}",
             hint=f"name another file with --to, or replace {path} with --force",
         )
 
@@ -172,10 +307,8 @@ _SOURCED = re.compile(
 def library_path(script: str) -> Path | None:
     """Return the path of the library that a script sources; None if it sources none."""
     found = _SOURCED.search(script)
-    if found is None:
-        return None
     try:
-        words = shell.split(found["path"])
+        words = shell.split(found["path"]) if found is not None else []
     except ValueError:
         return None
     return Path(words[0]) if len(words) == 1 else None
@@ -209,12 +342,12 @@ def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]
     if path is None or not path.parent.parent.is_dir():
         return {}
     if path.exists():
-        if not _is_whole(path):
-            raise UsageError(
-                f"{path} was edited, and queued jobs rely on what hpctrain wrote",
-                fix=f"mv {shell.quote(path)} {shell.quote(path)}.edited",
-            )
-        return {}
+        if _is_whole(path):
+            return {}
+        raise UsageError(
+            f"{path} was edited, and queued jobs rely on what hpctrain wrote",
+            fix=f"mv {shell.quote(path)} {shell.quote(path)}.edited",
+        )
     own = Path("templates") / header.LIBRARY
     text = stored.read_text(own) if own.is_file() else installed.templates()[header.LIBRARY]
     if not path.stem.endswith(short_digest(text)):

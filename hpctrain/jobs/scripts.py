@@ -5,87 +5,65 @@ Nothing is written here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpctrain import __version__
-from hpctrain.config import schema, stages, to_spec
+from hpctrain.config import layers, stages, to_spec
+from hpctrain.config import sweep as sweeps
+from hpctrain.config.fields import BY_PATH
+from hpctrain.config.layers import Layer
 from hpctrain.config.spec import JobSpec
-from hpctrain.config.study import STUDIES, Tune, definition
-from hpctrain.errors import UsageError
-from hpctrain.jobs import header, sweep_plan
+from hpctrain.config.study import STUDIES, definition
+from hpctrain.errors import SchedulerError, UsageError
+from hpctrain.jobs import header
 from hpctrain.jobs.request import Job, Request, job_from, layers_of, suggested, words_of
 from hpctrain.runs import layout
 from hpctrain.runs.launch import Part
 from hpctrain.slurm import batch_script
 from hpctrain.slurm.notations import directives
-from hpctrain.util import installed, shell, stored, text, yaml12
+from hpctrain.util import installed, process, shell, stored, text
 
 if TYPE_CHECKING:
-    from hpctrain.config.layers import Layer
+    from hpctrain.clusters.profile import Cluster
     from hpctrain.config.stages import Stage
-    from hpctrain.config.sweep import ArrayPart
-    from hpctrain.jobs.sweep_plan import SweepPlan
+    from hpctrain.config.sweep import ArrayPart, Group, PointTable, Sweep, SweepPoint
 
 Kind = Literal["run", "sweep", "stages"]
+#: Timeout in seconds of the single Slurm query; without an answer, the profile's value is used.
+_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A rendered script.
-
-    Attributes:
-        path: the file to write, unless the request is for stdout.
-        part: the array of a sweep that it submits.
-        stage: the stage that it runs.
-    """
-
-    spec: JobSpec
-    text: str
-    path: Path
-    job: Job
-    part: ArrayPart | None = None
-    stage: Stage | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scripts:
-    """All scripts of a request, in the order of submission.
-
-    Attributes:
-        job: for a sweep or stages, the settings that all scripts share.
-        tables: files that the scripts read: the points of a sweep.
-        plan: the plan of a sweep.
-    """
-
-    kind: Kind
-    job: Job
-    scripts: tuple[Script, ...]
-    tables: Mapping[Path, str] = field(default_factory=dict)
-    plan: SweepPlan | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobScript:
-    """A script to submit.
+    """A batch script.
 
     Attributes:
         path: the user's file. Another command may write another script there at any time.
         text: the text that is checked, stored and submitted, rendered or read only once.
-        made: the rendered script; None for a custom or an edited one.
+        job: the job that it was rendered from; None for a custom or an edited one.
+        part: the array of a sweep that it submits.
+        stage: the stage that it runs.
         takes_name: whether hpctrain rendered it originally, so that it takes the name of its run as
             an argument.
     """
 
     path: Path
     text: str
-    made: Script | None = None
+    job: Job | None = None
+    part: ArrayPart | None = None
+    stage: Stage | None = None
     takes_name: bool = True
 
-    @cached_property
+    @property
+    def spec(self) -> JobSpec:
+        """The spec of its job."""
+        assert self.job is not None  # noqa: S101 - asked of rendered scripts only
+        return self.job.spec
+
+    @property
     def values(self) -> dict[str, str | None]:
         """Its sbatch options.
 
@@ -95,24 +73,18 @@ class JobScript:
         return directives.last_values(batch_script.parse(self.text, self.path))
 
     @property
-    def part(self) -> Part:
+    def entry(self) -> Part:
         """Its entry in the launch record, without the names."""
         part = Part(script=self.path.name, array=self.values.get("array"), at=0.0)
-        if self.made is None:
+        if self.job is None:
             return part
-        spec, stage = self.made.spec, self.made.stage
         return replace(
             part,
-            offset=self.made.part.offset if self.made.part is not None else 0,
-            stage=spec.stage,
-            dependencies=tuple(stage.dependencies) if stage is not None else (),
-            links=spec.max_restarts if spec.restart == "chain" else 0,
+            offset=self.part.offset if self.part is not None else 0,
+            stage=self.spec.stage,
+            dependencies=tuple(self.stage.dependencies) if self.stage is not None else (),
+            links=self.spec.max_restarts if self.spec.restart == "chain" else 0,
         )
-
-    @property
-    def has_run(self) -> bool:
-        """Whether its run has a directory before it starts; array tasks create their own."""
-        return self.made is not None and self.made.part is None and not self.made.spec.array
 
     def is_written(self) -> bool:
         """Whether its file contains this text."""
@@ -122,19 +94,20 @@ class JobScript:
 
 
 @dataclass(frozen=True, slots=True)
-class JobScripts:
-    """The scripts of one launch, in the order of submission; `whole` is the complete set that they
-    were rendered with, if known.
+class Scripts:
+    """The scripts of one launch, in the order of submission.
+
+    Attributes:
+        job: the settings that all scripts share; None for a custom or an edited script.
+        tables: files that the scripts read: the points of a sweep.
+        plan: the plan of a sweep.
     """
 
-    scripts: tuple[JobScript, ...]
-    whole: Scripts | None = None
-
-    @classmethod
-    def of(cls, made: Scripts) -> JobScripts:
-        """Return all scripts of a request."""
-        each = (JobScript(path=one.path, text=one.text, made=one) for one in made.scripts)
-        return cls(tuple(each), made)
+    scripts: tuple[Script, ...]
+    kind: Kind = "run"
+    job: Job | None = None
+    tables: Mapping[Path, str] = field(default_factory=dict)
+    plan: SweepPlan | None = None
 
     @property
     def takes_name(self) -> bool:
@@ -144,8 +117,8 @@ class JobScripts:
     @property
     def name(self) -> str:
         """The job name; for stages, the name that they share."""
-        if self.whole is not None:
-            return self.whole.job.spec.job_name
+        if self.job is not None:
+            return self.job.spec.job_name
         return self.scripts[0].values.get("job-name") or "job"
 
     @property
@@ -164,16 +137,15 @@ def jobs_of(asked: Request) -> list[tuple[str, Job]]:
     job = job_from(asked, stacked)
     if job.config.stages is not None:
         return [(f"stage {stage.name}", each) for stage, each in _stage_jobs(asked, stacked)]
-    if job.config.sweep is not None and (plan := sweep_plan.plan(asked)) is not None:
-        swept, keys = plan.sweep, plan.sweep.keys if plan.sweep.pass_ == "arguments" else ()
-        varied = tuple(key for key in keys if key not in swept.config_keys)
-        each = (
-            [(f"combination {script.group.points[0].index}", script.job) for script in plan.scripts]
-            if swept.config_keys
-            else [("", job)]
-        )
-        return [(name, replace(point, varied=varied)) for name, point in each]
-    return [("", job)]
+    if job.config.sweep is None:
+        return [("", job)]
+    plan = plan_sweep(asked, job, stacked)
+    varied = tuple(sorted(sweeps.swept_arguments(plan.sweep) - plan.sweep.config_keys))
+    names = [f"combination {script.group.points[0].index}" for script in plan.scripts]
+    jobs = [replace(script.job, varied=varied) for script in plan.scripts]
+    if not plan.sweep.config_keys:
+        return [("", replace(job, varied=varied))]
+    return list(zip(names, jobs, strict=True))
 
 
 def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
@@ -184,91 +156,67 @@ def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
         alone: a single job, regardless of a sweep or stages in the config.
 
     Raises:
-        UsageError: all config errors at once, a missing script or template, or an accelerate config
-            that would start too few processes.
+        UsageError: all config errors at once, or a template is missing.
     """
     stacked = layers_of(asked)
     job = job_from(asked, stacked)
+    name, config = job.spec.job_name, job.config
     if asked.to is not None and not asked.to.strip():
         raise UsageError(
-            "--to must name a file, or be - for stdout",
-            fix=f"{asked.again} --to {job.spec.job_name}.sbatch",
+            "--to must name a file, or be - for stdout", fix=f"{asked.again} --to {name}.sbatch"
         )
-    if alone:
-        is_study = job.config.tune is not None
-        spec = job.spec.replace(array=None, study=None) if is_study else job.spec
-        return _single(asked, replace(job, spec=spec))
-    if job.config.sweep is not None and (plan := sweep_plan.plan(asked)) is not None:
-        return _swept(asked, job, plan)
-    if job.config.stages is not None:
-        return _staged(asked, job, stacked)
-    if job.config.tune is not None:
-        return _studied(asked, job, job.config.tune)
-    return _single(asked, job)
-
-
-def _single(asked: Request, job: Job) -> Scripts:
-    path = _path(asked, job.spec.job_name, "")
-    return Scripts("run", job, (_script(asked, job, job.spec, path),))
-
-
-def _studied(asked: Request, job: Job, tune: Tune) -> Scripts:
-    """Return the script whose tasks are trials, with the study's definition, which they read."""
-    _refuse_twice(asked, tuple(tune.space))
-    file = Path(asked.config or "config.yaml")
-    text = stored.read_text(file) if file.is_file() else None
-    left_out = {("array",)}
-    words = words_of(
-        replace(
-            asked,
-            options={key: value for key, value in asked.options.items() if key not in left_out},
-            config=None,
-            to=None,
+    if not alone and config.sweep is not None:
+        return _swept(asked, job, plan_sweep(asked, job, stacked))
+    if not alone and config.stages is not None:
+        made = [
+            _script(asked, own, _path(asked, name, f"-{stage.name}", several=True), stage=stage)
+            for stage, own in _stage_jobs(asked, stacked)
+        ]
+        return Scripts(tuple(made), "stages", job)
+    tables = {}
+    if config.tune is not None and alone:
+        job = replace(job, spec=job.spec.replace(array=None, study=None))
+    elif config.tune is not None:  # its tasks are trials, which read the study's definition
+        _refuse_typed(asked, config.tune.space)
+        file = Path(asked.config or "config.yaml")
+        options = {path: value for path, value in asked.options.items() if path != ("array",)}
+        study = definition(
+            config,
+            file=(str(file), stored.read_text(file)) if file.is_file() else None,
+            words=words_of(replace(asked, options=options, config=None, to=None)),
         )
-    )
-    study = definition(job.config, file=None if text is None else (str(file), text), words=words)
-    spec = job.spec.replace(study=None, array=job.config.array or asked.tasks)
-    job = replace(job, spec=to_spec.of_study(spec, study, parallel=tune.parallel))
-    path = Path(job.spec.chdir) / layout.RUNS / STUDIES / study.file
-    return replace(_single(asked, job), tables={path: study.text})
+        spec = job.spec.replace(study=None, array=config.array or asked.tasks)
+        job = replace(job, spec=to_spec.of_study(spec, study, parallel=config.tune.parallel))
+        tables = {Path(job.spec.chdir) / layout.RUNS / STUDIES / study.file: study.text}
+    return Scripts((_script(asked, job, _path(asked, name)),), "run", job, tables)
 
 
-def _refuse_twice(asked: Request, space: Sequence[str]) -> None:
+def _refuse_typed(asked: Request, keys: Iterable[str]) -> None:
+    """Refuse arguments after `--` that a sweep or study varies: they would override all its values."""
     names = shell.options_of(asked.arguments)
-    if both := [key for key in space if key.replace("-", "_") in names]:
+    if both := sorted(key for key in keys if key.replace("-", "_") in names):
         raise UsageError(
-            f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'} in the space of the study,"
-            " and after --",
+            f"{text.listed(both)} cannot be varied and also given after --",
             fix=suggested(asked, asked.verb, without=[f"--{key}" for key in both]),
-            hint="under training in config.yaml they are what the first trial takes",
+            hint="of a study, the values under training in config.yaml are those of the first trial",
         )
 
 
 def _swept(asked: Request, job: Job, plan: SweepPlan) -> Scripts:
-    points = plan.table()
     parts = [(script, part) for script in plan.scripts for part in script.parts]
+    where: dict[str, Any] = {
+        "directory": str(Path.cwd()),
+        "home": str(Path.home()),
+        "arguments": asked.arguments,
+    }
     made = []
     for number, (script, part) in enumerate(parts, 1):
-        where: dict[str, Any] = {
-            "directory": str(Path.cwd()),
-            "home": str(Path.home()),
-            "arguments": asked.arguments,
-        }
-        spec = to_spec.of_part(script.job.config, plan.sweep, part, points.name, **where)
-        path = _path(
-            asked, spec.job_name, f"-{number}" if number > 1 else "", several=len(parts) > 1
-        )
-        made.append(_script(asked, script.job, spec, path, part=part))
-    file = Path(job.spec.chdir) / layout.RUNS / layout.SWEEPS / points.name
-    return Scripts("sweep", job, tuple(made), {file: points.text}, plan)
-
-
-def _staged(asked: Request, job: Job, stacked: Sequence[Layer]) -> Scripts:
-    made = []
-    for stage, own in _stage_jobs(asked, stacked):
-        path = _path(asked, job.spec.job_name, f"-{stage.name}", several=True)
-        made.append(_script(asked, own, own.spec, path, stage=stage))
-    return Scripts("stages", job, tuple(made))
+        spec = to_spec.of_part(script.job.config, plan.sweep, part, plan.table.name, **where)
+        suffix = f"-{number}" if number > 1 else ""
+        path = _path(asked, spec.job_name, suffix, several=len(parts) > 1)
+        made.append(_script(asked, replace(script.job, spec=spec), path, part=part))
+    file = Path(job.spec.chdir) / layout.RUNS / layout.SWEEPS / plan.table.name
+    return Scripts(tuple(made), "sweep", job, {file: plan.table.text}, plan)
 
 
 def _stage_jobs(asked: Request, stacked: Sequence[Layer]) -> list[tuple[Stage, Job]]:
@@ -283,7 +231,7 @@ def _stage_jobs(asked: Request, stacked: Sequence[Layer]) -> list[tuple[Stage, J
     return found
 
 
-def _path(asked: Request, job_name: str, suffix: str, *, several: bool = False) -> Path:
+def _path(asked: Request, job_name: str, suffix: str = "", *, several: bool = False) -> Path:
     if asked.to == "-" and several:
         raise UsageError(
             "this makes several scripts, and stdout takes one",
@@ -296,28 +244,21 @@ def _path(asked: Request, job_name: str, suffix: str, *, several: bool = False) 
 def _script(
     asked: Request,
     job: Job,
-    spec: JobSpec,
     path: Path,
     *,
     part: ArrayPart | None = None,
     stage: Stage | None = None,
 ) -> Script:
-    directory = Path(spec.chdir)
+    directory = Path(job.spec.chdir)
     if directory.exists() and not directory.is_dir():
         raise UsageError(
             f"--chdir {directory} is a file, not a directory", hint="name a directory with --chdir"
         )
-    if spec.script is not None and directory.is_dir() and not (directory / spec.script).is_file():
-        raise UsageError(
-            f"the script {spec.script!r} does not exist in {directory}",
-            hint="name a file that exists with --script, or leave out --script for the built-in training",
-        )
-    _check_accelerate_config(spec, asked.again)
     arguments = (*([header.STANDALONE] if asked.standalone else []), *words_of(asked))
     # If the directory does not exist locally, the library cannot be written into it.
     standalone = asked.standalone or not directory.is_dir()
-    text = rendered(spec, arguments, asked.again, standalone=standalone)
-    return Script(spec, text, path, job, part, stage)
+    made = rendered(job.spec, arguments, asked.again, standalone=standalone)
+    return Script(path, made, job, part, stage)
 
 
 def rendered(
@@ -343,17 +284,23 @@ def rendered(
         if file.suffix == ".j2" or file.name == header.LIBRARY
     }
     templates = installed.templates()
-    templates |= {name: _read_template(Path(file)) for name, file in own.items()}
     template = spec.template or render.template_name(spec)
-    if template not in templates:
-        if not Path(template).is_file():
-            known = ", ".join(name for name in sorted(templates) if name.endswith(".sbatch.j2"))
+    if template not in templates and template not in own and Path(template).is_file():
+        own[template] = template
+    for name, file in own.items():
+        try:
+            templates[name] = stored.read_text(file)
+        except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
-                f"there is no template {template!r}",
-                details=(f"known are {known}",),
-                fix=f"{again} --template {render.template_name(spec)}",
-            )
-        templates[template] = _read_template(Path(template))
+                f"cannot read the template {file}: {error}", fix=f"ls -l {shell.quote(file)}"
+            ) from error
+    if template not in templates:
+        known = ", ".join(name for name in sorted(templates) if name.endswith(".sbatch.j2"))
+        raise UsageError(
+            f"there is no template {template!r}",
+            details=(f"known are {known}",),
+            fix=f"{again} --template {render.template_name(spec)}",
+        )
     return render.render(
         spec,
         templates,
@@ -366,67 +313,140 @@ def rendered(
     )
 
 
-def _read_template(file: Path) -> str:
-    try:
-        return stored.read_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the template {file}: {error}", fix=f"ls -l {shell.quote(file)}"
-        ) from error
-
-
-def _check_accelerate_config(spec: JobSpec, again: str) -> None:
-    file = Path(spec.chdir) / spec.accelerate_config
-    if spec.launcher != "accelerate" or spec.sharding != "ddp" or not Path(spec.chdir).is_dir():
-        return
-    if not file.exists():
-        if spec.accelerate_config == "multi_gpu.yaml":
-            return  # written together with the script
-        raise UsageError(
-            f"the accelerate config {spec.accelerate_config!r} does not exist in {spec.chdir}",
-            fix=f"{again} --accelerate-config multi_gpu.yaml",
-        )
-    try:
-        document = yaml12.load(stored.read_text(file), spec.accelerate_config)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read {spec.accelerate_config}: {error}", fix=f"ls -l {shell.quote(file)}"
-        ) from error
-    found = schema.accelerate_problems(document, spec.accelerate_config)
-    if found:
-        raise UsageError(
-            yaml12.problems_in(len(found), spec.accelerate_config),
-            details=tuple(found),
-            hint=f"edit {spec.accelerate_config}, then run: {again}",
-        )
-
-
 def what_runs(made: Scripts) -> list[str]:
     """Return a summary of what the scripts will run, one line each: nodes times GPUs, number of
     tasks, order of the stages.
     """
     lines = []
     for script in made.scripts:
-        name = f"{script.path}: " if len(made.scripts) > 1 else ""
+        what = f"array {script.spec.array}" if script.spec.array else ""
         if script.part is not None:
-            tasks, _, throttle = script.part.spec.partition("%")
-            points = f"{text.count(script.part.count, 'job')} as array {tasks}"
-            points += f" + {script.part.offset}" if script.part.offset else ""
-            lines.append(
-                f"{name}{points}{f', {throttle} at a time' if throttle else ''}:"
-                f" {script.spec.layout} each"
-            )
-        elif script.stage is not None:
-            after = " and ".join(
-                f"{parent}{'' if kind == 'afterok' else ', however it ends'}"
-                for parent, kind in script.stage.dependencies
-            )
-            lines.append(
-                f"{name}stage {script.stage.name}{f', after {after}' if after else ''}:"
-                f" {script.spec.layout}"
-            )
-        else:
-            lines.append(
-                f"{name}{f'array {script.spec.array}: ' if script.spec.array else ''}{script.spec.layout}"
-            )
+            count = text.count(script.part.count, "job")
+            offset = f" + {script.part.offset}" if script.part.offset else ""
+            what = f"{count} as array {script.part.spec}{offset}, each"
+        if script.stage is not None:
+            parents = [parent for parent, _ in script.stage.dependencies]
+            after = f", after {text.listed(parents)}" if parents else ""
+            what = f"stage {script.stage.name}{after}"
+        name = str(script.path) if len(made.scripts) > 1 else ""
+        lines.append(": ".join(filter(None, (name, what, script.spec.layout))))
     return lines
+
+
+# -- a sweep: its points, the selected ones, the jobs that run them, and arrays within Slurm's limits
+
+
+@dataclass(frozen=True, slots=True)
+class SweepScript:
+    """One script of a sweep: the points that share it, its job, and its arrays."""
+
+    group: Group
+    job: Job
+    parts: tuple[ArrayPart, ...]
+
+    @property
+    def gpu_seconds(self) -> int | None:
+        """GPU seconds if every point runs to its time limit; None without a time limit."""
+        spec, points = self.job.spec, len(self.group.points)
+        return spec.time_s and spec.nodes * spec.gpus_per_node * spec.time_s * points
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """A whole sweep.
+
+    Attributes:
+        points: all points; the table contains them all, so that an index has the same meaning for
+            every selection.
+        chosen: the selected points (--array).
+        throttle: maximum number of running tasks in each array.
+        max_array_size: MaxArraySize; the highest index is one less.
+        max_array_size_from: the source of that limit.
+        table: what the tasks read.
+    """
+
+    sweep: Sweep
+    points: list[SweepPoint]
+    chosen: list[SweepPoint]
+    throttle: int | None
+    scripts: list[SweepScript]
+    max_array_size: int
+    max_array_size_from: str
+    table: PointTable
+
+    @property
+    def gpu_seconds(self) -> int | None:
+        """GPU seconds of all selected points at most; None without a time limit."""
+        each = [script.gpu_seconds for script in self.scripts]
+        return None if None in each else sum(seconds for seconds in each if seconds is not None)
+
+
+def plan_sweep(asked: Request, whole: Job, stacked: Sequence[Layer]) -> SweepPlan:
+    """Return the plan of a request's sweep.
+
+    Args:
+        asked: the request.
+        whole: its job, which has a sweep.
+        stacked: the layers of the request.
+
+    Raises:
+        UsageError: all problems of the config, or of the sweep, at once.
+    """
+    sweep = whole.config.sweep
+    title = next(one.title for one in stacked if layers.written([one], ("sweep",)) is not None)
+    if isinstance(sweep, str):
+        title = sweep
+        sweep = sweeps.load_sweep(Path.cwd() / stored.expanded(sweep), sweep, again=asked.again)
+    assert sweep is not None  # noqa: S101 - see Args
+    options = [
+        BY_PATH[path].option for path in asked.options if ".".join(path) in sweep.config_keys
+    ]
+    if options:
+        raise UsageError(
+            f"the sweep varies what {' and '.join(options)} says",
+            fix=suggested(asked, asked.verb, without=options),
+        )
+    _refuse_typed(asked, sweeps.swept_arguments(sweep))
+    points = sweeps.expand(sweep)
+    indices, throttle = list(range(len(points))), sweep.throttle
+    if whole.config.array is not None:
+        indices, limit = sweeps.selected(whole.config.array, len(points))
+        throttle = limit or throttle
+    chosen = [points[index] for index in indices]
+    size, source = _max_array_size(whole.cluster)
+    scripts = []
+    for group in sweeps.groups(sweep, chosen):
+        job = job_from(asked, [_over(group, title), *stacked]) if group.overrides else whole
+        arrays = sweeps.arrays(group.indices, size, throttle)
+        scripts.append(SweepScript(group, job, tuple(arrays)))
+    table = sweeps.table(sweep, points, training=whole.config.training, home=str(Path.home()))
+    return SweepPlan(sweep, points, chosen, throttle, scripts, size, source, table)
+
+
+def _over(group: Group, title: str) -> Layer:
+    """Return the values that a group's points set, as the layer of highest precedence."""
+    data: dict[str, Any] = {}
+    for key, value in group.overrides:
+        layers.put(data, tuple(key.split(".")), value)
+    where = f"{title}: combination {group.points[0].index}: {sweeps.spoken(group.overrides)}"
+    paths = [tuple(key.split(".")) for key, _ in group.overrides]
+    origins = {path[:end]: where for path in paths for end in range(1, len(path) + 1)}
+    return Layer("file", title, data, origins)
+
+
+def _max_array_size(cluster: Cluster | None) -> tuple[int, str]:
+    """Return MaxArraySize and its source: Slurm, else the profile, else Slurm's default."""
+    from hpctrain.clusters import discover
+    from hpctrain.clusters.live import parse_config
+
+    if discover.is_available():
+        try:
+            said = process.run(("scontrol", "show", "config"), timeout=_TIMEOUT_S).stdout
+        except (SchedulerError, OSError):
+            said = ""
+        if live := parse_config(said).max_array_size:
+            return live, "scontrol show config"
+    known = cluster.profile.slurm.max_array_size if cluster is not None else None
+    if cluster is not None and known is not None:
+        return known, cluster.evidence("slurm", "max_array_size")
+    return sweeps.DEFAULT_MAX_ARRAY_SIZE, "Slurm's default"

@@ -8,10 +8,10 @@ accept neither prefixes nor globs that the user did not write.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from hpctrain.slurm.base import ASK_EVERY_S
 from hpctrain.slurm.job_ids import JobId
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import states
-from hpctrain.slurm.notations.array import Array
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util.shell import quote
 from hpctrain.util.text import is_number
@@ -65,15 +64,18 @@ def resolve(words: Sequence[str], runs_dir: Path) -> list[Target]:
     found: dict[str | None, Target] = {}
     unknown: list[str] = []
     for word in words:
-        runs = runs_of(word, listing, started=False)
-        begun = _begun(word, listing)
-        if not runs and len(begun) > 1 and JobId.parse(word) is None:
-            raise _unknown_runs([_no_run(word, listing, begun)], listing.path)
-        targets = [Target(run=run) for run in runs] or _of_jobs(word, listing)
+        targets = [Target(run=run) for run in runs_of(word, listing, started=False)]
+        is_job = JobId.parse(word) is not None
+        if not targets and not is_job and len(_begun(word, listing)) > 1:
+            raise _unknown_runs([word], listing)
+        if not targets:
+            with suppress(UsageError):
+                records, _ = jobs([word], listing.path)
+                named = records if is_job else [newest(records)]
+                targets = [_target_of(record, listing) for record in named]
         for target in targets:
             found[target.run.id if target.run is not None else target.job] = target
-        if not targets:
-            unknown.append(word)
+        unknown += [] if targets else [word]
     if unknown:
         raise UsageError(
             f"there is no run or job {', '.join(map(repr, unknown))}",
@@ -84,28 +86,18 @@ def resolve(words: Sequence[str], runs_dir: Path) -> list[Target]:
 
 
 def newest_target(runs_dir: Path) -> Target:
-    """Return this project's newest running job, else its newest waiting one, else its newest run;
-    without any of these, the newest job.
+    """Return this project's newest run; without one, the newest job.
 
     Raises:
         UsageError: there are no jobs and no runs.
     """
     listing = _listing(runs_dir)
+    if listing.runs:
+        return Target(run=newest_run(listing))
     every = [record for record in schedulers.all_jobs()[0] if record.state != states.UNKNOWN]
-    dirs = run_dirs(every)
-    here = runs_dir.absolute()
-    jobs = [each for each in every if each.job_id in dirs and dirs[each.job_id].parent == here]
-    for wanted in (states.ACTIVE, states.WAITING):
-        now = [record for record in jobs if record.state in wanted]
-        if now:
-            last = max(now, key=lambda record: (record.start or "~", _order(record)))
-            return _target_of(last, listing)
-    run = max(listing.runs, key=lambda each: (each.since or 0.0, each.id), default=None)
-    if run is not None:
-        return Target(run=run)
     if not every:
         raise UsageError("no jobs or runs found", fix="hpctrain submit")
-    return _target_of(max(every, key=lambda job: (job.start or "", _order(job))), listing)
+    return _target_of(newest(every), listing)
 
 
 def _listing(runs_dir: Path) -> Listing:
@@ -137,24 +129,10 @@ def existing_runs(runs_dir: Path) -> Listing:
         ) from error
 
 
-def _of_jobs(word: str, listing: Listing) -> list[Target]:
-    try:
-        records, _ = jobs([word], listing.path)
-    except UsageError:
-        return []
-    named = records if JobId.parse(word) is not None else [newest(records)]
-    return [_target_of(record, listing) for record in named]
-
-
 def _target_of(record: JobRecord, listing: Listing) -> Target:
     job = JobId.parse(record.job_id)
     runs = runs_of_job(job, listing, started=False) if job is not None else []
     return Target(run=runs[0]) if len(runs) == 1 else Target(job=record.job_id)
-
-
-def _order(record: JobRecord) -> tuple[int, str]:
-    number = record.job_id.partition("_")[0]
-    return (int(number) if is_number(number) else 0, record.job_id)
 
 
 # Runs in a directory of runs.
@@ -189,22 +167,21 @@ class RunFilter:
         Raises:
             UsageError: see `select_runs`, also for `whole` and `started`.
         """
-        if not self.words:
-            return [run for run in listing.runs if self._holds(run, now)]
-        runs = select_runs(self.words, listing, whole=whole, started=started)
-        return [run for run in runs if self._holds(run, now)]
+        runs: Iterable[Run] = listing.runs
+        if self.words:
+            runs = select_runs(self.words, listing, whole=whole, started=started)
+        least = self.older_than_s
+        return [
+            run
+            for run in runs
+            if (not self.stages or run.stage in self.stages)
+            # a run of unknown age is not older
+            and (least is None or (run.since is not None and now - run.since > least))
+        ]
 
     def has(self, state: str) -> bool:
         """Whether a run in that state matches."""
         return not self.states or state in self.states
-
-    def _holds(self, run: Run, now: float) -> bool:
-        if self.stages and run.stage not in self.stages:
-            return False
-        if self.older_than_s is None:
-            return True
-        # a run of unknown age is not older
-        return run.since is not None and now - run.since > self.older_than_s
 
 
 def parse_age(text: str) -> int:
@@ -247,7 +224,7 @@ def runs_of(word: str, listing: Listing, *, started: bool = True, whole: bool = 
         return [run for run in tagged if run.index in indices]
     if any(sign in word for sign in "*?["):
         return [run for run in listing.runs if fnmatch.fnmatch(run.id, word)]
-    begun = [run for run in listing.runs if _is_prefix(word, run.id)]
+    begun = _begun(word, listing)
     return tagged or (begun if len(begun) == 1 and not whole else [])
 
 
@@ -261,29 +238,22 @@ def launched_runs(runs: Path, whole: Launch) -> tuple[list[Run], list[Run]]:
     elif whole.kind == "run":  # with `array:`, each task is a run
         covered = {run: at for part in whole.parts for run, at in part.run_ids(whole.tag).items()}
         indices = dict(sorted(covered.items(), key=lambda item: item[1] or 0)) or indices
+    known: list[Run] = []
+    never: list[Run] = []
     deleted = launch.deleted_runs(runs, whole.tag)
-    found = [
-        store.run_of_launch(
+    for name in (each for each in indices if each not in deleted):
+        run = store.run_of_launch(
             runs,
-            run,
+            name,
             tag=whole.tag,
             name=whole.name,
             created=whole.created,
-            stage=run.removeprefix(f"{whole.tag}_") if whole.kind == "stages" else None,
-            index=index,
+            stage=name.removeprefix(f"{whole.tag}_") if whole.kind == "stages" else None,
+            index=indices[name],
         )
-        for run, index in indices.items()
-        if run not in deleted
-    ]
-    never = [
-        run
-        for run in found
-        if whole.kind == "sweep"
-        and not run.attempts
-        and not any(is_for(part, run) for part in whole.parts)
-    ]
-    unsubmitted = {run.id for run in never}
-    return [run for run in found if run.id not in unsubmitted], never
+        submitted = run.attempts or any(is_for(part, run) for part in whole.parts)
+        (known if submitted or whole.kind != "sweep" else never).append(run)
+    return known, never
 
 
 def is_for(part: Part, run: Run) -> bool:
@@ -304,8 +274,13 @@ def _not_started(listing: Listing, tags: Iterable[str]) -> list[Run]:
     return [run for run in found if run.id not in known]
 
 
-def _begun(word: str, listing: Listing) -> list[str]:
-    return [run.id for run in listing.runs if _is_prefix(word, run.id)]
+def _begun(word: str, listing: Listing) -> list[Run]:
+    """Return the runs of which a word is the prefix, but not the point `_2` of `_2499`."""
+    return [
+        run
+        for run in listing.runs
+        if word and run.id.startswith(word) and len(word) <= len(_POINT.sub("_", run.id))
+    ]
 
 
 def select_runs(
@@ -323,16 +298,31 @@ def select_runs(
         UsageError: words that match no run, or are the prefix of several: all at once.
     """
     found: dict[str, Run] = {}
-    problems = []
+    unknown = []
     for word in words:
         runs = runs_of(word, listing, whole=whole, started=started)
         found.update({run.id: run for run in runs})
         if not runs and (JobId.parse(word) or not any(sign in word for sign in "*?[")):
-            problems.append(_no_run(word, listing, _begun(word, listing)))
-    if problems:
-        raise _unknown_runs(problems, listing.path)
+            unknown.append(word)
+    if unknown:
+        raise _unknown_runs(unknown, listing)
     here = [found.pop(run.id) for run in listing.runs if run.id in found]
     return [*here, *found.values()]
+
+
+def _unknown_runs(words: Sequence[str], listing: Listing) -> UsageError:
+    problems = []
+    for word in words:
+        begun = _begun(word, listing)
+        what = f"there is no run {word!r}"
+        if begun:
+            more = f" and {len(begun) - 3} more" if len(begun) > 3 else ""
+            what = f"{word!r} is only a prefix of {', '.join(run.id for run in begun[:3])}{more}"
+        elif JobId.parse(word) is not None:
+            what = f"there is no run of a job {word!r} in {listing.path}"
+        problems.append(what)
+    fix = layout.in_runs_dir("hpctrain runs list --all", listing.path)
+    return UsageError(problems[0], details=tuple(problems[1:]), fix=fix)
 
 
 def newest_run(listing: Listing) -> Run:
@@ -353,17 +343,13 @@ def one_run(word: str, listing: Listing) -> Run:
         UsageError: there is none, or there are several.
     """
     runs = select_runs([word], listing, started=False)
-    if len(runs) != 1:
-        ids = sorted(run.id for run in runs)
-        raise _unknown_runs(
-            [
-                f"{word!r} stands for {len(ids)} runs: {_some(ids)}"
-                if ids
-                else _no_run(word, listing, [])
-            ],
-            listing.path,
-        )
-    return runs[0]
+    if len(runs) == 1:
+        return runs[0]
+    some = ", ".join(sorted(run.id for run in runs)[:3])
+    raise UsageError(
+        f"{word!r} stands for {len(runs)} runs: {some}" if runs else f"there is no run {word!r}",
+        fix=layout.in_runs_dir("hpctrain runs list --all", listing.path),
+    )
 
 
 def runs_of_one_launch(word: str, listing: Listing) -> list[Run]:
@@ -402,29 +388,6 @@ def runs_of_job(job: JobId, listing: Listing, *, started: bool = True) -> list[R
             for each in (*run.job_ids, *launch.jobs_of(run, submitted.get(run.tag, ())))
         )
     ]
-
-
-def _is_prefix(word: str, run: str) -> bool:
-    """Whether a word is the prefix of an id, but not the point `_2` of `_2499`."""
-    return bool(word) and run.startswith(word) and len(word) <= len(_POINT.sub("_", run))
-
-
-def _unknown_runs(problems: Sequence[str], runs_dir: Path) -> UsageError:
-    fix = layout.in_runs_dir("hpctrain runs list --all", runs_dir)
-    return UsageError(problems[0], details=tuple(problems[1:]), fix=fix)
-
-
-def _no_run(word: str, listing: Listing, begun: Sequence[str]) -> str:
-    if begun:
-        return f"{word!r} is only a prefix of {_some(begun)}"
-    if JobId.parse(word) is not None:
-        return f"there is no run of a job {word!r} in {listing.path}"
-    close = difflib.get_close_matches(word, [run.id for run in listing.runs], n=1, cutoff=0.5)
-    return f"there is no run {word!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
 
 
 # Jobs of the schedulers.
@@ -473,21 +436,16 @@ def _select_jobs(
     unknown: list[str] = []
     available = {scheduler.name for scheduler in schedulers.available()}
     for word in words:
-        found = matching(word, known) or [record for record in known if record.name == word]
-        ids = [] if found else _tasks(word) or job_ids_of(word, runs_dir)
-        found = found or [record for job in ids for record in matching(job, known)]
-        if not found:
-            # Neither squeue nor the last day of accounting lists it: query older jobs by id.
-            older = [
-                job
-                for job in (ids if JobId.parse(word) else ids[-1:])
-                if schedulers.owner(job).name in available
-            ]
-            # All are tasks of one job: one query.
-            owner = schedulers.owner(older[0]) if older else None
-            if owner is not None:
-                # A job submitted manually a moment ago is not in the cache.
-                found = owner.status(older, max_age_s=ASK_EVERY_S) or owner.status(older)
+        job = JobId.parse(word)
+        found = _matching(word, known) or [record for record in known if record.name == word]
+        ids = [] if found else (_tasks(job) if job else []) or job_ids_of(word, runs_dir)
+        found = found or [record for id_ in ids for record in _matching(id_, known)]
+        # Neither squeue nor the last day of accounting lists it: query older jobs by id.
+        older = [id_ for id_ in (ids if job else ids[-1:]) if _name(id_) in available]
+        if older and not found:  # all are tasks of one job: one query
+            owner = schedulers.owner(older[0])
+            # A job submitted manually a moment ago is not in the cache.
+            found = owner.status(older, max_age_s=ASK_EVERY_S) or owner.status(older)
         chosen.update({record.job_id: record for record in found})
         unknown += [] if found else [word]
     if unknown:
@@ -495,30 +453,32 @@ def _select_jobs(
     return list(chosen.values())
 
 
+def _name(job: str) -> str:
+    return schedulers.owner(job).name
+
+
 def _unknown_jobs(words: Sequence[str], runs_dir: Path) -> HpctrainError:
-    of_word = {word: job_ids_of(word, runs_dir) or [word] for word in words}
-    for word, ids in of_word.items():
-        elsewhere = [job for job in ids if job_ids.split(job)[1] is not None]
-        if elsewhere:
-            return schedulers.refusal(elsewhere, run=word if word not in elsewhere else None)
     named = ", ".join(repr(word) for word in words)
     silent = schedulers.accounting_trouble()
-    mine = [job for word, ids in of_word.items() for job in (word, *ids) if JobId.parse(job)]
-    if silent is not None and any(schedulers.owner(job).name == "slurm" for job in mine):
-        # If slurmctld has forgotten a job, only accounting can confirm that it never existed.
-        return SchedulerError(
-            f"whether there is a job {named} is not known",
-            details=(
-                f"  {silent}",
-                "slurmctld shows none, but forgets a job some minutes after its end; try again when"
-                " sacct answers",
-            ),
-            fix="sacct",
-        )
+    for word in words:
+        for job in job_ids_of(word, runs_dir) or [word]:
+            if job_ids.split(job)[1] is not None:
+                return schedulers.refusal([job])
+            if silent is not None and JobId.parse(job) and _name(job) == "slurm":
+                # Only accounting can confirm that a job never existed.
+                return SchedulerError(
+                    f"whether there is a job {named} is not known",
+                    details=(
+                        f"  {silent}",
+                        "slurmctld shows none, but forgets a job some minutes after its end; try"
+                        " again when sacct answers",
+                    ),
+                    fix="sacct",
+                )
     return UsageError(f"there is no job {named}", fix="hpctrain ps")
 
 
-def matching(word: str, known: Iterable[JobRecord]) -> list[JobRecord]:
+def _matching(word: str, known: Iterable[JobRecord]) -> list[JobRecord]:
     """Return the records of a job, an array or tasks of it; a record of several waiting tasks is
     narrowed to the matching ones.
     """
@@ -526,24 +486,22 @@ def matching(word: str, known: Iterable[JobRecord]) -> list[JobRecord]:
     if job is None or job.cluster is not None:
         # Such as 123+1, part of a heterogeneous job.
         return [record for record in known if record.job_id == word]
-    found = [record for record in known if job.covers(record.job_id)]
-    return found if job.tasks is None else [_narrowed(record, job.tasks) for record in found]
+    found = []
+    for record in (each for each in known if job.covers(each.job_id)):
+        number, _, rest = record.job_id.partition("_")
+        theirs = arrays.known(rest)  # empty for a list that squeue has truncated
+        both = sorted(set(job.tasks.indices) & set(theirs)) if job.tasks is not None else theirs
+        if is_number(rest) or len(both) == len(theirs):
+            found.append(record)
+        else:
+            name = str(both[0]) if len(both) == 1 else f"[{arrays.compress(both)}]"
+            found.append(replace(record, job_id=f"{number}_{name}"))
+    return found
 
 
-def _narrowed(record: JobRecord, tasks: Array) -> JobRecord:
-    number, _, rest = record.job_id.partition("_")
-    theirs = arrays.known(rest)  # empty for a list that squeue has truncated
-    both = sorted(set(tasks.indices) & set(theirs))
-    if is_number(rest) or len(both) == len(theirs):
-        return record
-    name = str(both[0]) if len(both) == 1 else f"[{arrays.compress(both)}]"
-    return replace(record, job_id=f"{number}_{name}")
-
-
-def _tasks(word: str) -> list[str]:
+def _tasks(job: JobId) -> list[str]:
     """Return the individual ids in `123_[4-9]`; for other job ids, the id itself."""
-    job = JobId.parse(word)
-    if job is None or job.cluster is not None:
+    if job.cluster is not None:
         return []
     if job.tasks is None:
         return [job.number]
@@ -590,51 +548,39 @@ def newest(known: Sequence[JobRecord]) -> JobRecord:
 
 
 def run_dirs(known: Iterable[JobRecord]) -> dict[str, Path]:
-    """Return job id → run directory, from the launch records, else from the attempts in ./runs."""
-    records = list(known)
-    launched = _launched(records)
-    here = Path(layout.RUNS).absolute()
+    """Return job id → run directory, from the launch records, else from the attempts in ./runs; for
+    several tasks in one record, the launch's name there.
+    """
+    records, here = list(known), Path(layout.RUNS).absolute()
+    numbers = {record.job_id.partition("_")[0]: record for record in records}
+    comments = {number: each.comment for number, each in numbers.items() if _is_slurms(each)}
+    launched = {
+        number: launch.of_submission(sent.record)
+        for number, sent in ledger.of_jobs(comments).items()
+    }
+    for number in numbers.keys() - comments.keys():
+        job = local_jobs.find(number)
+        # the tag is the first argument of its script
+        if job is not None and job.plan.arguments and layout.NAME.match(job.plan.arguments[0]):
+            runs = Path(job.plan.submit_dir or job.plan.chdir) / layout.RUNS
+            launched[number] = (runs, job.plan.arguments[0])
     found: dict[str, Path] = {}
-    rest = []
     for record in records:
-        runs, tag = launched.get(record.job_id.partition("_")[0], (here, None))
-        run_dir = _of_launch(runs, tag, record.job_id) if tag is not None else None
+        of = launched.get(record.job_id.partition("_")[0])
+        run_dir = _of_launch(*of, record.job_id) if of is not None else None
         if run_dir is not None:
             found[record.job_id] = run_dir
-        else:
-            rest.append(record.job_id)
-    if rest and here.is_dir():
-        for run in _listing(here).runs:
-            found.update({job: here / run.id for job in run.job_ids if job in rest})
+    rest = {record.job_id for record in records} - found.keys()
+    for run in _listing(here).runs if rest and here.is_dir() else ():
+        found.update({job: here / run.id for job in run.job_ids if job in rest})
     return found
 
 
-def _launched(known: Sequence[JobRecord]) -> Mapping[str, tuple[Path, str]]:
-    """Return job number → the directory of its runs, and its tag, which is the first argument of
-    its script.
-    """
-    comments = {
-        record.job_id.partition("_")[0]: record.comment
-        for record in known
-        if record.scheduler == "slurm"
-    }
-    found = {
-        number: of
-        for number, sent in ledger.of_jobs(comments).items()
-        if (of := launch.of_submission(sent.record)) is not None
-    }
-    for number in {
-        record.job_id.partition("_")[0] for record in known if record.scheduler == "local"
-    }:
-        job = local_jobs.find(number)
-        if job is not None and job.plan.arguments and layout.NAME.match(job.plan.arguments[0]):
-            place = Path(job.plan.submit_dir or job.plan.chdir) / layout.RUNS
-            found[number] = (place, job.plan.arguments[0])
-    return found
+def _is_slurms(record: JobRecord) -> bool:
+    return record.scheduler == "slurm"
 
 
 def _of_launch(runs: Path, tag: str, job: str) -> Path | None:
-    """Return the run directory of a job or task; for several tasks, the launch's name."""
     number, _, task = job.partition("_")
     whole = launch.load(runs, tag)
     if whole is None:
@@ -642,9 +588,7 @@ def _of_launch(runs: Path, tag: str, job: str) -> Path | None:
     submission = next((each for each in reversed(whole.submissions) if each.job == number), None)
     if submission is None:
         return None
-    index = (
-        int(task) + (submission.offset or 0)
-        if is_number(task) and submission.array is not None
-        else None
-    )
+    index = None
+    if is_number(task) and submission.array is not None:
+        index = int(task) + (submission.offset or 0)
     return runs / layout.run_id(tag, stage=submission.stage, index=index)

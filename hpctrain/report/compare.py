@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import UsageError
-from hpctrain.jobs import requested
+from hpctrain.jobs import request
 from hpctrain.report.model import evaluation_of, shown
 from hpctrain.runs import history, layout
 from hpctrain.runs.history import Point
@@ -196,7 +196,7 @@ def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
     point = read_json(directory / "point.json") or {}
     trial, training = (read_json(directory / "trial.json") or {}).get("params"), None
     if not trial and not point:
-        training = (requested.ran_with(run, runs_dir).config or {}).get("training")
+        training = (request.ran_with(run, runs_dir).config or {}).get("training")
     candidates = (trial, point.get("values"), point, training)
     said = next((each for each in candidates if each and isinstance(each, dict)), {})
     return {

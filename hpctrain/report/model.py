@@ -17,8 +17,8 @@ from typing import Any
 
 from hpctrain.config.spec import shown_value
 from hpctrain.explain.model import Explanation
-from hpctrain.jobs import requested
-from hpctrain.jobs.requested import RanWith
+from hpctrain.jobs import request
+from hpctrain.jobs.request import RanWith
 from hpctrain.logs import files, read, text
 from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import MARK
@@ -104,7 +104,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
     directory = runs_dir / run.id
     whole = launch.load(runs_dir, run.tag)
     argv = whole.argv if whole is not None else ()
-    launched = requested.ran_with(run, runs_dir)
+    launched = request.ran_with(run, runs_dir)
     values = launched.config
     logs = files.of_run(directory)
     past = history.read(directory, most=points)
@@ -141,13 +141,13 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
 
 def code_of(run: Run, runs_dir: Path) -> dict[str, Any]:
     """Return the version of the code that a run's launch recorded."""
-    return requested.first_object(runs_dir / layout.LAUNCHES / run.tag / "code.json")
+    return request.first_object(runs_dir / layout.LAUNCHES / run.tag / "code.json")
 
 
 def environment_of(run: Run, runs_dir: Path) -> dict[str, Any]:
     """Return the environment that the newest attempt recorded."""
     attempts = runs_dir / run.id / "attempts"
-    return requested.first_object(
+    return request.first_object(
         *(attempts / each.name / _RAN_WITH for each in reversed(run.attempts))
     )
 

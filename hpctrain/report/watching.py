@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.errors import SchedulerError
-from hpctrain.jobs import requested, schedulers
+from hpctrain.jobs import request, schedulers
 from hpctrain.jobs.targets import Target
 from hpctrain.logs import files
 from hpctrain.logs.files import LogFile
@@ -203,7 +203,7 @@ class WatchedRun:
             self.run = store.read_run(self.runs, self.run_id)
             run = self.run or self.planned or Run(id=self.run_id, tag=self.run_id)
             self.jobs = launch.every_job(self.runs, run)[-_ASKED:]
-            config = requested.ran_with(run, self.runs).config or {}
+            config = request.ran_with(run, self.runs).config or {}
             self.gpus_per_node = (config.get("resources") or {}).get("gpus_per_node")
         self._find_logs()
         new = [line for log in self._logs.values() for line in log.lines()]

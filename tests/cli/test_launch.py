@@ -264,7 +264,7 @@ def test_a_point_of_a_sweep_is_no_run_of_its_own(project: Desk) -> None:
     project.run("submit", "--local", "--wait", "--run-id", "s")
     project.write("config.yaml", CONFIG)
     said = project.run("submit", "--local", "--force", "--run-id", "s_1", "--", "--x", "1")
-    assert (said.code, said.lines[-2]) == (2, "fix: hpctrain resubmit s --array 1")
+    assert (said.code, said.lines[-2]) == (2, "fix: hpctrain resubmit s_1")
 
 
 GOES_ON = """\

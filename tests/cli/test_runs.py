@@ -138,7 +138,7 @@ class TestList:
         assert "sft-new" not in listed(desk, "--older-than", "7d")
         assert set(listed(desk, "*_1", "sft-n")) == {"grid_1", "sft-new"}
         refused = desk.refused("runs", "list", "sft-odl", "sft")
-        assert "did you mean 'sft-old'" in refused.err
+        assert "there is no run 'sft-odl'" in refused.err
         assert "sft-new, sft-old" in refused.err
         assert "is not an age" in desk.run("runs", "list", "--older-than", "soon").err
 
@@ -276,7 +276,7 @@ class TestShow:
         assert "no runs" in desk.refused("runs", "show", "--runs-dir", "empty").err
 
     def test_what_is_not_there(self, desk: Desk, runs: Path) -> None:
-        assert "did you mean 'sft-old'" in desk.refused("runs", "show", "sft-oldd").err
+        assert "there is no run 'sft-oldd'" in desk.refused("runs", "show", "sft-oldd").err
         assert "there is no run" in desk.refused("runs", "show", "Nov20_tensorboard").err
         assert (
             "no such directory: elsewhere"

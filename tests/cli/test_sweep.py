@@ -136,7 +136,7 @@ def test_bare_lists_and_files_of_every_kind(project: Desk) -> None:
             "--sweep nodes.yaml --nodes 3",
             ["the sweep varies what --nodes says"],
         ),
-        ({}, "-- --learning-rate 3", ["learning_rate, which is also given after --"]),
+        ({}, "-- --learning-rate 3", ["learning_rate cannot be varied and also given after --"]),
         ({}, "--sweep nosuch", ["error: there is no file nosuch\n"]),
         (
             {"bad.json": '[{"a": 1},\n {"a": 1}]'},

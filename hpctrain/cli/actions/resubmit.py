@@ -13,11 +13,9 @@ from hpctrain.cli.actions import submit
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.values import shown
-from hpctrain.jobs import apply_fix, suggest, targets
-from hpctrain.jobs import requested as request
+from hpctrain.jobs import request, suggest, targets
 from hpctrain.jobs import resubmit as service
-from hpctrain.jobs.apply_fix import FixedScript, FixPlan
-from hpctrain.jobs.resubmit import ResubmitPlan
+from hpctrain.jobs.resubmit import FixedScript, FixPlan, ResubmitPlan
 from hpctrain.jobs.submit import StoredScript, SubmitOptions, SubmittedJobs, Submitter
 from hpctrain.runs import launch, layout, store
 from hpctrain.slurm.base import RefusedError, Scheduler
@@ -55,7 +53,7 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
     is_json, dry_run = parameters["as_json"], parameters["dry_run"]
     for line in plan.messages:
         say(line)
-    fix = apply_fix.plan(runs, plan) if parameters["apply_fix"] and plan.parts else None
+    fix = service.plan_fix(runs, plan) if parameters["apply_fix"] and plan.parts else None
     changed = {"run": plan.tag, "fixes": _as_json(fix), "dry_run": dry_run}
     jobs: SubmittedJobs | None = None
     if not plan.parts:
@@ -70,7 +68,7 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
         elif fix is not None and not _is_agreed(fix, yes=parameters["yes"]):
             return 1
         else:
-            plan = apply_fix.keep(runs, plan, fix) if fix is not None else plan
+            plan = service.keep_fix(runs, plan, fix) if fix is not None else plan
             jobs = _submit(runs, plan, scheduler, parameters)
     if is_json:
         print_json(**changed, jobs=jobs.ids if jobs is not None else [])
@@ -82,7 +80,7 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
 def _would_submit(plan: ResubmitPlan, fix: FixPlan | None, *, as_json: bool) -> None:
     for each in (plan.parts if fix is None else fix) if not as_json else ():
         # A changed script has no number until it is written.
-        part = each.part if isinstance(each, StoredScript) else each.again.part
+        part = each.part
         script = str(each.path) if isinstance(each, StoredScript) else each.name
         option = f" --array={part.array}" if part.array else ""
         path = shell.quote(script.removeprefix(f"{Path.cwd()}/"))

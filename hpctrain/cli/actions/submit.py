@@ -26,8 +26,8 @@ from hpctrain.finding import Finding
 from hpctrain.jobs import header
 from hpctrain.jobs import submit as service
 from hpctrain.jobs.request import Request, parse_request, suggested, words_of
-from hpctrain.jobs.script_choice import chosen
-from hpctrain.jobs.scripts import JobScript, JobScripts
+from hpctrain.jobs.script_files import chosen
+from hpctrain.jobs.scripts import Script, Scripts
 from hpctrain.jobs.submit import SubmitOptions, SubmittedJobs
 from hpctrain.local.scheduler import LocalScheduler
 from hpctrain.runs import launch, store
@@ -40,7 +40,7 @@ from hpctrain.util import shell, text
 from hpctrain.util.files import first_time
 
 if TYPE_CHECKING:
-    from hpctrain.jobs.sweep_plan import SweepPlan
+    from hpctrain.jobs.scripts import SweepPlan
 
 
 #: Exit codes of a training that saved a checkpoint and stopped: not a failure.
@@ -79,9 +79,8 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         say(f"next: {suggested(asked, verb) if batch_script is None else named}")
         return 0
     if not accepted and not parameters["no_check"]:
-        first = choice.scripts if choice.whole is None else choice.scripts[:1]
         is_named = batch_script is not None
-        accepted = [_check(one, asked, local=local, named=is_named) for one in first]
+        accepted = [_check(choice.scripts[0], asked, local=local, named=is_named)]
     options = SubmitOptions(
         run_id=parameters["run_id"],
         snapshot=not parameters["no_snapshot"],
@@ -106,7 +105,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _check(one: JobScript, asked: Request, *, local: bool, named: bool) -> tuple[str, ...]:
+def _check(one: Script, asked: Request, *, local: bool, named: bool) -> tuple[str, ...]:
     """Check a script: its job, if hpctrain rendered it here and it is unedited, else its text.
     Return the ids of ignored findings.
 
@@ -137,7 +136,7 @@ def _check_job(job: Request, again: Callable[[str], str], local: bool) -> tuple[
 
 
 def _lint(
-    one: JobScript, asked: Request, *, local: bool
+    one: Script, asked: Request, *, local: bool
 ) -> tuple[Sequence[Finding], Sequence[Finding]]:
     """Return lint's findings for a script, with the rules of the config's cluster if there is one,
     and the ignored findings.
@@ -197,24 +196,24 @@ def report(
     """
     where = "on this machine" if scheduler.name == "local" else "to Slurm"
     is_short, waits, ids = parameters["parsable"], parameters["wait"], submitted.ids
-    jobs = [job for each in submitted.scripts for job in each.jobs]
+    jobs = [job for _, each in submitted.scripts for job in each]
     for note in dict.fromkeys(note for job in jobs for note in job.notes):
         say(f"note: {note}")
-    for each in submitted.scripts:
-        title = f": {each.title}" if each.title else ""
-        answers = ", ".join(job.answer for job in each.jobs)
+    for name, each in submitted.scripts:
+        title = f": {name}" if name else ""
+        answers = ", ".join(job.answer for job in each)
         line = f"submitted job {answers} {where}{title}"
-        if len(each.jobs) > 1:
-            line = f"submitted {len(each.jobs)} jobs {where} as a chain{title}: {answers}"
+        if len(each) > 1:
+            line = f"submitted {len(each)} jobs {where} as a chain{title}: {answers}"
         if not is_short:
             click.echo(line, err=waits)
-        for job in each.jobs if is_short else ():
+        for job in each if is_short else ():
             # Like sbatch: name the cluster if there are several, or it is another one.
             several = os.environ.get("SLURM_CLUSTERS") or job.cluster != job_ids.this_cluster()
             click.echo(f"{job.answer};{job.cluster}" if job.cluster and several else job.answer)
     if submitted.tag is not None and not is_short:
         say(f"run {submitted.tag}")
-    is_one = len(ids) == 1 and not submitted.scripts[0].is_array
+    is_one = len(ids) == 1 and jobs[0].array is None
     try:
         if waits and is_one:
             return _wait(scheduler, ids[0], show=not is_short)
@@ -249,17 +248,17 @@ def scheduler_for(parameters: dict[str, Any]) -> Scheduler:
     return LocalScheduler(parallel=parallel, device=device)
 
 
-def _dry_run(scheduler: Scheduler, choice: JobScripts, *, as_json: bool) -> None:
-    plan = choice.whole.plan if choice.whole is not None else None
+def _dry_run(scheduler: Scheduler, choice: Scripts, *, as_json: bool) -> None:
+    plan = choice.plan
     commands = []
     for one in choice.scripts:
-        stage, spec = (one.made.stage, one.made.spec) if one.made is not None else (None, None)
+        entry = one.entry  # raises if it is not a batch script
         commands += scheduler.dry_run(
             one.path,
-            one.values,  # raises if it is not a batch script
+            one.values,
             arguments=("RUN",) if one.takes_name else (),
-            dependencies=stage.dependencies if stage is not None else (),
-            links=spec.max_restarts if spec is not None and spec.restart == "chain" else 0,
+            dependencies=entry.dependencies,
+            links=entry.links,
         )
     if as_json and plan is not None:
         click.echo(_plan_document(plan))
@@ -270,7 +269,7 @@ def _dry_run(scheduler: Scheduler, choice: JobScripts, *, as_json: bool) -> None
     if plan is not None:
         _show_plan(plan)
     for one in choice.scripts:
-        if one.made and not one.is_written():
+        if one.job is not None and not one.is_written():
             click.echo(f"would write {one.path}")
     for line in commands:
         click.echo(f"would run: {line}")
@@ -359,7 +358,7 @@ def _plan_document(plan: SweepPlan) -> str:
                 for script in plan.scripts
             ],
             "pass": plan.sweep.pass_,
-            "table": plan.table().name,
+            "table": plan.table.name,
         }
     )
     of_script = {
