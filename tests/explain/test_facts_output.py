@@ -44,7 +44,9 @@ def stopped(**more: Any) -> JobContext:
 
 
 def test_a_training_that_is_slow_says_how_much_is_left() -> None:
-    slow = replace(stopped(), step_s=60.0)
+    [attempt] = stopped().attempts
+    logged = replace(attempt, last_step=60, last_logged_at=T0 + HOUR - 20)
+    slow = stopped(step_s=60.0, attempts=(logged,))
     found = FACTS["slow"](slow)
     assert (found.groups["step"], found.groups["max_steps"], found.groups["left"]) == (
         "60",
