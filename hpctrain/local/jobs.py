@@ -23,10 +23,10 @@ import psutil
 
 from hpctrain.local.plan import FIRST_JOB_ID, Plan
 from hpctrain.slurm.notations import array, hostlist, states
-from hpctrain.slurm.notations.records import JobRecord, StepUsage
+from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util.files import lock, read_json, state_dir, write_json
 from hpctrain.util.stored import made
-from hpctrain.util.text import integer, is_number
+from hpctrain.util.text import is_number
 
 #: Seconds for which an ended job is listed, and for which it is kept.
 LISTED_S = 86_400
@@ -46,8 +46,6 @@ class LocalState:
     """The content of state.json. `start` and `end` are seconds since the epoch.
 
     Attributes:
-        batch: process id of the batch script's shell.
-        max_rss_bytes, cpu_s: usage of the job's processes that have ended.
         waits_for: why the array's next task is pending.
         cancelled: the array's tasks that were cancelled before they started.
         dependency: the dependencies not yet met, as `scontrol show job` prints them.
@@ -60,9 +58,6 @@ class LocalState:
     signal: int | None = None
     reason: str | None = None
     restarts: int | None = None
-    batch: int | None = None
-    max_rss_bytes: int | None = None
-    cpu_s: float | None = None
     waits_for: str | None = None
     cancelled: str | None = None
     dependency: str | None = None
@@ -183,8 +178,8 @@ class LocalJob:
         return read_json(self.path / "supervisor.json") or {}
 
     def record(self) -> JobRecord:
-        """Return the record of a job, a started task or an entire array, with its usage; NODE_FAIL
-        if its supervisor no longer exists.
+        """Return the record of a job, a started task or an entire array; NODE_FAIL if its
+        supervisor no longer exists.
         """
         plan = self.plan()
         if plan is None:
@@ -203,16 +198,6 @@ class LocalJob:
         elapsed_s = None
         if state.start is not None:
             elapsed_s = max(0, int((state.end or time.time()) - state.start))
-        step = StepUsage(
-            name="batch",
-            state=state.state,
-            exit_code=state.exit_code,
-            signal=state.signal,
-            n_tasks=1,
-            elapsed_s=elapsed_s,
-            max_rss_bytes=state.max_rss_bytes,
-            cpu_s=state.cpu_s,
-        )
         return JobRecord(
             job_id=self.job_id,
             scheduler="local",
@@ -240,7 +225,6 @@ class LocalJob:
             command=plan.command or None,
             output=plan.output,
             error=plan.error,
-            steps=() if state.cpu_s is None else (step,),  # measured at the end
             source="local",
         )
 
@@ -410,11 +394,6 @@ class JobSelection:
     def rows(self) -> list[JobRecord]:
         """Return the records as `squeue` and `sacct` list them, with one row per array task."""
         return rows(self.job) if self.indices is None else self.records()
-
-    def plan_of(self, record: JobRecord) -> Plan:
-        """Return the plan of one of these records: the task's own, else the array's."""
-        task = integer(record.job_id.partition("_")[2])
-        return self.plan if task is None else self.plan.task(task)
 
 
 def find(job_id: str) -> JobSelection | None:

@@ -40,19 +40,19 @@ def descendants(
     return [process for process in found if _is_alive(process)]
 
 
-def steps(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """Return a job's steps, the srun shims below its supervisor (default: this process)."""
+def steps() -> list[psutil.Process]:
+    """Return a job's steps, the srun shims below its supervisor: this process."""
     found = []
-    for process in descendants(of):
+    for process in descendants():
         with contextlib.suppress(psutil.Error):
             if process.cmdline()[1:4] == ["-P", "-m", STEP_MODULE]:
                 found.append(process)
     return found
 
 
-def step_tasks(of: psutil.Process | None = None) -> list[psutil.Process]:
+def step_tasks() -> list[psutil.Process]:
     """Return the tasks of all steps, without their children: Slurm signals only these."""
-    return [task for step in steps(of) for task in descendants(step, recursive=False)]
+    return [task for step in steps() for task in descendants(step, recursive=False)]
 
 
 def kill_outside_steps() -> None:

@@ -2,26 +2,22 @@
 with the messages of Slurm 22.05.
 
 They support what job scripts use: `scontrol show hostnames`, `show job JOB` and `requeue JOB`;
-`scancel JOB`, with `--signal` and `--batch`. Anything else is an error. Like the real one,
-`scancel` does not wait, because a job may cancel itself. `--signal=NAME` reaches the tasks of the
-job's steps, and not their child processes; with `--batch`, only the shell of the batch script.
+`scancel JOB`. Anything else is an error. Like the real one, `scancel` does not wait, because a job
+may cancel itself.
 """
 
 from __future__ import annotations
 
-import getopt
 import os
-import signal
 import sys
 
 import psutil
 
-from hpctrain.local import jobs, processes
+from hpctrain.local import jobs
 from hpctrain.local.jobs import LocalJob
 from hpctrain.local.plan import Plan
 from hpctrain.local.scheduler import ask_to_end, request_requeue
 from hpctrain.slurm.notations import hostlist, units
-from hpctrain.slurm.notations.records import JobRecord
 
 #: Options of `scontrol show` without an effect here: a job is always one line.
 _WITHOUT_EFFECT = {"-o", "--oneliner", "-d", "--details", "-dd", "-v", "--verbose", "-Q", "--quiet"}
@@ -49,26 +45,24 @@ def _show_job(job_id: str) -> int:
     if selection is None:
         sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
         return 1
-    for record in selection.rows():
-        fields = _fields(record, selection.job, selection.plan_of(record))
+    for job in selection.directories():
+        plan = job.plan()
+        fields = _fields(job, plan) if plan is not None else {}
         sys.stdout.write(" ".join(f"{name}={value}" for name, value in fields.items()) + " \n")
     return 0
 
 
-def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
+def _fields(job: LocalJob, plan: Plan) -> dict[str, object]:
     """Return what job scripts, and hpctrain's own reader, look for."""
-    number, _, tasks = record.job_id.partition("_")
-    state = (job.task(plan.index) if plan.index is not None else job).state()
+    record, state = job.record(), job.state()
     limit, end = plan.time_limit_s, state.end
     if record.state == "RUNNING" and state.start is not None and limit is not None:
         end = state.start + limit
     start_time, end_time = (
         "Unknown" if at is None else jobs.timestamp(at) for at in (state.start, end)
     )
-    array = {"ArrayJobId": number, "ArrayTaskId": tasks.strip("[]") or plan.array}
     return {
         "JobId": plan.job_id,
-        **(array if plan.array is not None else {}),
         "JobName": plan.name,
         "UserId": f"{plan.user}({os.getuid()})",
         "GroupId": f"{plan.user}({os.getgid()})",
@@ -84,7 +78,6 @@ def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
         "EndTime": end_time,
         "NodeList": ",".join(plan.hosts),
         "NumNodes": plan.nodes,
-        "NumCPUs": plan.cpus,
         "Command": plan.command,
         "WorkDir": plan.chdir,
         "StdErr": plan.error,
@@ -92,39 +85,19 @@ def _fields(record: JobRecord, job: LocalJob, plan: Plan) -> dict[str, object]:
     }
 
 
-def scancel(arguments: list[str]) -> int:
-    """Run `scancel ARGUMENTS` and return the exit code."""
-    given, job_ids = getopt.gnu_getopt(arguments, "s:b", ["signal=", "batch"])
-    if not job_ids:
-        raise ValueError("No job identification provided")
-    options = dict(given)
-    name = options.get("--signal", options.get("-s", "KILL")).upper().removeprefix("SIG")
-    number = getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, signal.Signals):
-        sys.stderr.write(f"Unknown job signal: {name}\n")
-        return 1
-    batch = bool({"-b", "--batch"} & set(options))
-    return max(_cancel(job_id, number, batch=batch) for job_id in job_ids)
-
-
-def _cancel(job_id: str, number: signal.Signals, *, batch: bool) -> int:
-    selection = jobs.find(job_id)
-    if selection is None:
-        problem = f"Kill job error on job id {job_id}: Invalid job id specified"
-        sys.stderr.write(f"scancel: error: {problem}\n")
-        return 1
-    if number == signal.SIGKILL and not batch:
-        ask_to_end(selection)
-        return 0
-    for job in selection.running():
-        if (holder := job.holder()) is None:
-            continue
-        reached = processes.step_tasks(holder)
-        if batch:
-            children = processes.descendants(holder, recursive=False)
-            reached = [each for each in children if each.pid == job.state().batch]
-        processes.send(reached, number)
-    return 0
+def scancel(job_ids: list[str]) -> int:
+    """Run `scancel JOB…` and return the exit code."""
+    if not job_ids or any(word.startswith("-") for word in job_ids):
+        raise ValueError(f"the local scheduler knows scancel JOB, not: {' '.join(job_ids)}")
+    unknown = []
+    for job_id in job_ids:
+        selection = jobs.find(job_id)
+        if selection is None:
+            unknown.append(f"scancel: error: Kill job error on job id {job_id}")
+        else:
+            ask_to_end(selection)
+    sys.stderr.write("".join(f"{problem}: Invalid job id specified\n" for problem in unknown))
+    return 1 if unknown else 0
 
 
 def main() -> int:
@@ -132,7 +105,7 @@ def main() -> int:
     name, *arguments = sys.argv[1:]
     try:
         return {"scontrol": scontrol, "scancel": scancel}[name](arguments)
-    except (ValueError, getopt.GetoptError, psutil.Error) as error:
+    except (ValueError, psutil.Error) as error:
         sys.stderr.write(f"{name}: error: {error}\n")
         return 1
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
@@ -123,7 +122,7 @@ class Supervisor(_Holder):
             started = time.time()
             outcome = self._run_once(started)
             if outcome is not _REQUEUE:
-                self.write(**outcome, start=started, end=time.time(), **_used())
+                self.write(**outcome, start=started, end=time.time())
                 return
             self.restarts += 1
             self.write("PENDING")
@@ -148,8 +147,6 @@ class Supervisor(_Holder):
         except OSError as error:
             self._complain(f"slurmstepd: error: {error.strerror}: {error.filename}")
             return {"state": "FAILED", "reason": "LaunchFailed", "exit_code": 1}
-        # The batch shell is what `scancel --batch` signals.
-        self.write("RUNNING", start=started, batch=batch.pid)
         limit = self.plan.time_limit_s
         while batch.poll() is None:
             if self.is_over():
@@ -201,7 +198,7 @@ class Supervisor(_Holder):
         """End the job as Slurm does: SIGTERM to the script's shell and to the tasks of its steps,
         then SIGKILL to all after KillWait.
         """
-        self.write("COMPLETING", start=started, batch=batch.pid)
+        self.write("COMPLETING", start=started)
         self._complain(
             f"slurmstepd: error: *** JOB {self.plan.job_id} ON {self.plan.hosts[0]} CANCELLED AT"
             f" {timestamp(time.time())}{why} ***"
@@ -231,19 +228,6 @@ class Supervisor(_Holder):
     def write(self, state: str, **details: Any) -> None:
         """Write the state, if it has changed."""
         super().write(state, restarts=self.restarts, **details)
-
-
-def _used() -> dict[str, Any]:
-    """Return the usage of the job's ended processes over all starts: peak memory of the largest
-    one, and CPU seconds (getrusage(2)).
-    """
-    processes.reap()
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {
-        "max_rss_bytes": usage.ru_maxrss * unit,
-        "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-    }
 
 
 class ArraySupervisor(_Holder):
