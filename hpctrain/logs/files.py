@@ -7,12 +7,12 @@ are listed before they exist.
 
 from __future__ import annotations
 
+import getpass
 import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -92,11 +92,13 @@ _JOB = re.compile(
     r"(?:^|(?<!step)(?<!seed)(?<!epoch)(?<!iter)(?<!ckpt)(?<!checkpoint)(?<!lr)(?<!bs)[._\-])(?:slurm-|job[._\-]?)?"
     r"([0-9]{3,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)"
 )
-_SLURM = re.compile(r"^(?:slurm|job)[._\-]([0-9]{1,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)")
+#: `slurm-12.out`, `job_12.log`, and PBS's `name.o12345`.
+_SLURM = re.compile(
+    r"^(?:slurm|job)[._\-]([0-9]{1,18}(?:_[0-9]{1,7})?)(?=[._\-]|$)|\.[oe]([0-9]{3,18})\Z"
+)
 _DATE = re.compile(r"20[0-9]{6}\Z")
-#: Slurm's placeholders for each task, node or step, and the text they are replaced by.
-_EACH = re.compile(r"%[0-9]*([tnNs])")
-_FILLED = {"t": "([0-9]+)", "n": "([0-9]+)", "N": "([A-Za-z0-9.-]+)", "s": "(.+)"}
+#: Slurm's placeholders for each task, node or step.
+_EACH = re.compile(r"%[0-9]*[tnNs]")
 #: torchrun's log directory: LOG_DIR/RUN_ID_RANDOM/attempt_0/3/stderr.log, where 3 is a local rank.
 _TORCHRUN = re.compile(r"attempt_([0-9]+)/([0-9]+)/(stdout|stderr)\.log\Z")
 
@@ -113,18 +115,22 @@ def log_file(
     base = path.name.removesuffix(".gz")
     stem = re.sub(r"\.(?:log|out|err|txt|stdout|stderr)\Z", "", base)
     # The id of a known job in the name is not a rank.
-    named = (
-        job is not None
-        and not copy
-        and re.search(rf"(?:^|[._\-]){re.escape(job)}\Z", stem) is not None
-    )
-    rank, node, local = (None, None, None) if named or _OURS.match(stem) else _process(stem)
+    has_id = not copy and re.search(rf"(?:^|[._\-]){re.escape(job or '-')}\Z", stem) is not None
+    rank, node, local = None, None, None
+    if not has_id and not _OURS.match(stem):
+        node = match[1] if (match := _NODE.search(stem)) else None
+        number = int(match[1]) if (match := _RANK.search(stem)) else None
+        rank, local = (None, number) if _LOCAL.search(stem) else (number, None)
     if elastic := _TORCHRUN.search(path.as_posix()):
         local, stream = int(elastic[2]), "err" if elastic[3] == "stderr" else "out"
+    # `output_error_7.log` is an output file: the first match counts.
+    err, out = _ERR.search(base), _OUT.search(base)
+    if err and (out is None or err.start() < out.start() or base.endswith((".err", ".stderr"))):
+        out = None
     return LogFile(
         path=path,
         name=shown(path),
-        stream=stream or _stream(base),
+        stream=stream or ("out" if out else "err" if err else "both"),
         rank=rank,
         node=node,
         attempt=attempt,
@@ -139,12 +145,6 @@ def shown(path: Path) -> str:
     text = os.path.abspath(path)  # noqa: PTH100 - keeps the name of a link as typed
     here = os.getcwd()  # noqa: PTH109 - as above
     return text[len(here) + 1 :] if text.startswith(f"{here}/") else text
-
-
-def is_log(path: Path) -> bool:
-    """Whether a file in a directory looks like a log by its name."""
-    base = path.name.removesuffix(".gz")
-    return bool(_LOGS.fullmatch(base)) and not _NOT_LOGS.fullmatch(base)
 
 
 def settled(files: Sequence[LogFile]) -> list[LogFile]:
@@ -162,11 +162,10 @@ def settled(files: Sequence[LogFile]) -> list[LogFile]:
     errors = {_family(file) for file in files if file.stream == "err"}
     found = []
     for file in files:
-        if file.local_rank is not None and file.rank is None and len(places) == 1:
-            file = replace(file, rank=file.local_rank)  # noqa: PLW2901 - the same file, completed
-        if file.stream == "out" and not file.attempt and _family(file) not in errors:
-            file = replace(file, stream="both")  # noqa: PLW2901
-        found.append(file)
+        is_rank = file.rank is None and len(places) == 1
+        has_errors = file.stream == "out" and not file.attempt and _family(file) not in errors
+        rank, stream = (file.local_rank if is_rank else file.rank), file.stream
+        found.append(replace(file, rank=rank, stream="both" if has_errors else stream))
     return found
 
 
@@ -184,36 +183,15 @@ def natural(name: Path | str) -> tuple[object, ...]:
     return tuple((int(word), "") if is_number(word) else (-1, word) for word in words)
 
 
-def _stream(base: str) -> Stream:
-    # `output_error_7.log` is an output file: the first match counts.
-    err, out = _ERR.search(base), _OUT.search(base)
-    if err and (out is None or err.start() < out.start() or base.endswith((".err", ".stderr"))):
-        return "err"
-    return "out" if out else "both"
-
-
-def _process(stem: str) -> tuple[int | None, str | None, int | None]:
-    node = found[1] if (found := _NODE.search(stem)) else None
-    number = int(found[1]) if (found := _RANK.search(stem)) else None
-    return (None, node, number) if _LOCAL.search(stem) else (number, node, None)
-
-
 def _job(stem: str) -> str | None:
-    if match := _SLURM.match(stem):
-        return match[1]
+    if match := _SLURM.search(stem):
+        return match[1] or match[2]
     if match := _OURS.match(stem):
         array, number = match["array"], match["job"]
-        return (
-            number
-            if array is None or int(number) >= max(_SMALL_TASK, int(array))
-            else f"{array}_{number}"
-        )
-    if match := re.search(r"\.[oe]([0-9]{3,18})\Z", stem):  # PBS, and users who come from it
-        return match[1]
-    candidates = [
-        number for number in _JOB.findall(stem) if not _DATE.match(number.partition("_")[0])
-    ]
-    return candidates[-1] if candidates else None
+        is_job = array is None or int(number) >= max(_SMALL_TASK, int(array))
+        return number if is_job else f"{array}_{number}"
+    found = [number for number in _JOB.findall(stem) if not _DATE.match(number.partition("_")[0])]
+    return found[-1] if found else None
 
 
 def _family(file: LogFile) -> str:
@@ -252,35 +230,18 @@ def of_run(run_dir: Path) -> tuple[LogFile, ...]:
     if run is None:
         return ()
     found: list[LogFile] = []
-    record = launch.load(runs, run.tag)
+    record, project = launch.load(runs, run.tag), runs.parent
     for job in launch.every_job(runs, run):
         attempts = [attempt for attempt in run.attempts if attempt.job == job]
         only = attempts[0].name if len(attempts) == 1 else None
-        candidates = partial(_candidates, run_dir, run, record, job, attempts)
-        written = (files for files in candidates() if any(file.path.exists() for file in files))
-        to_come = filter(None, candidates())
-        found += (replace(file, attempt=only) for file in next(written, None) or next(to_come, ()))
-        found += [
-            file for attempt in attempts for file in of_attempt(run_dir, attempt.name, job=job)
-        ]
+        pattern = _patterns(run_dir, run, record, job, attempts)
+        files = of_job(*pattern, job=job) if pattern else ()
+        if not any(file.path.exists() for file in files):  # rendered elsewhere, or moved
+            files = named_after(job, project) or files
+        found += (replace(file, attempt=only) for file in files)
+        for attempt in attempts:
+            found += of_attempt(run_dir, attempt.name, job=job)
     return _numbered(found)
-
-
-def _candidates(
-    run_dir: Path, run: Run, record: Launch | None, job: str, attempts: list[Attempt]
-) -> Iterator[tuple[LogFile, ...]]:
-    """Yield what may be the logs of a job: the files that its script names, seen from the project
-    and from the recorded directory; if it was rendered elsewhere, or moved, those with its name.
-    """
-    cwd = record.cwd if record is not None else ""
-    places = [run_dir.parent.parent]
-    if cwd.startswith("/") and Path(cwd) not in places and os.access(cwd, os.R_OK | os.X_OK):
-        places.append(Path(cwd))
-    for place in places:
-        if pattern := _patterns(run_dir, run, record, job, attempts, place):
-            yield of_job(*pattern, job=job)
-    for place in places:
-        yield named_after(job, place)
 
 
 def of_job(
@@ -288,15 +249,18 @@ def of_job(
 ) -> tuple[LogFile, ...]:
     """Return the logs of a job that writes to these files, or the one file if both are the same.
 
-    A name with Slurm's placeholders for each task, node or rank (`%t`, `%n`, `%N`, `%s`) matches
-    all such files.
+    A name with Slurm's placeholders for each task, node or step (`%t`, `%n`, `%N`, `%s`) matches all
+    such files; their ranks and nodes are those that the names tell.
     """
-    streams: list[tuple[Path, Stream]] = [
-        (output, "both" if error is None or error == output else "out")
-    ]
+    streams: list[tuple[Path, Stream]] = [(output, "both")]
     if error is not None and error != output:
-        streams.append((error, "err"))
-    found = [file for path, stream in streams for file in _matching(path, stream=stream, job=job)]
+        streams = [(output, "out"), (error, "err")]
+    found = []
+    for path, stream in streams:
+        # A name without placeholders is a log even if the file is missing.
+        pattern = _EACH.sub("*", glob.escape(path.name))
+        many = sorted(path.parent.glob(pattern), key=natural) if _EACH.search(path.name) else [path]
+        found += [log_file(each, stream=stream, job=job) for each in many]
     return _numbered(found)
 
 
@@ -304,16 +268,9 @@ def of_attempt(run_dir: Path, attempt: str, *, job: str | None = None) -> tuple[
     """Return the per-rank logs of one attempt, sorted by rank, if its job script keeps them; their
     lines are also in the job's output.
     """
-    directory = run_dir / "attempts" / attempt / RANKS
-    found = [
-        log_file(path, job=job, attempt=attempt, copy=True)
-        for path in _in_directory(directory, _DEPTH)
-    ]
-    return _numbered(
-        sorted(
-            found, key=lambda file: (file.rank is None, file.rank or 0, file.stream, str(file.path))
-        )
-    )
+    paths = _in_directory(run_dir / "attempts" / attempt / RANKS, _DEPTH)
+    found = [log_file(path, job=job, attempt=attempt, copy=True) for path in paths]
+    return _numbered(sorted(found, key=order))
 
 
 def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
@@ -338,16 +295,12 @@ def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
                 inside,
                 key=lambda file: (file.job is None, natural(file.job or ""), order(file)),
             )
-    return _numbered(settled(_each_once(found)))
+    once = {os.path.realpath(file.path): file for file in reversed(found)}
+    return _numbered(settled(list(reversed(once.values()))))
 
 
-def _patterns(  # noqa: PLR0917 - from the run to its job
-    run_dir: Path,
-    run: Run,
-    record: Launch | None,
-    job: str,
-    attempts: list[Attempt],
-    project: Path,
+def _patterns(
+    run_dir: Path, run: Run, record: Launch | None, job: str, attempts: list[Attempt]
 ) -> tuple[Path, Path] | None:
     """Return where the script of a job writes output and errors: that of its submission, else the
     one that the run keeps.
@@ -364,66 +317,33 @@ def _patterns(  # noqa: PLR0917 - from the run to its job
             said = directives.last_values(directives.read(text))
         except (OSError, ValueError):
             continue
-        own = (attempts[-1].slurm_job_id if attempts else None) or array
         values = {
-            "j": own,
+            "j": (attempts[-1].slurm_job_id if attempts else None) or array,
             "A": array,
             "a": task or "4294967294",
             "x": said.get("job-name") or run.name or "",
-            "u": _user(run_dir),
+            "u": getpass.getuser(),
         }
-        place = Path(project, said.get("chdir") or "")
-        output = place / log_pattern.expand(
-            said.get("output") or ("slurm-%A_%a.out" if task else "slurm-%j.out"), values
-        )
-        error = said.get("error")
-        return output, place / log_pattern.expand(error, values) if error else output
+        output = said.get("output") or ("slurm-%A_%a.out" if task else "slurm-%j.out")
+        place = Path(run_dir.parent.parent, said.get("chdir") or "")
+        paths = (log_pattern.expand(each, values) for each in (output, said.get("error") or output))
+        first, second = (place / path for path in paths)
+        return first, second
     return None
-
-
-def _user(run_dir: Path) -> str:
-    try:
-        return run_dir.owner()
-    except (KeyError, OSError):
-        return ""
 
 
 def named_after(job: str, project: Path) -> tuple[LogFile, ...]:
     """Return the files in the project's logs/, and next to it, whose names contain the id of this
     job.
     """
-    here = project.glob(f"*{glob.escape(job)}*")
-    candidates = [
-        *_in_directory(project / "logs", 1),
-        *(path for path in here if path.suffix in _ENDS),
-    ]
+    here = (path for path in project.glob(f"*{glob.escape(job)}*") if path.suffix in _ENDS)
     says = re.compile(rf"(?:^|[._-]){re.escape(job)}(?=[._-][^0-9]|$)")
     files = [
         log_file(path, job=job)
-        for path in candidates
+        for path in (*_in_directory(project / "logs", 1), *here)
         if not path.is_symlink() and says.search(path.name)
     ]
     return tuple(settled(sorted(files, key=order)))
-
-
-def _matching(path: Path, *, stream: Stream, job: str | None) -> list[LogFile]:
-    """Expand a name with Slurm's per-task or per-node placeholders; a name without them is returned
-    even if the file is missing.
-    """
-    words = _EACH.split(path.name)
-    if len(words) == 1:
-        return [log_file(path, stream=stream, job=job)]
-    form = re.compile(
-        "".join(_FILLED[word] if at % 2 else re.escape(word) for at, word in enumerate(words))
-    )
-    found = []
-    for each in sorted(path.parent.glob("*"), key=natural):
-        if match := form.fullmatch(each.name):
-            said = dict(zip(words[1::2], match.groups(), strict=True))
-            file = log_file(each, stream=stream, job=job)
-            rank = int(said["t"]) if "t" in said else file.rank
-            found.append(replace(file, rank=rank, node=said.get("N", file.node)))
-    return found
 
 
 def _in_directory(directory: Path, depth: int) -> Iterator[Path]:
@@ -435,16 +355,11 @@ def _in_directory(directory: Path, depth: int) -> Iterator[Path]:
         is_deep = len(Path(place).relative_to(directory).parts) >= depth - 1
         folders[:] = [each for each in folders if not is_deep and not _NOT_LOG_DIRS.match(each)]
         for path in map(Path(place).joinpath, names):
-            if found < _MOST and is_log(path) and not path.is_symlink() and path.is_file():
+            base = path.name.removesuffix(".gz")
+            is_log = _LOGS.fullmatch(base) and not _NOT_LOGS.fullmatch(base)
+            if found < _MOST and is_log and not path.is_symlink() and path.is_file():
                 found += 1
                 yield path
-
-
-def _each_once(files: Iterable[LogFile]) -> list[LogFile]:
-    seen: dict[str, LogFile] = {}
-    for file in files:
-        seen.setdefault(os.path.realpath(file.path), file)
-    return list(seen.values())
 
 
 def _numbered(files: Iterable[LogFile]) -> tuple[LogFile, ...]:

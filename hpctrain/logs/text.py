@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import codecs
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
+
+from hpctrain.util.text import integer
 
 #: Maximum displayed length of a line, including the mark of the cut.
 MOST = 4000
@@ -46,19 +48,19 @@ _BAR_IN_FRONT = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
-_ROLE = re.compile(
-    r"\[([A-Za-z_-]{1,30}?): ?([0-9]{1,6})\] ?|\[([A-Za-z_-]{1,30})([0-9]{1,6})\]:[ ]?"
-)
-_HOST_AND_RANK = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{0,62}):([0-9]{1,6})\]:?[ ]?")
 #: A process number from here on is a process id, not a rank.
 _PIDS = 1000
-_SRUN = re.compile(r" {0,5}([0-9]{1,6}):(?: |\Z)")
-_LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
-#: The time that a container runtime puts before each line.
-_STAMP = re.compile(
-    r"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\.[0-9]{6,9}Z (?:std(?:out|err) [FP] )?"
+#: Labels at the start of a line: of Lightning, torchrun and torch, srun, mpirun, and Open MPI; and
+#: the time that a container runtime puts before each line.
+_LABEL = re.compile(
+    r"\[(?P<word>[A-Za-z_-]{1,30}?): ?(?P<of_word>[0-9]{1,6})\] ?"
+    r"|\[(?P<role>[A-Za-z_-]{1,30})(?P<of_role>[0-9]{1,6})\]:[ ]?"
+    r"| {0,5}(?P<task>[0-9]{1,6}):(?: |\Z)"
+    r"|\[1,(?P<of_job>[0-9]{1,6})\]<std(?:out|err)> ?: ?"
+    r"|\[(?P<host>[A-Za-z][A-Za-z0-9.-]{0,62}):(?P<of_host>[0-9]{1,6})\]:?[ ]?"
+    r"|20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\.[0-9]{6,9}Z (?:std(?:out|err) [FP] )?"
 )
-_MPIRUN = re.compile(r"\[1,([0-9]{1,6})\]<std(?:out|err)> ?: ?")
+_LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
     r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?[0-9]{1,2}:)"
     r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})"
@@ -154,34 +156,31 @@ def label(line: str) -> Label:
     task: int | None = None
     node: str | None = None
     local: int | None = None
-    while line[:1] in _FIRST_OF_A_LABEL:
-        if match := _ROLE.match(line):
-            role, number = match[1] or match[3], int(match[2] or match[4])
+    while line[:1] in _FIRST_OF_A_LABEL and (match := _LABEL.match(line)):
+        role, process = match["word"] or match["role"], match["task"] or match["of_job"]
+        if role is not None:
+            number = int(match["of_word"] or match["of_role"])
             if role.lower() == "rank":
                 rank = number
-            elif match[3] is None:
+            elif match["word"]:
                 break
             else:
                 local = number
-        elif (match := _SRUN.match(line)) or (match := _MPIRUN.match(line)):
+        elif process is not None:
             if task is not None or rank is not None:
                 break  # `3: 12: text`: the second is the program's own
-            task = int(match[1])
-        elif match := _HOST_AND_RANK.match(line):
-            node = match[1]
-            rank = (
-                int(match[2]) if int(match[2]) < _PIDS else rank
-            )  # Open MPI itself writes `[node01:48213] *** …`, its process id
-        elif (match := _STAMP.match(line)) is None:
-            break
+            task = int(process)
+        elif match["host"] is not None:
+            node, number = match["host"], int(match["of_host"])
+            # Open MPI itself writes `[node01:48213] *** …`, its process id.
+            rank = number if number < _PIDS else rank
         line = line[match.end() :]
     if rank is None and local is None:
         rank = task  # else the launcher starts one task per node
     if node is None and (match := _NODE.match(line)):
         inner = label(line[match.end() :])
-        return Label(
-            inner.rest, _known(rank, inner.rank), match[1], _known(local, inner.local_rank)
-        )
+        rank, local = _known(rank, inner.rank), _known(local, inner.local_rank)
+        return Label(inner.rest, rank, match[1], local)
     return _mentioned(Label(line, rank, node, local))
 
 
@@ -190,14 +189,9 @@ def _mentioned(known: Label) -> Label:
     for word, pattern in _MENTIONS:
         if word in line and (match := pattern.search(line)):
             found = match.groupdict()
-            said = {
-                name: int(found[name]) for name in ("rank", "local") if found.get(name) is not None
-            }
-            rank, local = (
-                _known(known.rank, said.get("rank")),
-                _known(known.local_rank, said.get("local")),
-            )
-            return Label(line, rank, known.node or found.get("node"), local)
+            rank, local = (integer(found.get(name) or "") for name in ("rank", "local"))
+            node = known.node or found.get("node")
+            return Label(line, _known(known.rank, rank), node, _known(known.local_rank, local))
     return known
 
 
@@ -206,7 +200,8 @@ def around(line: str, at: int, most: int) -> str:
     if len(line) <= most:
         return line
     begin = max(0, min(at - 60, len(line) - most))
-    return f"{'…' if begin else ''}{line[begin : begin + most - 2]}{'…' if begin + most < len(line) else ''}"
+    end = begin + most - 2
+    return f"{'…' * (begin > 0)}{line[begin:end]}{'…' * (end + 2 < len(line))}"
 
 
 def progress_bar(line: str) -> bool:
@@ -230,28 +225,19 @@ def plain(text: str) -> str:
 def _without_debris(text: str) -> str:
     """Remove progress bars that a later one replaced."""
     kept: list[str] = []
-    last_bar = ""
-    previous = ""
+    last_bar = previous = ""
     for written in text.split("\r"):
-        part = _without_bars_in_front(written).rstrip() if "%|" in written else written.rstrip()
-        if not part:
-            continue
+        part = written
+        while (match := _BAR_IN_FRONT.match(part)) and part[match.end() :].strip():
+            part = part[match.end() :]
+        part = part.rstrip()
         if progress_bar(part):
             last_bar = part
-            continue
-        shape = _DIGITS.sub("0", part)
-        if shape == previous:
-            kept[-1] = part  # a counter
-        else:
-            kept.append(part)
-        previous = shape
+        elif part:
+            shape = _DIGITS.sub("0", part)
+            kept[len(kept) - (shape == previous) :] = [part]  # the newest of a counter
+            previous = shape
     return " ".join(kept) if kept else last_bar
-
-
-def _without_bars_in_front(text: str) -> str:
-    while (match := _BAR_IN_FRONT.match(text)) and text[match.end() :].strip():
-        text = text[match.end() :]
-    return text
 
 
 # -- the time of a line ----------------------------------------------------------------------------
@@ -291,37 +277,17 @@ def time_of(line: str, *, year: int | None = None) -> float | None:
     if match is None:
         return None
     said = match.groupdict()
-    if said["year"]:
-        parts = said["year"], said["month"], said["day"], said["clock"], said["zone"]
-    elif said["us_year"]:
-        parts = said["us_year"], said["us_month"], said["us_day"], said["us_clock"], None
-    elif year is not None:
-        parts = str(year), said["g_month"], said["g_day"], said["g_clock"], None
-    else:
-        return None
-    minute = _minute(parts[0], parts[1], parts[2], parts[3][:5], parts[4])
-    part = said["part"] or said["g_part"]
-    return (
-        None
-        if minute is None
-        else minute + int(parts[3][6:]) + (float(f"0.{part}") if part else 0.0)
-    )
+    day = [said[name] or said[f"us_{name}"] or said[f"g_{name}"] for name in ("month", "day")]
+    clock = said["clock"] or said["us_clock"] or said["g_clock"]
+    of_year = said["year"] or said["us_year"] or year
+    minute = _minute(f"{of_year}-{'-'.join(day)}T{clock[:5]}{said['zone'] or ''}")
+    part = said["part"] or said["g_part"] or 0
+    return None if minute is None else minute + int(clock[6:]) + float(f"0.{part}")
 
 
 @lru_cache(maxsize=256)
-def _minute(year: str, month: str, day: str, clock: str, zone: str | None) -> float | None:
+def _minute(at: str) -> float | None:
     try:
-        return datetime(
-            int(year), int(month), int(day), int(clock[:2]), int(clock[3:]), tzinfo=_zone(zone)
-        ).timestamp()
+        return datetime.fromisoformat(at).timestamp()
     except ValueError:  # e.g. February 31
         return None
-
-
-def _zone(text: str | None) -> timezone | None:
-    if text is None:
-        return None
-    if text == "Z":
-        return UTC
-    minutes = int(text[1:3]) * 60 + int(text[-2:])
-    return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))
