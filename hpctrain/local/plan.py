@@ -363,7 +363,6 @@ def _number(values: Mapping[str, str | None], name: str, default: int) -> int:
 
 
 def _with_logs(plan: Plan) -> Plan:
-    """Return the plan of one job with the paths of its logs."""
     values = {
         "j": plan.job_id,
         "A": plan.array_job_id or plan.job_id,

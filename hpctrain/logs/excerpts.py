@@ -89,12 +89,13 @@ class Steps:
         count: of a training, after errors, up to the current position; `others`: of other programs.
         completes: completion messages of a training: it survived all earlier errors; `zeros`: exit
             statuses of 0 that a script wrote. The scan counts both.
+        at: the current position in the piece.
     """
 
     def __init__(self) -> None:
         self.count, self.others = 0, 0
         self.completes, self.zeros = 0, 0
-        self._stop_at, self._left, self._at = 0, 0, 0
+        self._stop_at, self._left, self.at = 0, 0, 0
         self._left_of_all = _SEARCHED_OF_ALL
         self._passed = 0
         self._writers: dict[bool, tuple[int | None, int | None, str | None]] = {}
@@ -102,14 +103,9 @@ class Steps:
         self._counted = -1
 
     @property
-    def at(self) -> int:
-        """The current position in the piece."""
-        return self._at
-
-    @property
     def place(self) -> Place:
         """The counts up to here; pass it to `since`."""
-        return self.count + self.others, self.completes, self.zeros, self._passed + self._at
+        return self.count + self.others, self.completes, self.zeros, self._passed + self.at
 
     def steps_since(self, place: Place) -> int:
         """Return the steps since a place."""
@@ -119,13 +115,11 @@ class Steps:
         """Return what followed a place, as in an Occurrence: steps, the evidence that the program
         survived, and bytes.
         """
-        done: Done = (
-            "complete" if self.completes > place[1] else "zero" if self.zeros > place[2] else None
-        )
+        done: Done = "zero" if self.zeros > place[2] else None
         return {
             "steps_after": self.steps_since(place),
-            "done_after": done,
-            "bytes_after": self._passed + self._at - place[3],
+            "done_after": "complete" if self.completes > place[1] else done,
+            "bytes_after": self._passed + self.at - place[3],
         }
 
     def want(self) -> None:
@@ -134,17 +128,14 @@ class Steps:
 
     def begin(self) -> None:
         """Continue with the next piece."""
-        self._passed, self._at = self._passed + self._at, 0
+        self._passed, self.at = self._passed + self.at, 0
 
     def up_to(self, piece: bytes, until: int, *, least: int = 0) -> None:
         """Count the steps up to a position if an error precedes them; skip distances below
         `least`.
         """
-        begin = self._at
-        if until - begin < least:
-            return
-        self._at = max(begin, until)
-        if self._is_enough() or until <= begin:
+        begin, self.at = self.at, max(self.at, until) if until - self.at >= least else self.at
+        if self.at == begin or self._is_enough():
             return
         self.count += _counted_in(piece, begin, until)
         end = min(until, begin + self._left, begin + self._left_of_all)
@@ -153,24 +144,21 @@ class Steps:
         self._left -= end - begin
         self._left_of_all -= end - begin
         for match in _LINE.finditer(piece, begin, end):
-            self._look(piece, begin, match)
-            if self._is_enough():
-                return
+            low = max(begin, match.start() - _BEFORE)
+            head = max(piece.rfind(end, low, match.start()) for end in (b"\n", b"\r")) + 1
+            line, counter = piece[head or low : match.end()], match["counter"]
+            trains = counter is None or _LOSS.search(line) is not None
+            if (
+                not any(word in line for word in (*_WORDS, _SUMMARY))
+                and self._is_new(line, trains)
+                and (trains or self._goes_on(line, counter or b""))
+            ):
+                self.count, self.others = self.count + trains, self.others + (not trains)
+                if self._is_enough():
+                    return
 
     def _is_enough(self) -> bool:
         return self.count + self.others >= self._stop_at
-
-    def _look(self, piece: bytes, begin: int, match: re.Match[bytes]) -> None:
-        low = max(begin, match.start() - _BEFORE)
-        head = max(piece.rfind(end, low, match.start()) for end in (b"\n", b"\r")) + 1
-        line, counter = piece[head or low : match.end()], match["counter"]
-        trains = counter is None or _LOSS.search(line) is not None
-        if (
-            not any(word in line for word in (*_WORDS, _SUMMARY))
-            and self._is_new(line, trains)
-            and (trains or self._goes_on(line, counter or b""))
-        ):
-            self.count, self.others = self.count + trains, self.others + (not trains)
 
     def _is_new(self, line: bytes, trains: bool) -> bool:
         """Whether a line reports a new step: if all ranks log, only one rank's count. Counters of
@@ -178,9 +166,9 @@ class Steps:
         """
         label = text.label(text.clean(line))
         writer = (label.rank, label.local_rank, label.node)
-        first = self._writers.setdefault(trains, writer)
         number = said[1] if (said := _NUMBER.search(line)) else None
-        if writer != first or (number is not None and number == self._number):
+        is_first = writer == self._writers.setdefault(trains, writer)
+        if not is_first or (number is not None and number == self._number):
             return False
         self._number = number
         return True
@@ -197,9 +185,9 @@ class Steps:
 def _counted_in(piece: bytes, begin: int, end: int) -> int:
     found = sum(piece.count(word, begin, end) for word in _WORDS)
     if found and piece.find(b"loss", begin, end) >= 0:
-        found -= sum(1 for _ in _NO_LOSS.finditer(piece, begin, end))
+        found -= len(_NO_LOSS.findall(piece, begin, end))
     if found > 0 and any(piece.find(word, begin, end) >= 0 for word in _LOADS):
-        found -= sum(1 for _ in _NO_BAR.finditer(piece, begin, end))
+        found -= len(_NO_BAR.findall(piece, begin, end))
     return max(0, found)
 
 
@@ -380,40 +368,41 @@ class Open:
     def close(self) -> ErrorExcerpt:
         """Return the excerpt to show."""
         labelled = [text.label(text.clean(raw)) for raw in self.text.split(b"\n")]
-        mine = _own(labelled, self.label)
-        rank = self.excerpt.rank
+        mine, rank = _own(labelled, self.label), self.excerpt.rank
         if found := _collected(mine):
             front, mine = found
             rank = int(said[1]) if rank is None and (said := _RANK.search(front)) else rank
         raised: dict[str, str] = {}
-        launcher = False
-        is_traceback = (
-            bool(mine)
-            and _TRACEBACK.match(mine[0]) is not None
-            and not _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
-        )
+        is_launcher = False
+        is_ignored = _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
+        is_traceback = bool(mine and _TRACEBACK.match(mine[0]) and not is_ignored)
         if is_traceback:
-            shown = _without_copies([line for line in _traceback(mine) if line.strip()])
+            shown = [line for line in _traceback(mine) if line.strip()]
+            if any(a == b and _FRAME.match(a) for a, b in itertools.pairwise(shown)):
+                shown = list(dict.fromkeys(shown))  # unlabeled ranks wrote it line by line
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
             # Three quotes close the traceback of another process: that is where it was raised.
             raised = _raised(list(itertools.takewhile('"""'.__ne__, shown)))
-            if _OF_LAUNCHER.match(error) and "frame" not in raised:
+            is_launcher = bool(_OF_LAUNCHER.match(error)) and "frame" not in raised
+            if is_launcher:
                 shown = [*self._lines_before(), *shown[shown.index(error) :]]
-                launcher = True
         else:
-            first, mine = mine[0] if mine else "", [line for line in mine if line.strip()]
+            first, mine = "".join(mine[:1]), [line for line in mine if line.strip()]
             mine = mine if self.excerpt.ending else mine[: _AROUND + 1]
             shown = [*self._lines_before(), *mine]
             error = next((line for line in mine if DEADLY.search(line)), first)
-        lines = tuple(_cut(shown))
+        left_out = len(shown) - _SHOWN_HEAD - _SHOWN_TAIL
+        if left_out > 1:
+            mark = f"  … {left_out} lines left out …"
+            shown = [*shown[:_SHOWN_HEAD], mark, *shown[-_SHOWN_TAIL:]]
         return replace(
             self.excerpt,
-            lines=lines,
+            lines=tuple(shown),
             error=error,
             traceback=is_traceback,
             rank=rank,
             raised=raised,
-            launcher=launcher,
+            launcher=is_launcher,
         )
 
     def _lines_before(self) -> list[str]:
@@ -442,67 +431,73 @@ def _raised(lines: list[str]) -> dict[str, str]:
 
 def _own(labelled: list[text.Label], label: text.Label) -> list[str]:
     """Return the lines of one process; an empty line replaces those of others between them."""
+    # In any other line, it may be a process that the line mentions.
+    node = label.node if HEAD in label.rest else None
     found: list[str] = []
-    node = (
-        label.node if HEAD in label.rest else None
-    )  # in any other line, it may be a process that the line mentions
     for each in labelled:
-        if (
-            each.rank == label.rank
-            and each.local_rank == label.local_rank
-            and node in (None, each.node)
-        ):
+        is_same = (each.rank, each.local_rank) == (label.rank, label.local_rank)
+        if is_same and node in (None, each.node):
             found.append(each.rest)
         elif found and found[-1]:
             found.append("")
     return found
 
 
-def of_part(troubles: list[Open], part: int) -> list[Open]:
-    """Return the errors of one start of the job."""
-    return [each for each in troubles if each.excerpt.part == part]
+class Errors:
+    """The errors of one file; of each start of the job, few are kept.
 
-
-def has_room(troubles: list[Open], part: int, steps: Steps) -> bool:
-    """Whether another error can be stored: there are few, or one was recovered from and can be
-    replaced.
+    Attributes:
+        found: of all starts.
+        mine: of the current start.
     """
-    mine = of_part(troubles, part)
-    return len(mine) < MOST or any(_is_over(each, steps) for each in mine)
 
+    def __init__(self, steps: Steps) -> None:
+        self.found: list[Open] = []
+        self.mine: list[Open] = []
+        self._steps = steps
+        self._room: tuple[int, int, bool] = (-1, -1, True)
 
-def added(troubles: list[Open], new: Open, steps: Steps) -> list[Open]:
-    """Add an error; if there are too many, it replaces the last one that was recovered from."""
-    mine = of_part(troubles, new.excerpt.part)
-    if len(mine) < MOST:
-        return [*troubles, new]
-    gone = [each for each in mine if _is_over(each, steps)][-1:]
-    return [*(each for each in troubles if each not in gone), new]
+    def has_room(self) -> bool:
+        """Whether another error can be stored: there are few, or one was recovered from and can be
+        replaced.
+        """
+        asked = len(self.mine), self._steps.count + self._steps.others
+        if asked != self._room[:2]:  # called for each line with an error word
+            has_room = asked[0] < MOST or any(map(self._is_over, self.mine))
+            self._room = (*asked, has_room)
+        return self._room[2]
 
+    def add(self, new: Open) -> None:
+        """Add an error; if there are too many, it replaces the last one that was recovered from."""
+        if len(self.mine) >= MOST:
+            gone = [each for each in self.mine if self._is_over(each)][-1:]
+            self.mine = [each for each in self.mine if each not in gone]
+            self.found = [each for each in self.found if each not in gone]
+        self.mine.append(new)
+        self.found.append(new)
+        self._room = (-1, -1, True)
 
-def goes_on(troubles: list[Open], part: int, line: int, label: text.Label, steps: Steps) -> bool:
-    """Whether a line belongs to a known error; a traceback after a line with an error word is a new
-    one.
-    """
-    head = HEAD in label.rest
-    near = (
-        each
-        for each in of_part(troubles, part)
-        if line < each.excerpt.line + LINES and not _is_over(each, steps)
-    )
-    return any(not head or HEAD in each.label.rest for each in near)
+    def goes_on(self, line: int, label: text.Label) -> bool:
+        """Whether a line belongs to a known error; a traceback after a line with an error word is a
+        new one.
+        """
+        head = HEAD in label.rest
+        return any(
+            line < each.excerpt.line + LINES
+            and not self._is_over(each)
+            and (not head or HEAD in each.label.rest)
+            for each in self.mine
+        )
 
+    def is_in_traceback(self, line: int) -> bool:
+        """Whether a line is so close behind the head of a known traceback that it belongs to it."""
+        return any(
+            HEAD in each.label.rest and each.excerpt.line <= line < each.excerpt.line + LINES
+            for each in self.mine
+        )
 
-def is_in_traceback(troubles: list[Open], part: int, line: int) -> bool:
-    """Whether a line is so close behind the head of a known traceback that it belongs to it."""
-    return any(
-        HEAD in each.label.rest and each.excerpt.line <= line < each.excerpt.line + LINES
-        for each in of_part(troubles, part)
-    )
-
-
-def _is_over(each: Open, steps: Steps) -> bool:
-    return steps.steps_since(each.steps) >= _OVER
+    def _is_over(self, each: Open) -> bool:
+        return self._steps.steps_since(each.steps) >= _OVER
 
 
 def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
@@ -516,40 +511,19 @@ def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
         return None
     parts = _DIGITS.split(front)
     form = re.compile(r"\d+".join(re.escape(part) for part in parts[::2]))
-    second = next(
-        (
-            line[match.end() :]
-            for line in lines[1:20]
-            if (match := form.match(line)) and _FRAME.match(line, match.end())
-        ),
-        None,
-    )
-    if second is None:
+    matches = ((line, form.match(line)) for line in lines[1:20])
+    if not any(match and _FRAME.match(line, match.end()) for line, match in matches):
         return None
     # A number that is not part of a time identifies the process.
-    own = re.compile(
-        "".join(part if number % 2 else re.escape(part) for number, part in enumerate(_kept(parts)))
-    )
-    return front, [
-        head + rest,
-        *(line[match.end() :] for line in lines[1:] if (match := own.match(line))),
-    ]
-
-
-def _kept(parts: list[str]) -> list[str]:
-    kept = list(parts)
+    kept = [re.escape(part) for part in parts]
     for at in range(1, len(parts), 2):
-        of_a_time = parts[at - 1][-1:] in tuple(":.,-/T+") or parts[at + 1][:1] in tuple(":.,-/T")
-        of_any = of_a_time or parts[at - 1][-1:].isspace() or not parts[at - 1]
-        kept[at] = r"\d+" if of_any and not _PROCESS.search(parts[at - 1]) else parts[at]
-    return kept
-
-
-def _without_copies(lines: list[str]) -> list[str]:
-    """Merge a traceback that unlabeled ranks wrote interleaved, line by line."""
-    if not any(a == b and _FRAME.match(a) for a, b in itertools.pairwise(lines)):
-        return lines
-    return list(dict.fromkeys(lines))
+        before, behind = parts[at - 1], parts[at + 1]
+        of_a_time = before[-1:] in tuple(":.,-/T+") or behind[:1] in tuple(":.,-/T")
+        if (of_a_time or not before[-1:].strip()) and not _PROCESS.search(before):
+            kept[at] = r"\d+"
+    own = re.compile("".join(kept))
+    behind = (line[match.end() :] for line in lines[1:] if (match := own.match(line)))
+    return front, [head + rest, *behind]
 
 
 def reruns(piece: bytes) -> list[int]:
@@ -570,25 +544,20 @@ def _traceback(lines: list[str]) -> list[str]:
         return [*lines[:last], *_exception(lines[last:])]
     end = 1
     while end < len(lines):
-        line = lines[end]
-        if line.startswith(_INNER) or not line.strip():
+        if lines[end].startswith(_INNER) or not lines[end].strip():
             end += 1
             continue
         # The exception, perhaps of several lines; a chained traceback follows it.
-        behind = next(
-            (n for n in range(end + 1, min(end + 40, len(lines))) if _CHAINED.match(lines[n])), None
-        )
-        between = lines[end + 1 : behind] if behind is not None else []
-        if behind is None or any(_TRACEBACK.match(each) for each in between):
+        places = range(end + 1, min(end + 40, len(lines)))
+        behind = next((n for n in places if _CHAINED.match(lines[n])), None)
+        if behind is None or any(map(_TRACEBACK.match, lines[end + 1 : behind])):
             return [*lines[:end], *_exception(lines[end:])]
-        begin = next(
-            (n for n in range(behind, min(behind + 4, len(lines))) if _TRACEBACK.match(lines[n])),
-            None,
-        )
+        places = range(behind, min(behind + 4, len(lines)))
+        begin = next((n for n in places if _TRACEBACK.match(lines[n])), None)
         if begin is None:
             return lines[: behind + 1]
         end = begin + 1
-    return [line for line in lines if line.strip()]
+    return lines
 
 
 def _exception(lines: list[str]) -> list[str]:
@@ -603,10 +572,3 @@ def _exception(lines: list[str]) -> list[str]:
                 break
         found.append(line)
     return found
-
-
-def _cut(lines: list[str]) -> list[str]:
-    if len(lines) <= _SHOWN_HEAD + _SHOWN_TAIL + 1:
-        return lines
-    left_out = len(lines) - _SHOWN_HEAD - _SHOWN_TAIL
-    return [*lines[:_SHOWN_HEAD], f"  … {left_out} lines left out …", *lines[-_SHOWN_TAIL:]]

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from operator import itemgetter
@@ -27,7 +27,7 @@ from hpctrain.explain.rules import (
     logged_exception,
 )
 from hpctrain.logs import excerpts, merge, read, text
-from hpctrain.logs.excerpts import Open, Place, Steps
+from hpctrain.logs.excerpts import Errors, Open, Place, Steps
 from hpctrain.logs.files import LogFile
 from hpctrain.util.text import is_number
 
@@ -45,12 +45,15 @@ def scan(files: Sequence[LogFile], rules: Sequence[FailureRule]) -> ScanResult:
     found = [_scan_one(file, table) for file in files]
     # A line in both a rank's own file and the shared one counts once; the copy provides the rank.
     shared = {hit.rule for each in found if not each.file.copy for hit in each.hits}
-    for each in found:
-        if each.file.copy:
-            each.hits = [replace(hit, count=0) if hit.rule in shared else hit for hit in each.hits]
     silent = set[str]().union(*(each.unless for each in found))
+    hits = [
+        replace(hit, count=0) if each.file.copy and hit.rule in shared else hit
+        for each in found
+        for hit in each.hits
+        if hit.rule not in silent
+    ]
     return ScanResult(
-        hits=tuple(hit for each in found for hit in each.hits if hit.rule not in silent),
+        hits=tuple(hits),
         troubles=tuple(trouble.close() for each in found for trouble in each.troubles),
         first_failed=tuple(first for each in found for first in each.first_failed),
         status=next((each.status for each in reversed(found) if each.status is not None), None),
@@ -100,7 +103,7 @@ class LineAt:
         weight: number of lines with the same literal that it represents.
     """
 
-    __slots__ = ("_counted", "_logged", "begin", "done", "end", "line", "number", "piece", "weight")
+    __slots__ = ("_counted", "begin", "done", "end", "line", "number", "piece", "weight")
 
     def __init__(self, piece: bytes, number: int) -> None:
         self.piece, self.number = piece, number
@@ -109,17 +112,14 @@ class LineAt:
         self.done: set[int] = set()
 
     def move(self, at: int) -> None:
-        """Move to the line around a position."""
-        self.begin, self.end = _bounds(self.piece, at)
-        self.line, self.done = text.clean(self.piece[self.begin : self.end]), set()
-        self._logged: tuple[str | None] | None = None
-
-    @property
-    def logged(self) -> str | None:
-        """The exception in the line after a logger's or handler's prefix."""
-        if self._logged is None:
-            self._logged = (logged_exception(self.line),)
-        return self._logged[0]
+        """Move to the line around a position; carriage returns also end it, and a long line is
+        limited.
+        """
+        piece, low, high = self.piece, max(0, at - _BEFORE), at + _BEHIND
+        self.begin = max(piece.rfind(b"\n", low, at), piece.rfind(b"\r", low, at)) + 1 or low
+        ends = (piece.find(b"\n", at, high), piece.find(b"\r", at, high))
+        self.end = min((end for end in ends if end >= 0), default=min(high, len(piece)))
+        self.line, self.done = text.clean(piece[self.begin : self.end]), set()
 
     def count(self) -> None:
         """Compute the line's number."""
@@ -127,19 +127,8 @@ class LineAt:
         self._counted = self.begin
 
 
-def _bounds(piece: bytes, at: int) -> tuple[int, int]:
-    """Return the start and end of the line around a position; carriage returns also end it, and a
-    long line is limited.
-    """
-    low, high = max(0, at - _BEFORE), at + _BEHIND
-    begin = max(piece.rfind(b"\n", low, at), piece.rfind(b"\r", low, at)) + 1 or low
-    end = piece.find(b"\n", at, high)
-    back = piece.find(b"\r", at, high if end < 0 else end)
-    if back >= 0:
-        end = back
-    return begin, (end if end >= 0 else min(high, len(piece)))
-
-
+#: The exception in a line after a logger's or handler's prefix; each signature asks for it.
+_logged = lru_cache(maxsize=16)(logged_exception)
 _SHOWN = 300
 #: Maximum distance of `near`, in lines.
 _NEAR = 40
@@ -222,6 +211,7 @@ class FileScan:
         self._skipped: Counter[int] = Counter()
         self._hosts: dict[int, str] = {}
         self._steps, self._done = Steps(), 0
+        self._errors = Errors(self._steps)
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
@@ -230,13 +220,15 @@ class FileScan:
         self._ended_at: float | None = None
         self._last_at: float | None = None
         self.status: int | None = None
-        self.troubles: list[Open] = []
-        self._asked: tuple[list[Open], int, int] = ([], -1, -1)
-        self._room = True
         self.first_failed: list[FirstFailed] = []
         self.unless: set[str] = set()
         self.hits: list[Match] = []
         self._tail = b""
+
+    @property
+    def troubles(self) -> list[Open]:
+        """The errors."""
+        return self._errors.found
 
     # -- one piece ---------------------------------------------------------------------------------
 
@@ -246,10 +238,8 @@ class FileScan:
         if self.size == 0:
             self._head = _head_of(piece)
         self.size += len(piece)
-        if b"\0" in piece:
-            piece = piece.replace(b"\0", b"")
-        if b"\x1b" in piece:
-            piece = _ESCAPE.sub(b"", piece)
+        piece = piece.replace(b"\0", b"")
+        piece = _ESCAPE.sub(b"", piece) if b"\x1b" in piece else piece
         if not self._year_seen and (date := _DATE.search(piece)):
             self._year, self._year_seen = 2000 + int(date[1]), True
         if self.size <= 4 << 20:
@@ -257,8 +247,9 @@ class FileScan:
         for trouble in self.troubles:
             trouble.add(piece)
         self._steps.begin()
-        if self._waiting:
-            self._look_on(piece)
+        waiting, self._waiting = self._waiting, []
+        for hit, near, lines in waiting:
+            self._look_behind(hit, near, lines, piece[:_NEAR_BYTES])
         self._heads = _heads_in(piece, self._head) if self._head else excerpts.reruns(piece)
         low = piece.lower()
         if found := self._find(low):
@@ -267,11 +258,7 @@ class FileScan:
         self._heads_before(len(piece), piece)
         self._steps.up_to(piece, len(piece))
         self._line += piece.count(b"\n")
-        self._tail = (
-            piece[-_NEAR_BYTES:]
-            if len(piece) >= _NEAR_BYTES
-            else (self._tail + piece)[-_NEAR_BYTES:]
-        )
+        self._tail = (self._tail + piece[-_NEAR_BYTES:])[-_NEAR_BYTES:]
 
     def _sampled(
         self, found: Found, begin: int, end: int, start: int
@@ -283,8 +270,6 @@ class FileScan:
             The remaining positions; and literal index → the number of positions that each one
             represents, those of earlier pieces included of which none remained.
         """
-        if len(found) <= _OFTEN:
-            return found, {}
         counts = Counter(map(itemgetter(0), found))
         often = {index for index, count in counts.items() if count > _OFTEN}
         if not often:
@@ -315,7 +300,7 @@ class FileScan:
             word = words[index]
             if word.ends and until < size and low[until] in _WORD:
                 continue
-            if word.errors and at - self._steps.at < _LEAST and not self._has_room():
+            if word.errors and at - self._steps.at < _LEAST and not self._errors.has_room():
                 continue
             if at >= here.end:
                 here.move(at)
@@ -332,46 +317,30 @@ class FileScan:
 
     def _examine(self, word: SearchWord, here: LineAt) -> None:
         for signature in word.signatures:
-            if not self._is_wanted(signature, here):
+            if signature.role == "unless" and self._is_silenced(signature):
                 continue
+            if signature.role == "error":
+                # Earlier errors may have been recovered from by now.
+                self._steps.up_to(here.piece, here.end, least=_LEAST)
+                if not self._errors.has_room():
+                    continue
             match = signature.match(here.line)
             if match is None and signature.pattern[0] == "^":
                 match = signature.match(text.label(here.line).rest)
-            if match is not None:
-                self._matches(signature, match, here)
-            elif signature.role == "line" and (said := here.logged) is not None:
+            is_logged = False
+            if match is None and signature.role == "line" and (said := _logged(here.line)):
                 match = signature.match(said, here.line)
-                if match is not None:
-                    self._matches(signature, match, here, logged=True)
+                is_logged = match is not None
+            if match is not None:
+                self._matches(signature, match, here, logged=is_logged)
 
     def _is_silenced(self, signature: Signature) -> bool:
         return signature.role == "unless" and self.unless.issuperset(signature.silenced)
 
-    def _is_wanted(self, signature: Signature, here: LineAt) -> bool:
-        if signature.role == "unless":
-            return not self._is_silenced(signature)
-        if signature.role != "error":
-            return True
-        # Earlier errors may have been recovered from by now.
-        self._steps.up_to(here.piece, here.end, least=_LEAST)
-        return self._has_room()
-
-    def _has_room(self) -> bool:
-        """Whether another error can be stored; cached, as it is called for each line with an error
-        word.
-        """
-        asked = self.troubles, self._part, self._steps.count + self._steps.others
-        if asked[0] is not self._asked[0] or asked != self._asked:
-            self._asked, self._room = (
-                asked,
-                excerpts.has_room(self.troubles, self._part, self._steps),
-            )
-        return self._room
-
     # -- one line ----------------------------------------------------------------------------------
 
     def _matches(
-        self, signature: Signature, match: re.Match[str], here: LineAt, *, logged: bool = False
+        self, signature: Signature, match: re.Match[str], here: LineAt, *, logged: bool
     ) -> None:
         here.count()
         if here.number == 1 and signature.role in ("line", "error"):
@@ -402,35 +371,30 @@ class FileScan:
                 if not rule.near:
                     self._keep(hit)
                 elif len(self._waiting) < _MOST_WAITING:
-                    self._look_near(hit, rule.near, here.piece, here.begin)
+                    self._look_near(hit, rule.near, here)
 
-    def _look_near(self, hit: Match, near: tuple[str, ...], piece: bytes, begin: int) -> None:
+    def _look_near(self, hit: Match, near: tuple[str, ...], here: LineAt) -> None:
         """Keep a hit if one of `near` matches close by; if the piece ends too early, continue in
         the next one.
         """
-        before = (self._tail if begin < _NEAR_BYTES else b"") + piece[
-            max(0, begin - _NEAR_BYTES) : begin
-        ]
-        behind = piece[begin : begin + _NEAR_BYTES]
-        around = (
-            *behind.split(b"\n", _NEAR + 1)[: _NEAR + 1],
-            *before.rsplit(b"\n", _NEAR + 1)[-_NEAR - 1 :],
-        )
-        if (groups := _groups_near(around, near)) is not None:
-            self._keep(replace(hit, groups={**groups, **hit.groups}))
-        elif (left := _NEAR + 1 - behind.count(b"\n")) > 0:
-            self._waiting.append((hit, near, left))
+        behind = here.piece[here.begin : here.begin + _NEAR_BYTES]
+        before = self._before(here, _NEAR_BYTES).rsplit(b"\n", _NEAR + 1)[-_NEAR - 1 :]
+        self._look_behind(hit, near, _NEAR + 1, behind, before)
 
-    def _look_on(self, piece: bytes) -> None:
-        """Search the start of this piece for hits that wait since the last one."""
-        begin = piece[:_NEAR_BYTES]
-        waiting, self._waiting = self._waiting, []
-        for hit, near, lines in waiting:
-            groups = _groups_near(begin.split(b"\n")[:lines], near)
-            if groups is not None:
-                self._keep(replace(hit, groups={**groups, **hit.groups}))
-            elif (left := lines - begin.count(b"\n")) > 0:
-                self._waiting.append((hit, near, left))
+    def _look_behind(
+        self,
+        hit: Match,
+        near: tuple[str, ...],
+        lines: int,
+        behind: bytes,
+        before: Sequence[bytes] = (),
+    ) -> None:
+        around = (*behind.split(b"\n", lines)[:lines], *before)
+        groups = next((each for raw in around if (each := _groups_in(raw, near)) is not None), None)
+        if groups is not None:
+            self._keep(replace(hit, groups={**groups, **hit.groups}))
+        elif (left := lines - behind.count(b"\n")) > 0:
+            self._waiting.append((hit, near, left))
 
     def _hit(self, rule: str, match: re.Match[str], here: LineAt) -> Match:
         groups = {name: value for name, value in match.groupdict().items() if value is not None}
@@ -458,7 +422,6 @@ class FileScan:
     def _writer(
         self, label: text.Label, groups: Mapping[str, str]
     ) -> tuple[int | None, str | None]:
-        """Return rank and node of a line: of its file, else as the line says."""
         rank = self.file.rank if self.file.rank is not None else label.rank
         if rank is None and is_number(groups.get("rank", "")):
             rank = int(groups["rank"])
@@ -469,17 +432,13 @@ class FileScan:
         key = (hit.rule, hit.rank, hit.node, hit.part)
         kept = self._kept.get(key)
         self._steps.want()
-        if (
-            kept is not None and kept.last.order == hit.order
-        ):  # another regex of the rule, in the same line
+        if kept is not None and kept.last.order == hit.order:
+            # Another regex of the rule, in the same line.
             both = replace(kept.last, groups={**hit.groups, **kept.last.groups})
             kept.first, kept.last = (both if kept.first is kept.last else kept.first), both
         elif kept is not None:
-            if (
-                hit.groups
-                and not kept.first.groups
-                and hit.order[1] - kept.first.order[1] <= _BELOW
-            ):
+            is_below = hit.order[1] - kept.first.order[1] <= _BELOW
+            if hit.groups and not kept.first.groups and is_below:
                 kept.first = replace(kept.first, groups=hit.groups)
             kept.last, kept.count, kept.steps = hit, kept.count + hit.count, self._steps.place
         elif len(self._kept) < _MOST_KEYS:
@@ -491,13 +450,27 @@ class FileScan:
         if at is None:
             return
         number = self._line - self._tail.count(b"\n", at)
-        if number <= self._done or excerpts.is_in_traceback(self.troubles, self._part, number):
+        known = next((each for each in self.troubles if each.excerpt.line == number), None)
+        if number <= self._done or self._errors.is_in_traceback(number):
             return
-        for known in self.troubles:
-            if known.excerpt.line == number:
-                known.excerpt = replace(known.excerpt, ending=True)
-                return
-        label = text.label(text.clean(self._tail[at:].partition(b"\n")[0]))
+        if known is None:
+            label = text.label(text.clean(self._tail[at:].partition(b"\n")[0]))
+            before, behind = self._tail[max(0, at - 2000) : at], self._tail[at:]
+            known = self._open(number, label, before, behind)
+            self.troubles.append(known)
+        known.excerpt = replace(known.excerpt, ending=True)
+
+    def _trouble(self, here: LineAt) -> None:
+        label = text.label(here.line)
+        is_another_run = self._appended_at and excerpts.HEAD in here.line
+        if not is_another_run and self._errors.goes_on(here.number, label):
+            return
+        self._new_part(self._time(here))
+        self._steps.want()
+        behind = here.piece[here.begin : here.begin + excerpts.BYTES]
+        self._errors.add(self._open(here.number, label, self._before(here, 2000), behind))
+
+    def _open(self, number: int, label: text.Label, before: bytes, behind: bytes) -> Open:
         rank, node = self._writer(label, {})
         excerpt = ErrorExcerpt(
             file=self.file.name,
@@ -510,59 +483,24 @@ class FileScan:
             node=node,
             attempt=self.file.attempt,
             part=self._part,
-            ending=True,
         )
-        before, behind = self._tail[max(0, at - 2000) : at], self._tail[at:]
-        self.troubles.append(Open(excerpt, label, self._steps.place, before, behind))
+        return Open(excerpt, label, self._steps.place, before, behind)
 
-    def _trouble(self, here: LineAt) -> None:
-        label = text.label(here.line)
-        rank, node = self._writer(label, {})
-        is_another_run = self._appended_at and excerpts.HEAD in here.line
-        if not is_another_run and excerpts.goes_on(
-            self.troubles, self._part, here.number, label, self._steps
-        ):
-            return
-        at = self._time(here)
-        self._new_part(at)
-        self._steps.want()
-        before = (self._tail if here.begin < 2000 else b"") + here.piece[
-            max(0, here.begin - 2000) : here.begin
-        ]
-        behind = here.piece[here.begin : here.begin + excerpts.BYTES]
-        excerpt = ErrorExcerpt(
-            file=self.file.name,
-            line=here.number,
-            lines=(),
-            error="",
-            order=(self.file.order, here.number),
-            at=at,
-            rank=rank,
-            node=node,
-            attempt=self.file.attempt,
-            part=self._part,
-        )
-        found = Open(excerpt, label, self._steps.place, before, behind)
-        self.troubles = excerpts.added(self.troubles, found, self._steps)
+    def _before(self, here: LineAt, size: int) -> bytes:
+        """Return what is before a line, also at the end of the last piece."""
+        begin = here.begin
+        return (self._tail if begin < size else b"") + here.piece[max(0, begin - size) : begin]
 
     # -- time, steps and starts of the job ---------------------------------------------------------
 
     def _time(self, here: LineAt) -> float | None:
-        line, piece, begin = here.line, here.piece, here.begin
-        at = text.time_of(text.label(line).rest, year=self._year)
-        if at is None:
-            at = text.time_of(line, year=self._year)
-        if at is None:
-            before = (self._tail if begin < 4096 else b"") + piece[max(0, begin - 4096) : begin]
-            for raw in reversed(before.split(b"\n")[-60:] if _CLOCK.search(before) else []):
-                if (
-                    b":" in raw
-                    and (at := text.time_of(text.label(text.clean(raw)).rest, year=self._year))
-                    is not None
-                ):
-                    break
-        if at is not None:
-            self._last_at = at
+        at = text.time_of(text.label(here.line).rest, year=self._year)
+        at = text.time_of(here.line, year=self._year) if at is None else at
+        before = self._before(here, 4096) if at is None else b""
+        for raw in reversed(before.split(b"\n")[-60:] if _CLOCK.search(before) else []):
+            if at is None and b":" in raw:
+                at = text.time_of(text.label(text.clean(raw)).rest, year=self._year)
+        self._last_at = self._last_at if at is None else at
         return self._last_at
 
     def _boundary(self, role: str, line: str) -> None:
@@ -579,6 +517,7 @@ class FileScan:
 
     def _begin_part(self) -> None:
         self._part, self._ended, self._lost = self._part + 1, False, False
+        self._errors.mine = []
 
     def _heads_before(self, until: int, piece: bytes) -> None:
         """Record where the file's first line is repeated after an error: another run was appended.
@@ -586,9 +525,7 @@ class FileScan:
         """
         while self._heads and self._heads[0] < until:
             at = self._heads.pop(0)
-            has_error = excerpts.of_part(self.troubles, self._part) or any(
-                part == self._part for *_, part in self._kept
-            )
+            has_error = self._errors.mine or any(part == self._part for *_, part in self._kept)
             if not has_error:
                 self._heads_seen += 1
             elif self._heads_seen == 1 and not self._appended_at:
@@ -634,7 +571,7 @@ class FileScan:
             or self._steps.steps_since(self._appended_steps) >= _STEPS_OF_A_RUN
         )
         if went_on or (self._ended and self._steps.count > self._ended_steps):
-            self._part += 1
+            self._begin_part()
         self._last_words()
         for kept in self._kept.values():
             lines = max(0, self._line - 1 - kept.last.order[1])
@@ -665,7 +602,6 @@ def _head_of(piece: bytes) -> tuple[bytes, re.Pattern[bytes]] | None:
 
 
 def _heads_in(piece: bytes, head: tuple[bytes, re.Pattern[bytes]] | None) -> list[int]:
-    """Return the positions in a piece where the file's first line is repeated."""
     found: list[int] = []
     at = 0
     while head is not None and len(found) < _MOST_HEADS and (at := piece.find(head[0], at)) >= 0:
@@ -674,10 +610,6 @@ def _heads_in(piece: bytes, head: tuple[bytes, re.Pattern[bytes]] | None) -> lis
             found.append(begin)
         at += 1
     return found
-
-
-def _groups_near(lines: Iterable[bytes], near: tuple[str, ...]) -> dict[str, str] | None:
-    return next((groups for raw in lines if (groups := _groups_in(raw, near)) is not None), None)
 
 
 @lru_cache(maxsize=2048)

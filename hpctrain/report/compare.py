@@ -172,11 +172,6 @@ def gather(
 
 
 def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | None:
-    """Return the name of the metric to compare.
-
-    Raises:
-        UsageError: no run has the requested metric.
-    """
     having = {name for each in points.values() for point in each for name in point.values}
     if asked is not None and having and asked not in having:
         raise UsageError(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from hpctrain.explain.model import Diagnosis
 from hpctrain.memory.sample import Sample
-from hpctrain.report.charts import Chart, Marker, Series
 from hpctrain.report.compare import CURVES, Comparison, best_words, cell
 from hpctrain.report.efficiency import Efficiency, gpu_peak_mib, mean_of, most, records_of
 from hpctrain.report.model import RunReport
@@ -32,6 +31,54 @@ _RANKS_OPEN = 16
 _FEW_LINES = 8
 
 # -- the model -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line.
+
+    Attributes:
+        x, y: of equal length; NaN in `y` is marked.
+        colour: 0 to 7, of the page's palette; None draws it thin and gray: one of many.
+        emphasis: thicker than the others.
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    colour: int | None = 0
+    emphasis: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A line across the chart: at an `x`, a restart; or at a `y`, a limit."""
+
+    text: str
+    x: float | None = None
+    y: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over steps.
+
+    Attributes:
+        id: unique on the page.
+        unit: of y: `GiB`, `%`, or "".
+        zero: y starts at 0.
+        top: minimum upper end of y.
+        says: one sentence that describes the chart, for screen readers.
+    """
+
+    id: str
+    title: str
+    series: tuple[Series, ...]
+    unit: str = ""
+    rules: tuple[Marker, ...] = ()
+    zero: bool = False
+    top: float | None = None
+    says: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +210,6 @@ def of_run(facts: RunReport) -> Document:
 
 
 def _filled(sections: Iterable[Section]) -> tuple[Section, ...]:
-    """Return the sections that have content, without empty tables."""
     kept = (
         (name, title, [each for each in blocks if not isinstance(each, Table) or each.rows])
         for name, title, blocks in sections

@@ -403,7 +403,6 @@ def _time_ask(
 
 
 def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
-    """Return the memory of a node in the unit of the request: per node, GPU or core."""
     peak, asked = found.host_peak_bytes, found.host_asked_bytes
     if peak is None:
         return None

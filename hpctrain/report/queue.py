@@ -5,12 +5,12 @@ how it ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpctrain.jobs import schedulers, targets
+from hpctrain.jobs import targets
 from hpctrain.memory.sample import Sample
 from hpctrain.runs import job_state, progress, store
 from hpctrain.runs.job_state import JobState
@@ -125,12 +125,10 @@ def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
         for job in jobs
         if (where := dirs.get(job.job_id)) is not None and "[" not in job.job_id
     }
-    open_ = _open_jobs(jobs, runs)
     rows = []
     for job in jobs:
         where, run = dirs.get(job.job_id), runs.get(job.job_id)
         place = places.get(job.job_id) or QueuePlace(expected=expected_start(job))
-        live = open_.get(where, ()) if where is not None else ()
         rows.append(
             QueueRow(
                 record=job,
@@ -139,22 +137,10 @@ def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
                 run_dir=where,
                 place=place,
                 progress=_progress(where, run, job) if where is not None else None,
-                state=state_of(job, run, place=place, now=now, live=live),
+                state=state_of(job, run, place=place, now=now),
             )
         )
     return rows
-
-
-def _open_jobs(jobs: Sequence[JobRecord], runs: Mapping[str, Run | None]) -> dict[Path, list[str]]:
-    """Return run directory → its pending or running jobs, if one of `jobs` was requeued."""
-    last = [run.last for job in jobs if job.is_final and (run := runs.get(job.job_id)) is not None]
-    if not any(each is not None and each.outcome == "requeued" for each in last):
-        return {}
-    open_ = {job.job_id: job for job in (*jobs, *schedulers.all_jobs()[0]) if not job.is_final}
-    found: dict[Path, list[str]] = {}
-    for job, where in targets.run_dirs(open_.values()).items():
-        found.setdefault(where, []).append(job)
-    return found
 
 
 def _progress(run_dir: Path, run: Run | None, job: JobRecord) -> Progress | None:
@@ -201,9 +187,7 @@ def expected_start(job: JobRecord) -> float | None:
     return epoch(job.start) if job.state == "PENDING" and job.start is not None else None
 
 
-def state_of(
-    job: JobRecord, run: Run | None, *, place: QueuePlace, now: float, live: Iterable[str] = ()
-) -> JobState:
+def state_of(job: JobRecord, run: Run | None, *, place: QueuePlace, now: float) -> JobState:
     """Describe the state of a job.
 
     Args:
@@ -211,10 +195,8 @@ def state_of(
         run: its run, or None.
         place: in the queue.
         now: seconds since the epoch.
-        live: pending or running jobs of the run.
     """
-    attempt = job_state.attempt_of(run, job.job_id)
-    waits = None
+    attempt, waits = job_state.attempt_of(run, job.job_id), None
     if job.state in states.WAITING:
         expected = f"; Slurm expects {when(place.expected, now)}" if place.expected else ""
         waits = _waits_for(job, place) + expected
@@ -225,7 +207,7 @@ def state_of(
         signal=job.signal,
         reason=job.reason,
         waits=waits,
-        next_job=job_state.continuation(run, attempt, live),
+        next_job=job_state.continuation(run, attempt),
     )
 
 

@@ -354,11 +354,9 @@ def view(watched: WatchedRun, now: float) -> View:
 def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> JobState:
     """Return the state of the current job; without a scheduler record, that of the run's files."""
     if record is not None:
-        others = ((each, watched.poller.record(each)) for each in watched.jobs)
-        open_ = [each for each, other in others if other is not None and not other.is_final]
         place = QueuePlace(expected=queue.expected_start(record))
         shown = replace(record, job_id=watched.job or record.job_id)
-        return queue.state_of(shown, watched.run, place=place, now=now, live=open_)
+        return queue.state_of(shown, watched.run, place=place, now=now)
     if watched.attempt is not None and watched.attempt.outcome in _OUTCOMES:
         return job_state.of_job(None, watched.attempt)
     words = f"unknown: the scheduler does not know job {watched.job} any more"
