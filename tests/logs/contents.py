@@ -33,32 +33,6 @@ NCCL = (
     ),
     "Trees [{i}] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
 )
-PROSE = (
-    "the",
-    "of",
-    "model",
-    "training",
-    "data",
-    "in",
-    "answer",
-    "is",
-    "what",
-    "and",
-    "to",
-    "with",
-    "a",
-    "time",
-    "memory",
-    "user",
-    "function",
-    "return",
-    "value",
-    "because",
-)
-QUOTES = (
-    ". The program says RuntimeError: shapes differ, and stops.",
-    "; ValueError: invalid literal for int() with base 10: 'x'",
-)
 Draw = random.Random
 
 
@@ -84,13 +58,6 @@ def nccl(i: int, draw: Draw, rank: int) -> str:
     return (
         f"node{rank // 4:02}:{12345 + rank}:{12400 + rank} [{rank % 4}] NCCL INFO"
         f" {draw.choice(NCCL).format(i=i, rank=rank)}\n"
-    )
-
-
-def warning(_: int, __: Draw, ___: int) -> str:
-    return (
-        f"{PACKAGES}/torch/utils/checkpoint.py:85: UserWarning: None of the inputs have"
-        " requires_grad=True. Gradients will be None\n  warnings.warn(\n"
     )
 
 
@@ -123,20 +90,11 @@ def memory(i: int, _: Draw, rank: int) -> str:
     )
 
 
-def generations_of_errors(_: int, draw: Draw, __: int) -> str:
-    """No line twice, and an error word in each."""
-    return " ".join(draw.choices((*PROSE, "failed"), k=25)) + draw.choice(QUOTES) + "\n"
-
-
 def bad_samples(i: int, _: Draw, __: int) -> str:
     return (
         f"{clock(i)},{i % 1000:03} - dataset - ERROR - sample {i} of shard {i % 77}: ValueError:"
         f" image is truncated ({i % 50} bytes)\n"
     )
-
-
-def closed(i: int, _: Draw, __: int) -> str:
-    return f"WARNING: NCCL timeout of rank {i % 64}, trying again; connection reset by peer\n"
 
 
 def words(_: int, draw: Draw, __: int) -> str:
@@ -162,28 +120,20 @@ def tracebacks(i: int, draw: Draw, _: int) -> str:
     )
 
 
-def blank(i: int, draw: Draw, _: int) -> str:
-    return "\n" * 100
-
-
 KINDS: dict[str, Callable[[int, Draw, int], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         transformers,
         tqdm,
         nccl,
-        warning,
         memory,
         one_line,
         nan,
         retries,
         retries_and_steps,
         bad_samples,
-        closed,
-        generations_of_errors,
         words,
         tracebacks,
-        blank,
     )
 }
 

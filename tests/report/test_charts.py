@@ -37,17 +37,6 @@ def test_a_curve_has_its_size(xs: list[int], data: st.DataObject, width: int, he
     assert len(lines) == (height if any(math.isfinite(y) for _, y in points) else 1)
 
 
-def test_a_falling_curve_falls() -> None:
-    lines = live.curve([(float(step), 10.0 - step) for step in range(11)], 30, 6)
-    assert lines[0].startswith("      10 ┤")
-    assert lines[4].startswith("       0 ┤")
-    assert lines[5] == "    step  0                 10"
-    first, last = lines[0], lines[4]
-    assert first[10] != " "
-    assert last[29] != " "
-    assert first[29] == " "
-
-
 @pytest.mark.parametrize(
     ("points", "said"),
     [

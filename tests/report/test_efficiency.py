@@ -130,11 +130,6 @@ def test_a_run_that_is_not_done_is_told_what_all_of_it_takes() -> None:
     assert "all 300 steps" in found.next[0].why
 
 
-def test_a_running_job_is_told_nothing_that_can_change() -> None:
-    past = History(starts=(start(0, AT, last=100),), last_step=100, max_steps=300)
-    assert efficiency.of([account()], past, now=AT + 3700).next == ()
-
-
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "CANCELLED"])
 def test_a_job_that_ended_before_its_first_step_says_nothing_of_the_next_one(state: str) -> None:
     past = History(starts=(start(0, AT),))

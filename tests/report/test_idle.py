@@ -119,12 +119,6 @@ def test_a_rank_whose_gpu_rests_is_named() -> None:
     assert found.fix == "hpctrain logs sft-1 --rank 5"
 
 
-def test_all_gpus_that_rest_get_a_larger_batch() -> None:
-    (found,) = judge(samples(gpu_utilisation_percent=3))
-    assert found.what.startswith("all 4 GPUs do next to nothing (at most 5 %")
-    assert "per_device_train_batch_size" in found.fix
-
-
 def test_a_training_on_the_cpu_beside_its_gpus_is_told() -> None:
     (found,) = judge(samples(gpu_utilisation_percent=0, torch_allocated_mib=0, gpu_used_mib=3))
     assert found.id == "gpu-idle"
@@ -155,11 +149,6 @@ def test_a_loader_that_starves_the_gpus() -> None:
 @pytest.mark.parametrize("wait", [None, 0.2, float("nan")])
 def test_a_wait_that_is_small_or_unknown_is_none(wait: float | None) -> None:
     assert judge(samples(), data_wait=wait) == ()
-
-
-def test_the_worst_is_first_and_none_is_told_twice() -> None:
-    given = samples(gpu_uuid="GPU-0", of_rank={3: {"gpu_utilisation_percent": 0}})
-    assert ids(judge(given, data_wait=0.5)) == ["node-underused", "data-starved"]
 
 
 def report_of(runs: Path, *accounts: JobRecord) -> list[str]:
