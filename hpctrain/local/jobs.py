@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import time
 import uuid
@@ -21,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from hpctrain.local import processes
 from hpctrain.local.plan import FIRST_JOB_ID, Plan
 from hpctrain.slurm.notations import array, hostlist, states
 from hpctrain.slurm.notations.records import JobRecord
@@ -232,9 +234,7 @@ class LocalJob:
         """Return the seconds since the job ended or last wrote a file; 0 if a process holds it."""
         if self.holder() is not None:
             return 0.0
-        state_file = self.path / "state.json"
-        last = state_file if os.path.lexists(state_file) else self.path
-        return time.time() - (self.state().end or last.lstat().st_mtime)
+        return time.time() - (self.state().end or self.path.lstat().st_mtime)
 
     def kill_leftovers(self) -> None:
         """Kill what a killed supervisor left running: processes with the job's id in their
@@ -245,11 +245,7 @@ class LocalJob:
         """
         for _ in range(10):
             left = [process for process in psutil.process_iter() if self._owns(process)]
-            for process in left:
-                try:
-                    process.kill()
-                except psutil.Error:
-                    continue
+            processes.send(left, signal.SIGKILL)
             if not left:
                 return
             psutil.wait_procs(left, timeout=2)

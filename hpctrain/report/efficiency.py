@@ -155,8 +155,8 @@ class Efficiency:
     """Resource usage. Unknown values are None.
 
     Attributes:
-        gpus, nodes, cpus: of the newest job of the run; counts: the distinct GPU counts of its
-            jobs, oldest first.
+        gpus: of the newest job of the run; counts: the distinct GPU counts of its jobs, oldest
+            first.
         held_s: seconds of allocated nodes, over all starts.
         asked_s: sum of the time limits; starts within one job count once.
         parts: of `held_s`.
@@ -170,8 +170,6 @@ class Efficiency:
     """
 
     gpus: int | None = None
-    nodes: int | None = None
-    cpus: int | None = None
     counts: tuple[int, ...] = ()
     held_s: float = 0.0
     asked_s: int | None = None
@@ -226,8 +224,6 @@ def of(
     means = [each.mean_utilisation for each in history.ranks if each.mean_utilisation is not None]
     found = Efficiency(
         gpus=gpus,
-        nodes=nodes,
-        cpus=last.cpus if last else None,
         counts=tuple(dict.fromkeys(each.gpus for each in held if each.gpus)),
         held_s=sum(each.seconds for each in held),
         asked_s=sum(limit for limit, _ in limits) if is_limited else None,
@@ -247,10 +243,13 @@ def of(
     )
     if last is not None and last.state in states.FAILED and not history.last_step:
         return found  # it ended before its first step: its usage is not that of a training
+    cores = (last.cpus or 0) // (nodes or 1) if last else 0
     time, notes = _time_ask(found, history, limit, completed=completed, running=now is not None)
-    asks = [time, _memory_ask(found, resources) if now is None else None]
-    made = tuple(replace(ask, in_config=bool(resources)) for ask in asks if ask is not None)
-    return replace(found, next=made, notes=tuple(notes))
+    asks = [time, _memory_ask(found, resources, cores) if now is None else None]
+    made = [ask for ask in asks if ask is not None]
+    if resources:
+        made = [replace(ask, key=f"resources.{ask.option.replace('-', '_')}") for ask in made]
+    return replace(found, next=tuple(made), notes=tuple(notes))
 
 
 def _parts(held: Sequence[Interval], *, silent: bool, running: bool) -> tuple[TimeShare, ...]:
@@ -345,25 +344,20 @@ class Ask:
         option: of sbatch: `time`, `mem`, `mem-per-cpu`, `mem-per-gpu`.
         value: in Slurm's notation; asked: the job's value, or None if it requested nothing.
         why: the measured need.
-        in_config: whether the job's script is rendered from a config, so that a directive written
-            into it would be lost.
+        key: of the config, such as `resources.mem_per_cpu`, if the job's script is rendered from one:
+            a directive written into the script would be lost.
     """
 
     option: str
     value: str
     asked: str | None
     why: str
-    in_config: bool = False
-
-    @property
-    def key(self) -> str | None:
-        """The key of the config, such as `resources.mem_per_cpu`; None without a config."""
-        return f"resources.{self.option.replace('-', '_')}" if self.in_config else None
+    key: str | None = None
 
     @property
     def line(self) -> str:
         """The line to copy: into the config, else into a batch script."""
-        return f"{self.key}: {self.value}" if self.in_config else self.directive
+        return f"{self.key}: {self.value}" if self.key else self.directive
 
     @property
     def directive(self) -> str:
@@ -402,7 +396,7 @@ def _time_ask(
     return Ask("time", value, asked, f"{told} in one job, with 15 % to spare"), []
 
 
-def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
+def _memory_ask(found: Efficiency, resources: Mapping[str, Any], cores: int) -> Ask | None:
     peak, asked = found.host_peak_bytes, found.host_asked_bytes
     if peak is None:
         return None
@@ -410,8 +404,7 @@ def _memory_ask(found: Efficiency, resources: Mapping[str, Any]) -> Ask | None:
     took = text.size(peak) + (f" of {text.size(asked)}" if asked else "")
     who = "the tasks of a node (MaxRSS)" if found.is_max_rss else "the fullest node"
     why = f"{who} took {took}; with 20 % to spare"
-    gpus, cores = resources.get("gpus_per_node"), (found.cpus or 0) // (found.nodes or 1)
-    option, unit, share = "mem", GIB, 1
+    gpus, option, unit, share = resources.get("gpus_per_node"), "mem", GIB, 1
     if resources.get("mem_per_gpu") and gpus:
         option, share, why = "mem-per-gpu", gpus, f"{why}; {gpus} GPUs"
     elif resources.get("mem_per_cpu") and cores:

@@ -264,12 +264,7 @@ def to_json(facts: RunReport) -> dict[str, Any]:
         "ranks": [_rank(each) for each in facts.history.ranks],
         "fit": facts.fit,
         "efficiency": asdict(facts.efficiency)
-        | {
-            "next": [
-                asdict(ask) | {"key": ask.key, "directive": ask.directive}
-                for ask in facts.efficiency.next
-            ]
-        },
+        | {"next": [asdict(ask) | {"directive": ask.directive} for ask in facts.efficiency.next]},
         "idle": [asdict(each) for each in facts.idle],
         "diagnosis": (
             None if given.explanation is None else hidden_in("", asdict(given.explanation))
