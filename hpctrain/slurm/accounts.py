@@ -5,6 +5,7 @@ without accounting, slurmctld's own records.
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import os
 import re
 import time
@@ -21,69 +22,85 @@ from hpctrain.util import process
 #: Seconds for sacct: a slow slurmdbd must not delay what slurmctld can answer.
 _SACCT_TIMEOUT_S = 30.0
 #: Limit on jobs and arrays looked up with scontrol, which takes one query each.
-BY_SCONTROL = 20
+BY_SCONTROL = 4
 #: Slurm's placeholder for the job name in an incomplete accounting record, and how long, in
 #: seconds, a record may stay incomplete.
-PLACEHOLDER, _BEHIND_S = "allocation", 300.0
+_PLACEHOLDER, _BEHIND_S = "allocation", 300.0
 _JOB_ID = re.compile(r"[0-9]{1,18}(?:_(?:[0-9]{1,9}|\[[0-9,:%-]+\]))?(?:\+[0-9]{1,9})?\Z")
 
 
-def ask(job_ids: Sequence[str], *, timeout: float) -> list[JobRecord]:
+def ask(
+    job_ids: Sequence[str] | None, *, timeout: float, queue: Mapping[str, JobRecord] | None = None
+) -> list[JobRecord]:
     """Return the usage of these jobs, one entry per array task; unknown jobs are omitted.
 
     Args:
-        job_ids: as Slurm shows them: `123` (all tasks if it is an array), `123_4`, `123_[4-9%2]`.
+        job_ids: as Slurm shows them: `123` (all tasks if it is an array), `123_4`, `123_[4-9%2]`;
+            None: the user's jobs of a day, and those of `queue` that have ended.
         timeout: seconds for each query.
+        queue: slurmctld's records, which are enough if neither query is answered.
 
     Raises:
-        SchedulerError: neither sacct nor slurmctld answers.
+        SchedulerError: neither sacct nor slurmctld answers, and there is no `queue`.
     """
-    wanted = [job for job in dict.fromkeys(job_ids) if _JOB_ID.match(job)]
-    if not wanted:
-        return []
-    accounts, said = _sacct(wanted, timeout)
-    found = {account.job_id: account for account in accounts}
-    missing = [
-        job for job in wanted if not any(stands_for(job, account) for account in found.values())
+    which, known = ["-S", "now-1days", "-u", getpass.getuser()], queue or {}
+    ended = [job for job, record in known.items() if record.is_final]
+    wanted = [
+        job for job in dict.fromkeys(ended if job_ids is None else job_ids) if _JOB_ID.match(job)
     ]
-    half = [account.job_id for account in found.values() if _is_half(account)]
+    if job_ids is not None:
+        # Not every sacct accepts `123_[4-9]`; all accept the array's id.
+        which = ["-j", ",".join(dict.fromkeys(job.partition("_[")[0] for job in wanted))]
+    if job_ids is not None and not wanted:
+        return []
+    accounts, said = sacct(which, timeout=timeout)
+    # Seconds after its end, a job may still run for accounting.
+    accounts = [each for each in accounts if each.is_final or each.job_id not in ended]
+    found = {each.job_id: records.without_a_job(each, known) for each in accounts}
+    missing = [job for job in wanted if not any(stands_for(job, each) for each in accounts)]
+    half = [account.job_id for account in accounts if _is_half(account)]
+    for job in set(half) & set(known):
+        found[job] = _filled(found[job], known[job])
     if missing or half:  # accounting is off, unreachable, or seconds late
         note = f"what accounting would add is missing: {said}" if said is not None else None
-        for shown in _shown([*missing, *half], timeout, silent=said is not None):
+        may_fail = said is None or queue is not None
+        for shown in _shown([*missing, *half], timeout, may_fail=may_fail):
             if shown.job_id in half:
                 found[shown.job_id] = _filled(found[shown.job_id], shown)
-            elif shown.job_id not in found:
-                found[shown.job_id] = replace(shown, note=note)
-    return [
-        account for account in found.values() if any(stands_for(job, account) for job in wanted)
-    ]
+            else:
+                found.setdefault(shown.job_id, replace(shown, note=note))
+    if job_ids is None:
+        return list(found.values())
+    return [each for each in found.values() if any(stands_for(job, each) for job in wanted)]
 
 
-def sacct(
-    words: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
-) -> tuple[str, str | None]:
-    """Return the output of sacct with these options, and why there is none.
+def sacct(which: Sequence[str], *, timeout: float) -> tuple[list[JobRecord], str | None]:
+    """Return sacct's records of the jobs that its options `which` name, and why there are none.
 
     A sacct that timed out is not called again for two minutes; disabled accounting is not a
     failure.
     """
     silent = query_cache.recent_failure("sacct", timed_out=True)
     if silent is not None:
-        return "", f"{silent.what}, a short while ago"
-    argv = ["sacct", "-n", "-P", f"--delimiter={records.SEPARATOR}", *words]
+        return [], f"{silent.what}, a short while ago"
+    seconds = min(timeout, _SACCT_TIMEOUT_S)
     try:
-        done = process.run(argv, timeout=min(timeout, _SACCT_TIMEOUT_S), environment=environment)
+        fields = records.fields_of(process.run(["sacct", "--helpformat"], timeout=seconds).stdout)
+        form = ["-n", "-P", f"--delimiter={records.SEPARATOR}", "-D", "-o", ",".join(fields)]
+        argv = ["sacct", *form, *which]
+        done = process.run(argv, timeout=seconds, environment=_environment())
     except process.NoAnswerError as error:
         query_cache.record_failure("sacct", error)
-        return "", error.what
+        return [], error.what
     except SchedulerError as error:
-        return "", error.what
+        return [], error.what
     if done.returncode == 0:
-        return done.stdout, None
+        found = records.newest(records.parse_sacct(done.stdout, fields))
+        return [_dated(record) for record in found], None
     said = f"sacct said: {last_words(done)}"
     if "disabled" not in done.stderr:
         query_cache.record_failure("sacct", SchedulerError(said, fix="sinfo"), timed_out=False)
-    return "", said
+    return [], said
 
 
 def stands_for(job_id: str, account: JobRecord) -> bool:
@@ -105,7 +122,7 @@ def _is_half(account: JobRecord) -> bool:
     The start record can arrive seconds after the end record (tested with 22.05).
     """
     now = time.time()
-    return account.name == PLACEHOLDER and now - (account.ended or now) < _BEHIND_S
+    return account.name == _PLACEHOLDER and now - (account.ended or now) < _BEHIND_S
 
 
 def _filled(account: JobRecord, shown: JobRecord) -> JobRecord:
@@ -117,66 +134,40 @@ def _filled(account: JobRecord, shown: JobRecord) -> JobRecord:
         for field in dataclasses.fields(JobRecord)
         if getattr(shown, field.name) is None
     }
-    killed = account.state == "OUT_OF_MEMORY" and shown.state == "FAILED"
-    # While the nodes of an ended job are cleaned up, slurmctld shows COMPLETING instead of the
-    # final state.
-    cleaned = shown.state == "COMPLETING" and account.is_final
-    state = account.state if killed or cleaned else shown.state
-    return replace(
-        shown,
-        **{
-            **lacking,
-            "steps": account.steps,
-            "earlier": account.earlier,
-            "source": "sacct",
-            "state": state,
-        },
-    )
+    # slurmctld shows COMPLETING while the nodes of an ended job are cleaned up, and FAILED where
+    # only accounting knows of a step that was killed.
+    lacking["state"] = account.state if account.is_final else shown.state
+    return replace(shown, **lacking, steps=account.steps, earlier=account.earlier, source="sacct")
 
 
-def _sacct(job_ids: Sequence[str], timeout: float) -> tuple[list[JobRecord], str | None]:
-    fields = _fields(timeout)
-    # Not every sacct accepts `123_[4-9]`; all accept the array's id.
-    ids = ",".join(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
-    words = ("-D", "-o", ",".join(fields), "-j", ids)
-    output, said = sacct(words, timeout=timeout, environment=_environment())
-    return records.newest(records.parse_sacct(output, fields, epoch=epoch)), said
-
-
-def _fields(timeout: float) -> tuple[str, ...]:
-    if query_cache.recent_failure("sacct", timed_out=True) is not None:
-        return records.fields_of("")  # sacct is not called either
-    try:
-        done = process.run(["sacct", "--helpformat"], timeout=min(timeout, _SACCT_TIMEOUT_S))
-        return records.fields_of(done.stdout)
-    except SchedulerError:
-        return records.fields_of("")
-
-
-def _shown(job_ids: Sequence[str], timeout: float, *, silent: bool) -> list[JobRecord]:
+def _shown(job_ids: Sequence[str], timeout: float, *, may_fail: bool) -> list[JobRecord]:
     trouble = query_cache.recent_failure("slurmctld")
-    if trouble is not None:
-        if silent:
-            raise trouble
-        return []
-    numbers = list(dict.fromkeys(job.partition("_[")[0] for job in job_ids))
+    if trouble is not None and not may_fail:
+        raise trouble
+    # One query per array, not per task, and only a few.
+    numbers = dict.fromkeys(job.partition("_")[0] for job in job_ids)
     found: list[JobRecord] = []
-    refused = None
-    for number in numbers[-BY_SCONTROL:]:
+    for number in [] if trouble is not None else list(numbers)[-BY_SCONTROL:]:
         argv = ["scontrol", "show", "job", "-o", number]
         done = process.run(argv, timeout=timeout, environment=_environment())
         if done.returncode == 0:
             jobs = records.parse_scontrol_jobs(done.stdout)
-            found += [records.from_scontrol(fields, epoch=epoch) for fields in jobs]
-        elif "Invalid job id" not in done.stderr:
-            refused = done
-    if refused is not None and silent and not found:
-        raise SchedulerError(
-            "Slurm did not answer",
-            details=(f"  {refused.argv[0]} said: {last_words(refused)}",),
-            fix="sinfo",
-        )
+            found += [_dated(records.from_scontrol(fields)) for fields in jobs]
+        elif "Invalid job id" not in done.stderr and not may_fail:
+            raise SchedulerError(
+                "Slurm did not answer",
+                details=(f"  {done.argv[0]} said: {last_words(done)}",),
+                fix="sinfo",
+            )
     return found
+
+
+def _dated(record: JobRecord) -> JobRecord:
+    """Return the record with its start in squeue's form instead of seconds since the epoch."""
+    at = epoch(record.start or "")
+    if at is None:
+        return record
+    return replace(record, start=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)))
 
 
 def epoch(text: str) -> float | None:

@@ -31,8 +31,6 @@ TIMEOUT_S = 60.0
 _PAUSES_S = (0.0, 5.0, 15.0)
 #: Seconds after which no further search is started.
 _LOOKS_S = 60.0
-#: Limit on ended jobs and arrays looked up with scontrol for a listing.
-_MOST_SCONTROL = 4
 #: sbatch's messages if the request was sent and no answer came back: the job may exist.
 _NO_ANSWER = re.compile(
     r"socket timed out on send/recv|zero bytes were transmitted or received|connection (timed"
@@ -177,7 +175,9 @@ class SlurmScheduler:
         if job_ids is None or ended:
             said = query_cache.ask_once(
                 "recent" if job_ids is None else "ended",
-                lambda: self._ended(job_ids and ended, known),
+                lambda: slurm_accounts.ask(
+                    None if job_ids is None else ended, timeout=self.timeout, queue=known
+                ),
                 max_age_s=max_age_s,
                 about=() if job_ids is None else ended,
             )
@@ -185,7 +185,7 @@ class SlurmScheduler:
                 shown = known.get(record.job_id)
                 # An answer older than the queue's may be outdated.
                 if shown is None or (shown.is_final and record.is_final):
-                    known[record.job_id] = _filled(record, shown)
+                    known[record.job_id] = record
         if job_ids is None:
             known.update({record.job_id: record for record in self._unanswered(known)})
             job_ids = list(known)
@@ -329,46 +329,10 @@ class SlurmScheduler:
             raise
         return records.parse_squeue(done.stdout)
 
-    def _accounting(self, *which: str) -> list[JobRecord]:
-        """Return sacct's records of these jobs; none if accounting is off or does not answer, so
-        that slurmctld's are still shown.
-        """
-        words = ("-o", ",".join(records.STATE_FIELDS), *which)
-        output = slurm_accounts.sacct(words, timeout=self.timeout)[0]
-        return records.parse_sacct(output, records.STATE_FIELDS)
-
-    def _ended(self, job_ids: Sequence[str] | None, queue: dict[str, JobRecord]) -> list[JobRecord]:
-        """Return accounting's records of ended jobs; slurmctld's if accounting does not answer or
-        is late.
-        """
-        which = (
-            ["-j", ",".join(job_ids)] if job_ids else ["-S", "now-1days", "-u", getpass.getuser()]
-        )
-        # Accounting is seconds late: squeue's state is newer where sacct still reports the job as
-        # running.
-        found = {
-            record.job_id: records.without_a_job(record, queue)
-            for record in self._accounting(*which)
-            if record.job_id not in queue or (queue[record.job_id].is_final and record.is_final)
-        }
-        asked = job_ids or [job_id for job_id, record in queue.items() if record.is_final]
-        missing = [job_id for job_id in asked if job_id not in found]
-        # One query per array, not per task, and only a few; the other jobs keep squeue's state.
-        numbers = list(dict.fromkeys(job_id.partition("_")[0] for job_id in missing))
-        for number in numbers[:_MOST_SCONTROL]:
-            argv = ["scontrol", "show", "job", "-d", "-o", number]
-            shown = process.run(argv, timeout=self.timeout)
-            for fields in records.parse_scontrol_jobs(shown.stdout):
-                record = records.from_scontrol(fields)
-                # Pending tasks that share a record have the array's id.
-                job_id = fields["JobId"] if "[" in record.job_id else record.job_id
-                if job_id in missing:
-                    found[job_id] = replace(record, job_id=job_id)
-        return list(found.values())
-
     def _find(self, sent: Submission) -> JobRecord | None:
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(sent.at - 60))
-        candidates = [*self._queue(), *self._accounting("-X", "-S", since, "-u", getpass.getuser())]
+        which = ("-S", since, "-u", getpass.getuser())
+        candidates = [*self._queue(), *slurm_accounts.sacct(which, timeout=self.timeout)[0]]
         return next((record for record in candidates if sent.is_of(record.comment)), None)
 
     def _look_for(self, sent: Submission, said: tuple[str, ...]) -> Submission:
@@ -435,15 +399,6 @@ def may_arrive(what: str, at: float) -> SchedulerError:
 
 def _in_order(record: JobRecord) -> list[int]:
     return [int(part) for part in re.findall("[0-9]{1,18}", record.job_id.partition("?")[0])]
-
-
-def _filled(record: JobRecord, shown: JobRecord | None) -> JobRecord:
-    """Return squeue's record with the final state from accounting, if accounting's record is still
-    incomplete.
-    """
-    if shown is None or record.name != slurm_accounts.PLACEHOLDER:
-        return record
-    return replace(shown, state=record.state, exit_code=record.exit_code, signal=record.signal)
 
 
 def _argv(

@@ -26,6 +26,7 @@ from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
 from tests.cli.conftest import Desk
 from tests.runs import make
+from tests.scheduler.sacct_rows import row
 from tests.waiting import wait_until
 
 AT = make.AT
@@ -362,9 +363,9 @@ def accounted(
     nodes: str = "2",
     job: str = "27",
 ) -> str:
-    return SEPARATOR.join(
-        (job, name, state, exit_code, "0:0", "42", limit, nodes, "gpu", START, "")
-    )
+    more = {"JobName": name, "Timelimit": limit, "NNodes": nodes, "ElapsedRaw": "42"}
+    more["End"] = str(int(time.time()))
+    return row(job, state, exit_code, Partition="gpu", **more)
 
 
 @pytest.fixture

@@ -122,8 +122,8 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
     assert local.endswith("exit code 3")
     assert (len(calls(cluster, "squeue")), len(calls(cluster, "sacct"))) == (
         2,
-        1,
-    ), "mine, and one for all that wait"
+        2,
+    ), "mine, and one for all that wait; sacct's fields"
 
 
 def test_the_progress_of_the_run_of_a_job(cluster: Desk) -> None:

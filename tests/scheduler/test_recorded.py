@@ -31,7 +31,6 @@ def read(version: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "fields that sacct lacks": sorted(set(records.FIELDS) - set(fields)),
         "squeue": records.parse_squeue(texts["squeue"]),
-        "sacct": records.parse_sacct(texts.get("sacct-status", ""), records.STATE_FIELDS),
         "accounts of sacct": records.newest(records.parse_sacct(texts["sacct"], fields)),
         "accounts of scontrol": [records.from_scontrol(each) for each in shown],
         "cluster": [discover.from_texts({name: texts[name] for name in CLUSTER if name in texts})],

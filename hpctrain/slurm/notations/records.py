@@ -14,7 +14,8 @@ steps nor usage.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpctrain.slurm.notations import states, units
@@ -25,21 +26,6 @@ SEPARATOR = "\x1f"
 #: squeue -o: id, name, state, reason, elapsed, limit, nodes, partition, expected or actual start,
 #: comment.
 SQUEUE_FORMAT = SEPARATOR.join(("%i", "%j", "%T", "%r", "%M", "%l", "%D", "%P", "%S", "%k"))
-#: sacct -o for states alone. All of these exist since Slurm 17.11.
-STATE_FIELDS = (
-    "JobID",
-    "JobName",
-    "State",
-    "ExitCode",
-    "DerivedExitCode",
-    "ElapsedRaw",
-    "Timelimit",
-    "NNodes",
-    "Partition",
-    "Start",
-    "Comment",
-)
-
 _BLANK = {"", "N/A", "Unknown", "None", "NONE", "(null)", "None assigned", "n/a", "NULL"}
 #: sacct(1), in query order; the first two identify rows.
 FIELDS = (
@@ -61,7 +47,6 @@ FIELDS = (
     "NodeList",
     "NTasks",
     "NCPUS",
-    "ReqMem",
     "AllocTRES",
     "ReqTRES",
     "MaxRSS",
@@ -86,7 +71,6 @@ _REQUEUED = {"REQUEUED", "PREEMPTED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL", "REVO
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTPE]?)(?:i?B)?\Z", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5, "E": 1024**6}
 
-Epoch = Callable[[str], float | None]
 #: The FIELDS that Slurm 20.11 lacks.
 NEW_FIELDS = frozenset({"FailedNode", "Restarts", "StdOut", "StdErr", "SubmitLine"})
 
@@ -357,9 +341,7 @@ def seconds_since_epoch(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]{1,11}", text) and int(text) else None
 
 
-def parse_sacct(
-    output: str, fields: Sequence[str], *, epoch: Epoch = seconds_since_epoch
-) -> list[JobRecord]:
+def parse_sacct(output: str, fields: Sequence[str]) -> list[JobRecord]:
     """Return the records in sacct's output, one for each start of each job, in sacct's order; steps
     belong to the preceding record.
 
@@ -369,78 +351,75 @@ def parse_sacct(
     Args:
         output: of sacct.
         fields: the requested fields, JobID and State among them.
-        epoch: converts a printed time to seconds.
     """
     found: list[JobRecord] = []
     for values in rows(output, len(fields)):
-        row = dict(zip(fields, values, strict=True))
+        row = defaultdict(str, zip(fields, values, strict=True))
         job_id, _, step = row["JobID"].partition(".")
         if not step:
-            found.append(_account(job_id, row, epoch))
+            found.append(_account(job_id, row))
         elif found and found[-1].job_id == job_id:
             found[-1] = _with_step(found[-1], _step(step, row))
     return found
 
 
-def _account(job_id: str, row: Mapping[str, str], epoch: Epoch) -> JobRecord:
-    exit_code, signal = exit_and_signal(row.get("ExitCode", ""))
-    state = normalized_state(row["State"], row.get("DerivedExitCode", ""))
+def _account(job_id: str, row: Mapping[str, str]) -> JobRecord:
+    """Return the record in a row of sacct's FIELDS, of which missing ones are empty."""
+    exit_code, signal = exit_and_signal(row["ExitCode"])
     by = re.search(r"CANCELLED by ([0-9]{1,10})", row["State"])
-    n_nodes, cpus = integer(row.get("NNodes", "")), integer(row.get("NCPUS", ""))
-    allocated, required = (tres_of(row.get(name, "")) for name in ("AllocTRES", "ReqTRES"))
-    raw = known(row.get("JobIDRaw", ""))
+    tres = tres_of(row["AllocTRES"]) or tres_of(row["ReqTRES"])
+    memory, n_nodes = size_of(tres.get("mem", "")), integer(row["NNodes"])
+    raw = known(row["JobIDRaw"])
     return JobRecord(
         job_id=job_id,
         scheduler="slurm",
-        state=state,
+        state=normalized_state(row["State"], row["DerivedExitCode"]),
         slurm_job_id=raw if raw != job_id else None,
-        name=row.get("JobName"),
-        user=known(row.get("User", "")),
-        account=known(row.get("Account", "")),
-        partition=known(row.get("Partition", "")),
-        qos=known(row.get("QOS", "")),
-        reason=known(row.get("Reason", "")),
+        name=row["JobName"],
+        user=known(row["User"]),
+        account=known(row["Account"]),
+        partition=known(row["Partition"]),
+        qos=known(row["QOS"]),
+        reason=known(row["Reason"]),
         exit_code=exit_code,
         signal=signal,
-        submitted=epoch(row.get("Submit", "")),
-        started=epoch(row.get("Start", "")),
-        ended=epoch(row.get("End", "")),
-        start=known(row.get("Start", "")),
-        elapsed_s=integer(row.get("ElapsedRaw", "")),
-        time_limit_s=units.parse_reported_time(row.get("Timelimit", "")),
-        nodes=known(row.get("NodeList", "")),
+        submitted=seconds_since_epoch(row["Submit"]),
+        started=seconds_since_epoch(row["Start"]),
+        ended=seconds_since_epoch(row["End"]),
+        start=known(row["Start"]),
+        elapsed_s=integer(row["ElapsedRaw"]),
+        time_limit_s=units.parse_reported_time(row["Timelimit"]),
+        nodes=known(row["NodeList"]),
         n_nodes=n_nodes,
-        cpus=cpus,
-        gpus=gpus_of(allocated) if allocated else gpus_of(required),
-        memory_bytes=memory_of_node(
-            row.get("ReqMem", ""), allocated, required, n_nodes=n_nodes, cpus=cpus
-        ),
-        failed_node=known(row.get("FailedNode", "")),
-        restarts=integer(row.get("Restarts", "")),
+        cpus=integer(row["NCPUS"]),
+        gpus=gpus_of(tres),
+        memory_bytes=memory // max(1, n_nodes or 1) if memory else None,
+        failed_node=known(row["FailedNode"]),
+        restarts=integer(row["Restarts"]),
         cancelled_by=int(by[1]) if by else None,
-        comment=comment_of(row.get("Comment", "")),
-        work_dir=known(row.get("WorkDir", "")),
-        command=known(row.get("SubmitLine", "")),
-        output=known(row.get("StdOut", "")),
-        error=known(row.get("StdErr", "")),
+        comment=comment_of(row["Comment"]),
+        work_dir=known(row["WorkDir"]),
+        command=known(row["SubmitLine"]),
+        output=known(row["StdOut"]),
+        error=known(row["StdErr"]),
         source="sacct",
     )
 
 
 def _step(name: str, row: Mapping[str, str]) -> StepUsage:
-    exit_code, signal = exit_and_signal(row.get("ExitCode", ""))
+    exit_code, signal = exit_and_signal(row["ExitCode"])
     return StepUsage(
         name=name,
         state=states.normalise(row["State"]),
         exit_code=exit_code,
         signal=signal,
-        elapsed_s=integer(row.get("ElapsedRaw", "")),
-        n_tasks=integer(row.get("NTasks", "")),
-        nodes=known(row.get("NodeList", "")),
-        max_rss_bytes=size_of(row.get("MaxRSS", "")) or None,  # 0: it ended before the first sample
-        max_rss_node=known(row.get("MaxRSSNode", "")),
-        max_rss_task=integer(row.get("MaxRSSTask", "")),
-        cpu_s=cpu_seconds(row.get("TotalCPU", "")),
+        elapsed_s=integer(row["ElapsedRaw"]),
+        n_tasks=integer(row["NTasks"]),
+        nodes=known(row["NodeList"]),
+        max_rss_bytes=size_of(row["MaxRSS"]) or None,  # 0: it ended before the first sample
+        max_rss_node=known(row["MaxRSSNode"]),
+        max_rss_task=integer(row["MaxRSSTask"]),
+        cpu_s=units.parse_reported_time(row["TotalCPU"]),
     )
 
 
@@ -497,102 +476,41 @@ def gpus_of(tres: Mapping[str, str]) -> int | None:
     return whole if whole is not None else sum(typed) if typed else None
 
 
-def memory_of_node(
-    asked: str,
-    allocated: Mapping[str, str],
-    required: Mapping[str, str],
-    *,
-    n_nodes: int | None,
-    cpus: int | None,
-) -> int | None:
-    """Return the bytes that a job may use on each node.
-
-    Args:
-        asked: ReqMem: up to Slurm 20.11 `4000Mn` (per node), `4Gc` (per CPU), `0n` (all of the
-            node); since 21.08 of the whole job.
-        allocated: AllocTRES, whose `mem` is the job's total.
-        required: ReqTRES, used instead while the job is pending.
-        n_nodes: of the job.
-        cpus: of the job.
-    """
-    nodes = max(1, n_nodes or 1)
-    size, kind = size_of(asked.rstrip("nc")), asked[-1:]
-    if size and kind == "n":
-        return size
-    for tres in (allocated, required):
-        if whole := size_of(tres.get("mem", "")):
-            return whole // nodes
-    if not size:
-        return None
-    return size * (cpus or 1) // nodes if kind == "c" else size // nodes
-
-
 def size_of(text: str) -> int | None:
     """Return the bytes in `1234K`, `62.50G` or `512`; None for other texts."""
     match = _SIZE.match(text.strip())
     return int(float(match[1]) * _FACTORS[match[2].upper()]) if match else None
 
 
-def cpu_seconds(text: str) -> float | None:
-    """Return the seconds in `1-02:03:04`, `02:03:04`, `03:04.567`; None for other texts."""
-    whole, fraction = units.parse_reported_time(text), text.strip().partition(".")[2]
-    if whole is None:
-        return None
-    return whole + float(f"0.{fraction}" if is_number(fraction) else 0)
-
-
-def from_scontrol(fields: Mapping[str, str], *, epoch: Epoch = seconds_since_epoch) -> JobRecord:
+def from_scontrol(fields: Mapping[str, str]) -> JobRecord:
     """Return the usage record from one job's fields of `scontrol show job -o`
     (`parse_scontrol_jobs`).
     """
-    array, task = fields.get("ArrayJobId"), fields.get("ArrayTaskId", "")
-    number = fields["JobId"].split()[0]
-    job_id = (
-        f"{array}_{task}"
-        if array and is_number(task)
-        else f"{array}_[{task}]"
-        if array and task
-        else number
-    )
-    exit_code, signal = exit_and_signal(fields.get("ExitCode", ""))
-    state = normalized_state(fields.get("JobState", ""), fields.get("DerivedExitCode", ""))
-    nodes = integer(fields.get("NumNodes", "").split("-")[0])
-    tres = tres_of(
-        fields.get("AllocTRES", "").replace("(null)", "")
-        or fields.get("ReqTRES", "")
-        or fields.get("TRES", "")
-    )
-    memory = size_of(tres.get("mem", ""))
-    return JobRecord(
-        job_id=job_id,
-        scheduler="slurm",
-        state=state,
-        slurm_job_id=number if number != job_id else None,
-        name=fields.get("JobName"),
-        user=known(fields.get("UserId", "").partition("(")[0]),
-        account=known(fields.get("Account", "")),
-        partition=known(fields.get("Partition", "")),
-        qos=known(fields.get("QOS", "")),
-        reason=known(fields.get("Reason", "")),
-        exit_code=exit_code,
-        signal=signal,
-        submitted=epoch(fields.get("SubmitTime", "")),
+    shown = defaultdict(str, fields)
+    array, task, number = shown["ArrayJobId"], shown["ArrayTaskId"], shown["JobId"].split()[0]
+    job_id = number
+    if array and task:
+        job_id = f"{array}_{task}" if is_number(task) else f"{array}_[{task}]"
+    row = {
+        **{name: shown[name] for name in FIELDS},
+        "JobIDRaw": number,
+        "State": shown["JobState"],
+        "User": shown["UserId"].partition("(")[0],
+        "Submit": shown["SubmitTime"],
+        "Start": shown["StartTime"],
+        "End": shown["EndTime"],
+        "ElapsedRaw": str(units.parse_reported_time(shown["RunTime"])),
+        "Timelimit": shown["TimeLimit"],
+        "NNodes": shown["NumNodes"].split("-")[0],
+        "NCPUS": shown["NumCPUs"].split("-")[0],
+        "AllocTRES": shown["AllocTRES"].replace("(null)", "") or shown["ReqTRES"] or shown["TRES"],
+    }
+    record = _account(job_id, row)
+    return replace(
+        record,
         # Of a pending job, it is the expected time.
-        started=None if state in states.WAITING else epoch(fields.get("StartTime", "")),
-        ended=epoch(fields.get("EndTime", "")) if states.is_final(state) else None,
-        start=known(fields.get("StartTime", "")),
-        elapsed_s=units.parse_reported_time(fields.get("RunTime", "")),
-        time_limit_s=units.parse_reported_time(fields.get("TimeLimit", "")),
-        nodes=known(fields.get("NodeList", "")),
-        n_nodes=nodes,
-        cpus=integer(fields.get("NumCPUs", "").split("-")[0]),
-        gpus=gpus_of(tres),
-        memory_bytes=memory // max(1, nodes or 1) if memory else None,
-        restarts=integer(fields.get("Restarts", "")),
-        dependency=known(fields.get("Dependency", "")),
-        comment=comment_of(fields.get("Comment", "")),
-        work_dir=known(fields.get("WorkDir", "")),
-        output=known(fields.get("StdOut", "")),
-        error=known(fields.get("StdErr", "")),
+        started=None if record.state in states.WAITING else record.started,
+        ended=record.ended if record.is_final else None,
+        dependency=known(shown["Dependency"]),
         source="scontrol",
     )

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctrain.slurm.notations import records, states
+from tests.scheduler.sacct_rows import OLD, row
 
 SCONTROL = (
     "JobId={id} {array}JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=0"
@@ -25,23 +26,8 @@ def squeue_row(*fields: str) -> str:
     return records.SEPARATOR.join(fields) + "\n"
 
 
-def sacct_row(
-    job_id: str, state: str, exit_code: str = "0:0", derived: str = "0:0", **more: str
-) -> str:
-    fields = {
-        "JobID": job_id,
-        "JobName": "sft",
-        "State": state,
-        "ExitCode": exit_code,
-        "DerivedExitCode": derived,
-        "ElapsedRaw": "67",
-        "Timelimit": "01:00:00",
-        "NNodes": "2",
-        "Partition": "gpu",
-        "Start": "2026-11-20T22:04:50",
-        "Comment": "",
-    }
-    return squeue_row(*(fields | more).values())
+def sacct_row(job_id: str, state: str, exit_code: str = "0:0", **more: str) -> str:
+    return row(job_id, state, exit_code, **more) + "\n"
 
 
 def scontrol_row(name: str = "sft", comment: str = "(null)", **more: str) -> str:
@@ -140,28 +126,26 @@ def test_no_name_hides_another_job(jobs: list[tuple[str, str]]) -> None:
     ],
 )
 def test_sacct_states(word: str, state: str, final: bool) -> None:
-    (job,) = records.parse_sacct(sacct_row("5", word), records.STATE_FIELDS)
+    (job,) = records.parse_sacct(sacct_row("5", word), OLD)
     assert (job.state, job.is_final) == (state, final)
 
 
 def test_sacct_folds_the_steps_into_the_job() -> None:
     text = (
         sacct_row("63", "FAILED", "1:0")
-        + sacct_row("63.batch", "FAILED", "1:0", "")
-        + sacct_row("63.0", "OUT_OF_MEMORY", "0:125", "")
+        + sacct_row("63.batch", "FAILED", "1:0")
+        + sacct_row("63.0", "OUT_OF_MEMORY", "0:125")
     )
-    text += sacct_row("64_3", "CANCELLED by 1000", "0:15") + sacct_row(
-        "64_3.extern", "COMPLETED", "0:0", ""
-    )
-    text += sacct_row("65", "COMPLETED") + sacct_row("65.0", "OUT_OF_MEMORY", "0:125", "")
-    killed, cancelled, healthy = records.parse_sacct(text, records.STATE_FIELDS)
+    text += sacct_row("64_3", "CANCELLED by 1000", "0:15") + sacct_row("64_3.extern", "COMPLETED")
+    text += sacct_row("65", "COMPLETED") + sacct_row("65.0", "OUT_OF_MEMORY", "0:125")
+    killed, cancelled, healthy = records.parse_sacct(text, OLD)
     assert (
         killed.job_id,
         killed.state,
         killed.exit_code,
         killed.elapsed_s,
         killed.time_limit_s,
-    ) == ("63", "OUT_OF_MEMORY", 1, 67, 3600)
+    ) == ("63", "OUT_OF_MEMORY", 1, 3, 120)
     assert (cancelled.job_id, cancelled.state, cancelled.exit_code, cancelled.signal) == (
         "64_3",
         "CANCELLED",
@@ -205,10 +189,10 @@ def test_no_output_of_slurm_is_a_crash(text: str) -> None:
     text = text.replace("|", records.SEPARATOR)
     for parse in (records.parse_squeue, records.parse_scontrol_jobs):
         assert isinstance(parse(text), list)
-    assert isinstance(records.parse_sacct(text, records.STATE_FIELDS), list)
+    assert isinstance(records.parse_sacct(text, OLD), list)
 
 
 @pytest.mark.parametrize("comment", ["None assigned", "N/A", "None", "Unknown"])
 def test_a_comment_may_be_a_word_that_means_nothing_elsewhere(comment: str) -> None:
-    (job,) = records.parse_sacct(sacct_row("5", "RUNNING", Comment=comment), records.STATE_FIELDS)
+    (job,) = records.parse_sacct(sacct_row("5", "RUNNING", Comment=comment), OLD)
     assert job.comment == comment
