@@ -88,17 +88,17 @@ def test_any_file_is_read_or_refused(text: str) -> None:
 
 def test_every_key_and_value_has_its_place() -> None:
     places = yaml12.load("# comment\na: 1\nb:\n  c: [x, y]\n", "c.yaml").places
-    assert str(places["a",]) == "c.yaml:2:1"
-    assert str(places["b", "c"]) == "c.yaml:4:3"
-    assert str(places["b", "c", 1]) == "c.yaml:4:10"
+    assert places["a",] == "c.yaml:2:1"
+    assert places["b", "c"] == "c.yaml:4:3"
+    assert places["b", "c", "1"] == "c.yaml:4:10"
 
 
 def test_all_duplicate_keys_at_once() -> None:
     message = refused("job_name: x\njob_name: y\nresources:\n  nodes: 1\n  nodes: 2\n")
     assert message.splitlines()[:3] == [
         "error: 2 problems in c.yaml",
-        "c.yaml:2:1: duplicate key 'job_name'; it is also at line 1",
-        "c.yaml:5:3: duplicate key 'nodes'; it is also at line 4",
+        "c.yaml:2:1: duplicate key 'job_name'; it is also at c.yaml:1:1",
+        "c.yaml:5:3: duplicate key 'nodes'; it is also at c.yaml:4:3",
     ]
 
 

@@ -65,15 +65,6 @@ _MODULES = ("set_up", "validate", "run", "monitor", "manage")
 VERBS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 
-class HpctrainUsage(click.UsageError):
-    """A usage error with a suggested command."""
-
-    def __init__(self, message: str, fix: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.fix = fix
-        self.hint = hint
-
-
 class LazyGroup(click.Group):
     """A group that imports a command's module only when the command is called.
 
@@ -116,10 +107,24 @@ class LazyGroup(click.Group):
 
             close = difflib.get_close_matches(args[0], self._lazy, n=1)
             fix = shlex.join([*close, *args[1:]] if close else ["--help"])
-            raise HpctrainUsage(f"unknown command {args[0]!r}", f"{ctx.command_path} {fix}")
+            raise UsageError(f"unknown command {args[0]!r}", fix=f"{ctx.command_path} {fix}")
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            _refuse_swallowed(ctx, f"{ctx.command_path} {name}", command, rest)
+        # click would accept `--force` as the value in `--to --force`.
+        options = command.get_params(ctx) if command is not None else []
+        names = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+        valued = {
+            name
+            for each in options
+            if isinstance(each, click.Option) and not each.is_flag
+            for name in each.opts
+        }
+        ours = itertools.takewhile(lambda word: word != "--", rest)
+        for word, value in itertools.pairwise(ours):
+            if word in valued and value in names:
+                raise UsageError(
+                    f"{word} needs a value, and the option {value} follows it",
+                    fix=f"{ctx.command_path} {name} --help",
+                )
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -131,25 +136,6 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
 
-def _refuse_swallowed(
-    ctx: click.Context, path: str, command: click.Command, words: list[str]
-) -> None:
-    """Refuse an option used as the value of another: click would accept `--force` in `--to
-    --force`.
-
-    Raises:
-        HpctrainUsage: an option follows one that needs a value.
-    """
-    options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
-    names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-    valued = {name for option in options if not option.is_flag for name in option.opts}
-    for word, value in itertools.pairwise(itertools.takewhile(lambda each: each != "--", words)):
-        if word in valued and value in names:
-            raise HpctrainUsage(
-                f"{word} needs a value, and the option {value} follows it", f"{path} --help"
-            )
-
-
 class _HelpFormatter(click.HelpFormatter):
     """Keeps `--cpus-per-task` in one piece: click wraps at hyphens."""
 
@@ -159,8 +145,11 @@ class _HelpFormatter(click.HelpFormatter):
 
     def write_dl(self, rows: Iterable[tuple[str, str]], *args: int, **options: int) -> None:
         """Write options or commands with their descriptions."""
-        whole = [(name, line.replace("-", "\N{NON-BREAKING HYPHEN}")) for name, line in rows]
-        super().write_dl(whole, *args, **options)
+        super().write_dl(
+            [(name, line.replace("-", "\N{NON-BREAKING HYPHEN}")) for name, line in rows],
+            *args,
+            **options,
+        )
 
     def getvalue(self) -> str:
         """Return the help with normal hyphens."""
@@ -205,7 +194,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # the time, and frees nothing. Long-running commands (hpctrain.cli.follow) enable it again.
     gc.disable()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _open_closed_streams()
+    # Python sets streams that the caller closed (`>&-`) to None, and the next opened file would get
+    # their descriptors.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the program exits
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may contain bytes that are not UTF-8
             stream.reconfigure(errors="surrogateescape")
@@ -252,15 +245,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _open_closed_streams() -> None:
-    """Reopen streams that the caller closed (`>&-`): Python sets them to None, and the next opened
-    file would get their descriptors.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the program exits
-
-
 def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
     match error:
         case click.Abort() | KeyboardInterrupt():
@@ -272,9 +256,16 @@ def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
         case click.ClickException():
             shown = _usage_error(error, words)
         case OSError():
-            place = (str(error.filename),) if error.filename else ()
-            what = _lower(error.strerror or str(error))
-            shown = HpctrainError(what, details=place, fix=_look_at(error))
+            is_named = isinstance(error.filename, str | bytes)
+            path = os.fsdecode(error.filename) if is_named else "."
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            shown = HpctrainError(
+                (error.strerror or str(error)).lower(),
+                details=(path,) if is_named else (),
+                fix=f"df -h {shlex.quote(str(Path(path).parent))}"
+                if is_full
+                else f"ls -ld {shlex.quote(path)}",
+            )
         case _:
             shown = HpctrainError(
                 f"this is a mistake in hpctrain: {type(error).__name__}: {error}",
@@ -284,29 +275,15 @@ def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
 
 
 def _usage_error(error: click.ClickException, words: list[str]) -> UsageError:
-    verb = next((word for word in words if word in VERBS), None)
     path = getattr(getattr(error, "ctx", None), "command_path", None)
-    fix = f"{path or shlex.join(['hpctrain', *([verb] if verb else [])])} --help"
-    match error:
-        case HpctrainUsage():
-            return UsageError(_lower(error.message), fix=error.fix, hint=error.hint)
-        case click.NoSuchOption(option_name=typed, possibilities=[close, *_]):
-            names = [word.partition("=")[0] for word in words]
-            if typed in names:
-                at = names.index(typed)
-                corrected = close + words[at].removeprefix(typed)
-                fix = shlex.join(["hpctrain", *words[:at], corrected, *words[at + 1 :]])
-            return UsageError(f"no such option {typed!r}; did you mean {close!r}?", fix=fix)
-    return UsageError(_lower(error.format_message()), fix=fix)
-
-
-def _look_at(error: OSError) -> str:
-    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"df -h {shlex.quote(str(Path(path).parent))}"
-    return f"ls -ld {shlex.quote(path)}" if path != "." else "df -h . && ls -ld ."
-
-
-def _lower(message: str) -> str:
-    first = message.rstrip(".")
-    return first[:1].lower() + first[1:]
+    fix = f"{path or 'hpctrain'} --help"
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        typed, close = error.option_name, error.possibilities[0]
+        message = f"no such option {typed!r}; did you mean {close!r}?"
+        names = [word.partition("=")[0] for word in words]
+        if typed in names:
+            at = names.index(typed)
+            corrected = close + words[at].removeprefix(typed)
+            fix = shlex.join(["hpctrain", *words[:at], corrected, *words[at + 1 :]])
+    return UsageError(message[:1].lower() + message[1:], fix=fix)

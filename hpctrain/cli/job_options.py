@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctrain.cli import HpctrainUsage, options
+from hpctrain.cli import options
 from hpctrain.config.fields import FIELDS
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import shell
@@ -82,11 +82,18 @@ class JobCommand(click.Command):
         """Keep the arguments after the first `--` away from click."""
         split = args.index("--") if "--" in args else len(args)
         ours, ctx.meta[ARGUMENTS] = args[:split], tuple(args[split + 1 :])
-        help_ = f"hpctrain {ctx.info_name}"
         try:
             return super().parse_args(ctx, list(ours))
         except click.NoSuchOption as error:
-            ours, theirs = self._split_unknown(ctx, ours)
+            parameters = self.get_params(ctx)
+            known = {name for each in parameters for name in (*each.opts, *each.secondary_opts)}
+            split_words: tuple[list[str], list[str]] = ([], [])
+            is_theirs = False
+            for word in ours:
+                name = word.partition("=")[0]
+                is_theirs = name not in known and (is_theirs or word.startswith("--"))
+                split_words[is_theirs].append(word)
+            ours, theirs = split_words
             typed = error.option_name
             similar = difflib.get_close_matches(
                 typed.replace("_", "-"), error.possibilities or (), n=1, cutoff=_SIMILAR
@@ -94,33 +101,18 @@ class JobCommand(click.Command):
             if similar or not any(word.partition("=")[0] == typed for word in theirs):
                 raise
             words = (*ours, "--", *theirs, *ctx.meta[ARGUMENTS])
-            raise HpctrainUsage(
+            raise UsageError(
                 f"no such option {typed!r}; arguments of the training go after --",
-                f"{help_} {shell.join(words)}",
+                fix=f"hpctrain {ctx.info_name} {shell.join(words)}",
             ) from error
         except click.UsageError as error:
             script = next((word for word in ours if word.endswith(".py")), None)
             if script is None or "unexpected extra argument" not in error.message:
                 raise
-            raise HpctrainUsage(
-                f"{error.message}; arguments of your script go after --",
-                f"{help_} --script {shell.quote(script)}",
+            raise UsageError(
+                f"unexpected argument {script!r}; arguments of your script go after --",
+                fix=f"hpctrain {ctx.info_name} --script {shell.quote(script)}",
             ) from error
-
-    def _split_unknown(self, ctx: click.Context, words: list[str]) -> tuple[list[str], list[str]]:
-        """Split words into those of this command, and unknown options with the words after them."""
-        options_ = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        known = {name for option in options_ for name in (*option.opts, *option.secondary_opts)}
-        ours: list[str] = []
-        theirs: list[str] = []
-        to = ours
-        for word in words:
-            if word.startswith("--"):
-                to = ours if word.partition("=")[0] in known else theirs
-            elif word in known:
-                to = ours
-            to.append(word)
-        return ours, theirs
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; add the request's options to suggested commands in errors."""
@@ -128,14 +120,14 @@ class JobCommand(click.Command):
             return super().invoke(ctx)
         except HpctrainError as error:
             if not ctx.params.get("batch_script"):
+                from hpctrain.jobs.request import keeping
+
                 named = str(ctx.params.get("config_file") or "")
                 is_config = named.endswith((".yaml", ".yml"))
                 config = ctx.params["config"] or (named if is_config else None)
                 asked = request(ctx, {**ctx.params, "config": config})
-                from hpctrain.jobs.request import keeping
-
-                error.fix = keeping(asked, error.fix) if error.fix is not None else None
-                error.hint = keeping(asked, error.hint) if error.hint is not None else None
+                error.fix = error.fix and keeping(asked, error.fix)
+                error.hint = error.hint and keeping(asked, error.hint)
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -217,12 +209,14 @@ def request_with_config(
     if named is None:
         return request(ctx, parameters)
     if parameters["config"] is not None:
-        fix = f"hpctrain {ctx.info_name} {shell.quote(named)}"
-        what = f"two job configs: {named} and --config {parameters['config']}"
-        raise UsageError(what, fix=fix)
+        raise UsageError(
+            f"two job configs: {named} and --config {parameters['config']}",
+            fix=f"hpctrain {ctx.info_name} {shell.quote(named)}",
+        )
     if Path(named).suffix not in (".yaml", ".yml"):
-        fix = f"{for_others} {shell.quote(named)}"
-        raise UsageError(f"{named} is not a job config (.yaml)", fix=fix)
+        raise UsageError(
+            f"{named} is not a job config (.yaml)", fix=f"{for_others} {shell.quote(named)}"
+        )
     return request(ctx, {**parameters, "config": named})
 
 

@@ -74,21 +74,18 @@ def show_table(
     if (sys.stderr if err else sys.stdout).isatty():
         width = shutil.get_terminal_size().columns
         narrow = text.table([row[:-1] for row in cells], right=right)
-        fitting = zip(lines, narrow, cells, strict=True)
-        found = [_fitted(line, short, row[-1], width) for line, short, row in fitting]
-        if has_colour():
-            found[0][0] = style(found[0][0], bold=True)
-            for shown, colour in zip(found[1:], colours, strict=False):
-                shown[0] = style(shown[0], fg=colour)
-        lines = [line for shown in found for line in shown]
+        for at, row in enumerate(cells):
+            first, below = lines[at], []
+            if text.width(first) > width:
+                first = narrow[at]
+                below = text.wrap(row[-1], max(20, width), indent="  ")
+            if text.width(first) > width:
+                first = f"{first[: width - 1]}…"
+            if has_colour():
+                colour = colours[at - 1] if 0 < at <= len(colours) else None
+                first = style(first, fg=colour, bold=at == 0)
+            lines[at] = "\n".join([first, *below])
     click.echo("\n".join(lines), err=err)
-
-
-def _fitted(line: str, short: str, last: str, width: int) -> list[str]:
-    if text.width(line) <= width:
-        return [line]
-    first = short if text.width(short) <= width else f"{short[: width - 1]}…"
-    return [first, *text.wrap(last, max(20, width), indent="  ")]
 
 
 # -- findings ---------------------------------------------------------------------------------------
@@ -101,16 +98,13 @@ def block(finding: Finding, width: int = WIDTH, *, place: bool = False) -> list[
     the reason and the fix. The fix is not wrapped, so that a command in it can be copied.
     """
     where = f"{finding.file}:{finding.line}:{finding.column}: " if place else ""
+    title = f"{finding.level} {finding.id}: {finding.what}"
     return [
-        *text.wrap(f"{where}{_title(finding)}", width, hanging="  "),
+        *text.wrap(f"{where}{title}", width, hanging="  "),
         *text.wrap(f"  seen: {finding.evidence}", width, hanging=" " * 8),
         *text.wrap(f"  why:  {finding.reason}", width, hanging=" " * 8),
         f"  fix:  {finding.fix}",
     ]
-
-
-def _title(finding: Finding) -> str:
-    return f"{finding.level} {finding.id}: {finding.what}"
 
 
 def coloured_block(finding: Finding, width: int = WIDTH, *, place: bool = False) -> list[str]:
@@ -127,7 +121,7 @@ def show_findings(findings: Iterable[Finding], *, place: bool = False) -> None:
 
 def finding_line(finding: Finding) -> str:
     """Return a finding as `warning gpus-unused: …; fix: …`."""
-    return f"{_title(finding)}; fix: {finding.fix}"
+    return f"{finding.level} {finding.id}: {finding.what}; fix: {finding.fix}"
 
 
 def counts(findings: Sequence[Finding]) -> str:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
 from hpctrain.util.schema import KeyPath, nearest
-from hpctrain.util.yaml12 import FilePlace
 
 if TYPE_CHECKING:
     from hpctrain.clusters.profile import Cluster
@@ -81,7 +80,7 @@ class ProfileSource:
     path: Path
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, Attestation] = field(default_factory=dict)
-    places: dict[KeyPath, FilePlace] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -207,7 +206,7 @@ class _ProfileFile:
             given = {}
         urls = {"docs": data.get("docs")} | given
         self.sources = {key: str(url) for key, url in urls.items() if isinstance(url, str)}
-        self.source.places[()] = FilePlace(str(path), 1, 1)
+        self.source.places[()] = f"{path}:1:1"
         self.source.data = self._strip(data, (), (), Attestation("own", str(path)))
         # The default for the entire file: all values have their own by now.
         self.source.origins.pop((), None)
@@ -225,7 +224,7 @@ class _ProfileFile:
             if not isinstance(value, list):
                 return value
             return [
-                self._strip(item, (*raw, index), (*path, str(index)), inherited)
+                self._strip(item, (*raw, str(index)), (*path, str(index)), inherited)
                 for index, item in enumerate(value)
             ]
         evidence = self._evidence_of(value, raw, inherited)

@@ -67,10 +67,7 @@ class ResolvedConfig:
 
 def from_document(document: YamlDocument, title: str) -> Layer:
     """Return the layer of a config file."""
-    origins = {
-        tuple(str(part) for part in path): str(place) for path, place in document.places.items()
-    }
-    return Layer("file", title, document.data, origins)
+    return Layer("file", title, document.data, document.places)
 
 
 def from_environment(environment: Mapping[str, str]) -> Layer:
@@ -288,12 +285,12 @@ def gather(
     """
     found = [from_options(options, sbatch), from_environment(environment)]
     if config is not None:
-        found.append(_read(directory / config, config))
+        found.append(from_file(directory / config, config))
     elif (directory / "config.yaml").exists():
-        found.append(_read(directory / "config.yaml", "config.yaml"))
+        found.append(from_file(directory / "config.yaml", "config.yaml"))
     user = user_config(environment)
     if user is not None and user.exists():
-        found.append(_read(user, str(user)))
+        found.append(from_file(user, str(user)))
     return found
 
 
@@ -305,7 +302,11 @@ def user_config(environment: Mapping[str, str]) -> Path | None:
     return Path(base) / "hpctrain" / "config.yaml" if base else None
 
 
-def _read(path: Path, title: str) -> Layer:
-    missing = "name a file that exists with --config; without it, ./config.yaml is read"
-    text = yaml12.read_text(path, title, missing=missing)
+def from_file(path: Path, title: str) -> Layer:
+    """Return the layer of a config file, `title` in messages.
+
+    Raises:
+        UsageError: it cannot be read, or is not YAML.
+    """
+    text = yaml12.read_text(path, title, missing="name a file that exists with --config")
     return from_document(yaml12.load(text, title), title)

@@ -217,10 +217,8 @@ def sweep_of_text(text: str, title: str, *, again: str) -> Sweep:
         return Sweep.read({"list": value} if is_list else value)
     except Problem as error:
         found = error.found
-    origins = {
-        (*(("list",) if is_list else ()), *map(str, path)): str(place)
-        for path, place in places.items()
-    }
+    prefix = ("list",) if is_list else ()
+    origins = {(*prefix, *path): place for path, place in places.items()}
     layer = Layer("file", title, {}, origins)
     lines = layers.lines([(layer, path or ("sweep",), message) for path, message in found])
     hint = f"edit {title}, then run: {again}"

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,31 +25,30 @@ def requirement(extra: str) -> str:
     from importlib import metadata  # 8 ms
 
     try:
-        text = metadata.distribution("hpctrain").read_text("direct_url.json")
-        origin = json.loads(text) if text is not None else {}
-        url = str(origin.get("url", ""))
-        where, vcs = urlsplit(url), origin.get("vcs_info")
+        text = metadata.distribution("hpctrain").read_text("direct_url.json") or "{}"
+        origin = json.loads(text)
+        where, vcs = urlsplit(origin.get("url") or ""), origin.get("vcs_info")
     except (metadata.PackageNotFoundError, OSError, ValueError, AttributeError):
         return f"hpctrain[{extra}]"
-    if isinstance(vcs, dict) and url:
-        return f"hpctrain[{extra}] @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}".removesuffix(
-            "@"
-        )
-    if where.scheme in ("http", "https"):
-        return f"hpctrain[{extra}] @ {url}"
     path = Path(unquote(where.path))
-    return f"{path}[{extra}]" if where.scheme == "file" and path.exists() else f"hpctrain[{extra}]"
+    if where.scheme == "file":
+        return f"{path}[{extra}]" if path.exists() else f"hpctrain[{extra}]"
+    url = where.geturl()
+    if isinstance(vcs, dict):
+        url = f"{vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}".removesuffix("@")
+    return f"hpctrain[{extra}] @ {url}" if url else f"hpctrain[{extra}]"
 
 
 def command(extra: str) -> str:
     """Return the command that installs it, with the libraries of the extra, into the current
     environment.
     """
-    python = shlex.quote(sys.executable)
-    return (
-        f"{f'uv pip install --python {python}' if _made_by_uv() else f'{python} -m pip install'}"
-        f" {shlex.quote(requirement(extra))}"
-    )
+    python, pip = shlex.quote(sys.executable), "{} -m pip install"
+    # uv creates environments without pip, and says so (PEP 405).
+    with suppress(OSError):
+        marks = Path(sys.prefix, "pyvenv.cfg").read_text(errors="replace")
+        pip = "uv pip install --python {}" if re.search(r"^uv\s*=", marks, re.MULTILINE) else pip
+    return f"{pip.format(python)} {shlex.quote(requirement(extra))}"
 
 
 def require(extra: str, *modules: str) -> None:
@@ -62,21 +62,6 @@ def require(extra: str, *modules: str) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise HpctrainError(f"cannot import {error.name}", fix=command(extra)) from error
-
-
-def _made_by_uv() -> bool:
-    """Whether uv created this environment, which then has no pip; recorded in pyvenv.cfg (PEP
-    405).
-    """
-    try:
-        return (
-            re.search(
-                r"^uv\s*=", Path(sys.prefix, "pyvenv.cfg").read_text(errors="replace"), re.MULTILINE
-            )
-            is not None
-        )
-    except OSError:
-        return False
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -35,7 +35,7 @@ from typing import (
     get_type_hints,
 )
 
-from hpctrain.util.text import is_number
+from hpctrain.util.text import is_number, listed
 
 KeyPath = tuple[str, ...]
 T = TypeVar("T")
@@ -68,11 +68,9 @@ class Section:
         vars(self).update(values)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse it: a section is frozen."""
         raise AttributeError(f"{type(self).__name__}.{name} cannot be set")
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal."""
         return type(self) is type(other) and all(
             getattr(self, name) == getattr(other, name) for name in self.fields()
         )
@@ -80,7 +78,6 @@ class Section:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Return the values that were written."""
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"
 
@@ -98,10 +95,10 @@ class Section:
             Problem: all problems at once.
         """
         reader = _Reader(unknown or (lambda path: unknown_key(path, known_keys(cls))))
-        section = reader.value(written, cls, ())
+        section: Self = reader.value(written, cls, ())
         if reader.found:
             raise Problem(below=reader.found)
-        return section  # type: ignore[no-any-return]
+        return section
 
     def problems(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield problems between values that are each valid."""
@@ -188,8 +185,7 @@ class _Reader:
 def _one_of(written: Any, allowed: tuple[Any, ...]) -> str:
     text = as_text(written)
     if text not in allowed:
-        words = ", ".join(f"'{word}'" for word in allowed[:-1])
-        raise Problem(f"must be {words} or '{allowed[-1]}', not {text!r}")
+        raise Problem(f"must be {listed(map(repr, allowed), 'or')}, not {text!r}")
     return text
 
 
@@ -307,28 +303,29 @@ def unknown_key(
     another; `synonyms` are names that other programs use.
     """
     word, outer = path[-1], path[:-1]
-    here = next(
-        (
-            section
-            for section in sections
-            if len(section) == len(outer)
-            and all(part in (name, "*") for part, name in zip(section, outer, strict=True))
-        ),
-        None,
-    )
+    is_here = {
+        section: len(section) == len(outer)
+        and all(part in (name, "*") for part, name in zip(section, outer, strict=True))
+        for section in sections
+    }
     what = f"unknown key {word!r}" + (f" in {'.'.join(outer)}" if outer else "")
-    known: Sequence[str] = sections.get(here, ()) if here is not None else ()
-    elsewhere = {key: name for name, keys in sections.items() if name != here for key in keys}
-    if word in elsewhere:
-        place = ".".join(elsewhere[word])
+    known = [key for section, keys in sections.items() if is_here[section] for key in keys]
+    own = {key: (*outer, key) for key in known}
+    others = {
+        key: (*section, key)
+        for section, keys in sections.items()
+        if not is_here[section]
+        for key in keys
+    }
+    if word in others:
+        place = ".".join(others[word][:-1])
         indented = f"{place}, indented below it" if place else "the top level, not indented"
         return f"{what}; it belongs in {indented}"
-    if here is not None and (meant := synonyms.get((*here, word))) is not None:
-        return f"{what}; did you mean {meant[-1]!r}?"
-    for close in difflib.get_close_matches(word, known, n=1, cutoff=0.6):
-        return f"{what}; did you mean {close!r}?"
-    others = elsewhere | {name[-1]: meant[:-1] for name, meant in synonyms.items()}
-    for close in difflib.get_close_matches(word, others, n=1, cutoff=0.75):
-        meant = next((m for n, m in synonyms.items() if n[-1] == close), (*others[close], close))
-        return f"{what}; did you mean {meant[-1]!r}, in {'.'.join(meant[:-1]) or 'the top level'}?"
+    for name, meant in synonyms.items():
+        (own if is_here.get(name[:-1]) else others)[name[-1]] = meant
+    for candidates, cutoff in ((own, 0.6), (others, 0.75)):
+        for close in difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff):
+            *section, key = candidates[close]
+            where = "" if candidates is own else f", in {'.'.join(section) or 'the top level'}"
+            return f"{what}; did you mean {key!r}{where}?"
     return f"{what}; known are {', '.join(sorted(known))}"

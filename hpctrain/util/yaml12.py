@@ -18,7 +18,8 @@ import yaml
 from hpctrain.errors import UsageError
 from hpctrain.util import shell, stored
 
-NodePath = tuple[str | int, ...]
+#: Keys, and indices of lists in digits.
+NodePath = tuple[str, ...]
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = {"", "~", "null", "Null", "NULL"}
 #: YAML 1.2, chapter 5.1: everything that is not c-printable.
@@ -39,24 +40,11 @@ class Plain(str):
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
-    """The place of a value in a file; line and column count from 1."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        """Return `file:line:column`."""
-        return f"{self.file}:{self.line}:{self.column}"
-
-
-@dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A file's mapping, with the place of each value and key by its path."""
+    """A file's mapping, with the place of each value and key, `file:line:column`, by its path."""
 
     data: dict[str, Any]
-    places: dict[NodePath, FilePlace] = field(default_factory=dict)
+    places: dict[NodePath, str] = field(default_factory=dict)
 
 
 def read_text(path: Path, title: str, *, missing: str) -> str:
@@ -95,7 +83,7 @@ def load(text: str, file: str) -> YamlDocument:
     return YamlDocument(value, places)
 
 
-def compose(text: str, file: str) -> tuple[Any, dict[NodePath, FilePlace]]:
+def compose(text: str, file: str) -> tuple[Any, dict[NodePath, str]]:
     """Like `load`, for any top-level type, such as a list."""
     text = text.removeprefix("\ufeff")  # some editors add a byte order mark
     try:
@@ -175,7 +163,7 @@ def dump(data: dict[str, Any]) -> str:
 class _NodeBuilder:
     def __init__(self, file: str) -> None:
         self.file = file
-        self.places: dict[NodePath, FilePlace] = {}
+        self.places: dict[NodePath, str] = {}
         self.problems: list[str] = []
 
     def build(self, node: yaml.Node, path: NodePath) -> Any:
@@ -185,12 +173,11 @@ class _NodeBuilder:
                 return str(node.value)
             return None if node.value in _NULLS else Plain(node.value)
         if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+            return [self.build(item, (*path, str(index))) for index, item in enumerate(node.value)]
         return self._mapping(node, path)
 
     def _mapping(self, node: yaml.Node, path: NodePath) -> dict[str, Any]:
         built: dict[str, Any] = {}
-        first: dict[str, FilePlace] = {}
         for key_node, value_node in node.value:
             place = self._place(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
@@ -198,17 +185,19 @@ class _NodeBuilder:
                 continue
             key = str(key_node.value)
             if key in built:
-                self.problems.append(
-                    f"{place}: duplicate key {key!r}; it is also at line {first[key].line}"
-                )
+                first = self.places[*path, key]
+                self.problems.append(f"{place}: duplicate key {key!r}; it is also at {first}")
                 continue
-            first[key] = place
             self.places[(*path, key)] = place
             built[key] = self.build(value_node, (*path, key))
         return built
 
-    def _place(self, node: yaml.Node) -> FilePlace:
-        return FilePlace(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+    def _place(self, node: yaml.Node) -> str:
+        return _place(self.file, node.start_mark)
+
+
+def _place(file: str, mark: Any) -> str:
+    return f"{file}:{mark.line + 1}:{mark.column + 1}"
 
 
 def _refuse_depth(text: str, file: str) -> None:
@@ -218,11 +207,9 @@ def _refuse_depth(text: str, file: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            mark: Any = event.start_mark
-            place = FilePlace(file, mark.line + 1, mark.column + 1)
             raise UsageError(
                 f"{file} is nested too deeply",
-                details=(f"{place}: more than {_MAX_DEPTH} levels",),
+                details=(f"{_place(file, event.start_mark)}: more than {_MAX_DEPTH} levels",),
                 hint=_hint(file),
             )
 
@@ -232,15 +219,12 @@ def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if mark is not None:
         context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
-        lines = text.split("\n")
-        tab = mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
-        hint = "; keys of one section must have the same indentation" if "block" in context else ""
-        hint = "; indent with spaces, not tabs" if tab else hint
-        return f"{FilePlace(file, mark.line + 1, mark.column + 1)}: {context}{problem}{hint}"
+        hint = "; indent with spaces, not tabs" if "\t" in text else ""
+        return f"{_place(file, mark)}: {context}{problem}{hint}"
     # PyYAML's reader gives no place for a character that YAML does not allow.
     odd = _NOT_YAML.search(text)
     if odd is None:
         return f"{file}: {problem}"
     before = text[: odd.start()]
-    place = FilePlace(file, before.count("\n") + 1, odd.start() - before.rfind("\n"))
-    return f"{place}: the character {odd[0]!r} is not allowed in YAML"
+    column = odd.start() - before.rfind("\n")
+    return f"{file}:{before.count(chr(10)) + 1}:{column}: the character {odd[0]!r} is not allowed in YAML"

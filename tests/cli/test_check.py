@@ -85,7 +85,7 @@ def test_show_origin_says_which_layer_won_and_over_what(project: Desk) -> None:
         (("a.yaml", "--config", "b.yaml"), "fix: hpctrain check a.yaml"),
         (
             ("nope.yaml",),
-            "hint: name a file that exists with --config; without it, ./config.yaml is read",
+            "hint: name a file that exists with --config",
         ),
     ],
 )

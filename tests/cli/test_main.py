@@ -229,7 +229,7 @@ OPTIONS = [
     (["--sbatch", "test-only"], "use hpctrain check"),
     (["--conda", "a", "--venv", "b"], "--venv: venv and conda are mutually exclusive"),
     (["--gpu", "4"], "no such option"),
-    (["train.py"], "unexpected extra argument"),
+    (["train.py"], "unexpected argument"),
     (["--nodes"], "requires an argument"),
 ]
 

@@ -30,27 +30,28 @@ def run(jobs: tuple[str, ...], *, yes: bool) -> None:
             say(f"{record.name}: {record.reason}; it cannot be cancelled before Slurm shows it")
         elif record.is_final and record.job_id in jobs and record.state != "NODE_FAIL":
             say(f"{follow.describe(record)}; it has ended already")
-    active = [record for record in chosen if _may_run(record)]
-    if not active:
-        say("nothing to cancel")
-        return
-    if not yes and not _is_agreed(active, jobs):
-        say("nothing was cancelled")
+    # If the supervisor of a local job was killed, its processes may still be running.
+    active = [
+        record
+        for record in chosen
+        if record.state != states.UNKNOWN
+        and (not record.is_final or (record.scheduler, record.state) == ("local", "NODE_FAIL"))
+    ]
+    if not active or not (yes or _is_agreed(active, jobs)):
+        say("nothing was cancelled" if active else "nothing to cancel")
         return
     for scheduler in schedulers.available():
-        # scancel accepts `123_[4-9]`, but not with the throttle that squeue prints: `123_[4-9%2]`.
-        ids = [
-            re.sub(r"%[0-9]+", "", record.job_id)
-            for record in active
-            if record.scheduler == scheduler.name
-        ]
-        # A named array is passed to Slurm as one id, regardless of its number of tasks.
-        numbers = {job: job.partition("_")[0] for job in ids}
-        ids = list(dict.fromkeys(numbers[job] if numbers[job] in jobs else job for job in ids))
+        ids = []
+        for record in active:
+            # A named array is passed to Slurm as one id, regardless of its number of tasks. scancel
+            # accepts `123_[4-9]`, but not with the throttle that squeue prints: `123_[4-9%2]`.
+            number = record.job_id.partition("_")[0]
+            if record.scheduler == scheduler.name:
+                ids.append(number if number in jobs else re.sub(r"%[0-9]+", "", record.job_id))
         if ids and scheduler.name == "local":
             say("ending the job; a training that saves gets up to 30 s")
         if ids:
-            scheduler.cancel(ids)
+            scheduler.cancel(list(dict.fromkeys(ids)))
     for record in active:
         click.echo(f"cancelled job {record.job_id} ({record.name})")
 
@@ -66,12 +67,6 @@ def _of_the_config() -> list[JobRecord]:
     return [record for record in known if record.name == name]
 
 
-def _may_run(record: JobRecord) -> bool:
-    # If the supervisor of a local job was killed, its processes may still be running.
-    is_killed = record.scheduler == "local" and record.state == "NODE_FAIL"
-    return record.state != states.UNKNOWN and (not record.is_final or is_killed)
-
-
 def _is_agreed(active: list[JobRecord], words: Sequence[str]) -> bool:
     """Ask before canceling several jobs, or one that was not named: another project's job may have
     the same name.
@@ -84,6 +79,7 @@ def _is_agreed(active: list[JobRecord], words: Sequence[str]) -> bool:
     if sys.stdin.isatty():
         return click.confirm(f"Cancel {what}?", err=True)
     if len(active) > 1:
-        fix = shell.join(("hpctrain", "cancel", "--yes", *words))
-        raise UsageError(f"this would cancel {what}", fix=fix)
+        raise UsageError(
+            f"this would cancel {what}", fix=shell.join(("hpctrain", "cancel", "--yes", *words))
+        )
     return True

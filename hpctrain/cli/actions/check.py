@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +13,7 @@ from hpctrain.config import layers
 from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.spec import shown_value
 from hpctrain.finding import LEVELS, Finding
-from hpctrain.jobs.request import Job, Request, suggested
+from hpctrain.jobs.request import Job, Request, layers_of, suggested
 from hpctrain.util.text import wrap
 
 
@@ -31,14 +29,11 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
         print_json(**_document(examined, shown, values))
         return 1 if examined.errors else 0
     _print(examined, shown, values)
+    verb = "submit" if examined.job.config.tune is None else "tune"
     if examined.errors:
-        say(
-            "more on each: hpctrain explain ID\n"
-            f"next: {suggested(asked, 'check')}  # after fixing the errors"
-        )
-        return 1
-    say(f"next: {suggested(asked, 'submit' if examined.job.config.tune is None else 'tune')}")
-    return 0
+        say("more on each: hpctrain explain ID")
+    say(f"next: {suggested(asked, 'check' if examined.errors else verb)}")
+    return 1 if examined.errors else 0
 
 
 def _document(
@@ -70,33 +65,25 @@ def _print(examined: JobCheck, shown: list[Finding], values: list[dict[str, Any]
     for value in values or ():
         over = f"   (over {', '.join(value['over'])})" if value["over"] else ""
         click.echo(f"{value['key']} = {value['value']}   {value['origin']}{over}")
-    if values:
-        click.echo()
     show_findings(shown)
     what = ", ".join(examined.names) or examined.job.spec.layout
-    summary = [f"{what}: {counts(examined.findings)}"]
-    if examined.ignored:
-        names = ", ".join(f"{each.level} {each.id}" for each in examined.ignored)
-        summary.append(f"ignored: {names}")
-    if examined.estimate is not None:
-        summary.append(f"Slurm says: {examined.estimate}")
-    summary.append(f"checked: {', '.join(examined.checked)}")
-    summary += [f"not checked: {sentence}" for sentence in examined.not_checked]
-    for line in summary:
-        click.echo("\n".join(wrap(line, hanging="  ")))
+    ignored = ", ".join(f"{each.level} {each.id}" for each in examined.ignored)
+    for line in (
+        f"{what}: {counts(examined.findings)}",
+        f"ignored: {ignored}" if ignored else "",
+        f"Slurm says: {examined.estimate}" if examined.estimate else "",
+        f"checked: {', '.join(examined.checked)}",
+        *(f"not checked: {sentence}" for sentence in examined.not_checked),
+    ):
+        if line:
+            click.echo("\n".join(wrap(line, hanging="  ")))
 
 
 def _values(asked: Request, job: Job) -> Iterator[dict[str, Any]]:
     """Return each value of the job: the key, its origin, and the origins that it overrides, highest
     precedence first.
     """
-    stacked = layers.gather(
-        options=asked.options,
-        sbatch=asked.sbatch,
-        config=asked.config,
-        directory=Path.cwd(),
-        environment=os.environ,
-    )
+    stacked = layers_of(asked)
     if job.cluster is not None:
         stacked.append(cluster_layer(job.cluster, stacked))
     for path, value in _leaves(job.config.to_data(), ()):

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,10 +26,27 @@ def show_all(*, as_json: bool) -> int:
         os.environ, cluster_name=os.environ.get("SLURM_CLUSTER_NAME"), hosts=hosts
     )
     if as_json:
-        listed = [row | {"detected": row["name"] in detected} for row in rows]
-        print_json(detected=detected, clusters=listed)
+        print_json(
+            detected=detected,
+            clusters=[row | {"detected": row["name"] in detected} for row in rows],
+        )
     else:
-        _table(rows, detected)
+        show_table(
+            ("", "NAME", "TITLE", "GPUS", "PARTITIONS"),
+            [
+                (
+                    "*" if row["name"] in detected else "",
+                    row["name"],
+                    row["title"] or "-",
+                    _gpus(row),
+                    row["default_partition"] or next(iter(row["partitions"]), "-"),
+                )
+                for row in rows
+            ],
+        )
+        first = detected[0] if detected else "NAME"
+        what = f"looks like {', '.join(detected)} (*)" if detected else "matches no profile"
+        say(f"this machine {what}\nnext: hpctrain clusters show {first}")
     for error in broken:
         say(error.render())
     return max((error.exit_code for error in broken), default=0)
@@ -68,55 +84,35 @@ def _rows() -> tuple[list[dict[str, Any]], list[HpctrainError]]:
         except UsageError as error:
             broken.append(error)
             continue
-        rows.append(_row(name, path, found))
+        data = found.data
+        shapes, partitions, defaults = (
+            data.get(key) or {} for key in ("nodes", "partitions", "defaults")
+        )
+        rows.append(
+            {
+                "name": name,
+                "title": data.get("title"),
+                "shipped": path.parent == load.SHIPPED,
+                "file": str(path),
+                "nodes": {
+                    kind: {"gpus": int(shape["gpus"]), "gpu": shape.get("gpu")}
+                    for kind, shape in shapes.items()
+                },
+                "partitions": list(partitions),
+                "default_nodes": defaults.get("nodes"),
+                "default_partition": defaults.get("partition"),
+                "evidence": tally(data, found.origins),
+            }
+        )
     return rows, broken
-
-
-def _row(name: str, path: Path, found: load.ProfileSource) -> dict[str, Any]:
-    data = found.data
-    shapes, partitions, defaults = (
-        data.get(key) or {} for key in ("nodes", "partitions", "defaults")
-    )
-    return {
-        "name": name,
-        "title": data.get("title"),
-        "shipped": path.parent == load.SHIPPED,
-        "file": str(path),
-        "nodes": {
-            kind: {"gpus": int(shape["gpus"]), "gpu": shape.get("gpu")}
-            for kind, shape in shapes.items()
-        },
-        "partitions": list(partitions),
-        "default_nodes": defaults.get("nodes"),
-        "default_partition": defaults.get("partition"),
-        "evidence": tally(data, found.origins),
-    }
-
-
-def _table(rows: list[dict[str, Any]], detected: list[str]) -> None:
-    cells = []
-    for row in rows:
-        partitions, default = row["partitions"], row["default_partition"]
-        first = default if default in partitions else next(iter(partitions), "-")
-        more = f" +{len(partitions) - 1}" if len(partitions) > 1 else ""
-        mark = "*" if row["name"] in detected else ""
-        cells.append((mark, row["name"], row["title"] or "-", _gpus(row), first + more))
-    show_table(("", "NAME", "TITLE", "GPUS", "PARTITIONS"), cells)
-    looks_like = f"this machine looks like {', '.join(detected)} (*)"
-    say(looks_like if detected else "no profile matches this machine")
-    if detected:
-        say(f"next: hpctrain clusters show {detected[0]}")
-    else:
-        say("more on each: hpctrain clusters show NAME")
 
 
 def _gpus(row: dict[str, Any]) -> str:
     """Return `4 A100`, or `3 A100 +1` if there is another kind of node."""
-    kinds = list(row["nodes"])
-    if not kinds:
-        return "-"
-    kind = row["default_nodes"] if row["default_nodes"] in kinds else kinds[0]
-    shape = row["nodes"][kind]
-    model = re.sub(r"^(NVIDIA|AMD) ", "", shape["gpu"] or "").partition(" ")[0]
-    more = len({(each["gpus"], each["gpu"]) for each in row["nodes"].values() if each["gpus"]}) - 1
-    return f"{shape['gpus']} {model}".rstrip() + (f" +{more}" if more else "")
+    for kind in (row["default_nodes"], *row["nodes"]):
+        if kind in row["nodes"]:
+            shape = row["nodes"][kind]
+            model = re.sub(r"^(NVIDIA|AMD) ", "", shape["gpu"] or "").partition(" ")[0]
+            more = len([each for each in row["nodes"].values() if each["gpus"]]) - 1
+            return f"{shape['gpus']} {model}".rstrip() + (f" +{more}" if more > 0 else "")
+    return "-"

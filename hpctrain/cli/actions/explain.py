@@ -29,11 +29,11 @@ def run(words: tuple[str, ...], *, list_ids: bool, as_json: bool) -> None:
     is_id = len(words) == 1 and not any(Path(place, words[0]).exists() for place in ("", RUNS))
     pages = _pages() if is_id else {}
     name = words[0].strip("[]").removesuffix(".md") if is_id else ""
-    if name in pages and as_json:
-        print_json(id=name, text=pages[name])
-        return
     if name in pages:
-        click.echo("\n".join(_wrapped(pages[name], columns(80))))
+        if as_json:
+            print_json(id=name, text=pages[name])
+        else:
+            click.echo("\n".join(_wrapped(pages[name], columns(80))))
         return
     answer = explanation.explained(words)
     if as_json:
@@ -51,8 +51,10 @@ def _say_what_was_read(answer: JobExplanation) -> None:
         parts.append(f"{account.source or account.scheduler}: {account.state}")
     if case.samples:
         parts.append(f"{len(case.samples)} samples")
-    notes = (f"note: {note}" for note in answer.notes)
-    for line in (f"read for {answer.title}: {'; '.join(parts)}", *notes):
+    for line in (
+        f"read for {answer.title}: {'; '.join(parts)}",
+        *(f"note: {note}" for note in answer.notes),
+    ):
         say("\n  ".join(wrap(line, columns() - 2)))
     diagnoses = answer.explanation.diagnoses
     if answer.run is not None and any(diagnosis.fix.changes for diagnosis in diagnoses):
@@ -84,13 +86,13 @@ def _list(pages: dict[str, str], *, as_json: bool) -> None:
             pages=[{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
         )
         return
-    width, found = columns(80), installed.findings()
-    only_diagnoses = [name for name in pages if name not in found]
-    for command_, ids in {**installed.findings_by_command(), "explain": only_diagnoses}.items():
+    width, of_command = columns(80), dict(installed.findings_by_command())
+    known = {name for ids in of_command.values() for name in ids}
+    of_command["explain"] = {name: page for name, page in pages.items() if name not in known}
+    for command_, ids in of_command.items():
         click.echo(f"{command_}:")
         for name in ids:
-            line = f"  {name}: {first_line(pages[name])}"
-            click.echo(line if len(line) <= width else f"{line[: width - 1].rstrip()}…")
+            click.echo(f"  {name}: {first_line(pages[name])}"[:width])
     say(f"{len(pages)} pages; to read one: hpctrain explain {next(iter(pages))}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hpctrain.config.spec import layout_text
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import proposal, script_files
 from hpctrain.jobs.proposal import SHOWN, Answer, ConfigQuestion, Mode, Proposal, checked
-from hpctrain.util import shell, stored, yaml12
+from hpctrain.util import shell
 from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import wrap
 
@@ -60,28 +59,34 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
     if answers.missing:
         raise _unanswered(answers, parameters)
     script_files.write_file(CONFIG, answers.text(), fix="df -h . && ls -ld .")
-    _say_summary(answers)
+    if found.profile is not None:
+        say(f"cluster {found.profile.profile.name}: {found.profile.profile.title}")
+    elif found.has_slurm:
+        say(f"cluster {found.live.cluster_name or '-'}: no profile, only Slurm's information")
+    else:
+        say("no cluster and no Slurm: a config for this machine;")
+        say("for a cluster: hpctrain init --cluster NAME")
+    for taken in answers.taken:
+        say(f"chosen: {taken}")
+    nodes = int(answers.value("resources", "nodes") or 1)
+    say(layout_text(nodes, int(answers.value("resources", "gpus_per_node") or 1)))
     click.echo(str(CONFIG))
     say("next: hpctrain check")
 
 
 def _unanswered(answers: Proposal, parameters: dict[str, Any]) -> UsageError:
-    options = {BY_PATH[path].option: parameters[path[-1]] for path in OPTIONS}
-    options |= {f"--{name}": parameters[name] for name in FURTHER}
-    typed = {option: value for option, value in options.items() if value}
+    typed = {BY_PATH[path].option: parameters[path[-1]] for path in OPTIONS}
+    typed |= {f"--{name}": parameters[name] for name in FURTHER}
     details = []
     for each in answers.missing:
-        placeholder = each.path[-1].upper()
-        typed[each.option] = each.best or placeholder
+        typed[each.option] = each.best or each.path[-1].upper()
         choices = " | ".join(list(each.choices)[:SHOWN])
-        details.append(f"  {each.option} {choices or placeholder}")
+        details.append(f"  {each.option} {choices or each.path[-1].upper()}")
+    words = [word for option, value in typed.items() if value for word in (option, value)]
+    again = shell.join(("hpctrain", "init", *words))
     is_complete = all(each.best for each in answers.missing)
-    strict = answers.mode == "strict"
-    if strict and is_complete:
-        details.append("or the best of each: hpctrain init --yes")
-    again = shell.join(("hpctrain", "init", *(word for pair in typed.items() for word in pair)))
     return UsageError(
-        f"missing required options{' (no terminal to ask at)' if strict else ''}",
+        "missing required options (no terminal to ask at)",
         details=tuple(details),
         fix=again if is_complete else None,
         hint=None if is_complete else f"give a value for each word in capitals: {again}",
@@ -95,22 +100,11 @@ def _given(parameters: dict[str, Any]) -> list[Layer]:
     Raises:
         UsageError: some are invalid; all problems at once.
     """
-    for name, value in parameters.items():
-        if value is not None and not value.isprintable():
-            raise UsageError(
-                f"--{name} must be printable text, not {value!r}",
-                hint=f"give --{name} a name without control characters",
-            )
     options = {path: parameters[path[-1]] for path in OPTIONS if parameters[path[-1]] is not None}
     given = [layers.from_options(options, ()), layers.from_environment(os.environ)]
     user = layers.user_config(os.environ)
     if user is not None and user.exists():
-        try:
-            document = yaml12.load(stored.read_text(user), str(user))
-        except (OSError, UnicodeDecodeError) as error:
-            fix = f"ls -l {shell.quote(user)}"
-            raise UsageError(f"cannot read {user}: {error}", fix=fix) from error
-        given.append(layers.from_document(document, str(user)))
+        given.append(layers.from_file(user, str(user)))
     layers.resolve(given, again="hpctrain init")
     return given
 
@@ -133,7 +127,7 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
     if silent is not None and name is None:
         raise SchedulerError(
             silent.what,
-            details=_wrapped(silent.details),
+            details=tuple(silent.details),
             hint=(
                 "load your site's Slurm module, name a profile (hpctrain init --cluster NAME),"
                 " or: hpctrain init --no-slurm"
@@ -142,17 +136,13 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
     unanswered = [f"note: Slurm did not report: {each}" for each in (live.silent if live else ())]
     if silent is not None:
         unanswered = [f"note: Slurm: {'; '.join(silent.details)}; only the profile is used"]
-    for line in _wrapped(unanswered):
-        say(line)
+    for sentence in unanswered:
+        say("\n".join(wrap(sentence, hanging="  ")))
     answers.found = proposal.gather(name, live, known, os.environ)
     if answers.found.profile is not None:
         profile = answers.found.profile.profile
         # The profile's own name: Jean-Zay becomes jean_zay.
         answers.known["cluster",] = Answer(profile.name, answers.known["cluster",].why)
-
-
-def _wrapped(sentences: Iterable[str]) -> tuple[str, ...]:
-    return tuple(line for each in sentences for line in wrap(each, hanging="  "))
 
 
 def _prompt(question: ConfigQuestion) -> Answer:
@@ -172,19 +162,3 @@ def _prompt(question: ConfigQuestion) -> Answer:
             say("\n".join([f"  {error.what}", *error.details]))
             continue
         return Answer(chosen, question.why if chosen == question.best else "your answer")
-
-
-def _say_summary(answers: Proposal) -> None:
-    found = answers.found
-    if found.profile is not None:
-        say(f"cluster {found.profile.profile.name}: {found.profile.profile.title}")
-    elif found.has_slurm:
-        name = found.live.cluster_name or "without a name"
-        say(f"cluster {name}: no profile, only Slurm's information")
-    else:
-        say("no cluster and no Slurm: a config for this machine;")
-        say("for a cluster: hpctrain init --cluster NAME")
-    for taken in answers.taken:
-        say(f"chosen: {taken}")
-    nodes = int(answers.value("resources", "nodes") or 1)
-    say(layout_text(nodes, int(answers.value("resources", "gpus_per_node") or 1)))

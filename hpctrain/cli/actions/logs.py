@@ -38,19 +38,16 @@ def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: A
     if chosen.earlier:
         plural = "s" if len(chosen.earlier) > 1 else ""
         say(f"earlier: job{plural} {', '.join(chosen.earlier[-5:])} of this run; all of it: --all")
-    if following and not _is_over(chosen):
+    run_dir = chosen.run_dir
+    run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
+    is_over = run is not None and run.last is not None
+    is_over = is_over and run.last.outcome in ("completed", "failed")
+    if record is not None:
+        is_over = record.is_final
+    if following and not is_over:
         return _follow(chosen, view)
     _print(chosen, view)
     return 0
-
-
-def _is_over(chosen: LogSelection) -> bool:
-    if chosen.record is not None:
-        return chosen.record.is_final
-    if chosen.run_dir is None:
-        return False
-    run = store.read_run(chosen.run_dir.parent, chosen.run_dir.name)
-    return run is not None and run.last is not None and run.last.outcome in ("completed", "failed")
 
 
 def _print(chosen: LogSelection, view: LogView) -> None:
@@ -60,8 +57,7 @@ def _print(chosen: LogSelection, view: LogView) -> None:
     elif not is_shown and (view.rank is not None or view.node is not None):
         what = f"rank {view.rank}" if view.rank is not None else f"node {view.node}"
         ranks = {file.rank for file in (*chosen.ranks, *chosen.files) if file.rank is not None}
-        known = f"there are ranks {arrays.compress(ranks)}" if ranks else "see docs/logs.md"
-        say(f"no line is from {what}; {known}")
+        say(f"no line is from {what}; there are ranks {arrays.compress(ranks) or 'unknown'}")
     elif record is not None and record.is_final and record.state != "COMPLETED":
         say(f"next: hpctrain explain {record.job_id}")
 
@@ -97,11 +93,6 @@ def _write(text: str) -> None:
 
 
 def _moment(text: str | None) -> float | None:
-    """Return seconds since the epoch of `10m` ago, or of a date.
-
-    Raises:
-        UsageError: the text has another form.
-    """
     if text is None:
         return None
     if match := _AGO.match(text):
@@ -109,5 +100,6 @@ def _moment(text: str | None) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError as error:
-        hint = "use --since 10m, or --since 2026-11-22T04:10"
-        raise UsageError(f"--since {text!r} is not a time", hint=hint) from error
+        raise UsageError(
+            f"--since {text!r} is not a time", hint="use --since 10m, or --since 2026-11-22T04:10"
+        ) from error

@@ -52,9 +52,7 @@ def run(jobs: tuple[str, ...], *, as_json: bool, show_all: bool) -> int:
     if len(kept) < len(records):
         say(f"and {len(records) - len(kept)} more that ended: hpctrain ps --all")
     if schedulers.accounting_trouble() is not None:
-        say(
-            "note: sacct does not answer; of ended jobs, only those that slurmctld remembers are shown"
-        )
+        say("note: sacct does not answer; only jobs that slurmctld remembers are shown")
     if not rows and silent is None:
         say("no jobs; next: hpctrain submit")
     if pending is not None and pending["fix"] is not None:
@@ -86,7 +84,9 @@ def _show(rows: Sequence[QueueRow]) -> None:
     heads = list(_COLUMNS)
     if sys.stdout.isatty():
         heads = [head for head in heads if any(row[head] not in ("-", "") for row in cells)]
-        heads = _fitting(heads, cells, shutil.get_terminal_size().columns)
+        # Leave out the last columns that do not fit, but not the reason: it is below its row.
+        while len(heads) > _ALWAYS and _width(heads, cells) > shutil.get_terminal_size().columns:
+            del heads[-2 if heads[-1] == "WHY" else -1]
     show_table(
         heads,
         [[row[head] for head in heads] for row in cells],
@@ -95,16 +95,11 @@ def _show(rows: Sequence[QueueRow]) -> None:
     )
 
 
-def _fitting(heads: list[str], cells: Sequence[dict[str, str]], width: int) -> list[str]:
-    """Leave out the last columns that do not fit, but not the reason: it is shown below its row."""
+def _width(heads: list[str], cells: Sequence[dict[str, str]]) -> int:
     kept = [head for head in heads if head != "WHY"]
-    reason = [head for head in heads if head == "WHY"]
-    while len(kept) > _ALWAYS:
-        lines = text.table([kept, *([row[head] for head in kept] for row in cells)])
-        if max(map(text.width, lines)) <= width:
-            break
-        kept.pop()
-    return [*kept, *reason]
+    return max(
+        map(text.width, text.table([kept, *([row[head] for head in kept] for row in cells)]))
+    )
 
 
 def _cells(row: QueueRow) -> dict[str, str]:
@@ -130,16 +125,11 @@ def _cells(row: QueueRow) -> dict[str, str]:
 
 
 def _memory(known: Progress) -> str:
-    """Return the memory of the fullest rank: its GPU, else its cgroup, else its node: `61/80G
-    r3`.
-    """
+    """Return the memory of the fullest rank: of its GPU, else of its node: `61/80G r3`."""
     worst = known.worst
-    if worst is not None:
-        for used, total in (
-            (worst.gpu_used_mib, worst.gpu_total_mib),
-            (worst.cgroup_used_mib, worst.cgroup_limit_mib),
-            (worst.node_used_mib, worst.node_total_mib),
-        ):
-            if used is not None and total:
-                return f"{used / 1024:.0f}/{total / 1024:.0f}G r{worst.rank}"
-    return "-"
+    if worst is None:
+        return "-"
+    used, total = worst.gpu_used_mib, worst.gpu_total_mib
+    if used is None or not total:
+        used, total = worst.node_used_mib, worst.node_total_mib
+    return f"{used / 1024:.0f}/{total / 1024:.0f}G r{worst.rank}" if used and total else "-"

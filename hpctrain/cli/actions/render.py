@@ -59,8 +59,10 @@ def _explain(asked: Request) -> None:
     from hpctrain.jobs.scripts import scripts_of
 
     if asked.to is not None:
-        fix = suggested(asked, "render", "--explain", without=["--to"])
-        raise UsageError(f"--explain writes no file, so --to {asked.to} has no meaning", fix=fix)
+        raise UsageError(
+            f"--explain writes no file, so --to {asked.to} has no meaning",
+            fix=suggested(asked, "render", "--explain", without=["--to"]),
+        )
     made = scripts_of(asked)
     first = made.scripts[0]
     show_explained(first.text, lint(first.text, str(first.path)))

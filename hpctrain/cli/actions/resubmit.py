@@ -43,8 +43,8 @@ def run(name: str | None, parameters: dict[str, Any]) -> int:
         whole = launch.load(runs, run.tag if run is not None else name)
         if whole is not None:
             asked = request.of_launch(whole)
-            error.fix = suggest.kept(error.fix, asked) if error.fix is not None else None
-            error.hint = suggest.kept(error.hint, asked) if error.hint is not None else None
+            error.fix = error.fix and suggest.kept(error.fix, asked)
+            error.hint = error.hint and suggest.kept(error.hint, asked)
         raise
 
 
@@ -54,7 +54,6 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
     for line in plan.messages:
         say(line)
     fix = service.plan_fix(runs, plan) if parameters["apply_fix"] and plan.parts else None
-    changed = {"run": plan.tag, "fixes": _as_json(fix), "dry_run": dry_run}
     jobs: SubmittedJobs | None = None
     if not plan.parts:
         listed = layout.in_runs_dir(f"hpctrain runs list {plan.tag}", runs)
@@ -64,21 +63,38 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
             click.echo(line, err=parameters["parsable"] or is_json or parameters["wait"])
         scheduler = submit.scheduler_for(parameters)
         if dry_run:
-            _would_submit(plan, fix, as_json=is_json)
+            if not is_json:
+                _would_submit(plan, fix)
         elif fix is not None and not _is_agreed(fix, yes=parameters["yes"]):
             return 1
         else:
             plan = service.keep_fix(runs, plan, fix) if fix is not None else plan
             jobs = _submit(runs, plan, scheduler, parameters)
     if is_json:
-        print_json(**changed, jobs=jobs.ids if jobs is not None else [])
+        print_json(
+            run=plan.tag,
+            fixes=[
+                {
+                    "runs": list(each.runs),
+                    "diagnosis": each.diagnosis.id,
+                    "certainty": each.diagnosis.certainty,
+                    "changes": [
+                        {"key": change.key, "old": change.old, "new": change.new}
+                        for change in each.changes
+                    ],
+                }
+                for each in _rendered(fix or ())
+            ],
+            dry_run=dry_run,
+            jobs=jobs.ids if jobs is not None else [],
+        )
     if jobs is None or (is_json and not parameters["wait"]):
         return 0
     return submit.report(scheduler, jobs, parameters, runs)
 
 
-def _would_submit(plan: ResubmitPlan, fix: FixPlan | None, *, as_json: bool) -> None:
-    for each in (plan.parts if fix is None else fix) if not as_json else ():
+def _would_submit(plan: ResubmitPlan, fix: FixPlan | None) -> None:
+    for each in plan.parts if fix is None else fix:
         # A changed script has no number until it is written.
         part = each.part
         script = str(each.path) if isinstance(each, StoredScript) else each.name
@@ -91,8 +107,7 @@ def _submit(
     runs: Path, plan: ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
 ) -> SubmittedJobs:
     new_code, local = parameters["new_code"], parameters["local"]
-    changed = service.what_runs(runs, plan.tag, new_code=new_code, local=local)
-    if changed is not None:
+    if changed := service.what_runs(runs, plan.tag, new_code=new_code, local=local):
         say(changed)
     options = SubmitOptions(argv=("hpctrain", *sys.argv[1:]), say=say)
     submitter = Submitter(scheduler, runs, plan.tag, options)
@@ -101,8 +116,9 @@ def _submit(
     except RefusedError as error:
         if len(plan.parts) > 1 or plan.parts[0].part.array is not None:
             raise  # several runs, which no single command submits
-        again = f"hpctrain submit --run-id {plan.tag}"
-        raise explained(error, f"change config.yaml, then run: {again}") from error
+        raise explained(
+            error, f"change config.yaml, then run: hpctrain submit --run-id {plan.tag}"
+        ) from error
 
 
 def _rendered(fix: FixPlan) -> list[FixedScript]:
@@ -134,17 +150,3 @@ def _change_lines(fix: FixPlan | None) -> list[str]:
             for change in each.changes
         ] or ["  its config has these values already"]
     return found
-
-
-def _as_json(fix: FixPlan | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "runs": list(each.runs),
-            "diagnosis": each.diagnosis.id,
-            "certainty": each.diagnosis.certainty,
-            "changes": [
-                {"key": change.key, "old": change.old, "new": change.new} for change in each.changes
-            ],
-        }
-        for each in _rendered(fix or ())
-    ]

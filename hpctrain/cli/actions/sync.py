@@ -20,8 +20,10 @@ def run(target: str | None, *, dry_run: bool, yes: bool) -> int:
     project = Path.cwd()
     where = sync.destination(project, target)
     if not (yes or dry_run or sys.stdin.isatty()):
-        what = "stdin is not a terminal, so hpctrain cannot ask before files are sent"
-        raise UsageError(what, fix=sync.command(where, ["--yes"]))
+        raise UsageError(
+            "stdin is not a terminal, so hpctrain cannot ask before files are sent",
+            fix=sync.command(where, ["--yes"]),
+        )
     with sync.connected(project, where) as transfer:
         files = transfer.preview()
         if not files:

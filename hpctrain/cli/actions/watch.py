@@ -44,7 +44,10 @@ def run(
             _lines(session, interval, as_json=as_json, once=once)
         elif once:
             session.look()
-            _print_once(session)
+            size = shutil.get_terminal_size((100, 50))
+            height = max(20, size.lines - 1) if can_draw else 1000
+            for line, _ in session.frame(size.columns - 1, height):
+                click.echo(line.rstrip())
         else:
             _live(session, interval)
     except KeyboardInterrupt:
@@ -58,16 +61,8 @@ def _verdict(
 ) -> tuple[bool | None, str]:
     """Return whether the run will end before its time limit, and the sentence in the log."""
     limit = watched.record.time_limit_s if watched.record is not None else None
-    end = None if elapsed is None or not limit else now + limit - elapsed
-    return time_limit.outlook(eta, end, now=now)
-
-
-def _print_once(session: WatchSession) -> None:
-    width, height = shutil.get_terminal_size((100, 50)).columns, 1000
-    if sys.stdout.isatty():
-        width, height = width - 1, max(20, shutil.get_terminal_size().lines - 1)
-    for words, _ in session.frame(width, height):
-        click.echo(words.rstrip())
+    is_known = elapsed is not None and limit
+    return time_limit.outlook(eta, now + limit - elapsed if is_known else None, now=now)
 
 
 def _lines(session: WatchSession, interval: float, *, as_json: bool, once: bool) -> None:
