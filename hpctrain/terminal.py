@@ -93,26 +93,6 @@ class Border:
         for line in lines:
             self.write(line)
 
-    @property
-    def buffer(self) -> _Bytes:
-        """The underlying byte stream: click writes there in an ASCII locale."""
-        return _Bytes(self.raw.buffer)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.raw, name)
-
-
-class _Bytes:
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-
-    def write(self, content: bytes) -> int:
-        text = bytes(content).decode("utf-8", "surrogateescape")
-        self.raw.write(
-            _STYLE_OR_CONTROL.sub(_ours_or_written_out, text).encode("utf-8", "surrogateescape")
-        )
-        return len(content)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
 

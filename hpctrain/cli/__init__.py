@@ -15,7 +15,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -60,52 +60,28 @@ GROUPS = {
         "checkpoints": "Manage checkpoints.",
     },
 }
-#: The module of each group; the functions have the names of the commands.
-_MODULES = ("set_up", "validate", "run", "monitor", "manage")
+#: The module of each command; the functions have the names of the commands.
+_MODULES = {
+    name: module
+    for module, commands in zip(
+        ("set_up", "validate", "run", "monitor", "manage"), GROUPS.values(), strict=True
+    )
+    for name in commands
+}
 VERBS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when the command is called.
-
-    Args:
-        groups: title → command → first line of its help.
-        lazy: command → its module in hpctrain.cli and the attribute there.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        groups: Mapping[str, Mapping[str, str]],
-        lazy: Mapping[str, tuple[str, str]],
-        **attributes: Any,
-    ) -> None:
-        super().__init__(*args, **attributes)
-        self._groups, self._lazy = groups, lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used."""
-        del ctx
-        return list(self._lazy)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
-        del ctx
-        if cmd_name not in self._lazy:
-            return None
-        module, attribute = self._lazy[cmd_name]
-        return cast(
-            click.Command, getattr(importlib.import_module(f"hpctrain.cli.{module}"), attribute)
-        )
+class CommandGroup(click.Group):
+    """Suggests the nearest command, and refuses options as values."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or suggest the nearest one."""
-        if args[0] not in self._lazy and not args[0].startswith("-"):
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             import difflib
 
-            close = difflib.get_close_matches(args[0], self._lazy, n=1)
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             fix = shlex.join([*close, *args[1:]] if close else ["--help"])
             raise UsageError(f"unknown command {args[0]!r}", fix=f"{ctx.command_path} {fix}")
         name, command, rest = super().resolve_command(ctx, args)
@@ -127,11 +103,28 @@ class LazyGroup(click.Group):
                 )
         return name, command, rest
 
+
+class LazyGroup(CommandGroup):
+    """Imports a command's module only when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which they are used."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"hpctrain.cli.{_MODULES[cmd_name]}")
+        return cast(click.Command, getattr(module, cmd_name))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their groups, without importing them."""
         del ctx
-        width = max(map(len, self._lazy))
-        for title, commands in self._groups.items():
+        width = max(map(len, VERBS))
+        for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
@@ -161,12 +154,6 @@ click.Context.formatter_class = _HelpFormatter
 
 @click.group(
     cls=LazyGroup,
-    groups=GROUPS,
-    lazy={
-        name: (module, name)
-        for module, commands in zip(_MODULES, GROUPS.values(), strict=True)
-        for name in commands
-    },
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -201,7 +188,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the program exits
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may contain bytes that are not UTF-8
-            stream.reconfigure(errors="surrogateescape")
+            # click would write past `Border` to a stream in ASCII.
+            is_ascii = (stream.encoding or "").lower() in ("ascii", "us-ascii", "ansi_x3.4-1968")
+            encoding = "utf-8" if is_ascii else stream.encoding
+            stream.reconfigure(encoding=encoding, errors="surrogateescape")
     if _COMPLETE in os.environ:
         from click.shell_completion import shell_complete
 

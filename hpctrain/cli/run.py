@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from hpctrain.cli.job_options import JobCommand, job_options, request
 from hpctrain.cli.options import (
+    JobCommand,
     complete_runs,
     device_option,
+    job_options,
     json_option,
     local_option,
     parallel_option,
+    request,
     runs_dir_option,
     yes_option,
 )

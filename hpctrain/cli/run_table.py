@@ -10,10 +10,8 @@ from hpctrain.cli.output import show_table
 from hpctrain.config.study import spoken
 from hpctrain.errors import SchedulerError
 from hpctrain.runs import job_state
-from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
 from hpctrain.util import files, text
-from hpctrain.util.text import number
 
 _COLOURS = {
     "completed": "green",
@@ -26,7 +24,7 @@ _COLOURS = {
 HEAD = ("RUN", "STATE", "STEP", "LOSS", "SINCE", "JOB")
 
 
-def cells(run: Run, state: State, now: float) -> tuple[str, ...]:
+def cells(run: Run, state: job_state.State, now: float) -> tuple[str, ...]:
     """Return the table cells of a run."""
     jobs = run.job_ids
     more = f" +{len(jobs) - 1}" if len(jobs) > 1 else ""
@@ -34,13 +32,13 @@ def cells(run: Run, state: State, now: float) -> tuple[str, ...]:
         run.id,
         state.word,
         "-" if run.last_step is None else str(run.last_step),
-        number(run.last_loss),
+        text.number(run.last_loss),
         ago(run.since, now),
         jobs[-1] + more if jobs else "-",
     )
 
 
-def why(run: Run, state: State) -> str:
+def why(run: Run, state: job_state.State) -> str:
     """Return the state of a run as text; empty if that only repeats the state."""
     words = job_state.of_run(run, state).words
     return "" if words == state.word else words

@@ -7,8 +7,13 @@ from typing import Any
 
 import click
 
-from hpctrain.cli.job_options import JobCommand, job_options, request
-from hpctrain.cli.options import json_option, yes_option
+from hpctrain.cli.options import (
+    JobCommand,
+    job_options,
+    json_option,
+    request,
+    yes_option,
+)
 from hpctrain.config.fields import BY_PATH
 
 # -- init ------------------------------------------------------------------------------------------

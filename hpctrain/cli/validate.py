@@ -7,8 +7,12 @@ from typing import Any
 
 import click
 
-from hpctrain.cli.job_options import JobCommand, job_options, request_with_config
-from hpctrain.cli.options import json_option
+from hpctrain.cli.options import (
+    JobCommand,
+    job_options,
+    json_option,
+    request_with_config,
+)
 from hpctrain.finding import LEVELS, Level
 
 # -- prepare ---------------------------------------------------------------------------------------

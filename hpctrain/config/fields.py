@@ -66,7 +66,6 @@ class Field:
 
 
 def _one_of(kind: Any) -> str:
-    """Return the metavar of an option with fixed values: `{off,local}`."""
     return f"{{{','.join(get_args(kind))}}}"
 
 

@@ -17,7 +17,7 @@ from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS, F
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
 from hpctrain.util.schema import KeyPath, Problem, known_keys, nearest, sentence, unknown_key
-from hpctrain.util.yaml12 import Plain, YamlDocument, position, problems_in
+from hpctrain.util.yaml12 import Plain
 
 if TYPE_CHECKING:
     from hpctrain.config.schema import Config
@@ -65,7 +65,7 @@ class ResolvedConfig:
         return self.origins.get(path, "default")
 
 
-def from_document(document: YamlDocument, title: str) -> Layer:
+def from_document(document: yaml12.YamlDocument, title: str) -> Layer:
     """Return the layer of a config file."""
     return Layer("file", title, document.data, document.places)
 
@@ -223,7 +223,7 @@ def lines(found: Iterable[tuple[Layer, KeyPath, str]]) -> list[str]:
     """Return the problems, each with its place, sorted by line."""
     return sorted(
         (f"{place(layer, path)}: {sentence(path, message)}" for layer, path, message in found),
-        key=position,
+        key=yaml12.position,
     )
 
 
@@ -237,7 +237,7 @@ def _unknown_key(path: KeyPath) -> str:
 
 
 def _usage_error(found: Sequence[tuple[Layer | None, str]], again: str) -> UsageError:
-    problems = sorted(found, key=lambda entry: position(entry[1]))
+    problems = sorted(found, key=lambda entry: yaml12.position(entry[1]))
     titles = list(dict.fromkeys(layer.title for layer, _ in problems if layer is not None)) or [
         "the config"
     ]
@@ -253,7 +253,7 @@ def _usage_error(found: Sequence[tuple[Layer | None, str]], again: str) -> Usage
             if any(_blames(line, entry) for line in lines)
         ]
         fix = " ".join([again, *examples]) if examples else f"{again} --help"
-    what = problems_in(len(problems), " and ".join(titles))
+    what = yaml12.problems_in(len(problems), " and ".join(titles))
     return UsageError(what, details=lines, fix=fix, hint=hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from hpctrain.clusters.fieldtypes import (
     Indices,
@@ -16,23 +16,24 @@ from hpctrain.clusters.fieldtypes import (
     PositiveSize,
     Seconds,
     Size,
-    Text,
     VariableName,
-    Word,
-    matching,
     variable_problem,
     whole,
 )
 from hpctrain.config.fields import (
     MODELLED,
     NOT_A_JOB,
-    ContainerEngine,
     DataStage,
-    GpuLibraries,
-    Outcome,
     RestartMode,
 )
-from hpctrain.config.spec import EnvironmentKeys, LaunchSection, ResourceKeys, TrainingKeys
+from hpctrain.config.spec import (
+    Container,
+    EnvironmentKeys,
+    LaunchSection,
+    Notify,
+    ResourceKeys,
+    TrainingKeys,
+)
 from hpctrain.config.stages import StagesField
 from hpctrain.config.study import Tune
 from hpctrain.config.study import problems as tune_problems
@@ -55,7 +56,6 @@ _OPTION = re.compile(r"[a-z][a-z0-9-]+\Z")
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 #: A path has to look like one, so that a pasted secret with a slash in it is not taken for a path.
 _FILE = re.compile(r"(~|\.{1,2})?/.")
-_BIND = re.compile(r"[^,]+\Z")
 
 
 def _environment_variable(name: str, item: Any) -> str:
@@ -99,23 +99,6 @@ Secrets = Annotated[
         "names and files, such as `HF_TOKEN: ~/.hf_token`, or `HF_TOKEN: environment`", _secret
     ),
 ]
-Bind = Annotated[
-    Word, matching(_BIND, "HOST, HOST:CONTAINER or HOST:CONTAINER:OPTIONS without commas")
-]
-
-
-class ContainerSection(Section):
-    """`container:` the image that the training runs in."""
-
-    image: Path | None = None
-    engine: ContainerEngine = "apptainer"
-    binds: tuple[Bind, ...] = ()
-    gpu_libraries: GpuLibraries = "nv"
-
-    def problems(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield a problem if the image is missing."""
-        if self.image is None:
-            yield (), "needs an image, such as `image: images/training.sif`"
 
 
 class Variables(Section):
@@ -130,7 +113,7 @@ class EnvironmentSection(EnvironmentKeys):
 
     module_start: Literal["purge", "reset", "none"] = "none"
     modules_first: tuple[Module, ...] = ()
-    container: ContainerSection | None = None
+    container: Container | None = None
     profile: Name | None = None
     profiles: Mapping[str, Variables] = NO_KEYS
     env: EnvironmentVariables = NO_KEYS
@@ -157,45 +140,6 @@ class Data(Section):
     stage: DataStage = "off"
     path: Path | None = None
     directory: Path | None = None
-
-
-#: The value of sbatch's --mail-user: an address, or a user name of the cluster; several are
-#: separated by commas.
-_ADDRESS = re.compile(
-    r"[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?(,[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?)*\Z"
-)
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-
-
-def _some(value: Any) -> Any:
-    if value == []:
-        raise Problem(f"must be a list of {', '.join(get_args(Outcome))}")
-    return value
-
-
-def _webhook(value: Any) -> Any:
-    if isinstance(value, str) and _URL.match(value):
-        # The address grants write access to the channel, so it is a secret, and others can read
-        # scripts.
-        raise Problem(
-            "must be a file that holds the address, which is a secret (chmod 600), or"
-            " `environment`, not the address itself"
-        )
-    return value
-
-
-class NotifySection(Section):
-    """`notify:` who is notified, and when."""
-
-    on: Annotated[tuple[Outcome, ...], _some] = ("completed", "failed")
-    mail: Annotated[Text, matching(_ADDRESS, "an address such as me@example.org")] | None = None
-    command: Path | None = None
-    webhook: Annotated[Path, _webhook] | None = None
-
-    def problems(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield a problem if there is no recipient."""
-        if self.mail is None and self.command is None and self.webhook is None:
-            yield (), "has no recipient: give one of mail, command and webhook"
 
 
 class Resources(ResourceKeys):
@@ -298,7 +242,7 @@ class Config(TrainingKeys):
     tune: Tune | None = None
     check: Check = Check()
     restart: RestartSection = RestartSection()
-    notify: NotifySection | None = None
+    notify: Notify | None = None
     resources: Resources = Resources()
     environment: EnvironmentSection = EnvironmentSection()
     data: Data = Data()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from hpctrain.clusters.fieldtypes import (
     CpuBind,
@@ -16,8 +18,10 @@ from hpctrain.clusters.fieldtypes import (
     Path,
     Shebang,
     SlurmName,
+    Text,
     VariableName,
     Word,
+    matching,
     whole,
 )
 from hpctrain.config.fields import (
@@ -33,7 +37,7 @@ from hpctrain.config.fields import (
     Task,
 )
 from hpctrain.slurm.notations import units
-from hpctrain.util.schema import Section
+from hpctrain.util.schema import KeyPath, Problem, Section
 from hpctrain.util.secrets import HIDDEN, hidden_in, named_secret
 from hpctrain.util.text import count
 
@@ -56,22 +60,37 @@ class Secret:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
-    """The image in which the training runs.
+_BIND = re.compile(r"[^,]+\Z")
+Bind = Annotated[
+    Word, matching(_BIND, "HOST, HOST:CONTAINER or HOST:CONTAINER:OPTIONS without commas")
+]
+
+
+class Container(Section):
+    """`container:` the image in which the training runs.
 
     Attributes:
         engine: `apptainer` or `singularity` (a command before the training), `pyxis` or `ce`
             (options of srun: NVIDIA's plugin, and the Container Engine of CSCS, whose image is an
             environment file).
         binds: `HOST[:CONTAINER[:OPTIONS]]`.
-        gpu: the host's GPU libraries to mount: `nv`, `rocm` or `none`.
+        gpu_libraries: of the host, to mount: `nv`, `rocm` or `none`.
     """
 
-    engine: ContainerEngine
-    image: str
-    binds: tuple[str, ...] = ()
-    gpu: GpuLibraries = "nv"
+    image: Path = ""
+    engine: ContainerEngine = "apptainer"
+    binds: tuple[Bind, ...] = ()
+    gpu_libraries: GpuLibraries = "nv"
+
+    @property
+    def gpu(self) -> GpuLibraries:
+        """The name that templates use."""
+        return self.gpu_libraries
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield a problem if the image is missing."""
+        if not self.image:
+            yield (), "needs an image, such as `image: images/training.sif`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +112,50 @@ class SweepTable:
     option: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
-    """How the job script notifies the user of the end of the run.
+#: The value of sbatch's --mail-user: an address, or a user name of the cluster; several are
+#: separated by commas.
+_ADDRESS = re.compile(
+    r"[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?(,[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?)*\Z"
+)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-    Mails are sent by Slurm (directives), and are in `sbatch`.
+
+def _some(value: Any) -> Any:
+    if value == []:
+        raise Problem(f"must be a list of {', '.join(get_args(Outcome))}")
+    return value
+
+
+def _webhook(value: Any) -> Any:
+    if isinstance(value, str) and _URL.match(value):
+        # The address grants write access to the channel, so it is a secret, and others can read
+        # scripts.
+        raise Problem(
+            "must be a file that holds the address, which is a secret (chmod 600), or"
+            " `environment`, not the address itself"
+        )
+    return value
+
+
+class Notify(Section):
+    """`notify:` who is notified of the end of a run, and when.
 
     Attributes:
         on: the outcomes to notify.
+        mail: sent by Slurm; in a job spec, this is in `sbatch` instead.
         command: a program that is run with the message as its argument.
         webhook: a file that contains the address, mode 0600, or `environment`.
     """
 
-    on: tuple[Outcome, ...] = ("completed", "failed")
-    command: str | None = None
-    webhook: str | None = None
+    on: Annotated[tuple[Outcome, ...], _some] = ("completed", "failed")
+    mail: Annotated[Text, matching(_ADDRESS, "an address such as me@example.org")] | None = None
+    command: Path | None = None
+    webhook: Annotated[Path, _webhook] | None = None
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield a problem if there is no recipient."""
+        if not (self.mail or self.command or self.webhook):
+            yield (), "has no recipient: give one of mail, command and webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

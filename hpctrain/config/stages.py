@@ -17,11 +17,10 @@ from typing import Annotated, Any, Literal
 
 from hpctrain.clusters.fieldtypes import Text, matching
 from hpctrain.config import layers
-from hpctrain.config.layers import Layer
 from hpctrain.errors import UsageError
 from hpctrain.runs import layout
-from hpctrain.util.schema import MISSING, NO_KEYS, Problem, Section, kind_of, unknown_key
-from hpctrain.util.yaml12 import Plain, problems_in
+from hpctrain.util.schema import MISSING, NO_KEYS, KeyPath, Problem, Section, kind_of, unknown_key
+from hpctrain.util.yaml12 import Plain, position, problems_in
 
 #: Keys of a complete launch, which a single stage cannot have.
 _WHOLE = ("stages", "sweep", "array")
@@ -29,15 +28,8 @@ _STARTS = ("init_from", "resume_from_checkpoint")
 
 
 def _list_of_stages(value: Any) -> Any:
-    if not isinstance(value, list):
-        raise Problem(
-            f"must be a list of stages, each starting with `- name: …`, not {kind_of(value)}"
-        )
-    if value == []:  # hardly intended as one plain job
-        raise Problem(
-            "must hold at least one stage, starting with `- name: …`; without stages, leave the"
-            " key out"
-        )
+    if not isinstance(value, list) or not value:
+        raise Problem("must be a list of stages, each starting with `- name: …`")
     return value
 
 
@@ -48,7 +40,7 @@ StagesField = Annotated[list[Any] | None, _list_of_stages]
 """
 
 
-def read(found: Sequence[Layer], *, again: str = "hpctrain render") -> list[Stage]:
+def read(found: Sequence[layers.Layer], *, again: str = "hpctrain render") -> list[Stage]:
     """Return the stages of the highest layer with `stages:`, in the order of submission; empty
     without one.
 
@@ -56,41 +48,48 @@ def read(found: Sequence[Layer], *, again: str = "hpctrain render") -> list[Stag
         UsageError: every problem of all stages at once, each with its place; their changes to the
             job are checked where their layers are resolved.
     """
-    holder = _holder(found)
+    holder = next((one for one in found if one.data.get("stages")), None)
     if holder is None:
         return []
     lines = [
-        f"{_place(holder)}: stages and {key} are mutually exclusive: a launch is of one of them"
+        f"{layers.place(holder, ('stages',))}: stages and {key} are mutually exclusive"
         for key in ("sweep", "array")
         if layers.written(found, (key,)) is not None
     ]
-    items = enumerate(holder.data["stages"])
-    read = [_asked(index, item, found, holder, lines) for index, item in items]
-    asked = [one for one in read if one is not None]
+    items = holder.data["stages"]
+    asked: list[StageRequest] = []
+    for index, item in enumerate(items):
+        try:
+            asked.append(_asked(item, found))
+        except Problem as problem:
+            for path, message in problem.found:
+                where = layers.place(holder, ("stages", str(index), *path))
+                needed = ": each stage has one" if message == MISSING else ""
+                is_whole = not path or message.startswith("unknown key")
+                name = f"stage {index + 1}" if not path else path[0]
+                words = message if is_whole and path else f"{name} {message}"
+                lines.append(f"{where}: {words}{needed}")
     planned, problems = plan(asked)
-    if len(asked) == len(read):  # dependencies can be checked only if every stage has a name
-        lines += [
-            f"{_place(holder, index, key)}: {key} {message}" for index, key, message in problems
-        ]
+    if len(asked) == len(items):  # dependencies can be checked only if every stage has a name
+        for index, key, message in problems:
+            lines.append(f"{layers.place(holder, ('stages', str(index), key))}: {key} {message}")
     if lines:
         raise UsageError(
             problems_in(len(lines), holder.title),
-            details=tuple(lines),
+            details=tuple(sorted(lines, key=position)),
             hint=f"edit {holder.title}, then run: {again}",
         )
     return planned
 
 
-def layer(stage: Stage, found: Sequence[Layer]) -> Layer:
+def layer(stage: Stage, found: Sequence[layers.Layer]) -> layers.Layer:
     """Return the layer of a stage, with the highest precedence over `found`, the layers that `read`
     was given.
 
     It also contains derived values: a separate job name, what the training starts from, and, if the
     stage has its own script, null for arguments of other scripts.
     """
-    holder = _holder(found)
-    if holder is None:
-        raise ValueError("no layer has stages")
+    holder = next(one for one in found if one.data.get("stages"))
     prefix = ("stages", str(stage.index))
     origins = {
         path[2:]: where
@@ -101,18 +100,18 @@ def layer(stage: Stage, found: Sequence[Layer]) -> Layer:
     if data.get("job_name") is None:
         base = str(layers.written(found, ("job_name",)) or "sft")
         data["job_name"] = Plain(f"{base[: 63 - len(stage.name)]}-{stage.name}")
-        origins["job_name",] = _place(holder, stage.index, "name")
+        origins["job_name",] = layers.place(holder, (*prefix, "name"))
     added = _training(stage, found)
     if added:
         training = data.get("training")
         data["training"] = {**added, **(training if isinstance(training, Mapping) else {})}
-        where = _place(holder, stage.index, "start" if stage.start != "none" else "script")
+        where = layers.place(holder, (*prefix, "start" if stage.start != "none" else "script"))
         origins = {**{("training", key): where for key in added}, **origins}
         origins.setdefault(("training",), where)
-    return Layer("file", holder.title, data, origins)
+    return layers.Layer("file", holder.title, data, origins)
 
 
-def _training(stage: Stage, found: Sequence[Layer]) -> dict[str, Any]:
+def _training(stage: Stage, found: Sequence[layers.Layer]) -> dict[str, Any]:
     """Return a stage's derived training arguments; None removes an argument of the other layers."""
     sections = [one.data.get("training") for one in found]
     base = [key for section in sections if isinstance(section, Mapping) for key in section]
@@ -125,32 +124,25 @@ def _training(stage: Stage, found: Sequence[Layer]) -> dict[str, Any]:
     return {key: f"stage:{stage.parent}", **({other: None} if other in base else {})}
 
 
-def _holder(found: Sequence[Layer]) -> Layer | None:
-    return next((one for one in found if one.data.get("stages")), None)
+def _asked(item: Any, found: Sequence[layers.Layer]) -> StageRequest:
+    from hpctrain.config.schema import Config
 
-
-def _asked(
-    index: int, item: Any, found: Sequence[Layer], holder: Layer, lines: list[str]
-) -> StageRequest | None:
-    """Return a stage as written; None if it is invalid, with the problems in `lines`."""
     if not isinstance(item, dict):
-        lines.append(
-            f"{_place(holder, index)}: stage {index + 1} must hold keys and values, such as `name:"
-            f" train`, not {kind_of(item)}"
-        )
-        return None
-    lines += [
-        f"{_place(holder, index, key)}: {message}"
-        for key in item
-        if (message := _unknown(key)) is not None
-    ]
+        raise Problem(f"must hold keys and values, such as `name: train`, not {kind_of(item)}")
+    known = sorted([*OWN, *(name for name in Config.fields() if name not in _WHOLE)])
+    wrong: list[tuple[KeyPath, str]] = []
+    for key in item:
+        if key in _WHOLE:
+            wrong.append(((key,), "must not be in a stage: it is of the whole config"))
+        elif key not in known:
+            message = unknown_key(("a stage", key), {("a stage",): known})
+            wrong.append(((key,), message))
     try:
         asked = StageRequest.read({key: value for key, value in item.items() if key in OWN})
     except Problem as problem:
-        for path, message in problem.found:
-            needed = ": each stage has one" if message == MISSING else ""
-            lines.append(f"{_place(holder, index, *path)}: {path[0]} {message}{needed}")
-        return None
+        raise Problem(below=[*wrong, *problem.found]) from problem
+    if wrong:
+        raise Problem(below=wrong)
     training = item.get("training")
     return asked.replace(
         overrides={key: value for key, value in item.items() if key not in OWN},
@@ -158,20 +150,6 @@ def _asked(
         starts_itself=isinstance(training, Mapping)
         and any(training.get(key) is not None for key in _STARTS),
     )
-
-
-def _unknown(key: str) -> str | None:
-    from hpctrain.config.schema import Config
-
-    if key in _WHOLE:
-        return f"{key} must not be in a stage: it is of the whole config"
-    known = sorted([*OWN, *(name for name in Config.fields() if name not in _WHOLE)])
-    return None if key in known else unknown_key(("a stage", key), {("a stage",): known})
-
-
-def _place(holder: Layer, index: int | None = None, *keys: str) -> str:
-    path = ("stages", *((str(index),) if index is not None else ()), *keys)
-    return layers.place(holder, path)
 
 
 # -- dependencies and order -------------------------------------------------------------------------
@@ -253,81 +231,58 @@ def plan(asked: Sequence[StageRequest]) -> tuple[list[Stage], list[StageProblem]
 
     If there are problems, the stages must not be used.
     """
-    problems = _name_problems(asked)
-    return [_stage(index, asked, problems) for index in range(len(asked))], problems
-
-
-def _name_problems(asked: Sequence[StageRequest]) -> list[StageProblem]:
     problems: list[StageProblem] = []
     known: set[str] = set()
+    planned = []
     for index, one in enumerate(asked):
-        if one.name == NOTHING:
-            problems.append((index, "name", f"must not be {NOTHING!r}, which is not a stage"))
-        elif len(one.name) > LONGEST_NAME:
-            problems.append(
-                (index, "name", f"must have at most {LONGEST_NAME} characters, not {len(one.name)}")
-            )
+        if one.name == NOTHING or len(one.name) > LONGEST_NAME:
+            words = f"must have at most {LONGEST_NAME} characters, and not be {NOTHING!r}"
+            problems.append((index, "name", words))
         if variable(one.name) in known:
-            problems.append(
-                (
-                    index,
-                    "name",
-                    f"must be another one: {variable(one.name)} is the variable of an earlier stage",
-                )
-            )
+            words = f"must be another one: {variable(one.name)} is the variable of an earlier stage"
+            problems.append((index, "name", words))
         known.add(variable(one.name))
-    return problems
-
-
-def _stage(index: int, asked: Sequence[StageRequest], problems: list[StageProblem]) -> Stage:
-    one = asked[index]
-    before = asked[index - 1].name if index else None
-    parent = before if one.from_ is None else None if one.from_ == NOTHING else one.from_
-    names = [other.name for other in asked]
-    for key, name in [("from", parent), *(("needs", name) for name in one.needs)]:
-        if name is not None and name not in names[:index]:
-            problems.append((index, key, f"must name an earlier stage of the list, not {name!r}"))
-    start = one.start or (
-        "weights" if parent is not None and one.ours and not one.starts_itself else "none"
-    )
-    if one.start not in (None, "none"):
-        why = None
-        if parent is None:
+        names = [other.name for other in asked[:index]]
+        parent = names[-1] if names else None
+        if one.from_ is not None:
+            parent = None if one.from_ == NOTHING else one.from_
+        for key, name in [("from", parent), *(("needs", name) for name in one.needs)]:
+            if name is not None and name not in names:
+                words = f"must name an earlier stage of the list, not {name!r}"
+                problems.append((index, key, words))
+        may_start = parent is not None and one.ours and not one.starts_itself
+        if one.start not in (None, "none") and not may_start:
             why = "there is no stage to start from"
-        elif not one.ours:
-            why = f"your own script finds that stage's directory in ${variable(parent)}"
-        elif one.starts_itself:
-            why = "the training's arguments say what to start from"
-        if why is not None:
+            if parent is not None and one.ours:
+                why = "the training's arguments say what to start from"
+            elif parent is not None:
+                why = f"your own script finds that stage's directory in ${variable(parent)}"
             problems.append((index, "start", f"must be left out, not {one.start!r}: {why}"))
-    kind: Kind = "afterany" if one.after == "any" else "afterok"
-    waits = dict.fromkeys(name for name in (parent, *one.needs) if name is not None)
-    return Stage(
-        name=one.name,
-        index=index,
-        overrides=one.overrides,
-        parent=parent,
-        start=start,
-        dependencies=tuple((name, kind) for name in waits),
-    )
+        waits = dict.fromkeys(name for name in (parent, *one.needs) if name is not None)
+        kind: Kind = "afterany" if one.after == "any" else "afterok"
+        planned.append(
+            Stage(
+                name=one.name,
+                index=index,
+                overrides=one.overrides,
+                parent=parent,
+                start=one.start or ("weights" if may_start else "none"),
+                dependencies=tuple((name, kind) for name in waits),
+            )
+        )
+    return planned, problems
 
 
 def earlier(stages: Iterable[Stage], name: str) -> list[str]:
     """Return all direct and indirect predecessors of `name`, in the order of `stages`; its script
     gets their directories.
     """
-    known = {stage.name: stage for stage in stages}
-    found: set[str] = set()
-    open_ = [name]
-    while open_:
-        new = [
-            parent
-            for parent, _ in known[open_.pop()].dependencies
-            if parent in known and parent not in found
-        ]
-        found |= set(new)
-        open_ += new
-    return [stage for stage in known if stage in found]
+    found = {name}
+    known = list(stages)
+    for stage in reversed(known):  # dependencies are on earlier stages
+        if stage.name in found:
+            found |= {parent for parent, _ in stage.dependencies}
+    return [stage.name for stage in known if stage.name in found - {name}]
 
 
 def remaining(

@@ -20,7 +20,6 @@ from hpctrain.clusters.fieldtypes import Text, matching, variable_problem, whole
 from hpctrain.config import layers
 from hpctrain.config.arguments import argument_words, is_secret, word
 from hpctrain.config.fields import FIELDS, PointForm
-from hpctrain.config.layers import Layer
 from hpctrain.config.spec import short_digest
 from hpctrain.errors import UsageError
 from hpctrain.slurm.notations.array import compress, parse
@@ -219,7 +218,7 @@ def sweep_of_text(text: str, title: str, *, again: str) -> Sweep:
         found = error.found
     prefix = ("list",) if is_list else ()
     origins = {(*prefix, *path): place for path, place in places.items()}
-    layer = Layer("file", title, {}, origins)
+    layer = layers.Layer("file", title, {}, origins)
     lines = layers.lines([(layer, path or ("sweep",), message) for path, message in found])
     hint = f"edit {title}, then run: {again}"
     raise UsageError(problems_in(len(lines), title), details=tuple(lines), hint=hint)

@@ -10,11 +10,9 @@ from hpctrain.config.arguments import Arguments, argument_words
 from hpctrain.config.fields import Restart
 from hpctrain.config.spec import (
     CLUSTER,
-    Container,
     EnvironmentKeys,
     JobSpec,
     LaunchSection,
-    Notify,
     ResourceKeys,
     Secret,
     Study,
@@ -62,6 +60,13 @@ def to_spec(
         name: _at_home(shared[name], home)
         for name in ("venv", "uv", "pixi", "accelerate_config", "script", "template")
     }
+    container, notify = environment.container, config.notify
+    if container is not None:
+        binds = tuple(_at_home(bind, home) or "" for bind in container.binds)
+        container = container.replace(image=_at_home(container.image, home), binds=binds)
+    if notify is not None:
+        commands = {key: _at_home(getattr(notify, key), home) for key in ("command", "webhook")}
+        notify = notify.replace(mail=None, **commands) if any(commands.values()) else None
     spec = JobSpec(**shared).replace(
         job_name=config.job_name,
         chdir=posixpath.normpath(posixpath.join(directory, _at_home(config.chdir, home) or "")),
@@ -73,7 +78,7 @@ def to_spec(
         module_start=None if environment.module_start == "none" else environment.module_start,
         module_use=tuple(_at_home(path, home) for path in environment.module_use),
         modules=tuple(dict.fromkeys((*environment.modules_first, *environment.modules))),
-        container=_container(environment, home),
+        container=container,
         env=(
             *_ON_CPU[: 0 if resources.gpus_per_node else None],
             *((name, _at_home(value, home)) for name, value in sets.items()),
@@ -89,7 +94,7 @@ def to_spec(
         master_addr_suffix=config.launch.master_addr_suffix or "",
         restart=_restart(config),
         max_restarts=config.restart.max,
-        notify=_notify(config, home),
+        notify=notify,
         array=config.array if config.sweep is None else None,  # of a sweep, it selects points
         arguments=_without_secrets(
             (*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)
@@ -104,11 +109,6 @@ def to_spec(
 
 
 def _with_data(spec: JobSpec, config: Config, home: str | None) -> JobSpec:
-    """Add the dataset to the job.
-
-    Raises:
-        UsageError: the dataset is to be copied, and has no path.
-    """
     local = config.data.stage == "local"
     path = _at_home(config.data.path, home)
     if path is None and local and spec.script is None:
@@ -142,7 +142,6 @@ def of_study(spec: JobSpec, study: Definition, *, parallel: int) -> JobSpec:
 
 
 def _fixed(config: Config) -> list[tuple[str, Any]]:
-    """Return the arguments that a study, if there is one, does not vary."""
     return [
         (key, value)
         for key, value in config.training.items()
@@ -226,21 +225,7 @@ def _mails(config: Config) -> list[tuple[str, str]]:
     return [(name, value) for name, value in directives.items() if name not in config.sbatch]
 
 
-def _notify(config: Config, home: str | None) -> Notify | None:
-    asked = config.notify
-    if asked is None or (asked.command is None and asked.webhook is None):
-        return None
-    return Notify(
-        on=asked.on, command=_at_home(asked.command, home), webhook=_at_home(asked.webhook, home)
-    )
-
-
 def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the training's arguments, which are written to the script.
-
-    Raises:
-        UsageError: one of them is a secret.
-    """
     before = ""
     for word in words:
         name, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
@@ -256,18 +241,6 @@ def _without_secrets(words: tuple[str, ...]) -> tuple[str, ...]:
             )
         before = word if word.startswith("--") else ""
     return words
-
-
-def _container(environment: EnvironmentSection, home: str | None) -> Container | None:
-    asked = environment.container
-    if asked is None or asked.image is None:
-        return None
-    return Container(
-        engine=asked.engine,
-        image=_at_home(asked.image, home) or "",
-        binds=tuple(_at_home(bind, home) or "" for bind in asked.binds),
-        gpu=asked.gpu_libraries,
-    )
 
 
 def _sourced(file: str, home: str | None) -> str:

@@ -143,7 +143,6 @@ def lock(path: Path, *, timeout_s: float = 0.0, stays: bool = True) -> Iterator[
 
 
 def _is_locked(number: int) -> bool:
-    """Whether the lock is held now, or the file system does not support locks."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -193,7 +193,6 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """Convert a list to the field's tuple, and objects to dataclasses."""
     if not isinstance(value, list | tuple | dict):
         return value
     origin, inner = get_origin(kind), get_args(kind)

@@ -162,10 +162,10 @@ def test_problems_between_stages_have_places_too() -> None:
         "    start: state\n"
     )
     assert [line.split(" must")[0] for line in lines[1:-1]] == [
-        "config.yaml:7:5: name",
         "config.yaml:3:5: start",
         "config.yaml:4:15: from",
         "config.yaml:6:5: needs",
+        "config.yaml:7:5: name",
         "config.yaml:9:5: start",
     ]
     assert lines[0] == "error: 5 problems in config.yaml"

@@ -81,18 +81,18 @@ def test_all_problems_at_once() -> None:
         StageRequest(name="own", needs=("own",), starts_itself=True, start="weights"),
     )
     assert [(index, key) for index, key, _ in problems] == [
+        (0, "start"),
         (1, "name"),
+        (1, "from"),
         (2, "name"),
         (3, "name"),
-        (5, "name"),
-        (0, "start"),
-        (1, "from"),
         (4, "start"),
+        (5, "name"),
         (5, "needs"),
         (6, "needs"),
         (6, "start"),
     ]
-    assert "$HPCTRAIN_STAGE_TRAIN" in problems[6][2]
+    assert "$HPCTRAIN_STAGE_TRAIN" in problems[5][2]
 
 
 @given(st.text("aA0._-", min_size=1, max_size=20))

@@ -12,7 +12,6 @@ import click
 
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.clusters import load
-from hpctrain.clusters.load import IDENTITY, leaves, tally
 from hpctrain.clusters.profile import checked
 from hpctrain.errors import HpctrainError, UsageError
 
@@ -44,7 +43,7 @@ def show_all(*, as_json: bool) -> int:
                 for row in rows
             ],
         )
-        first = detected[0] if detected else "NAME"
+        first = [*detected, *(row["name"] for row in rows)][0]
         what = f"looks like {', '.join(detected)} (*)" if detected else "matches no profile"
         say(f"this machine {what}\nnext: hpctrain clusters show {first}")
     for error in broken:
@@ -59,7 +58,7 @@ def show(name: str, *, as_json: bool) -> None:
     if not as_json:
         click.echo(f"# {found.path}\n{found.path.read_text(encoding='utf-8').rstrip()}")
         return
-    paths = {path for path, _ in leaves(found.data) if path[0] not in IDENTITY}
+    paths = {path for path, _ in load.leaves(found.data) if path[0] not in load.IDENTITY}
     # JSON pointers to the values, in raw units (bytes, seconds).
     pointers = {
         "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path): path
@@ -101,7 +100,7 @@ def _rows() -> tuple[list[dict[str, Any]], list[HpctrainError]]:
                 "partitions": list(partitions),
                 "default_nodes": defaults.get("nodes"),
                 "default_partition": defaults.get("partition"),
-                "evidence": tally(data, found.origins),
+                "evidence": load.tally(data, found.origins),
             }
         )
     return rows, broken

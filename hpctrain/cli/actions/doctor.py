@@ -101,7 +101,6 @@ def _login(asked: Request, context: DoctorContext, *, as_json: bool) -> int:
 
 
 def _end(asked: Request, findings: list[Finding], well: str, *, as_json: bool) -> int:
-    """Print the number of findings, or that all is well, and return the exit code."""
     serious = [each for each in findings if each.level != "note"]
     if not as_json:
         say(keeping(asked, counts(serious) if serious else well))

@@ -13,7 +13,6 @@ from hpctrain.cli.output import columns, has_colour, print_json, say
 from hpctrain.explain import pages as diagnosis_pages
 from hpctrain.explain import text
 from hpctrain.jobs import explanation
-from hpctrain.jobs.explanation import JobExplanation
 from hpctrain.runs.layout import RUNS
 from hpctrain.util import installed
 from hpctrain.util.text import count, size, wrap
@@ -44,7 +43,7 @@ def run(words: tuple[str, ...], *, list_ids: bool, as_json: bool) -> None:
     _say_what_was_read(answer)
 
 
-def _say_what_was_read(answer: JobExplanation) -> None:
+def _say_what_was_read(answer: explanation.JobExplanation) -> None:
     account, case = answer.case.account, answer.case
     parts = [f"{count(sum(bool(file.size) for file in case.files), 'file')}, {size(answer.size)}"]
     if account is not None:
@@ -67,7 +66,6 @@ def _say_what_was_read(answer: JobExplanation) -> None:
 
 
 def _pages() -> dict[str, str]:
-    """Return the help page of every id; one that is both finding and diagnosis has both pages."""
     pages = installed.findings()
     for name, page in diagnosis_pages.pages().items():
         pages[name] = f"{pages[name].rstrip()}\n\n{page}" if name in pages else page

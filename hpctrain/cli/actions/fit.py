@@ -9,12 +9,10 @@ from typing import Any
 import click
 
 from hpctrain.checks import fit
-from hpctrain.checks.fit import FitAnswer, GpuOptions
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import UsageError
 from hpctrain.fit import layouts, speed
 from hpctrain.fit.layout import Layout
-from hpctrain.fit.layouts import LayoutEstimate
 from hpctrain.fit.memory import billions, gib
 from hpctrain.fit.shape import trainable
 from hpctrain.jobs.request import Request, suggested
@@ -36,7 +34,7 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     return 0 if found.own.fits else 1
 
 
-def _typed(parameters: dict[str, Any]) -> GpuOptions:
+def _typed(parameters: dict[str, Any]) -> fit.GpuOptions:
     memory = parameters["gpu_memory"]
     try:
         size = units.parse_memory(memory) if memory is not None else None
@@ -47,7 +45,7 @@ def _typed(parameters: dict[str, Any]) -> GpuOptions:
             f"--gpu-memory {memory} is less than a GiB; without a unit it counts MiB",
             hint="use --gpu-memory 80G",
         )
-    return GpuOptions(gpu=parameters["gpu"], gpu_memory=size, model=parameters["model"])
+    return fit.GpuOptions(gpu=parameters["gpu"], gpu_memory=size, model=parameters["model"])
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -58,7 +56,7 @@ _MIB = 1024**2
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def _page(found: FitAnswer, *, every: bool) -> Iterator[str]:
+def _page(found: fit.FitAnswer, *, every: bool) -> Iterator[str]:
     """Yield the lines of the page; only those that start with a letter may be wrapped."""
     shape, layout = found.own.shape, found.own.layout
     labels = f", {count(shape.labels, 'label')}" if shape.labels else ""
@@ -106,7 +104,7 @@ def _layout_words(layout: Layout) -> str:
     )
 
 
-def _table(found: FitAnswer, *, every: bool) -> Iterator[str]:
+def _table(found: fit.FitAnswer, *, every: bool) -> Iterator[str]:
     layout, rows, best = found.own.layout, found.rows, found.best
     batch = layout.micro_batch * layout.accumulation * layout.processes
     order = "fastest first" if found.own.site.gpu is not None else "fewest GPUs first"
@@ -159,7 +157,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def _nothing(found: FitAnswer) -> Iterator[str]:
+def _nothing(found: fit.FitAnswer) -> Iterator[str]:
     remedies = layouts.remedies(found.own.shape, found.own.layout, found.own.site)
     yield "No layout fits with this global batch. What would:"
     for each in remedies:
@@ -172,7 +170,7 @@ def _nothing(found: FitAnswer) -> Iterator[str]:
 # -- as JSON ---------------------------------------------------------------------------------------
 
 
-def _document(found: FitAnswer) -> dict[str, Any]:
+def _document(found: fit.FitAnswer) -> dict[str, Any]:
     site, given, own, host = found.own.site, found.given, found.own, found.host
     remedies = () if found.rows else layouts.remedies(found.own.shape, found.own.layout, site)
     return {
@@ -215,7 +213,7 @@ def _document(found: FitAnswer) -> dict[str, Any]:
     }
 
 
-def _row(row: LayoutEstimate) -> dict[str, Any]:
+def _row(row: layouts.LayoutEstimate) -> dict[str, Any]:
     return {
         "layout": asdict(row.layout),
         "bytes": row.total,

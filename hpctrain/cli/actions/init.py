@@ -14,7 +14,6 @@ from hpctrain.cli.output import print_json, say
 from hpctrain.cli.set_up import FURTHER, OPTIONS
 from hpctrain.config import layers
 from hpctrain.config.fields import BY_PATH
-from hpctrain.config.layers import Layer
 from hpctrain.config.spec import layout_text
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import proposal, script_files
@@ -77,12 +76,13 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
 def _unanswered(answers: Proposal, parameters: dict[str, Any]) -> UsageError:
     typed = {BY_PATH[path].option: parameters[path[-1]] for path in OPTIONS}
     typed |= {f"--{name}": parameters[name] for name in FURTHER}
+    typed = {option: value for option, value in typed.items() if value}
     details = []
     for each in answers.missing:
         typed[each.option] = each.best or each.path[-1].upper()
         choices = " | ".join(list(each.choices)[:SHOWN])
         details.append(f"  {each.option} {choices or each.path[-1].upper()}")
-    words = [word for option, value in typed.items() if value for word in (option, value)]
+    words = [word for pair in typed.items() for word in pair]
     again = shell.join(("hpctrain", "init", *words))
     is_complete = all(each.best for each in answers.missing)
     return UsageError(
@@ -93,13 +93,10 @@ def _unanswered(answers: Proposal, parameters: dict[str, Any]) -> UsageError:
     )
 
 
-def _given(parameters: dict[str, Any]) -> list[Layer]:
-    """Return the values that are already set: options, HPCTRAIN_* variables and the user's own
-    config.
-
-    Raises:
-        UsageError: some are invalid; all problems at once.
-    """
+def _given(parameters: dict[str, Any]) -> list[layers.Layer]:
+    for name, value in parameters.items():
+        if value is not None and not value.isprintable():
+            raise UsageError(f"--{name} must be printable text", hint=f"change --{name}")
     options = {path: parameters[path[-1]] for path in OPTIONS if parameters[path[-1]] is not None}
     given = [layers.from_options(options, ()), layers.from_environment(os.environ)]
     user = layers.user_config(os.environ)
@@ -127,7 +124,7 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
     if silent is not None and name is None:
         raise SchedulerError(
             silent.what,
-            details=tuple(silent.details),
+            details=tuple(line for each in silent.details for line in wrap(each, hanging="  ")),
             hint=(
                 "load your site's Slurm module, name a profile (hpctrain init --cluster NAME),"
                 " or: hpctrain init --no-slurm"
@@ -146,7 +143,6 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
 
 
 def _prompt(question: ConfigQuestion) -> Answer:
-    """Prompt until the answer is valid: a choice, or its number; Enter takes the best."""
     say(f"\n{question.text}")
     numbers = {str(number): each for number, each in enumerate(list(question.choices)[:SHOWN], 1)}
     for number, line in enumerate(question.lines, 1):

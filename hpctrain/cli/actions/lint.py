@@ -134,11 +134,6 @@ def findings_of(text: str, name: str, cluster: str | None) -> list[Finding]:
 
 
 def _read_all(files: tuple[str, ...]) -> list[LintedScript]:
-    """Read all files.
-
-    Raises:
-        UsageError: at least one cannot be read; all problems at once.
-    """
     scripts: list[LintedScript] = []
     problems: list[str] = []
     for name in dict.fromkeys(files):
@@ -155,11 +150,6 @@ def _read_all(files: tuple[str, ...]) -> list[LintedScript]:
 
 
 def _read(name: str) -> list[LintedScript]:
-    """Read a file, stdin, or the scripts in a directory.
-
-    Raises:
-        ValueError: a file is not text.
-    """
     path = Path(name)
     read: list[tuple[str, Path | None, bytes]] = []
     if name == "-":
@@ -251,7 +241,6 @@ _GUTTER = 6
 
 
 def _explained_lines(text: str) -> list[ScriptLine]:
-    """Return the explained lines of a script, with secrets redacted."""
     lines = explain(secrets.redacted(text))
     # There is no line after the last line break.
     return lines[:-1] if lines and not lines[-1].text else lines
@@ -274,7 +263,6 @@ def show_explained(text: str, findings: list[Finding], *, sources: bool = False)
 def _page(
     lines: list[ScriptLine], findings: list[Finding], columns: int, *, sources: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield the lines of the page, each with its color, or `bold`."""
 
     def wrapped(text: str, indent: str, hanging: str = "") -> list[str]:
         text = visible(text).encode(errors="backslashreplace").decode()  # bytes that are not UTF-8

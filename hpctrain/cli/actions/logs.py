@@ -40,8 +40,8 @@ def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: A
         say(f"earlier: job{plural} {', '.join(chosen.earlier[-5:])} of this run; all of it: --all")
     run_dir = chosen.run_dir
     run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
-    is_over = run is not None and run.last is not None
-    is_over = is_over and run.last.outcome in ("completed", "failed")
+    last = run.last if run is not None else None
+    is_over = last is not None and last.outcome in ("completed", "failed")
     if record is not None:
         is_over = record.is_final
     if following and not is_over:

@@ -132,16 +132,6 @@ def make_demo(demo: str, data: Sequence[str]) -> None:
 def _request(
     data: Sequence[str], options: Mapping[str, Any], *, show: bool = False
 ) -> PrepareRequest:
-    """Return the request of these options; print the origin of each default.
-
-    Args:
-        data: the DATA arguments.
-        options: the command's parameters by name.
-        show: nothing will be written, so no target is needed.
-
-    Raises:
-        UsageError: something is missing.
-    """
     config = options["config"]
     model = options["model"] or _configured(config, "model_name_or_path")
     target = options["to"] or ("unused" if show else _configured(config, "dataset_name"))

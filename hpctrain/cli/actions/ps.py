@@ -15,7 +15,6 @@ from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import schedulers
 from hpctrain.report import queue
-from hpctrain.report.queue import QueueRow
 from hpctrain.runs import layout
 from hpctrain.runs.progress import Progress
 from hpctrain.slurm.notations import states
@@ -79,7 +78,7 @@ def _silence(silent: SchedulerError | None) -> int:
 # -- the table -------------------------------------------------------------------------------------
 
 
-def _show(rows: Sequence[QueueRow]) -> None:
+def _show(rows: Sequence[queue.QueueRow]) -> None:
     cells = [_cells(row) for row in rows]
     heads = list(_COLUMNS)
     if sys.stdout.isatty():
@@ -102,7 +101,7 @@ def _width(heads: list[str], cells: Sequence[dict[str, str]]) -> int:
     )
 
 
-def _cells(row: QueueRow) -> dict[str, str]:
+def _cells(row: queue.QueueRow) -> dict[str, str]:
     record, known = row.record, row.progress or Progress()
     limit = "" if record.time_limit_s is None else f"/{text.clock(record.time_limit_s)}"
     steps = f"/{known.max_steps}" if known.max_steps else ""

@@ -48,11 +48,6 @@ def run(asked: Request, *, explain: bool, force: bool) -> None:
 
 
 def _explain(asked: Request) -> None:
-    """Show the script that would be written, line by line, and write nothing.
-
-    Raises:
-        UsageError: `--to` names a file to write.
-    """
     from hpctrain.checks.script import lint
     from hpctrain.cli.actions.lint import show_explained
     from hpctrain.jobs.request import suggested

@@ -17,9 +17,7 @@ from hpctrain.cli import run_table
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import explanation, schedulers, script_files, targets
-from hpctrain.jobs.schedulers import Survey
 from hpctrain.report import compare, document, html, model
-from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import drop, launch, layout
 from hpctrain.runs.store import Run
 from hpctrain.slurm.notations.records import JobRecord
@@ -81,10 +79,6 @@ def run(
 
 
 class _Selection(NamedTuple):
-    """The runs of a report in the order of their points, the title for several, their study, and
-    the default output file.
-    """
-
     runs: tuple[Run, ...]
     title: str
     study: str | None
@@ -131,8 +125,7 @@ def _select(words: Sequence[str], runs_dir: Path) -> _Selection:
 # -- facts from outside the run directory ----------------------------------------------------------
 
 
-def _external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
-    """Return what schedulers, accounting and logs report for a run."""
+def _external_facts(runs_dir: Path, run: Run, survey: schedulers.Survey) -> model.ExternalFacts:
     # Of a run that never started, the jobs submitted for it.
     jobs = run.job_ids or launch.every_job(runs_dir, run)
     accounts: Sequence[JobRecord] = ()
@@ -152,7 +145,7 @@ def _external_facts(runs_dir: Path, run: Run, survey: Survey) -> ExternalFacts:
         unexplained = f"No diagnosis: {error.what}."
     of_jobs = {name: each for each in accounts for name in (each.slurm_job_id, each.job_id)}
     directory = runs_dir / run.id
-    return ExternalFacts(
+    return model.ExternalFacts(
         state=survey.states[run.id],
         owner=drop.owner(directory.stat().st_uid) if directory.is_dir() else "-",
         accounts=tuple(of_jobs[job] for job in jobs if job in of_jobs),  # the newest is the last

@@ -15,7 +15,7 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.values import shown
 from hpctrain.jobs import request, suggest, targets
 from hpctrain.jobs import resubmit as service
-from hpctrain.jobs.resubmit import FixedScript, FixPlan, ResubmitPlan
+from hpctrain.jobs.resubmit import FixedScript, FixPlan
 from hpctrain.jobs.submit import StoredScript, SubmitOptions, SubmittedJobs, Submitter
 from hpctrain.runs import launch, layout, store
 from hpctrain.slurm.base import RefusedError, Scheduler
@@ -93,7 +93,7 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
     return submit.report(scheduler, jobs, parameters, runs)
 
 
-def _would_submit(plan: ResubmitPlan, fix: FixPlan | None) -> None:
+def _would_submit(plan: service.ResubmitPlan, fix: FixPlan | None) -> None:
     for each in plan.parts if fix is None else fix:
         # A changed script has no number until it is written.
         part = each.part
@@ -104,7 +104,7 @@ def _would_submit(plan: ResubmitPlan, fix: FixPlan | None) -> None:
 
 
 def _submit(
-    runs: Path, plan: ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
+    runs: Path, plan: service.ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
 ) -> SubmittedJobs:
     new_code, local = parameters["new_code"], parameters["local"]
     if changed := service.what_runs(runs, plan.tag, new_code=new_code, local=local):

@@ -17,17 +17,13 @@ from hpctrain.cli.actions import submit
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.config import layers
 from hpctrain.config import study as tune
-from hpctrain.config.study import Definition, definition, with_values
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.jobs import schedulers, script_files, suggest, targets
 from hpctrain.jobs.request import Request, job_of
 from hpctrain.runs import launch, layout, store
 from hpctrain.runs.job_state import State
-from hpctrain.runs.launch import Launch
-from hpctrain.runs.store import Run
 from hpctrain.terminal import for_files
 from hpctrain.training import study
-from hpctrain.training.study import Row
 from hpctrain.util import files, shell, yaml12
 
 _STATES = ("completed", "pruned", "failed", "running", "waiting")
@@ -49,7 +45,7 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
                 " high: 1e-3, log: true}}, trials: 20}"
             ),
         )
-    wanted = definition(job.config)
+    wanted = tune.definition(job.config)
     runs = Path(job.spec.chdir) / layout.RUNS
     counts = _counts(runs, wanted, write=not parameters["dry_run"])
     missing = wanted.trials - sum(counts[state] for state in _STATES if state != "failed")
@@ -63,7 +59,7 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
     return code
 
 
-def _counts(runs: Path, wanted: Definition, *, write: bool) -> Counter[str]:
+def _counts(runs: Path, wanted: tune.Definition, *, write: bool) -> Counter[str]:
     """Count and print the trials of a study by state, and mark trials as failed whose jobs no
     longer exist, unless `write` is false.
     """
@@ -96,7 +92,7 @@ def _counts(runs: Path, wanted: Definition, *, write: bool) -> Counter[str]:
     return counts
 
 
-def _rows(runs: Path, wanted: Definition) -> list[Row]:
+def _rows(runs: Path, wanted: tune.Definition) -> list[study.Row]:
     if not (study.folder(runs, wanted.study) / tune.JOURNAL).exists():
         return []
     opened = study.open_study(runs, wanted.study)
@@ -104,14 +100,14 @@ def _rows(runs: Path, wanted: Definition) -> list[Row]:
     return study.rows(opened)
 
 
-def _runs_of(runs: Path, name: str) -> Iterator[Run]:
+def _runs_of(runs: Path, name: str) -> Iterator[store.Run]:
     for tag in launch.tags(runs):
         whole = launch.load(runs, tag)
         if whole is not None and whole.kind == "run" and _study_of(whole) == name:
             yield from targets.launched_runs(runs, whole)[0]
 
 
-def _study_of(whole: Launch) -> str | None:
+def _study_of(whole: launch.Launch) -> str | None:
     """Return the study whose trials a launch runs, according to its newest config."""
     for part in reversed(whole.parts):
         record = files.read_json(whole.path / part.config) if part.config else None
@@ -122,9 +118,9 @@ def _study_of(whole: Launch) -> str | None:
     return None
 
 
-def _run_of(runs: Path, row: Row) -> Run:
+def _run_of(runs: Path, row: study.Row) -> store.Run:
     name = row.run or ""
-    return store.read_run(runs, name) or Run(id=name, tag=name.rpartition("_")[0] or name)
+    return store.read_run(runs, name) or store.Run(id=name, tag=name.rpartition("_")[0] or name)
 
 
 def _is_gone(state: State) -> bool:
@@ -166,7 +162,10 @@ def status(runs: Path, name: str | None, *, as_json: bool) -> None:
 
 
 def _show(
-    wanted: Definition, rows: list[Row], states: Mapping[str, State], best_one: Row | None
+    wanted: tune.Definition,
+    rows: list[study.Row],
+    states: Mapping[str, State],
+    best_one: study.Row | None,
 ) -> None:
     done = sum(row.state in ("completed", "pruned") for row in rows)
     counted = f"{done} of {wanted.trials} trials done"
@@ -194,7 +193,7 @@ def _show(
     show_table(("TRIAL", "STATE", "VALUE", "STEP", *wanted.space, "RUN", "WHY"), cells)
 
 
-def _as_json(row: Row) -> dict[str, Any]:
+def _as_json(row: study.Row) -> dict[str, Any]:
     reports = [{"step": step, "value": value} for step, value in row.reports.items()]
     return asdict(row) | {"reports": reports}
 
@@ -233,16 +232,11 @@ def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: 
     say(f"next: hpctrain tune best {name} --to best.yaml")
 
 
-def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
-    """Write the config of a trial.
-
-    Raises:
-        UsageError: the file exists, or the result is not a config.
-    """
+def _write(wanted: tune.Definition, found: study.Row, to: str, *, force: bool) -> None:
     name, config = wanted.config or ("config.yaml", "")
     made = (
         f"# trial {found.number} of the study {wanted.study}: {wanted.metric} {found.value:.6g};"
-        f" from {name}\n{with_values(config, found.params)}"
+        f" from {name}\n{tune.with_values(config, found.params)}"
     )
     layers.resolve([layers.from_document(yaml12.load(made, to), to)], again="hpctrain tune best")
     if wanted.words:
@@ -263,8 +257,7 @@ def _write(wanted: Definition, found: Row, to: str, *, force: bool) -> None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _read(runs: Path, name: str | None) -> tuple[str, Definition, list[Row]]:
-    """Return a study's name, definition and trials; without a name, of the only study."""
+def _read(runs: Path, name: str | None) -> tuple[str, tune.Definition, list[study.Row]]:
     known = sorted(path.parent.name for path in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
     if name is None and len(known) > 1:
         raise UsageError(

@@ -375,7 +375,6 @@ def _plan_document(plan: SweepPlan) -> str:
 
 
 def _varying(points: Sequence[SweepPoint]) -> list[str]:
-    """Return the keys whose values differ between the points."""
     rows = [dict(point.values) for point in points]
     different: dict[str, set[Any]] = {}
     for row in rows:

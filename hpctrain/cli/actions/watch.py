@@ -59,10 +59,9 @@ def run(
 def _verdict(
     watched: WatchedRun, eta: float, elapsed: float | None, now: float
 ) -> tuple[bool | None, str]:
-    """Return whether the run will end before its time limit, and the sentence in the log."""
     limit = watched.record.time_limit_s if watched.record is not None else None
-    is_known = elapsed is not None and limit
-    return time_limit.outlook(eta, now + limit - elapsed if is_known else None, now=now)
+    end = None if elapsed is None or not limit else now + limit - elapsed
+    return time_limit.outlook(eta, end, now=now)
 
 
 def _lines(session: WatchSession, interval: float, *, as_json: bool, once: bool) -> None:
