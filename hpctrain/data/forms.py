@@ -85,26 +85,45 @@ def detect(
     Raises:
         UsageError: they match no form, or several, or not the requested one.
     """
-    if not columns:
-        raise UsageError(
-            "no row of the data could be read", hint="look at its first lines: head -c 1000 FILE"
-        )
     named = dict(named or {})
     kinds = {name: _kind([row.get(name) for row in rows]) for name in columns}
-    _check_asked(form, named, kinds)
+    listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    allowed = [
+        name
+        for name, (must, may) in ROLES.items()
+        if form in (None, name) and set(named) <= {*must, *may}
+    ]
+    problem = "" if columns else "no row of the data could be read"
+    if unknown := [role for role in named if role not in _CALLED]:
+        problem = f"there is no role {unknown[0]!r}; there are {', '.join(_CALLED)}"
+    elif missing := [column for column in named.values() if column not in kinds]:
+        problem = problem or f"there is no column {missing[0]!r} in the data; it has {listed}"
+    elif not allowed:
+        problem = f"{'the form ' + form if form else 'every form'} lacks one of {', '.join(named)}"
+    if problem:
+        raise UsageError(
+            problem, hint="name columns of the data, for example --column messages=conversations"
+        )
     found = _candidates(kinds, named)
-    fitting = {name: found[name] for name in _asked_forms(form, named) if name in found}
+    fitting = {name: found[name] for name in allowed if name in found}
     if len(fitting) > 1:
         # A `text` column next to a structured form is usually that form, rendered for another
         # model.
         fitting.pop("text", None)
-    if not fitting:
-        raise _nothing(kinds, form)
     if len(fitting) > 1:
         raise UsageError(
             f"the columns fit {len(fitting)} forms of data: {', '.join(fitting)}",
             details=tuple(f"{name}: {_roles(names)}" for name, names in fitting.items()),
             hint=f"use --form {'messages' if 'messages' in fitting else next(iter(fitting))}",
+        )
+    if not fitting:
+        roles = ROLES[form or "prompt-completion"][0]
+        fits = f"do not fit the form {form}" if form else "fit no form of data"
+        needed = (f"needed for {name}: {', '.join(ROLES[name][0])}" for name in FORMS)
+        raise UsageError(
+            f"the columns {fits}",
+            details=(f"columns: {listed}", *needed),
+            hint=f"use {' '.join(f'--column {role}=NAME' for role in roles)}",
         )
     ((chosen, names),) = fitting.items()
     talks = [name for name, kind in kinds.items() if kind == "messages"]
@@ -123,50 +142,22 @@ def detect(
     )
 
 
-# -- what was requested ----------------------------------------------------------------------------
-
-
-def _check_asked(form: str | None, named: Mapping[str, str], kinds: Mapping[str, str]) -> None:
-    problem = ""
-    if unknown := [role for role in named if role not in _CALLED]:
-        problem = f"there is no role {unknown[0]!r}; there are {', '.join(_CALLED)}"
-    elif missing := [column for column in named.values() if column not in kinds]:
-        problem = f"there is no column {missing[0]!r} in the data; it has {_listed(kinds)}"
-    elif not _asked_forms(form, named):
-        problem = f"{'the form ' + form if form else 'every form'} lacks one of {', '.join(named)}"
-    if problem:
-        raise UsageError(
-            problem, hint="name columns of the data, for example --column messages=conversations"
-        )
-
-
-def _asked_forms(form: str | None, named: Mapping[str, str]) -> tuple[Form, ...]:
-    return tuple(
-        name
-        for name, (must, may) in ROLES.items()
-        if form in (None, name) and set(named) <= {*must, *may}
-    )
-
-
-# -- detection -------------------------------------------------------------------------------------
-
-
 def _kind(values: Sequence[Any]) -> str:
-    """Return the kind of most values: `text`, `messages`, `other values` or `always empty`."""
-    kinds = [_kind_of(value) for value in values if value is not None]
+    """Return the kind of most values: `text`, `messages`, `other values` or `always empty`; a list
+    of messages may be JSON text.
+    """
+    kinds = []
+    for value in values:
+        parsed = _parsed(value) if isinstance(value, str) else value
+        listed = [parsed] if isinstance(parsed, dict) else parsed
+        is_talk = isinstance(listed, list) and all(
+            isinstance(each, dict) and {"role", "from"} & each.keys() for each in listed
+        )
+        if listed and is_talk:
+            kinds.append("messages")
+        elif value is not None:
+            kinds.append("text" if isinstance(value, str) else "other values")
     return max(sorted(set(kinds)), key=kinds.count) if kinds else "always empty"
-
-
-def _kind_of(value: Any) -> str:
-    """Return the kind of one value; a list of messages may be JSON text."""
-    text = isinstance(value, str)
-    value = _parsed(value) if text else value
-    listed = [value] if isinstance(value, dict) else value
-    if not isinstance(listed, list) or not listed:
-        return "text" if text else "other values"
-    if all(isinstance(each, dict) and {"role", "from"} & each.keys() for each in listed):
-        return "messages"
-    return "text" if text else "other values"
 
 
 def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form, dict[str, str]]:
@@ -204,25 +195,6 @@ def _candidates(kinds: Mapping[str, str], named: Mapping[str, str]) -> dict[Form
     if not found and len(texts) == 1:
         found["text"] = {"text": texts[0]}
     return found
-
-
-# -- errors ----------------------------------------------------------------------------------------
-
-
-def _nothing(kinds: Mapping[str, str], form: Form | None) -> UsageError:
-    roles = ROLES[form or "prompt-completion"][0]
-    return UsageError(
-        f"the columns do not fit the form {form}" if form else "the columns fit no form of data",
-        details=(
-            f"columns: {_listed(kinds)}",
-            *(f"needed for {name}: {', '.join(ROLES[name][0])}" for name in FORMS),
-        ),
-        hint=f"use {' '.join(f'--column {role}=NAME' for role in roles)}",
-    )
-
-
-def _listed(kinds: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
 def _roles(names: Mapping[str, str]) -> str:
@@ -280,10 +252,8 @@ class Chat:
 Example = PromptCompletion | Chat
 
 
-class _Wrong(Exception):  # noqa: N818 - carries a reason; never leaves this module
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.detail = reason, detail
+class _Wrong(Exception):  # noqa: N818 - never leaves this module
+    """Why a row has no example: a reason, and a detail."""
 
 
 def example(
@@ -303,104 +273,73 @@ def example(
         system: system prompt for conversations that have none.
         as_chat: turn prompt and completion into a user and an assistant turn.
     """
-    where = getattr(row, "where", "")
     try:
-        if form == "text":
-            return PromptCompletion("", _string(row, names["text"]))
-        if form == "messages":
-            return _conversation(row, names, system)
-        if form == "alpaca":
-            return _alpaca(row, names, system)
-        return _pair(row, names, system, as_chat)
+        return _example(row, form, names, system, as_chat)
     except _Wrong as wrong:
-        return Dropped(wrong.reason, where, wrong.detail)
+        reason, *detail = wrong.args
+        return Dropped(reason, getattr(row, "where", ""), "".join(detail))
 
 
-def _value(row: Mapping[str, Any], column: str) -> Any:
-    if row.get(column) is None:
-        raise _Wrong(f"no {column}")
-    return row[column]
-
-
-def _string(row: Mapping[str, Any], column: str) -> str:
-    value = _value(row, column)
-    if not isinstance(value, str):
-        raise _Wrong(f"{column} is not a string", type(value).__name__)
-    if not value.strip():
-        raise _Wrong(f"{column} is empty")
-    return value
-
-
-def _optional(row: Mapping[str, Any], names: Mapping[str, str], role: str) -> str | None:
-    value = row.get(names[role]) if role in names else None
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise _Wrong(f"{names[role]} is not a string", type(value).__name__)
-    return value if value.strip() else None
-
-
-def _alpaca(row: Mapping[str, Any], names: Mapping[str, str], system: str | None) -> Chat:
-    question, output = _string(row, names["instruction"]), _string(row, names["output"])
-    if further := _optional(row, names, "input"):
-        question += f"\n\n{further}"
-    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
-    talk = _with_system(turns, _optional(row, names, "system") or system)
-    return Chat(talk, prompt=len(talk) - 1)
-
-
-def _pair(
-    row: Mapping[str, Any], names: Mapping[str, str], system: str | None, as_chat: bool
+def _example(
+    row: Mapping[str, Any],
+    form: str,
+    names: Mapping[str, str],
+    system: str | None,
+    as_chat: bool,
 ) -> Example:
-    prompt, completion = _value(row, names["prompt"]), _value(row, names["completion"])
-    as_text = isinstance(prompt, str) and isinstance(completion, str)
-    if as_text and (_parsed(prompt) is None or _parsed(completion) is None):
-        if not completion.strip():
-            raise _Wrong(f"{names['completion']} is empty")
-        if not as_chat:
-            return PromptCompletion(prompt, completion)
-    asked = _messages(prompt, names["prompt"], "user")
-    answered = _messages(completion, names["completion"], "assistant")
-    asked = _with_system(asked, _optional(row, names, "system") or system)
-    if not asked:
+    prompt = None
+    if form == "text":
+        return PromptCompletion("", _text(row, names["text"]))
+    if form == "messages":
+        messages = _messages(row, names["messages"], None)
+    elif form == "alpaca":
+        question, output = _text(row, names["instruction"]), _text(row, names["output"])
+        further = _text(row, names.get("input"), optional=True)
+        question += f"\n\n{further}" if further else ""
+        messages = [{"role": "user", "content": question}]
+        messages.append({"role": "assistant", "content": output})
+        prompt = 1
+    else:
+        asked, answered = (row.get(names[role]) for role in ("prompt", "completion"))
+        are_strings = isinstance(asked, str) and isinstance(answered, str)
+        if are_strings and (_parsed(asked) is None or _parsed(answered) is None):
+            answered = _text(row, names["completion"])
+            if not as_chat:
+                return PromptCompletion(asked, answered)
+        messages = _messages(row, names["prompt"], "user")
+        prompt = len(messages)
+        messages += _messages(row, names["completion"], "assistant")
+        first = messages[prompt]["role"] if len(messages) > prompt else "nothing"
+        if first != "assistant":
+            raise _Wrong("the completion does not begin with an assistant turn", first)
+    system = _text(row, names.get("system"), optional=True) or system
+    if system and (not messages or messages[0]["role"] not in ("system", "developer")):
+        messages.insert(0, {"role": "system", "content": system})
+        prompt = None if prompt is None else prompt + 1
+    if prompt == 0:
         raise _Wrong(f"{names['prompt']} is empty")
-    if answered[0]["role"] != "assistant":
-        raise _Wrong(
-            "the completion does not begin with an assistant turn", str(answered[0]["role"])
-        )
-    return _checked(asked + answered, _tools(row, names), prompt=len(asked))
-
-
-def _conversation(row: Mapping[str, Any], names: Mapping[str, str], system: str | None) -> Chat:
-    messages = _messages(_value(row, names["messages"]), names["messages"], None)
-    return _checked(
-        _with_system(messages, _optional(row, names, "system") or system),
-        _tools(row, names),
-        prompt=None,
-    )
-
-
-def _checked(messages: list[Message], tools: list[Any] | None, *, prompt: int | None) -> Chat:
-    if not any(message["role"] == "assistant" for message in messages):
+    own = [message for message in messages if message["role"] == "assistant"]
+    if not own:
         raise _Wrong("no assistant turn")
     if messages[-1]["role"] != "assistant":
         raise _Wrong("the last turn is not the assistant's", str(messages[-1]["role"]))
-    for message in messages:
-        if (
-            message["role"] == "assistant"
-            and not message.get("tool_calls")
-            and not message.get("content", "").strip()
-        ):
-            raise _Wrong("an assistant turn is empty")
+    if not all(turn.get("tool_calls") or turn.get("content", "").strip() for turn in own):
+        raise _Wrong("an assistant turn is empty")
     weights = [message.pop("weight", None) for message in messages]
     untrained = frozenset(index for index, weight in enumerate(weights) if weight == 0)
-    return Chat(messages, tools, prompt, untrained)
+    return Chat(messages, _tools(row, names), prompt, untrained)
 
 
-def _with_system(messages: list[Message], system: str | None) -> list[Message]:
-    if not system or (messages and messages[0]["role"] in ("system", "developer")):
-        return messages
-    return [{"role": "system", "content": system}, *messages]
+def _text(row: Mapping[str, Any], column: str | None, *, optional: bool = False) -> str:
+    """Return the string in a column; empty if it may be missing, and is."""
+    value = row.get(column) if column is not None else None
+    if value is None and not optional:
+        raise _Wrong(f"no {column}")
+    if not isinstance(value, str | None):
+        raise _Wrong(f"{column} is not a string", type(value).__name__)
+    if not optional and not (value or "").strip():
+        raise _Wrong(f"{column} is empty")
+    return value if value and value.strip() else ""
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -416,33 +355,27 @@ def _parsed(text: str) -> list[Any] | dict[str, Any] | None:
         return None
 
 
-def _messages(value: Any, column: str, role: str | None) -> list[Message]:
+def _messages(row: Mapping[str, Any], column: str, role: str | None) -> list[Message]:
     """Return the messages of a column; a string is one message of `role`, or a JSON list."""
-    if isinstance(value, str):
-        parsed = _parsed(value)
-        if parsed is None:
-            if role is None:
-                raise _Wrong(f"{column} is not a list of messages", "str")
-            return [{"role": role, "content": value}] if value else []
-        value = parsed
-    if isinstance(value, dict):
-        value = [value]
-    if not isinstance(value, list):
-        words = (
-            "not a list of messages" if role is None else "neither a string nor a list of messages"
-        )
-        raise _Wrong(f"{column} is {words}", type(value).__name__)
-    if not value:
+    value = row.get(column)
+    if value is None:
+        raise _Wrong(f"no {column}")
+    parsed = _parsed(value) if isinstance(value, str) else value
+    if parsed is None and role is not None:
+        return [{"role": role, "content": value}] if value else []
+    listed = [parsed] if isinstance(parsed, dict) else parsed
+    if not isinstance(listed, list):
+        words = "not a list" if role is None else "neither a string nor a list"
+        raise _Wrong(f"{column} is {words} of messages", type(value).__name__)
+    if not listed:
         raise _Wrong(f"{column} is empty")
-    return [_message(message) for message in value]
+    return [_message(message) for message in listed]
 
 
 def _message(message: Any) -> Message:
     if not isinstance(message, Mapping):
         raise _Wrong("a message is not an object", type(message).__name__)
-    kept = {
-        key: value for key, value in message.items() if value is not None
-    }  # Arrow adds the fields of other messages
+    kept = _without_nulls(message)  # Arrow adds the fields of other messages
     role = kept.pop("from", None) if "role" not in kept else kept["role"]
     if "content" not in kept and "value" in kept:
         kept["content"] = kept.pop("value")
@@ -451,10 +384,8 @@ def _message(message: Any) -> Message:
     if role.lower() not in SPEAKERS:
         raise _Wrong("unknown role", role)
     kept["role"] = SPEAKERS[role.lower()]
-    if "tool_calls" in kept:
-        kept["tool_calls"] = _without_nulls(kept["tool_calls"])
-        if not kept["tool_calls"]:
-            del kept["tool_calls"]
+    if not kept.get("tool_calls"):
+        kept.pop("tool_calls", None)
     if "content" in kept or kept["role"] != "assistant" or "tool_calls" not in kept:
         kept["content"] = _content(kept.get("content"), kept["role"])
     return kept
@@ -462,22 +393,14 @@ def _message(message: Any) -> Message:
 
 def _content(content: Any, role: str) -> str:
     """Return the text of a message, whose content may be a list of parts."""
-    if isinstance(content, str):
-        return content
     if content is None:
         raise _Wrong(f"a turn of the {role} has no content")
-    if not isinstance(content, list):
-        raise _Wrong("the content of a message is not text", type(content).__name__)
     texts = []
-    for part in content:
-        text = (
-            part
-            if isinstance(part, str)
-            else part.get("text")
-            if isinstance(part, Mapping)
-            else None
-        )
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str):
+            if part is content:
+                raise _Wrong("the content of a message is not text", type(content).__name__)
             kind = str(part.get("type")) if isinstance(part, Mapping) else type(part).__name__
             raise _Wrong("a message has parts that are not text", kind)
         texts.append(text)
@@ -485,7 +408,7 @@ def _content(content: Any, role: str) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return tool calls or tools without the empty fields that Arrow adds to make all records
+    """Return a message or tools without the empty fields that Arrow adds to make all records
     alike.
     """
     if isinstance(value, Mapping):
@@ -495,15 +418,11 @@ def _without_nulls(value: Any) -> Any:
 
 def _tools(row: Mapping[str, Any], names: Mapping[str, str]) -> list[Any] | None:
     tools = row.get(names["tools"]) if "tools" in names else None
-    if isinstance(tools, str):
-        if not tools.strip():
-            return None
-        tools = _parsed(tools)
-        if tools is None:
-            raise _Wrong(f"{names['tools']} is not JSON")
-    if tools is None or tools == []:
+    found: Any = _parsed(tools) if isinstance(tools, str) else tools
+    if isinstance(tools, str) and tools.strip() and found is None:
+        raise _Wrong(f"{names['tools']} is not JSON")
+    if found is None or found == []:
         return None
-    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise _Wrong(f"{names['tools']} is not a list of tools", type(tools).__name__)
-    found: list[Any] = _without_nulls(tools)
-    return found
+    if not isinstance(found, list) or not all(isinstance(tool, Mapping) for tool in found):
+        raise _Wrong(f"{names['tools']} is not a list of tools", type(found).__name__)
+    return list(_without_nulls(found))
