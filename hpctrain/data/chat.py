@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain.data.forms import Message
 from hpctrain.errors import UsageError
@@ -57,25 +56,15 @@ class ChatTemplate:
         self._render = render_jinja_template
 
     def render(
-        self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False
-    ) -> str:
-        """Return the text of a conversation; `prompt`: followed by the prompt for the assistant's
-        next turn.
-
-        Raises:
-            Refused: the template rejects it.
-        """
-        return self.render_marked(messages, tools, prompt=prompt, marked=False)[0]
-
-    def render_marked(
         self,
         messages: Sequence[Message],
         tools: list[Any] | None,
         *,
         prompt: bool = False,
-        marked: bool = True,
+        marked: bool = False,
     ) -> tuple[str, list[Span]]:
-        """Return the text, and the character spans (start, stop) inside `{% generation %}` blocks.
+        """Return the text of a conversation; `marked`: also the character spans (start, stop) inside
+        `{% generation %}` blocks; `prompt`: followed by the prompt for the assistant's next turn.
 
         Raises:
             Refused: the template rejects it.
@@ -99,9 +88,17 @@ class ChatTemplate:
             ) from error
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise Refused(str(error) or type(error).__name__) from error
-        return str(texts[0]), [
-            (int(start), int(stop)) for start, stop in spans[0]
-        ] if marked else []
+        found = spans[0] if marked else ()
+        return str(texts[0]), [(int(start), int(stop)) for start, stop in found]
+
+    def text_of(
+        self, messages: Sequence[Message], tools: list[Any] | None = None, *, prompt: bool = False
+    ) -> str | None:
+        """Return the text of a conversation; None if the template rejects it."""
+        try:
+            return self.render(messages, tools, prompt=prompt)[0]
+        except Refused:
+            return None
 
 
 def read_template(path: str) -> str:
@@ -122,16 +119,17 @@ def read_template(path: str) -> str:
 # -- the turns of one conversation -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """The assistant's turns in a text.
 
     Attributes:
+        text: the whole conversation.
         spans: message index to characters (start, stop).
         rewritten: turns whose text the template changes.
         lost: turns that could not be located.
     """
 
+    text: str
     spans: dict[int, Span]
     rewritten: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
@@ -162,21 +160,25 @@ class TurnFinder:
 
     def find(
         self, messages: Sequence[Message], tools: list[Any] | None, wanted: Sequence[int]
-    ) -> tuple[str, Turns]:
+    ) -> Turns:
         """Return the text of a conversation, and the positions of the requested assistant turns.
 
         Raises:
             Refused: the template rejects the conversation.
         """
-        if self.template.generation:
-            text, spans = self.template.render_marked(messages, tools)
-            turns = self._by_generation(text, spans, messages, wanted)
-            if turns is not None:
-                return text, turns
-        else:
-            text = self.template.render(messages, tools)
+        text, marks = self.template.render(messages, tools, marked=self.template.generation)
+        own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        spans = {index: span for index, span in zip(own, marks, strict=False) if index in wanted}
+        if self.template.generation and len(own) == len(marks):
+            end = self._turn_end  # follows the marked span unless it is inside
+            found = {
+                index: (start, stop + len(end) * text.startswith(end, stop))
+                for index, (start, stop) in spans.items()
+                if self._is_whole(messages[index], text, (start, stop), None, marked=True)
+            }
+            return Turns(text, found, tuple(index for index in spans if index not in found))
         places = self._places(text, messages, tools)
-        found: dict[int, Span] = {}
+        found = {}
         rewritten, lost = [], []
         for index in wanted:
             start = self._start(text, messages, tools, index, places)
@@ -187,25 +189,7 @@ class TurnFinder:
                 found[index] = start, stop
             else:
                 rewritten.append(index)
-        return text, Turns(found, tuple(rewritten), tuple(lost))
-
-    def _by_generation(
-        self, text: str, spans: Sequence[Span], messages: Sequence[Message], wanted: Sequence[int]
-    ) -> Turns | None:
-        """Return the turns that the template marks, each with its end; None if the marks do not
-        match the turns.
-        """
-        turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-        if len(turns) != len(spans):
-            return None
-        end = self._turn_end  # follows the marked span unless it is inside
-        places = {index: span for index, span in zip(turns, spans, strict=True) if index in wanted}
-        found = {
-            index: (start, stop + len(end) * text.startswith(end, stop))
-            for index, (start, stop) in places.items()
-            if self._is_whole(messages[index], text, (start, stop), None, marked=True)
-        }
-        return Turns(found, tuple(index for index in places if index not in found))
+        return Turns(text, found, tuple(rewritten), tuple(lost))
 
     def _is_whole(
         self, message: Message, text: str, span: Span, place: Span | None, *, marked: bool = False
@@ -247,10 +231,8 @@ class TurnFinder:
         if len(messages) > _MOST:
             return {}
         marked = [_marked(message, index) for index, message in enumerate(messages)]
-        try:
-            return _read_places(text, self.template.render(marked, tools, prompt=prompt))
-        except Refused:
-            return {}
+        found = self.template.text_of(marked, tools, prompt=prompt)
+        return {} if found is None else _read_places(text, found)
 
     def _start(
         self,
@@ -272,10 +254,9 @@ class TurnFinder:
                 at = text.find(words, before[1], tail + len(words))
                 if at >= 0 and at + len(words) <= limit and not text[before[1] : at].strip():
                     return at + len(words)
-        try:
-            requested = self.template.render(messages[:index], tools, prompt=True)
-            plain = self.template.render(messages[:index], tools)
-        except Refused:
+        requested = self.template.text_of(messages[:index], tools, prompt=True)
+        plain = self.template.text_of(messages[:index], tools)
+        if requested is None or plain is None:
             return None
         common = self._common(requested, text)
         begins = text.startswith(plain) and requested.startswith(plain) and common > len(plain)
@@ -300,9 +281,8 @@ class TurnFinder:
                 end = after[0] - lead - len(header)
                 if text.startswith(header, end) and text.endswith(self._turn_end, own, end):
                     return end
-        try:
-            up_to = self.template.render(messages[: index + 1], tools)
-        except Refused:
+        up_to = self.template.text_of(messages[: index + 1], tools)
+        if up_to is None:
             return None
         if text.startswith(up_to):
             return len(up_to)
@@ -324,7 +304,11 @@ class TurnFinder:
         ]
         ending = self._gap([user, own], 2)
         self.known = ending is not None
-        self.last_end = self._after_content() if ending is None else ending
+        if ending is None:  # the marks cannot locate the content
+            text = self.template.text_of([user, own]) or ""
+            before, word, after = text.rpartition(_WORD)
+            ending = after if before and word else ""
+        self.last_end = ending
         asked, plain = self._gap([user], 1, prompt=True) or "", self._gap([user], 1)
         # Only the prompt for the assistant's turn.
         begins = plain is not None and asked.startswith(plain)
@@ -359,24 +343,14 @@ class TurnFinder:
         """Return the text before a message's content (after the last message: the end); None if the
         template rejects or changes the conversation.
         """
-        try:
-            text = self.template.render(messages, None, prompt=prompt)
-        except Refused:
+        text = self.template.text_of(messages, prompt=prompt)
+        if text is None:
             return None
         places = self._places(text, messages, None, prompt=prompt)
         if not {index - 1, index} & set(range(len(messages))) <= places.keys():
             return None
         start, stop = places[index - 1][1], places.get(index, (len(text), 0))[0]
         return text[start:stop] if start <= stop else None
-
-    def _after_content(self) -> str:
-        """Return the text after an assistant content that the marks cannot locate."""
-        try:
-            text = self.template.render([_turn("user"), _turn("assistant")], None)
-        except Refused:
-            return ""
-        before, word, after = text.rpartition(_WORD)
-        return after if before and word else ""
 
     def _end_in(self, following: str) -> str:
         """Return the end of the turn, given the text that follows its content."""

@@ -15,10 +15,10 @@ import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from hpctrain.data import forms
 from hpctrain.data.chat import ChatTemplate, Refused, Span, TurnFinder, read_template
@@ -104,8 +104,7 @@ class Encoded:
         return labels
 
 
-@dataclass(frozen=True, slots=True)
-class _Laid:
+class _Laid(NamedTuple):
     """A text before tokenization.
 
     Attributes:
@@ -118,10 +117,10 @@ class _Laid:
 
     text: str
     trained: tuple[Span, ...] | None
-    chat: bool
-    eos: bool
-    ends: bool
     where: str
+    chat: bool = False
+    eos: bool = True
+    ends: bool = True
     context_turns: int = 0
 
 
@@ -143,22 +142,42 @@ class Encoder:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        _check(recipe)
+        form = recipe.columns.form
+        is_chat = (
+            form in ("messages", "alpaca")
+            or recipe.as_chat
+            or (form == "prompt-completion" and recipe.columns.conversational)
+        )
+        if form == "text" and recipe.loss_on != "all":
+            raise UsageError(
+                f"a text has no {recipe.loss_on} to train on: all of it is",
+                hint="use --loss-on all",
+            )
+        if recipe.loss_on == "assistant" and not is_chat:
+            raise UsageError(
+                "prompt and completion are strings, and have no assistant turns",
+                hint="use --loss-on completion",
+            )
         self._tokens = FastTokenizer(recipe.tokenizer)
         self.tokenizer = self._tokens.tokenizer
         self.vocabulary = len(self.tokenizer)
         self._given = None if recipe.template is None else read_template(str(recipe.template))
         self._finders: dict[str, TurnFinder] = {}
-        closed = False
-        form = recipe.columns.form
-        if (
-            form in ("messages", "alpaca")
-            or recipe.as_chat
-            or (form == "prompt-completion" and recipe.columns.conversational)
-        ):
+        self.notes: tuple[str, ...] = ()
+        closed, eos = False, self.tokenizer.eos_token
+        if is_chat:
             finder = self._finder(None)
             self.template, closed = finder.template.text, self._is_closed(finder)
-        self.notes = tuple(self._decided(closed=closed))
+            if not closed:
+                self.notes = (
+                    f"the chat template ends turns without a special token: {eos} is added to the"
+                    " last",
+                )
+        else:
+            self.notes = (f"each example ends with {eos}",)
+            if form == "prompt-completion" and self._tokens.template(None):
+                words = "prompt and completion are used without the chat template (or: --as-chat)"
+                self.notes = (words, *self.notes)
         if self.tokenizer.eos_token_id is None and not closed:
             raise UsageError(
                 f"the tokenizer {recipe.tokenizer} has no EOS token, and an example should end"
@@ -171,25 +190,27 @@ class Encoder:
 
         Memory: some hundred bytes per token of all rows.
         """
-        return list(self._tokenize([self._lay(row) for row in rows]))
+        laid = [self._lay(row) for row in rows]
+        texts = [each.text for each in laid if isinstance(each, _Laid)]
+        encodings = iter(self._tokens.encode(texts))
+        return [
+            each if isinstance(each, Dropped) else self._finished(each, next(encodings))
+            for each in laid
+        ]
 
     # -- text and characters -----------------------------------------------------------------------
 
     def _lay(self, row: Mapping[str, Any]) -> _Laid | Dropped:
-        columns, loss_on = self.recipe.columns, self.recipe.loss_on
-        where = getattr(row, "where", "")
+        columns, where = self.recipe.columns, getattr(row, "where", "")
         example = forms.example(
             row, columns.form, columns.names, system=self.recipe.system, as_chat=self.recipe.as_chat
         )
-        if isinstance(example, Dropped):
-            return example
-        laid: _Laid | Dropped
         if isinstance(example, forms.PromptCompletion):
             text = example.prompt + example.completion
-            trained = None if loss_on == "all" else ((len(example.prompt), len(text)),)
-            laid = _Laid(text, trained, chat=False, eos=True, ends=True, where=where)
+            spans = None if self.recipe.loss_on == "all" else ((len(example.prompt), len(text)),)
+            laid: _Laid | Dropped = _Laid(text, spans, where)
         else:
-            laid = self._lay_chat(example, where)
+            laid = example if isinstance(example, Dropped) else self._lay_chat(example, where)
         if isinstance(laid, _Laid) and len(laid.text) > MAX_CHARACTERS:
             return Dropped(f"more than {MAX_CHARACTERS:,} characters", where, f"{len(laid.text):,}")
         if isinstance(laid, _Laid) and _SURROGATE.search(laid.text):
@@ -198,13 +219,19 @@ class Encoder:
 
     def _lay_chat(self, chat: forms.Chat, where: str) -> _Laid | Dropped:
         loss_on = self.recipe.loss_on
+        wanted = [index for index, turn in enumerate(chat.messages) if turn["role"] == "assistant"]
+        if loss_on == "completion":
+            # For a prompt and completion, the first turn of the completion, which extends to the
+            # end regardless of roles.
+            wanted = [len(chat.messages) - 1 if chat.prompt is None else chat.prompt]
+        wanted = [index for index in wanted if index not in chat.untrained]
         try:
             finder = self._finder(chat.tools)
             eos = not self._is_closed(finder)
             if loss_on == "all":
-                text = finder.template.render(chat.messages, chat.tools)
-                return _Laid(text, None, chat=True, eos=eos, ends=True, where=where)
-            text, turns = finder.find(chat.messages, chat.tools, self._wanted(chat))
+                text, _ = finder.template.render(chat.messages, chat.tools)
+                return _Laid(text, None, where, chat=True, eos=eos)
+            turns = finder.find(chat.messages, chat.tools, wanted)
         except Refused as refused:
             return Dropped("the chat template refuses it", where, str(refused))
         if turns.lost:
@@ -217,28 +244,9 @@ class Encoder:
             return Dropped(reason, where)
         spans = tuple(sorted(turns.spans.values()))
         if loss_on == "completion" and chat.prompt is not None:
-            spans = ((turns.spans[chat.prompt][0], len(text)),)
-        return _Laid(
-            text,
-            spans,
-            chat=True,
-            eos=eos,
-            ends=len(chat.messages) - 1 in turns.spans,
-            where=where,
-            context_turns=len(turns.rewritten),
-        )
-
-    def _wanted(self, chat: forms.Chat) -> list[int]:
-        if self.recipe.loss_on == "completion":
-            # For a prompt and completion, the first turn of the completion, which extends to the
-            # end regardless of roles.
-            index = len(chat.messages) - 1 if chat.prompt is None else chat.prompt
-            return [index] if index not in chat.untrained else []
-        return [
-            i
-            for i, message in enumerate(chat.messages)
-            if message["role"] == "assistant" and i not in chat.untrained
-        ]
+            spans = ((turns.spans[chat.prompt][0], len(turns.text)),)
+        ends, rewritten = len(chat.messages) - 1 in turns.spans, len(turns.rewritten)
+        return _Laid(turns.text, spans, where, True, eos, ends, rewritten)
 
     def _finder(self, tools: list[Any] | None) -> TurnFinder:
         """Return the finder for the template; a tokenizer may have another one for conversations
@@ -267,92 +275,40 @@ class Encoder:
 
     # -- tokens ------------------------------------------------------------------------------------
 
-    def _tokenize(self, waiting: Sequence[_Laid | Dropped]) -> Iterator[Encoded | Dropped]:
-        texts = [laid.text for laid in waiting if isinstance(laid, _Laid)]
-        offsets = any(isinstance(laid, _Laid) and laid.trained is not None for laid in waiting)
-        encodings = iter(self._tokens.encode(texts, offsets=offsets))
-        for laid in waiting:
-            if isinstance(laid, Dropped):
-                yield laid
-                continue
-            yield self._finished(laid, next(encodings))
-
     def _finished(self, laid: _Laid, encoding: Any) -> Encoded | Dropped:
         ids = array("i", encoding.ids)
         before, after = (array("i"), array("i")) if laid.chat else self._tokens.around(ids)
-        trained = () if laid.trained is None else _tokens_of(encoding.offsets, laid.trained)
         if laid.eos and not self._tokens.ends_with_eos(ids + after):
             after = array("i", (self.tokenizer.eos_token_id,)) + after
-        whole = before + ids + after
-        if laid.trained is None:
-            trained = ((0, len(whole)),) if len(whole) else ()
-        else:
-            shifted = [(start + len(before), stop + len(before)) for start, stop in trained]
-            if laid.ends and after:
-                shifted.append((len(before) + len(ids), len(whole)))
-            trained = _joined(shifted)
+        whole, first = before + ids + after, len(before)
+        spans = [(0, len(whole))]
+        if laid.trained is not None:
+            # The tokens that overlap the characters: offsets ascend, and several tokens may share a
+            # character.
+            starts = [start for start, _ in encoding.offsets]
+            stops = [stop for _, stop in encoding.offsets]
+            spans = [
+                (first + bisect_right(stops, start), first + bisect_left(starts, stop))
+                for start, stop in laid.trained
+            ]
+            spans += [(first + len(ids), len(whole))] if laid.ends else []
+        trained: list[Span] = []
+        for start, stop in spans:
+            if trained and start <= trained[-1][1]:
+                trained[-1] = trained[-1][0], max(stop, trained[-1][1])
+            elif start < stop:
+                trained.append((start, stop))
         if not trained:
             return Dropped("no token is unmasked", laid.where)
-        return self._cut(whole, trained, laid)
-
-    def _cut(self, ids: array[int], trained: tuple[Span, ...], laid: _Laid) -> Encoded | Dropped:
-        most = self.recipe.max_length
-        if most is None or len(ids) <= most:
-            return Encoded(ids, trained, False, laid.where, laid.context_turns)
-        if self.recipe.truncation == "drop":
-            return Dropped(f"longer than {most} tokens", laid.where, f"{len(ids)} tokens")
+        most = self.recipe.max_length or len(whole)
+        is_long = len(whole) > most
+        if is_long and self.recipe.truncation == "drop":
+            return Dropped(f"longer than {most} tokens", laid.where, f"{len(whole)} tokens")
         kept = tuple((start, min(stop, most)) for start, stop in trained if start < most)
         if not kept:
             reason = f"all trained tokens are beyond {most} tokens"
             return Dropped(reason, laid.where, f"the first is token {trained[0][0]}")
-        return Encoded(ids[:most], kept, True, laid.where, laid.context_turns)
-
-    def _decided(self, *, closed: bool) -> Iterator[str]:
-        eos = self.tokenizer.eos_token
-        if self.template is None:
-            if self.recipe.columns.form == "prompt-completion" and self._tokens.template(None):
-                yield "prompt and completion are used without the chat template (or: --as-chat)"
-            yield f"each example ends with {eos}"
-        elif not closed:
-            yield f"the chat template ends turns without a special token: {eos} is added to the last"
-
-
-def _check(recipe: Recipe) -> None:
-    form, loss_on = recipe.columns.form, recipe.loss_on
-    if form == "text" and loss_on != "all":
-        raise UsageError(
-            f"a text has no {loss_on} to train on: all of it is", hint="use --loss-on all"
-        )
-    if (
-        loss_on == "assistant"
-        and form not in ("messages", "alpaca")
-        and not recipe.as_chat
-        and not recipe.columns.conversational
-    ):
-        raise UsageError(
-            "prompt and completion are strings, and have no assistant turns",
-            hint="use --loss-on completion",
-        )
-
-
-def _tokens_of(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the tokens that overlap the character spans; offsets ascend, and several tokens may
-    share a character.
-    """
-    starts = [start for start, _ in offsets]
-    stops = [stop for _, stop in offsets]
-    found = ((bisect_right(stops, start), bisect_left(starts, stop)) for start, stop in spans)
-    return _joined([(first, last) for first, last in found if first < last])
-
-
-def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
-    joined: list[Span] = []
-    for start, stop in spans:
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((start, stop))
-    return tuple(joined)
+        return Encoded(whole[:most], kept, is_long, laid.where, laid.context_turns)
 
 
 # -- the tokenizer ---------------------------------------------------------------------------------
@@ -394,7 +350,19 @@ class FastTokenizer:
     """
 
     def __init__(self, name: str) -> None:
-        self.tokenizer: Any = _load(name)
+        from transformers import AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(stored.expanded(name)), use_fast=True
+            )
+        except Exception as error:  # transformers lets its readers' exceptions through
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            raise UsageError(
+                f"cannot load the tokenizer {name}",
+                details=(f"transformers said: {words[0]}", *words[1:4]),
+                hint="name a directory with tokenizer.json and tokenizer_config.json",
+            ) from error
         if not getattr(self.tokenizer, "is_fast", False):
             raise UsageError(
                 f"the tokenizer {name} has no fast version (tokenizer.json), which says where in"
@@ -407,7 +375,14 @@ class FastTokenizer:
         self._backend = copy.deepcopy(self.tokenizer.backend_tokenizer)
         self._backend.no_padding()
         self._backend.no_truncation()
-        self._before, self._after = _around(self._backend)
+        plain, full = (
+            self._backend.encode(_PROBE, add_special_tokens=special).ids
+            for special in (False, True)
+        )
+        places = range(len(full) - len(plain) + 1)
+        at = next((at for at in places if full[at : at + len(plain)] == plain), None)
+        self._before = array("i", full[:at] if at is not None else ())
+        self._after = array("i", full[at + len(plain) :] if at is not None else ())
         self._backend.post_processor = None  # it would exclude white space from the offsets
         self._special = sorted(
             {
@@ -425,19 +400,17 @@ class FastTokenizer:
             template = (tools and template.get("tool_use")) or template.get("default")
         return template
 
-    def encode(self, texts: Sequence[str], *, offsets: bool) -> list[Any]:
+    def encode(self, texts: Sequence[str]) -> list[Any]:
         """Return the encodings of texts, with only the special tokens that the texts contain."""
-        encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
-        return list(encode(list(texts), add_special_tokens=False))
+        return list(self._backend.encode_batch(list(texts), add_special_tokens=False))
 
     def around(self, ids: array[int]) -> tuple[array[int], array[int]]:
         """Return the ids to add before and after a text, without those that it already has."""
         before, after = self._before, self._after
-        if before and ids[: len(before)] == before:
-            before = array("i")
-        if after and ids[-len(after) :] == after:
-            after = array("i")
-        return before, after
+        return (
+            array("i") if ids[: len(before)] == before else before,
+            array("i") if ids[-len(after) :] == after else after,
+        )
 
     def ends_with_eos(self, ids: array[int]) -> bool:
         """Whether the ids end with EOS, or with EOS and the ids that the tokenizer appends."""
@@ -461,26 +434,3 @@ class FastTokenizer:
     def has_special(self, text: str) -> bool:
         """Whether the text contains an added token."""
         return any(token in text for token in self._special)
-
-
-def _load(name: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(stored.expanded(name)), use_fast=True)
-    except Exception as error:  # transformers lets its readers' exceptions through
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        raise UsageError(
-            f"cannot load the tokenizer {name}",
-            details=(f"transformers said: {words[0]}", *words[1:4]),
-            hint="name a directory with tokenizer.json and tokenizer_config.json",
-        ) from error
-
-
-def _around(backend: Any) -> tuple[array[int], array[int]]:
-    plain = backend.encode(_PROBE, add_special_tokens=False).ids
-    full = backend.encode(_PROBE, add_special_tokens=True).ids
-    for at in range(len(full) - len(plain) + 1):
-        if full[at : at + len(plain)] == plain:
-            return array("i", full[:at]), array("i", full[at + len(plain) :])
-    return array("i"), array("i")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,13 +31,8 @@ def best_fit(lengths: Sequence[int] | Any, capacity: int) -> list[list[int]]:
     Args:
         lengths: tokens of each example, from 1 to `capacity`; a list, or a numpy array of integers.
         capacity: maximum tokens per row.
-
-    Raises:
-        ValueError: a length is less than 1 or more than `capacity`.
     """
     sizes: list[int] = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
-    if sizes and not 0 < min(sizes) <= max(sizes) <= capacity:
-        raise ValueError(f"lengths from {min(sizes)} to {max(sizes)} for rows of {capacity}")
     rows: list[list[int]] = []
     # Rows with free space, ascending; of equal ones, the last used first.
     open_rows: list[tuple[int, int, int]] = []
@@ -57,46 +51,6 @@ def best_fit(lengths: Sequence[int] | Any, capacity: int) -> list[list[int]]:
 
 
 # -- arrays ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedRows:
-    """Consecutive rows, as arrays.
-
-    Attributes:
-        ids, labels: int32, tokens of all rows; masked labels are -100.
-        sizes: tokens of each row.
-        seq_lengths: if packed, tokens of each example, in row order.
-        per_row: if packed, number of examples in each row.
-    """
-
-    ids: Any
-    labels: Any
-    sizes: Any
-    seq_lengths: Any = None
-    per_row: Any = None
-
-    @property
-    def trained(self) -> int:
-        """The number of unmasked tokens."""
-        return int((self.labels != -100).sum())
-
-    def update(self, digest: Any) -> None:
-        """Update a hashlib digest with the arrays, each preceded by its length."""
-        for array in (self.ids, self.labels, self.sizes, self.seq_lengths, self.per_row):
-            if array is not None:
-                content = array.astype("<i4").tobytes()
-                digest.update(len(content).to_bytes(8, "little") + content)
-
-    def table(self) -> Any:
-        """Return the rows as a pyarrow table with the columns that the training reads."""
-        columns = {"input_ids": _lists(self.ids, self.sizes)}
-        columns["labels"] = _lists(self.labels, self.sizes)
-        if self.seq_lengths is None:
-            columns["length"] = pa.array(self.sizes, type=pa.int32())
-        else:
-            columns["seq_lengths"] = _lists(self.seq_lengths, self.per_row)
-        return pa.table(columns)
 
 
 def example_schema() -> Any:
@@ -132,35 +86,45 @@ def lengths_of(lists: Any) -> Any:
     return pc.list_value_length(lists).to_numpy()
 
 
-def single_rows(examples: Any) -> PackedRows:
-    """Return one row per example of a piece's table."""
-    ids = examples["input_ids"].combine_chunks().flatten().to_numpy()
-    trained = examples["trained"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    labels = np.where(trained, ids, np.int32(-100))
-    return PackedRows(ids=ids, labels=labels, sizes=lengths_of(examples["input_ids"]))
+def single_rows(examples: Any) -> Any:
+    """Return one row per example of a piece's table: `input_ids`, `labels` and `length`."""
+    ids, trained = (pc.list_flatten(examples[name]).to_numpy() for name in ("input_ids", "trained"))
+    sizes = lengths_of(examples["input_ids"])
+    labels = _lists(np.where(trained, ids, np.int32(-100)), sizes)
+    length = pa.array(sizes, type=pa.int32())
+    return pa.table({"input_ids": _lists(ids, sizes), "labels": labels, "length": length})
 
 
-def packed_rows(examples: Any, capacity: int, seed: int) -> PackedRows:
-    """Return packed rows in an order shuffled by the seed, because best fit puts the long examples
-    first.
+def packed_rows(examples: Any, capacity: int, seed: int) -> Any:
+    """Return packed rows (`input_ids`, `labels`, `seq_lengths`) in an order shuffled by the seed,
+    because best fit puts the long examples first.
     """
     single = single_rows(examples)
-    rows = best_fit(single.sizes, capacity)
+    rows = best_fit(single["length"].to_numpy(), capacity)
     places = np.argsort(draws(np.arange(len(rows), dtype=np.uint64), seed), kind="stable")
     rows = [rows[place] for place in places.tolist()]
-    order = np.array([position for row in rows for position in row], dtype=np.int64)
-    lengths = single.sizes[order]
+    taken = single.take(pa.array([position for row in rows for position in row]))
+    lengths = taken["length"].to_numpy()
     per_row = np.array([len(row) for row in rows], dtype=np.int32)
-    starts = np.cumsum(single.sizes, dtype=np.int64) - single.sizes
-    into = np.cumsum(lengths, dtype=np.int64) - lengths
-    taken = np.arange(len(single.ids), dtype=np.int64) + np.repeat(starts[order] - into, lengths)
-    return PackedRows(
-        ids=single.ids[taken],
-        labels=single.labels[taken],
-        sizes=np.add.reduceat(lengths, np.cumsum(per_row) - per_row),
-        seq_lengths=lengths,
-        per_row=per_row,
-    )
+    sizes = np.add.reduceat(lengths, np.cumsum(per_row) - per_row)
+    columns = {
+        name: _lists(pc.list_flatten(taken[name]).to_numpy(), sizes)
+        for name in ("input_ids", "labels")
+    }
+    return pa.table({**columns, "seq_lengths": _lists(lengths, per_row)})
+
+
+def update(digest: Any, rows: Any) -> int:
+    """Update a hashlib digest with all numbers of the rows, and return how many tokens are
+    unmasked.
+    """
+    flat = {
+        name: pc.list_flatten(rows[name]) if name != "length" else rows[name]
+        for name in rows.column_names
+    }
+    for numbers in (lengths_of(rows["input_ids"]), *flat.values()):
+        digest.update(np.asarray(numbers, dtype="<i4").tobytes())
+    return int((flat["labels"].to_numpy() != -100).sum())
 
 
 def draws(keys: Any, seed: int) -> Any:
@@ -182,7 +146,6 @@ def draws(keys: Any, seed: int) -> Any:
 
 
 def _lists(values: Any, counts: Any) -> Any:
-
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.ListArray.from_arrays(offsets, pa.array(values))

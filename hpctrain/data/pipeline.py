@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -247,186 +247,50 @@ class _Preparation:
         self.reused = len(self.counts)
         if self.reused:
             say(f"continuing: {self.reused} of {len(self.pieces)} pieces are finished")
-        # Tokens of a packed sequence; None: not packed.
-        self.capacity = self.request.max_length if self.request.pack else None
 
     def work(self) -> DatasetManifest:
         """Finish the remaining pieces, write the dataset, and return its manifest."""
         self._tokenize()
-        splits, digest = self._save()
         total = RowCounts()
         for number in range(len(self.pieces)):
             total.add(self.counts[number])
+        if not total.numbers["examples"]:
+            raise HpctrainError(
+                f"nothing is left to train on, of {total.numbers['read']:,} examples",
+                details=tuple(
+                    f"  {count:,} x {reason}; the first: {total.first[reason]}"
+                    for reason, count in total.dropped.most_common(5)
+                ),
+                hint="look at it with --show 3, and set --form and --column ROLE=NAME",
+            )
+        splits, digest = self._save()
         if different := self.resolved.changed_files():
             raise HpctrainError(
                 f"{different[0]} changed while it was read", hint="run the same command again"
             )
-        manifest = self._manifest(splits, digest, total)
-        files.write_text(self.folder / "result" / MANIFEST, manifest.to_json())
-        return manifest
-
-    def _tokenize(self) -> None:
-        sizes = [piece.bytes for piece in self.pieces]
-        done = sum(sizes[number] for number in self.counts)
-        with _pool(self.workers, self.resolved) as pool:
-            jobs: dict[Future[RowCounts], int] = {
-                pool.submit(_tokenize_piece, piece, path): number
-                for number, (piece, path) in enumerate(zip(self.pieces, self.paths, strict=True))
-                if number not in self.counts
-            }
-            for future in as_completed(jobs):
-                number = jobs[future]
-                self.counts[number] = future.result()
-                done += sizes[number]
-                self.progress("tokenizing", done, sum(sizes))
-
-    def _save(self) -> tuple[dict[str, Split], str]:
-        import datasets  # imports torch if it is installed
-
-        datasets.disable_progress_bars()
-        tables = [datasets.Dataset.from_file(str(path)) for path in self.paths]
-        examples = datasets.concatenate_datasets(tables).with_format("arrow")
-        lengths = packing.lengths_of(examples[:]["input_ids"])
-        keys = examples[:]["key"].to_numpy()
-        self._refuse_nothing(len(keys))
-        made: dict[str, Any] = {}
-        splits: dict[str, Split] = {}
-        digest = hashlib.sha256()
-        for name, chosen in self._division(keys).items():
-            digest.update(name.encode())
-            made[name], splits[name] = self._write(name, examples, chosen, lengths, digest)
-        datasets.DatasetDict(made).save_to_disk(str(self.folder / "result"))
-        return splits, digest.hexdigest()
-
-    def _write(
-        self, name: str, examples: Any, chosen: Any, lengths: Any, digest: Any
-    ) -> tuple[Any, Split]:
-        """Write the rows of one split to a file, one window in memory at a time; return them as a
-        dataset, with the split's manifest entry.
-        """
-        window = max(WINDOW_TOKENS, WINDOW_ROWS * (self.capacity or 0))
-        step = max(1, int(window / (lengths * chosen).mean()))
-        path = self.folder / "splits" / f"{name}.arrow"
-        path.parent.mkdir(exist_ok=True)
-        count = trained = longest = 0
-        writer: Any = None
-        with path.open("wb") as sink:
-            for start in range(0, len(chosen), step):
-                part = pa.array(chosen[start : start + step])
-                if not chosen[start : start + step].any():
-                    continue
-                table = examples[start : start + step].filter(part)
-                rows = (
-                    packing.single_rows(table)
-                    if self.capacity is None
-                    else packing.packed_rows(table, self.capacity, self.request.seed + start)
-                )
-                count, trained = count + len(rows.sizes), trained + rows.trained
-                longest = max(longest, int(rows.sizes.max()))
-                rows.update(digest)
-                writer = writer or pa.ipc.new_stream(sink, rows.table().schema)
-                writer.write_table(rows.table())
-                self.progress("writing", min(start + step, len(chosen)), len(chosen))
-            writer.close()
-        import datasets
-
-        dataset = datasets.Dataset(
-            datasets.table.MemoryMappedTable.from_file(str(path)),
-            split=datasets.NamedSplit(name),
-            fingerprint=hashlib.sha256(f"{name} {self.resolved.digest}".encode()).hexdigest()[:16],
-        )
-        values, times = np.unique(lengths[chosen], return_counts=True)
-        counted = dict(zip(values.tolist(), times.tolist(), strict=True))
-        tokens = int(lengths[chosen].sum())
-        in_batches = expected_longest(counted, BATCH) * np.count_nonzero(chosen)
-        full = in_batches if self.capacity is None else self.capacity * count
-        return dataset, Split(
-            rows=count,
-            examples=int(np.count_nonzero(chosen)),
-            tokens=tokens,
-            trained=trained,
-            longest=longest,
-            histogram=histogram(counted),
-            padded=max(1.0, round(full / tokens, 4)),
-        )
-
-    def _refuse_nothing(self, examples: int) -> None:
-        if examples:
-            return
-        rows = sum(counts.numbers["read"] for counts in self.counts.values())
-        details = tuple(
-            f"  {count:,} x {reason}; the first: {counts.first[reason]}"
-            for counts in self.counts.values()
-            for reason, count in counts.dropped.items()
-        )
-        raise HpctrainError(
-            f"nothing is left to train on, of {rows:,} examples",
-            details=details[:5],
-            hint="look at it with --show 3, and set --form and --column ROLE=NAME",
-        )
-
-    def _division(self, keys: Any) -> dict[str, Any]:
-        if not self.resolved.divided:
-            names = [piece.source.split or "train" for piece in self.pieces]
-            sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]
-            of_examples = np.repeat(np.array(names), sizes)
-            usual = [*dict.fromkeys(["train", "validation", *sorted(set(names))])]
-            found = {name: of_examples == name for name in usual}
-            return {name: chosen for name, chosen in found.items() if chosen.any()}
-        wanted = self._validation_size(len(keys))
-        if not wanted:
-            return {"train": np.ones(len(keys), dtype=bool)}
-        drawn = packing.draws(keys, self.request.seed)
-        highest = np.partition(drawn, wanted - 1)[wanted - 1]
-        below = drawn <= highest
-        return {"train": ~below, "validation": below}
-
-    def _validation_size(self, count: int) -> int:
-        asked = self.request.validation
-        if asked is None:
-            wanted = min(DEFAULT_MOST, max(1, round(count * DEFAULT_FRACTION)))
-            wanted = wanted if count >= _FEWEST else 0
-            self.say(f"validation split: {wanted:,} of {count:,} examples (--validation N)")
-            return wanted
-        wanted = int(asked) if asked >= 1 or asked == 0 else max(1, round(count * asked))
-        if wanted >= count:
-            raise UsageError(
-                f"--validation {asked:g} of {count} examples leaves none to train on",
-                hint="use --validation 0.05",
-            )
-        return wanted
-
-    def _manifest(
-        self, splits: Mapping[str, Split], digest: str, counts: RowCounts
-    ) -> DatasetManifest:
         resolved, request = self.resolved, self.request
-        recipe, encoder = resolved.recipe, resolved.encoder
-        listed = [
-            {
-                "path": str(source.path.absolute()),
-                "bytes": size,
-                "mtime_ns": changed,
-                **({"split": source.split} if source.split else {}),
-            }
-            for source, (size, changed) in zip(resolved.sources, resolved.stats, strict=True)
-        ]
-        return DatasetManifest(
-            sources=tuple(listed),
+        recipe = resolved.recipe
+        manifest = DatasetManifest(
+            sources=tuple(
+                {"path": str(source.path.absolute()), "bytes": size, "mtime_ns": changed}
+                | ({"split": source.split} if source.split else {})
+                for source, (size, changed) in zip(resolved.sources, resolved.stats, strict=True)
+            ),
             form=recipe.columns.form,
             columns=dict(recipe.columns.names),
             loss_on=recipe.loss_on,
             tokenizer=resolved.fingerprint,
             tokenizer_name=request.tokenizer_name or str(request.tokenizer),
             template=resolved.template,
-            vocabulary=encoder.vocabulary,
+            vocabulary=resolved.encoder.vocabulary,
             max_length=request.max_length,
             packed=request.pack,
             splits=splits,
-            rows=counts.numbers["read"],
-            dropped=dict(counts.dropped),
-            dropped_first={key: counts.first[key] for key in counts.dropped if key in counts.first},
-            truncated=counts.numbers["truncated"],
-            context_turns=counts.numbers["context_turns"],
+            rows=total.numbers["read"],
+            dropped=dict(total.dropped),
+            dropped_first=total.first,
+            truncated=total.numbers["truncated"],
+            context_turns=total.numbers["context_turns"],
             seed=request.seed,
             digest=digest,
             settings={
@@ -440,6 +304,129 @@ class _Preparation:
             },
             version=__version__,
         )
+        files.write_text(self.folder / "result" / MANIFEST, manifest.to_json())
+        return manifest
+
+    def _tokenize(self) -> None:
+        """Tokenize the remaining pieces; an exception ends the workers once their pieces are
+        finished.
+
+        The workers are forked, as `datasets` forks its own, so that libraries and tokenizer are
+        loaded only once.
+        """
+        done = sum(self.pieces[number].bytes for number in self.counts)
+        columns = tuple(dict.fromkeys(self.resolved.recipe.columns.names.values()))
+        pool = ProcessPoolExecutor(
+            self.workers,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_start_worker,
+            initargs=(self.resolved.encoder, columns),
+        )
+        try:
+            jobs: dict[Future[RowCounts], int] = {
+                pool.submit(_tokenize_piece, piece, path): number
+                for number, (piece, path) in enumerate(zip(self.pieces, self.paths, strict=True))
+                if number not in self.counts
+            }
+            for future in as_completed(jobs):
+                number = jobs[future]
+                self.counts[number] = future.result()
+                done += self.pieces[number].bytes
+                self.progress("tokenizing", done, sum(piece.bytes for piece in self.pieces))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _save(self) -> tuple[dict[str, Split], str]:
+        import datasets  # imports torch if it is installed
+
+        datasets.disable_progress_bars()
+        tables = [datasets.Dataset.from_file(str(path)) for path in self.paths]
+        examples = datasets.concatenate_datasets(tables).with_format("arrow")
+        lengths = packing.lengths_of(examples[:]["input_ids"])
+        made: dict[str, Any] = {}
+        splits: dict[str, Split] = {}
+        digest = hashlib.sha256()
+        for name, chosen in self._division(examples[:]["key"].to_numpy()).items():
+            digest.update(name.encode())
+            splits[name] = self._write(name, examples, chosen, lengths, digest)
+            made[name] = datasets.Dataset(
+                datasets.table.MemoryMappedTable.from_file(str(self._file(name))),
+                split=datasets.NamedSplit(name),
+                fingerprint=hashlib.sha256(f"{name} {self.resolved.digest}".encode()).hexdigest()[
+                    :16
+                ],
+            )
+        datasets.DatasetDict(made).save_to_disk(str(self.folder / "result"))
+        return splits, digest.hexdigest()
+
+    def _file(self, split: str) -> Path:
+        (self.folder / "splits").mkdir(exist_ok=True)
+        return self.folder / "splits" / f"{split}.arrow"
+
+    def _write(self, name: str, examples: Any, chosen: Any, lengths: Any, digest: Any) -> Split:
+        """Write the rows of one split to a file, one window in memory at a time; return the split's
+        manifest entry.
+        """
+        # Tokens of a packed sequence; 0: not packed.
+        capacity = (self.request.max_length or 0) * self.request.pack
+        window = max(WINDOW_TOKENS, WINDOW_ROWS * capacity)
+        step = max(1, int(window / (lengths * chosen).mean()))
+        count = trained = longest = 0
+        writer: Any = None
+        with self._file(name).open("wb") as sink:
+            for start in range(0, len(chosen), step):
+                part = chosen[start : start + step]
+                if not part.any():
+                    continue
+                table = examples[start : start + step].filter(pa.array(part))
+                rows = packing.single_rows(table)
+                if capacity:
+                    rows = packing.packed_rows(table, capacity, self.request.seed + start)
+                count, trained = count + len(rows), trained + packing.update(digest, rows)
+                longest = max(longest, int(packing.lengths_of(rows["input_ids"]).max()))
+                writer = writer or pa.ipc.new_stream(sink, rows.schema)
+                writer.write_table(rows)
+                self.progress("writing", min(start + step, len(chosen)), len(chosen))
+            writer.close()
+        counted = Counter(lengths[chosen].tolist())
+        tokens = int(lengths[chosen].sum())
+        full = capacity * count or expected_longest(counted, BATCH) * counted.total()
+        return Split(
+            rows=count,
+            examples=counted.total(),
+            tokens=tokens,
+            trained=trained,
+            longest=longest,
+            histogram=histogram(counted),
+            padded=max(1.0, round(full / tokens, 4)),
+        )
+
+    def _division(self, keys: Any) -> dict[str, Any]:
+        """Return, for each split, which examples it has."""
+        if not self.resolved.divided:
+            names = [piece.source.split or "train" for piece in self.pieces]
+            sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]
+            of_examples = np.repeat(np.array(names), sizes)
+            usual = [*dict.fromkeys(["train", "validation", *sorted(set(names))])]
+            found = {name: of_examples == name for name in usual}
+            return {name: chosen for name, chosen in found.items() if chosen.any()}
+        asked, count = self.request.validation, len(keys)
+        if asked is None:
+            wanted = min(DEFAULT_MOST, max(1, round(count * DEFAULT_FRACTION)))
+            wanted = wanted if count >= _FEWEST else 0
+            self.say(f"validation split: {wanted:,} of {count:,} examples (--validation N)")
+        else:
+            wanted = int(asked) if asked >= 1 or asked == 0 else max(1, round(count * asked))
+        if wanted >= count:
+            raise UsageError(
+                f"--validation {asked:g} of {count} examples leaves none to train on",
+                hint="use --validation 0.05",
+            )
+        if not wanted:
+            return {"train": np.ones(count, dtype=bool)}
+        drawn = packing.draws(keys, self.request.seed)
+        below = drawn <= np.partition(drawn, wanted - 1)[wanted - 1]
+        return {"train": ~below, "validation": below}
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -457,9 +444,8 @@ class _Preparation:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            where = self.folder.parent
             raise HpctrainError(
-                f"no space is left in {where} ({os.strerror(error.errno).lower()})",
+                f"no space is left in {self.folder.parent} ({os.strerror(error.errno).lower()})",
                 details=(f"{self._kept_pieces()}; about 20 bytes are needed for each token",),
                 hint="free some space, then run the same command again",
             ) from error
@@ -486,25 +472,6 @@ def worker_count() -> int:
         if level is not None and limit is not None:
             free = min(free, limit - level.used_mib())
     return max(1, min(len(os.sched_getaffinity(0)), free // _WORKER_MIB))
-
-
-@contextmanager
-def _pool(workers: int, resolved: ResolvedRequest) -> Iterator[ProcessPoolExecutor]:
-    """Start the workers; an exception in the block ends them once their pieces are finished.
-
-    They are forked, as `datasets` forks its own, so that libraries and tokenizer are loaded only
-    once.
-    """
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("fork"),
-        initializer=_start_worker,
-        initargs=(resolved.encoder, tuple(dict.fromkeys(resolved.recipe.columns.names.values()))),
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 _worker: dict[str, Any] = {}
@@ -571,5 +538,4 @@ def _batches(rows: Iterable[SourceRow | Dropped], counts: RowCounts) -> Iterator
         if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
-    if batch:
-        yield batch
+    yield batch
