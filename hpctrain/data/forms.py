@@ -302,10 +302,10 @@ def _example(
     else:
         asked, answered = (row.get(names[role]) for role in ("prompt", "completion"))
         are_strings = isinstance(asked, str) and isinstance(answered, str)
-        if are_strings and (_parsed(asked) is None or _parsed(answered) is None):
+        if are_strings and None in map(_parsed, (str(asked), str(answered))):
             answered = _text(row, names["completion"])
             if not as_chat:
-                return PromptCompletion(asked, answered)
+                return PromptCompletion(str(asked), answered)
         messages = _messages(row, names["prompt"], "user")
         prompt = len(messages)
         messages += _messages(row, names["completion"], "assistant")
@@ -375,7 +375,7 @@ def _messages(row: Mapping[str, Any], column: str, role: str | None) -> list[Mes
 def _message(message: Any) -> Message:
     if not isinstance(message, Mapping):
         raise _Wrong("a message is not an object", type(message).__name__)
-    kept = _without_nulls(message)  # Arrow adds the fields of other messages
+    kept: Message = _without_nulls(message)  # Arrow adds the fields of other messages
     role = kept.pop("from", None) if "role" not in kept else kept["role"]
     if "content" not in kept and "value" in kept:
         kept["content"] = kept.pop("value")

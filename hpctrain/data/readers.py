@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import IO, Any, Final
 
 from hpctrain.data.sources import Source, opened
@@ -107,6 +106,22 @@ def _line_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
         yield SourcePiece(source=source, start=start, first=first, bytes=at - start)
 
 
+def _arrow_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
+    """Yield runs of row groups or record batches of about `target_bytes`."""
+    with _arrow_file(source) as file:
+        if source.kind == "parquet":
+            sizes = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+        else:
+            sizes = [batch.num_rows for batch in file]
+    start = rows = first = 0
+    for index, count in enumerate(sizes, 1):
+        rows += count
+        size = (rows - first) * source.bytes // (sum(sizes) or 1)
+        if size >= target_bytes or index == len(sizes):
+            yield SourcePiece(source=source, start=start, stop=index, first=first + 1, bytes=size)
+            start, first = index, rows
+
+
 def read_rows(
     piece: SourcePiece, *, columns: Sequence[str] | None = None
 ) -> Iterator[SourceRow | Dropped]:
@@ -126,20 +141,21 @@ def read_rows(
     if source.kind in ("parquet", "arrow"):
         yield from _arrow_rows(piece, columns)
         return
+    readers = {"json": _json_rows, "csv": _csv_rows, "tsv": _csv_rows}
     with opened(source.path, compressed=source.compressed) as file:
-        if source.kind == "json":
-            yield from _json_rows(source, file)
-        elif source.kind in ("csv", "tsv"):
-            yield from _csv_rows(source, file)
-        elif source.kind == "jsonl":
-            for number, line in _lines(piece, file):
-                if line.strip():
-                    yield _json_row(line, f"{source.path}:{number}")
-        else:
-            yield from _text_rows(piece, file)
-
-
-# -- lines -----------------------------------------------------------------------------------------
+        if source.kind in readers:
+            yield from readers[source.kind](source, file)
+            return
+        parts = ([line] for line in _lines(piece, file))
+        if source.blocks:
+            parts = (
+                list(lines)
+                for _, lines in groupby(_lines(piece, file), lambda line: not line[1].strip())
+            )
+        for part in parts:
+            content = b"\n".join(line for _, line in part)
+            if content.strip():
+                yield _row(content, f"{source.path}:{part[0][0]}", is_json=source.kind == "jsonl")
 
 
 def _lines(piece: SourcePiece, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -156,44 +172,20 @@ def _lines(piece: SourcePiece, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             return
 
 
-def _text_rows(piece: SourcePiece, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
-    """Yield the examples of a text file in the column `text`: lines, or blocks between empty lines."""
-    lines = _lines(piece, file)
-    blocks: Iterable[list[tuple[int, bytes]]] = ([line] for line in lines)
-    if piece.source.blocks:
-        parts = groupby(lines, key=lambda line: bool(line[1].strip()))
-        blocks = (list(block) for _, block in parts)
-    for block in blocks:
-        content = b"\n".join(line for _, line in block)
-        if content.strip():
-            where = f"{piece.source.path}:{block[0][0]}"
-            try:
-                yield SourceRow({"text": content.decode()}, where)
-            except UnicodeDecodeError as error:
-                yield _not_utf8(error, where)
-
-
-def _not_utf8(error: UnicodeDecodeError, where: str) -> Dropped:
-    return Dropped(NOT_UTF8, where, f"byte 0x{error.object[error.start]:02x} at {error.start}")
-
-
-# -- JSON ------------------------------------------------------------------------------------------
-
-
-def _json_row(line: bytes, where: str) -> SourceRow | Dropped:
+def _row(content: bytes, where: str, *, is_json: bool) -> SourceRow | Dropped:
     try:
-        return _row_of(json.loads(line.decode()), where)
+        text = content.decode()
+        return _row_of(json.loads(text) if is_json else text, where)
     except UnicodeDecodeError as error:
-        return _not_utf8(error, where)
+        byte = f"byte 0x{error.object[error.start]:02x} at {error.start}"
+        return Dropped(NOT_UTF8, where, byte)
     except (ValueError, RecursionError) as error:
         return Dropped("not JSON", where, str(error))
 
 
 def _row_of(value: Any, where: str) -> SourceRow | Dropped:
-    if isinstance(value, dict):
-        return SourceRow(value, where)
-    if isinstance(value, str):
-        return SourceRow({"text": value}, where)
+    if isinstance(value, dict | str):
+        return SourceRow({"text": value} if isinstance(value, str) else value, where)
     return Dropped("an example is not an object", where, type(value).__name__)
 
 
@@ -211,9 +203,6 @@ def _json_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]
         ) from error
     for number, row in enumerate(value if isinstance(value, list) else [value], 1):
         yield _row_of(row, f"{source.path}:row {number}")
-
-
-# -- CSV -------------------------------------------------------------------------------------------
 
 
 def _csv_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
@@ -247,75 +236,40 @@ def _csv_rows(source: Source, file: IO[bytes]) -> Iterator[SourceRow | Dropped]:
             yield SourceRow(row, where)
 
 
-# -- Parquet and Arrow -----------------------------------------------------------------------------
-
-
-def _arrow_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
-    """Yield runs of row groups or record batches of about `target_bytes`."""
-    if source.kind == "parquet":
-        with _parquet(source.path) as file:
-            groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
-        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
-    else:
-        sizes = [(batch.num_rows, batch.num_rows) for batch in _record_batches(source.path)]
-    whole = sum(size for _, size in sizes) or 1
-    start = rows = first = size = 0
-    for index, (count, weight) in enumerate(sizes):
-        rows += count
-        size += weight * source.bytes // whole
-        if size >= target_bytes or index == len(sizes) - 1:
-            yield SourcePiece(
-                source=source, start=start, stop=index + 1, first=first + 1, bytes=size
-            )
-            start, first, size = index + 1, rows, 0
-
-
 def _arrow_rows(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[SourceRow]:
     number = piece.first
-    for batch in _arrow_batches(piece, wanted):
-        names = [name for name in batch.schema.names if wanted is None or name in wanted]
-        for at in range(0, batch.num_rows, _ARROW_ROWS):
-            for values in batch.select(names).slice(at, _ARROW_ROWS).to_pylist():
-                yield SourceRow(values, f"{piece.source.path}:row {number}")
-                number += 1
-
-
-def _arrow_batches(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[Any]:
-    if piece.source.kind == "arrow":
-        yield from islice(_record_batches(piece.source.path), piece.start, piece.stop)
-        return
-    with _parquet(piece.source.path) as file, _damage(piece.source.path, "Parquet"):
-        names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
-        groups = range(file.metadata.num_row_groups)[piece.start : piece.stop]
-        yield from file.iter_batches(_ARROW_ROWS, row_groups=groups, columns=names)
-
-
-def _parquet(path: Path) -> Any:
-    from pyarrow.parquet import ParquetFile
-
-    with _damage(path, "Parquet"):
-        return ParquetFile(path, memory_map=True)
-
-
-def _record_batches(path: Path) -> Iterator[Any]:
-    """Yield the batches of an Arrow stream file, the format of `datasets`."""
-    import pyarrow
-
-    with _damage(path, "Arrow"):
-        yield from pyarrow.ipc.open_stream(pyarrow.memory_map(str(path)))
+    with _arrow_file(piece.source) as file:
+        schema = file.schema if piece.source.kind == "arrow" else file.schema_arrow
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        batches = islice(file, piece.start, piece.stop) if piece.source.kind == "arrow" else None
+        if batches is None:
+            groups = range(file.num_row_groups)[piece.start : piece.stop]
+            batches = file.iter_batches(_ARROW_ROWS, row_groups=groups, columns=names)
+        for batch in batches:
+            for at in range(0, batch.num_rows, _ARROW_ROWS):
+                for values in batch.select(names).slice(at, _ARROW_ROWS).to_pylist():
+                    yield SourceRow(values, f"{piece.source.path}:row {number}")
+                    number += 1
 
 
 @contextmanager
-def _damage(path: Path, kind: str) -> Iterator[None]:
-    from pyarrow import ArrowException
+def _arrow_file(source: Source) -> Iterator[Any]:
+    """Open a Parquet file, or an Arrow stream, the format of `datasets`."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
 
+    kind = source.kind.title()
     try:
-        yield
-    except (ArrowException, OSError) as error:
+        if source.kind == "parquet":
+            with ParquetFile(source.path, memory_map=True) as file:
+                yield file
+        else:
+            yield pyarrow.ipc.open_stream(pyarrow.memory_map(str(source.path)))
+    except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise HpctrainError(
-            f"{path} is damaged, or not a {kind} file",
+            f"{source.path} is damaged, or not a {kind} file",
             details=(f"pyarrow said: {error}",),
             hint="copy or write it again",
         ) from error

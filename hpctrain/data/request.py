@@ -75,7 +75,11 @@ class ResolvedRequest:
         recipe: how rows are encoded.
         encoder: of this process.
         fingerprint: of the tokenizer.
+        template: the sha256 of the chat template; None if none is applied.
         notes: findings and decisions, to be printed.
+        divided: `train` is the only split, so that a validation split can be created.
+        pieces_digest: of everything that the finished pieces depend on: data, tokenizer, template
+            and libraries; `digest`: of the complete request.
     """
 
     request: PrepareRequest
@@ -84,65 +88,24 @@ class ResolvedRequest:
     recipe: Recipe
     encoder: Encoder
     fingerprint: str
+    template: str | None
     notes: tuple[str, ...]
+    divided: bool
+    pieces_digest: str
+    digest: str
 
     @property
     def piece_bytes(self) -> int:
         """The size of a piece. It depends only on the data, so that the result does not depend on
         the machine.
         """
-        return min(
-            _LARGEST_PIECE,
-            max(_SMALLEST_PIECE, sum(source.bytes for source in self.sources) // _PIECES),
-        )
-
-    @property
-    def divided(self) -> bool:
-        """Whether `train` is the only split, so that a validation split can be created."""
-        return {source.split for source in self.sources} <= {None, "train"}
-
-    @property
-    def template(self) -> str | None:
-        """The sha256 of the chat template; None if none is applied."""
-        text = self.encoder.template
-        return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+        size = sum(source.bytes for source in self.sources) // _PIECES
+        return min(_LARGEST_PIECE, max(_SMALLEST_PIECE, size))
 
     def changed_files(self) -> list[str]:
         """Return the files that have changed since they were first read."""
-        return [
-            str(source.path)
-            for source, stat in zip(self.sources, self.stats, strict=True)
-            if _stat(source.path) != stat
-        ]
-
-    @property
-    def pieces_digest(self) -> str:
-        """The digest of everything that the finished pieces depend on: data, tokenizer, template
-        and libraries.
-        """
-        recipe = asdict(self.recipe)
-        del recipe["tokenizer"], recipe["template"]  # their content matters, not their location
-        special = self.encoder.tokenizer.special_tokens_map
-        depends = {
-            "format": FORMAT,
-            "hpctrain": __version__,
-            "libraries": [importlib.metadata.version(name) for name in _LIBRARIES],
-            "sources": [
-                [str(source.path.absolute()), source.split, *stat]
-                for source, stat in zip(self.sources, self.stats, strict=True)
-            ],
-            "recipe": recipe,
-            "fingerprint": self.fingerprint,
-            "template": self.encoder.template,
-            "special": {name: str(token) for name, token in special.items()},
-        }
-        return _digest(depends)
-
-    @property
-    def digest(self) -> str:
-        """The digest of the complete request."""
-        asked = self.request
-        return _digest([self.pieces_digest, asked.pack, asked.validation, asked.seed])
+        stats = zip(self.sources, self.stats, strict=True)
+        return [str(source.path) for source, stat in stats if _stat(source.path) != stat]
 
 
 def resolve(request: PrepareRequest) -> ResolvedRequest:
@@ -158,9 +121,27 @@ def resolve(request: PrepareRequest) -> ResolvedRequest:
             "packing needs the length of a row", hint="use --max-length 4096, or --no-pack"
         )
     found = sources.find(request.paths)
-    _refuse_prepared(found)
+    folders = dict.fromkeys(parent for source in found for parent in list(source.path.parents)[:2])
+    if prepared := [folder for folder in folders if (folder / MANIFEST).is_file()]:
+        raise UsageError(
+            f"{prepared[0]} is a prepared dataset, not raw data",
+            fix=f"hpctrain prepare --show 3 {shell.quote(prepared[0])}",
+            hint="name the files of DATA one by one",
+        )
+    splits = {source.split for source in found}
+    divided = splits <= {None, "train"}
+    if request.validation and not divided:
+        raise UsageError(
+            f"--validation {request.validation:g}: the data has its own splits:"
+            f" {', '.join(sorted(split or 'files without a split' for split in splits))}",
+            hint="omit --validation: they are kept",
+        )
     stats = tuple(_stat(source.path) for source in found)
-    rows = _first_rows(found)
+    rows: list[SourceRow] = []
+    for source in found[:_FILES_LOOKED_AT]:
+        wanted = _LOOKED_AT if source is found[0] else _LOOKED_AT // _FILES_LOOKED_AT
+        found_rows = readers.read_rows(readers.SourcePiece(source=source))
+        rows += islice((row for row in found_rows if isinstance(row, SourceRow)), wanted)
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = forms.detect(names, rows, form=request.form, named=request.columns)
     recipe = Recipe(
@@ -176,33 +157,35 @@ def resolve(request: PrepareRequest) -> ResolvedRequest:
             f"{request.tokenizer} has no tokenizer that can be read",
             fix=f"ls {shell.quote(request.tokenizer)}",
         )
-    notes = (sources.sentence(found), columns.sentence, *encoder.notes)
-    resolved = ResolvedRequest(
+    special = encoder.tokenizer.special_tokens_map
+    pieces_digest = _digest(
+        {
+            "format": FORMAT,
+            "hpctrain": __version__,
+            "libraries": [importlib.metadata.version(name) for name in _LIBRARIES],
+            "sources": [
+                [str(source.path.absolute()), source.split, *stat]
+                for source, stat in zip(found, stats, strict=True)
+            ],
+            # The content of these two matters, not their location.
+            "recipe": {**asdict(recipe), "tokenizer": fingerprint, "template": encoder.template},
+            "special": {name: str(token) for name, token in special.items()},
+        }
+    )
+    text = encoder.template
+    return ResolvedRequest(
         request=request,
         sources=found,
         stats=stats,
         recipe=recipe,
         encoder=encoder,
         fingerprint=fingerprint,
-        notes=notes,
+        template=None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+        notes=(sources.sentence(found), columns.sentence, *encoder.notes),
+        divided=divided,
+        pieces_digest=pieces_digest,
+        digest=_digest([pieces_digest, request.pack, request.validation, request.seed]),
     )
-    if request.validation and not resolved.divided:
-        has = ", ".join(sorted({source.split or "files without a split" for source in found}))
-        raise UsageError(
-            f"--validation {request.validation:g}: the data has its own splits: {has}",
-            hint="omit --validation: they are kept",
-        )
-    return resolved
-
-
-def _refuse_prepared(found: tuple[sources.Source, ...]) -> None:
-    folders = dict.fromkeys(parent for source in found for parent in list(source.path.parents)[:2])
-    if prepared := [folder for folder in folders if (folder / MANIFEST).is_file()]:
-        raise UsageError(
-            f"{prepared[0]} is a prepared dataset, not raw data",
-            fix=f"hpctrain prepare --show 3 {shell.quote(prepared[0])}",
-            hint="name the files of DATA one by one",
-        )
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -210,16 +193,6 @@ def _stat(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _first_rows(found: tuple[sources.Source, ...]) -> tuple[SourceRow, ...]:
-    rows: list[SourceRow] = []
-    for source in found[:_FILES_LOOKED_AT]:
-        wanted = _LOOKED_AT if source is found[0] else _LOOKED_AT // _FILES_LOOKED_AT
-        found_rows = readers.read_rows(readers.SourcePiece(source=source))
-        rows += islice((row for row in found_rows if isinstance(row, SourceRow)), wanted)
-    return tuple(rows)
-
-
 def _digest(value: Any) -> str:
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=True, default=str).encode()
-    ).hexdigest()
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hpctrain.data import readers
 from hpctrain.data.readers import Dropped, SourcePiece
@@ -27,16 +26,12 @@ _HEAD, _TAIL = 80, 40
 _SHOWN: Final = {"\n": "↵\n", "\t": "→", OPEN: "\\u27e6", CLOSE: "\\u27e7"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShownExample:
+class ShownExample(NamedTuple):
     """One example: its location, tokens and labels."""
 
     where: str
     ids: Sequence[int]
     labels: Sequence[int]
-
-
-# -- raw data --------------------------------------------------------------------------------------
 
 
 def of_raw_data(resolved: ResolvedRequest, count: int) -> tuple[list[ShownExample], list[Dropped]]:
@@ -51,26 +46,21 @@ def of_raw_data(resolved: ResolvedRequest, count: int) -> tuple[list[ShownExampl
     dropped: list[Dropped] = []
     pieces = (SourcePiece(source=source) for source in resolved.sources)
     for row in chain.from_iterable(readers.read_rows(piece) for piece in pieces):
-        for each in [row] if isinstance(row, Dropped) else resolved.encoder.encode([row]):
-            if isinstance(each, Dropped):
-                dropped.append(each)
-            else:
-                labels = each.labels()
-                labels[
-                    0
-                ] = -100  # masked as in the stored dataset: nothing before it can predict it
-                found.append(ShownExample(each.where, each.input_ids, labels))
-        if len(found) >= count:
+        (each,) = [row] if isinstance(row, Dropped) else resolved.encoder.encode([row])
+        if isinstance(each, Dropped):
+            dropped.append(each)
+            continue
+        # Masked as in the stored dataset: nothing before the first token can predict it.
+        labels = [-100, *each.labels()[1:]]
+        found.append(ShownExample(each.where, each.input_ids, labels))
+        if len(found) == count:
             break
     if not found:
         raise HpctrainError(
             f"none of {len(dropped)} rows gives an example",
             hint="use --form and --column ROLE=NAME",
         )
-    return found[:count], dropped
-
-
-# -- a dataset -------------------------------------------------------------------------------------
+    return found, dropped
 
 
 def of_dataset(folder: Path, count: int) -> list[ShownExample]:
@@ -87,7 +77,15 @@ def of_dataset(folder: Path, count: int) -> list[ShownExample]:
         splits = datasets.load_from_disk(str(folder))
         for name, rows in splits.items():
             for number in range(min(count, len(rows))):
-                found += _examples(f"{name}[{number}]", rows[number])
+                ids, start = rows[number]["input_ids"], 0
+                labels = rows[number].get("labels", ids)
+                sizes = rows[number].get("seq_lengths", [len(ids)])
+                for place, size in enumerate(sizes, 1):
+                    part = slice(start, start + size)
+                    of_several = f", example {place} of {len(sizes)}" * (len(sizes) > 1)
+                    where = f"{name}[{number}]{of_several}"
+                    found.append(ShownExample(where, ids[part], labels[part]))
+                    start += size
     except (ArrowInvalid, OSError, ValueError) as error:
         raise HpctrainError(
             f"{folder} cannot be read: {error}", fix=f"ls -lR {shell.quote(folder)}"
@@ -95,22 +93,6 @@ def of_dataset(folder: Path, count: int) -> list[ShownExample]:
     if not found:
         raise HpctrainError(f"{folder} holds no example", fix=f"ls {shell.quote(folder)}")
     return found[:count]
-
-
-def _examples(where: str, row: dict[str, list[int]]) -> list[ShownExample]:
-    ids = row["input_ids"]
-    labels, sizes = row.get("labels", ids), row.get("seq_lengths", [len(ids)])
-    found: list[ShownExample] = []
-    start = 0
-    for place, size in enumerate(sizes):
-        of_several = f", example {place + 1} of {len(sizes)}" if len(sizes) > 1 else ""
-        stop = start + size
-        found.append(ShownExample(where + of_several, ids[start:stop], labels[start:stop]))
-        start = stop
-    return found
-
-
-# -- printing --------------------------------------------------------------------------------------
 
 
 def lines(tokenizer: Any, input_ids: Sequence[int], labels: Sequence[int]) -> list[str]:
@@ -127,9 +109,9 @@ def lines(tokenizer: Any, input_ids: Sequence[int], labels: Sequence[int]) -> li
     for unmasked, size in runs:
         stop = start + size
         gap = size - _HEAD - _TAIL
-        words = _visible(_text(tokenizer, ids, start, start + _HEAD if gap > 0 else stop))
+        words = _text(tokenizer, ids, start, start + _HEAD if gap > 0 else stop)
         if gap > 0:
-            words += f" ⋯ {gap:,} tokens ⋯ {_visible(_text(tokenizer, ids, stop - _TAIL, stop))}"
+            words += f" ⋯ {gap:,} tokens ⋯ {_text(tokenizer, ids, stop - _TAIL, stop)}"
         shown += f"{OPEN}{words}{CLOSE}" if unmasked else words
         start = stop
     count = sum(size for unmasked, size in runs if unmasked)
@@ -140,29 +122,25 @@ def lines(tokenizer: Any, input_ids: Sequence[int], labels: Sequence[int]) -> li
 
 
 def _text(tokenizer: Any, ids: Sequence[int], start: int, stop: int) -> str:
-    """Return the text of a range of tokens, decoded in context: some tokenizers drop a leading
-    space.
+    """Return the visible text of a range of tokens, decoded in context: some tokenizers drop a
+    leading space.
     """
     before = max(0, start - 8)  # enough for a character of several tokens
-    context, whole = (_decoded(tokenizer, ids[before:end]) for end in (start, stop))
-    if start > before and whole.startswith(context):
-        return whole[len(context) :]
-    return _decoded(tokenizer, ids[start:stop])
-
-
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    return str(
-        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    )
-
-
-def _visible(text: str) -> str:
-    return "".join(
-        _SHOWN.get(character)
-        or (
-            character.encode("unicode_escape").decode()
-            if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-            else character
+    context, whole, alone = (
+        str(
+            tokenizer.decode(
+                list(ids[first:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
         )
-        for character in text
+        for first, end in ((before, start), (before, stop), (start, stop))
+    )
+    is_within = start > before and whole.startswith(context)
+    text = whole[len(context) :] if is_within else alone
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        _SHOWN.get(sign)
+        or (
+            sign.encode("unicode_escape").decode() if unicodedata.category(sign) in hidden else sign
+        )
+        for sign in text
     )

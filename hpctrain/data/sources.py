@@ -7,7 +7,6 @@ line; `sentence` reports the choice.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import zlib
@@ -88,13 +87,13 @@ def find(paths: Sequence[Path]) -> tuple[Source, ...]:
     """
     sources: dict[Path, Source] = {}
     for path in map(stored.expanded, paths):
-        files = _data_below(path) if path.is_dir() else [(path, path.name)]
         # save_to_disk: the splits are the directories, such as train_sft and train_gen.
         is_saved = (path / "dataset_dict.json").is_file()
         try:
-            for item, name in files:
-                split = name.partition("/")[0] if is_saved else _split(name)
-                source = _source(item, split)
+            for item, name in _data_below(path) if path.is_dir() else [(path, path.name)]:
+                named = [split for split, words in _SPLIT.items() if words.search(name)]
+                split = named[0] if len(named) == 1 else None
+                source = _source(item, name.partition("/")[0] if is_saved else split)
                 if item is path and not source.bytes:
                     raise UsageError(f"{path} is empty", hint=_HINT)
                 sources.setdefault(item.resolve(), source)
@@ -177,36 +176,25 @@ def _suffix(path: Path) -> tuple[str, bool]:
 
 
 def _source(path: Path, split: str | None) -> Source:
-    stored.open_regular(path).close()
     suffix, compressed = _suffix(path)
     kind = _BY_NAME.get(suffix)
     if kind is None or (compressed and kind in ("parquet", "arrow")):
         raise UsageError(
             f"{path} is not data: its name ends with none of {', '.join(_BY_NAME)}", hint=_HINT
         )
-    source = Source(
-        path=path, kind=kind, bytes=path.stat().st_size, split=split, compressed=compressed
+    stored.open_regular(path).close()
+    beginning = b""
+    if kind in ("json", "text"):
+        with opened(path, compressed=compressed) as file:
+            beginning = file.read(_BUFFER).removeprefix(b"\xef\xbb\xbf")
+    if kind == "json" and re.match(rb"\s*\{[^\n]*\}\s*\n\s*\{", beginning):
+        kind = "jsonl"
+    return Source(
+        path=path,
+        kind=kind,
+        bytes=path.stat().st_size,
+        split=split,
+        compressed=compressed,
+        blocks=kind == "text"
+        and re.search(rb"\S[ \t]*\r?\n[ \t]*\r?\n\s*\S", beginning) is not None,
     )
-    if kind not in ("json", "text"):
-        return source
-    with opened(path, compressed=compressed) as file:
-        beginning = file.read(_BUFFER)
-    if kind == "json":
-        return replace(source, kind="jsonl" if _is_lines(beginning) else "json")
-    blocks = re.search(rb"\S[ \t]*\r?\n[ \t]*\r?\n\s*\S", beginning)
-    return replace(source, blocks=blocks is not None)
-
-
-def _is_lines(beginning: bytes) -> bool:
-    """Whether the first line is a JSON object that another one follows."""
-    first, _, rest = beginning.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
-    try:
-        return isinstance(json.loads(first), dict) and rest.lstrip().startswith(b"{")
-    except (ValueError, RecursionError):
-        return False
-
-
-def _split(name: str) -> str | None:
-    """Return the split in a file name; None if there is none, or several."""
-    names = [split for split, words in _SPLIT.items() if words.search(name)]
-    return names[0] if len(names) == 1 else None

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -30,7 +29,7 @@ from hpctrain import __version__
 from hpctrain.data import readers, sources
 from hpctrain.data.manifest import NAME as MANIFEST
 from hpctrain.data.manifest import DatasetManifest, Split, histogram
-from hpctrain.data.readers import Dropped, SourceRow
+from hpctrain.data.readers import Dropped
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.util import files, installed, shell
 from hpctrain.util.text import is_number
@@ -69,36 +68,29 @@ class TimelineRequest:
     vocabulary: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
+class TimelineRow(NamedTuple):
     """One row.
 
     Attributes:
+        where: `FILE:LINE`; for Parquet the row number, from 1.
+        split: `train` or `test`: random, and the same for all rows of a group.
         events: strings or integers; may be empty.
         label: a string, a number, a list of 0 and 1; None if missing.
-        split: `train` or `test`: random, and the same for all rows of a group.
-        where: `FILE:LINE`; for Parquet the row number, from 1.
     """
 
+    where: str
+    split: str
     events: list[Any]
     label: Any
-    split: str
-    where: str
 
 
-@dataclass(slots=True)
-class TimelineCounts:
+class TimelineCounts(NamedTuple):
     """The counts of the first pass; lengths are of the rows of each split."""
 
-    lengths: dict[str, Counter[int]] = field(
-        default_factory=lambda: {"train": Counter(), "test": Counter()}
-    )
-    events: Counter[str] = field(default_factory=Counter)
-    numbers: bool | None = None
-    highest: int = -1
-    lowest: int = 1
-    labels: set[str] = field(default_factory=set)
-    dropped: Counter[str] = field(default_factory=Counter)
+    lengths: dict[str, Counter[int]]
+    events: Counter[Any]
+    labels: set[str]
+    dropped: Counter[str]
 
 
 def prepare(request: TimelineRequest) -> DatasetManifest:
@@ -118,59 +110,87 @@ def prepare(request: TimelineRequest) -> DatasetManifest:
     datasets.disable_progress_bars()
     if request.to.exists():
         raise UsageError(f"{request.to} exists", hint="use another directory for --to")
-    known = _read_vocabulary(request.vocabulary) if request.vocabulary is not None else None
+    known = None if request.vocabulary is None else files.read_json(request.vocabulary) or {}
+    if known is not None and not {PAD, UNKNOWN} <= set(known):
+        raise UsageError(
+            f"{request.vocabulary} is not a vocabulary: it must have the id of each event, {PAD} and"
+            f" {UNKNOWN}",
+            fix=f"head {shell.quote(request.vocabulary or '')}",
+        )
     counted = _count(request)
-    numbers, pad = _numbers(request, counted, known)
-    request.to.absolute().parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{request.to.name}.", dir=request.to.absolute().parent))
-    try:
-        whole = draft / "dataset"
+    if all(isinstance(event, int) for event in counted.events):  # they are their own ids
+        numbers, highest = None, max(counted.events)
+        pad = 0 if min(counted.events) else highest + 1
+        size = max(highest, pad) + 1
+        text = f"numbers below {size}"
+    else:
+        frequent = sorted(counted.events, key=lambda event: (-counted.events[event], event))
+        kept = [event for event in frequent if counted.events[event] >= request.least]
+        new = enumerate(dict.fromkeys([PAD, UNKNOWN, *kept]))
+        numbers = known or {name: number for number, name in new}
+        pad, size = numbers[PAD], max(numbers.values()) + 1
+        text = json.dumps(numbers, sort_keys=True, ensure_ascii=False)
+    columns = {"events": request.events, "label": request.label, "group": request.group}
+    manifest = DatasetManifest(
+        sources=tuple(
+            {"path": str(file), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+            for file, stat in ((file, file.stat()) for file in request.files)
+        ),
+        form="classes",
+        columns={role: name for role, name in columns.items() if name is not None},
+        loss_on="label",
+        tokenizer=hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
+        tokenizer_name=str(request.vocabulary or VOCABULARY),
+        template=None,
+        vocabulary=size,
+        max_length=None,
+        packed=False,
+        splits={split: _split(lengths) for split, lengths in counted.lengths.items() if lengths},
+        dropped=dict(counted.dropped),
+        seed=request.seed,
+        labels=tuple(sorted(counted.labels)),
+        settings={"pad_token_id": pad, "held_out": request.held_out, "min_count": request.least},
+        version=__version__,
+    )
+    parent = request.to.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{request.to.name}.", dir=parent) as draft:
+        whole = Path(draft, "dataset")
         splits, digest = {}, hashlib.sha256()
-        for split in ("train", "test"):
-            if counted.lengths[split]:
-                plan = {"request": request, "split": split, "numbers": numbers}
-                splits[split] = datasets.Dataset.from_generator(
-                    _rows_of, gen_kwargs=plan, cache_dir=str(draft / "cache"), split=split
-                )
+        for split in manifest.splits:
+            plan = {"request": request, "split": split, "numbers": numbers}
+            splits[split] = datasets.Dataset.from_generator(
+                _examples, gen_kwargs=plan, cache_dir=f"{draft}/cache", split=split
+            )
         datasets.DatasetDict(splits).save_to_disk(str(whole))
         for file in sorted(whole.rglob("*.arrow")):
             digest.update(file.read_bytes())
-        made = _manifest(request, counted, numbers, pad, digest.hexdigest())
         if numbers is not None:
-            (whole / VOCABULARY).write_text(
-                json.dumps(numbers, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
-            )
-        (whole / MANIFEST).write_text(made.to_json(), encoding="utf-8")
+            vocabulary = json.dumps(numbers, ensure_ascii=False, indent=0) + "\n"
+            files.write_text(whole / VOCABULARY, vocabulary)
+        manifest = replace(manifest, digest=digest.hexdigest())
+        files.write_text(whole / MANIFEST, manifest.to_json())
         whole.rename(request.to)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return made
-
-
-# -- the first pass --------------------------------------------------------------------------------
+    return manifest
 
 
 def _count(request: TimelineRequest) -> TimelineCounts:
-    found, kinds = TimelineCounts(), set[str]()
-    for row in _all_rows(request):
-        if not row.events or row.label is None:
-            found.dropped["no label" if row.events else "no events"] += 1
+    found = TimelineCounts({"train": Counter(), "test": Counter()}, Counter(), set(), Counter())
+    kinds, types = set[str](), set[type]()
+    for where, split, events, label in _rows(request):
+        if not events or label is None:
+            found.dropped["no label" if events else "no events"] += 1
             continue
-        kinds.add(_KINDS.get(type(row.label), "whole"))
+        kinds.add(_KINDS.get(type(label), "whole"))
         if len(kinds) > 1 and kinds != {"whole", "fraction"}:
-            raise UsageError(f"{row.where}: labels are of several kinds: {row.label!r}")
-        numbers = {isinstance(event, int) for event in row.events} | {found.numbers} - {None}
-        if len(numbers) > 1:
-            raise UsageError(f"{row.where}: events are strings in some rows and numbers in others")
-        (found.numbers,) = numbers
-        found.lengths[row.split][len(row.events)] += 1
-        if isinstance(row.label, str):
-            found.labels.add(row.label)
-        if found.numbers:
-            found.highest = max(found.highest, *row.events)
-            found.lowest = min(found.lowest, *row.events)
-        elif row.split == "train":  # the vocabulary must not depend on the validation split
-            found.events.update(row.events)
+            raise UsageError(f"{where}: labels are of several kinds: {label!r}")
+        types |= set(map(type, events))
+        if len(types) > 1:
+            raise UsageError(f"{where}: events are strings in some rows and numbers in others")
+        found.lengths[split][len(events)] += 1
+        found.labels.update([label] if isinstance(label, str) else [])
+        if split == "train" or int in types:
+            found.events.update(events)  # the vocabulary must not depend on the validation split
     if not found.lengths["train"]:
         raise UsageError(
             "no rows are left for training",
@@ -180,75 +200,41 @@ def _count(request: TimelineRequest) -> TimelineCounts:
     return found
 
 
-def _numbers(
-    request: TimelineRequest, counted: TimelineCounts, known: dict[str, int] | None
-) -> tuple[dict[str, int] | None, int]:
-    """Return the id of each event (None if events are already numbers), and the padding id."""
-    if counted.numbers:
-        return None, counted.highest + 1 if counted.lowest == 0 else 0
-    if known is None:
-        frequent = sorted(counted.events, key=lambda event: (-counted.events[event], event))
-        kept = [event for event in frequent if counted.events[event] >= request.least]
-        names = dict.fromkeys([PAD, UNKNOWN, *kept])
-        known = {name: number for number, name in enumerate(names)}
-    return known, known[PAD]
-
-
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    found = files.read_json(path)
-    if found is None or not {PAD, UNKNOWN} <= set(found):
-        raise UsageError(
-            f"{path} is not a vocabulary: it must have the id of each event, {PAD} and {UNKNOWN}",
-            fix=f"head {shell.quote(path)}",
-        )
-    return found
-
-
-# -- the second pass -------------------------------------------------------------------------------
-
-
-def _rows_of(
+def _examples(
     request: TimelineRequest, split: str, numbers: Mapping[str, int] | None
 ) -> Iterator[dict[str, Any]]:
-    for row in _all_rows(request):
-        if not row.events or row.label is None or row.split != split:
-            continue
-        ids = row.events
-        if numbers is not None:
-            ids = [numbers.get(event, numbers[UNKNOWN]) for event in ids]
-        yield {"input_ids": ids, "label": row.label}
+    for row in _rows(request):
+        if row.events and row.label is not None and row.split == split:
+            ids = row.events
+            if numbers is not None:
+                ids = [numbers.get(event, numbers[UNKNOWN]) for event in ids]
+            yield {"input_ids": ids, "label": row.label}
 
 
-def _all_rows(request: TimelineRequest) -> Iterator[TimelineRow]:
+def _rows(request: TimelineRequest) -> Iterator[TimelineRow]:
+    needed = [request.events, request.label, *([request.group] if request.group else [])]
     for source in sources.find(request.files):
         for row in readers.read_rows(readers.SourcePiece(source=source)):
             where = row.where.replace(":row ", ":")
             if isinstance(row, Dropped):
                 raise UsageError(f"{where}: {row.reason}: {row.detail}")
-            yield _timeline(request, row, where, text_only=source.kind in ("csv", "tsv"))
-
-
-def _timeline(
-    request: TimelineRequest, row: SourceRow, where: str, *, text_only: bool
-) -> TimelineRow:
-    needed = [request.events, request.label, *([request.group] if request.group else [])]
-    if absent := [name for name in needed if name not in row]:
-        raise UsageError(
-            f"{where} has no {' and no '.join(absent)}; it has {', '.join(row)}",
-            hint="use --events COLUMN --label COLUMN"
-            + (" --group COLUMN" if request.group else ""),
-        )
-    label = row[request.label]
-    if text_only:
-        label = str(label).strip() or None
-        label = int(label) if label and is_number(label.lstrip("-")) else label
-    elif isinstance(label, bool):
-        label = int(label)
-    events = _events(row[request.events], where)
-    key = f"{request.seed}:{row[request.group] if request.group is not None else where}"
-    drawn = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-    held_out = int.from_bytes(drawn[:8], "big") / 2**64 < request.held_out
-    return TimelineRow(events, label, "test" if held_out else "train", where)
+            if absent := [name for name in needed if name not in row]:
+                raise UsageError(
+                    f"{where} has no {' and no '.join(absent)}; it has {', '.join(row)}",
+                    hint="use --events COLUMN --label COLUMN"
+                    + (" --group COLUMN" if request.group else ""),
+                )
+            label = row[request.label]
+            if source.kind in ("csv", "tsv"):
+                label = str(label).strip() or None
+                label = int(label) if label and is_number(label.lstrip("-")) else label
+            elif isinstance(label, bool):
+                label = int(label)
+            events = _events(row[request.events], where)
+            key = f"{request.seed}:{row[request.group] if request.group is not None else where}"
+            drawn = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+            held_out = int.from_bytes(drawn[:8], "big") / 2**64 < request.held_out
+            yield TimelineRow(where, "test" if held_out else "train", events, label)
 
 
 def _events(value: Any, where: str) -> list[Any]:
@@ -272,47 +258,6 @@ def _split(lengths: Counter[int]) -> Split:
         trained=tokens,
         longest=max(lengths),
         histogram=histogram(lengths),
-    )
-
-
-def _manifest(
-    request: TimelineRequest,
-    counted: TimelineCounts,
-    numbers: Mapping[str, int] | None,
-    pad: int,
-    digest: str,
-) -> DatasetManifest:
-    size = max(counted.highest, pad) + 1 if numbers is None else max(numbers.values()) + 1
-    text = f"numbers below {size}"
-    if numbers is not None:
-        text = json.dumps(numbers, sort_keys=True, ensure_ascii=False)
-    columns = {"events": request.events, "label": request.label, "group": request.group}
-    stats = [(file, file.stat()) for file in request.files]
-    return DatasetManifest(
-        sources=tuple(
-            {"path": str(file), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-            for file, stat in stats
-        ),
-        form="classes",
-        columns={role: name for role, name in columns.items() if name is not None},
-        loss_on="label",
-        tokenizer=hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
-        tokenizer_name=str(request.vocabulary or VOCABULARY),
-        template=None,
-        vocabulary=size,
-        max_length=None,
-        packed=False,
-        splits={split: _split(lengths) for split, lengths in counted.lengths.items() if lengths},
-        dropped=dict(counted.dropped),
-        seed=request.seed,
-        digest=digest,
-        labels=tuple(sorted(counted.labels)),
-        settings={
-            "pad_token_id": pad,
-            "held_out": request.held_out,
-            "min_count": request.least,
-        },
-        version=__version__,
     )
 
 

@@ -237,7 +237,7 @@ def of_job(
     if saved and state in (None, "FAILED", "COMPLETED"):
         return JobState(STOPPED, STOPPED + _STOPPED.get(said, ""), tail, "", saved)
     if state is None:
-        state = _BY_OUTCOME.get(attempt.outcome, slurm.UNKNOWN)
+        state = _BY_OUTCOME.get(attempt.outcome or "", slurm.UNKNOWN)
     why = _REASONS.get(said, f": {said}" if said else "")
     if state == "FAILED":
         # The script's own exit code comes first: Slurm 22.05 records 143 as 15:0.

@@ -137,10 +137,11 @@ def from_row(row: Mapping[str, Any]) -> Speed | None:
     """
     if row.get("event") != EVENT or not isinstance(row.get("max_steps"), int):
         return None
-    values: dict[str, Any] = {each.name: row.get(each.name) for each in fields(Speed)}
-    return Speed(
-        **{name: value for name, value in values.items() if isinstance(value, int | float)}
-    )
+    values = {each.name: row.get(each.name) for each in fields(Speed)}
+    known: dict[str, Any] = {
+        name: value for name, value in values.items() if isinstance(value, int | float)
+    }
+    return Speed(**known)
 
 
 MOST_LOSSES = 400
