@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.shape import Linear, ModelShape, adapted
@@ -40,8 +41,7 @@ def is_masked(layout: Layout) -> bool:
     return layout.attention == "sdpa" and (layout.padding_free or layout.micro_batch > 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation.
 
     Attributes:
@@ -57,7 +57,14 @@ class Operation:
 
 
 class DecoderLayer:
-    """The operations of one decoder layer, and their sizes."""
+    """The operations of one decoder layer, and their sizes.
+
+    Attributes:
+        weights: elements of its base weights and adapters.
+        gradients: bytes of its gradients; `head_gradients`: of those of the output layer.
+        copies: bytes of autocast's copies of its weights.
+        inputs: bytes of the tensors that all layers share: token ids, labels, positions, the mask.
+    """
 
     def __init__(self, shape: ModelShape, layout: Layout) -> None:
         self.shape, self.layout = shape, layout
@@ -79,46 +86,22 @@ class DecoderLayer:
             self.adapter_width = 2
         self.masked = is_masked(layout)
         self.stream = self.tokens * shape.hidden * self.width
-
-    # -- weights -----------------------------------------------------------------------------------
-
-    def weights(self) -> tuple[int, int]:
-        """Return the number of elements in one layer's base weights and in its adapters."""
-        adapters = 0
-        if self.layout.lora is not None:
-            sides = sum(each.inputs + each.outputs for each in self.adapted)
-            adapters = self.layout.lora.rank * sides
-        return self.shape.layer_parameters, adapters
-
-    def gradients(self) -> float:
-        """Return the bytes of the gradients of one layer."""
-        base, adapters = self.weights()
-        return base * self.width if self.trained else adapters * self.adapter_width
-
-    def copies(self) -> float:
-        """Return the bytes of autocast's copies of one layer's weights."""
-        base = sum(each.inputs * each.outputs for each in self.shape.projections)
-        copied = base * self.casts * (self.layout.quantization == "none")
-        _, adapters = self.weights()
-        return self.compute * (
-            copied + adapters * (self.autocast and self.adapter_width != self.compute)
-        )
-
-    def head_gradients(self) -> float:
-        """Return the bytes of the gradients of the output layer."""
-        elements = self.shape.outputs * self.shape.hidden
-        if self.trained:
-            return elements * self.width
-        return elements * self.adapter_width if self.shape.labels else 0
-
-    def inputs(self) -> float:
-        """Return the bytes of the tensors that all layers share: token ids, labels, positions, the
-        mask.
-        """
-        shape, size = self.shape, 24 * self.tokens + self.masked * self.rows * self.length**2
+        rank = layout.lora.rank if layout.lora is not None else 0
+        adapters = rank * sum(each.inputs + each.outputs for each in self.adapted)
+        base = shape.layer_parameters
+        head = shape.outputs * shape.hidden
+        of_adapters = adapters * self.adapter_width
+        self.weights = base + adapters
+        self.gradients = base * self.width if self.trained else of_adapters
+        of_head = self.width if self.trained else self.adapter_width * bool(shape.labels)
+        self.head_gradients = head * of_head
+        linears = sum(each.inputs * each.outputs for each in shape.projections)
+        copied = linears * self.casts * (layout.quantization == "none")
+        copied += adapters * (self.autocast and self.adapter_width != self.compute)
+        self.copies = self.compute * copied
         # cos and sin: shared by all rows unless each has its own positions, as in a classifier
-        rows = self.rows if shape.labels else 1
-        return size + 2 * self.length * shape.head_dim * rows * self.width
+        rotary = 2 * self.length * shape.head_dim * (self.rows if shape.labels else 1) * self.width
+        self.inputs = 24 * self.tokens + self.masked * self.rows * self.length**2 + rotary
 
     # -- operations --------------------------------------------------------------------------------
 
@@ -169,22 +152,21 @@ class DecoderLayer:
         lora, kept, shared = self.layout.lora, 0.0, False
         product = self.compute if self.autocast else self.adapter_width
         for each in linears:
+            copied = self.autocast and width != self.compute
             if self.trained:
-                copied = self.autocast and width != self.compute
                 kept += elements * self.compute * copied
-                shared = shared or not copied
             elif lora is not None and each in self.adapted:
                 copied = width != self.adapter_width or lora.dropout or product != width
-                kept += (
-                    elements * (product * copied + lora.dropout) + self.tokens * lora.rank * product
-                )
-                shared = shared or not copied
+                kept += elements * (product * copied + lora.dropout)
+                kept += self.tokens * lora.rank * product
+            else:
+                continue
+            shared = shared or not copied
         kept += elements * width * (shared and not held)
         narrow = self.compute if self.autocast else width
         outputs = self.tokens * sum(each.outputs for each in linears)
-        largest = max(each.inputs * each.outputs for each in linears)
-        gradients = sum(each.inputs * each.outputs for each in linears) * self.width
-        gradients *= self.trained
+        sizes = [each.inputs * each.outputs for each in linears]
+        largest, gradients = max(sizes), sum(sizes) * self.width * self.trained
         of_inputs = elements * (narrow + width * (width != narrow))
         work = outputs * narrow + of_inputs
         if self.trained and self.casts:
@@ -290,7 +272,7 @@ def _through(layer: DecoderLayer, operations: Sequence[Operation], *, gathers: b
     exist together, instead of being added elsewhere one by one.
     """
     best, kept, gradients = Parts(), sum(each.kept for each in operations), 0.0
-    casts, cast = layer.copies(), layer.casts * layer.compute / layer.width
+    casts, cast = layer.copies, layer.casts * layer.compute / layer.width
     for each in reversed(operations):
         gradients = each.gradients + gathers * gradients
         now = _parts(activations=kept, casts=casts, gradients=gradients, work=each.work)
@@ -307,37 +289,38 @@ def moments(shape: ModelShape, layout: Layout, trained_width: int) -> tuple[Part
     """
     layer = DecoderLayer(shape, layout)
     sharder = _sharder(layer, trained_width)
-    full, layers = layout.checkpointing == "full", shape.layers
+    full, layers, inputs = layout.checkpointing == "full", shape.layers, layer.inputs
     operations = list(layer.operations())
-    own = sum(each.kept for each in operations)
     through = _through(layer, operations, gathers=sharder.gathers)
-    copies = layer.copies()
     # A float32 norm keeps the layer's input, which the checkpoint keeps as well.
     shared = full * layer.stream * (layer.width == 4 and not shape.norms_after)
-    each_layer = layer.stream if full else own
-    inputs = layer.inputs()
+    each_layer = layer.stream if full else sum(each.kept for each in operations)
     kept, forward, backward = layer.loss()
     norm = layer.norm(layer.tokens * shape.hidden, layer.width)
     beneath = inputs + layers * each_layer + norm.kept
-    cached = layers * copies
-    casts_ahead, casts_back = cached * (layer.trained or not full), cached * (not full)
+    cached = layers * layer.copies
     before = sharder.gradients(layers + 1)
     in_loss = _parts(
-        activations=beneath, loss=kept + forward, casts=casts_ahead, buffers=sharder.forward()
+        activations=beneath,
+        loss=kept + forward,
+        casts=cached * (layer.trained or not full),
+        buffers=sharder.forward(),
     )
     gathering = [
         _parts(activations=inputs + layer.stream + done * each_layer, buffers=buffers)
         for done, buffers in sharder.gathering()
     ]
     ahead = max(in_loss, *gathering, key=Parts.total) + _parts(gradients=before)
-    above = _parts(activations=beneath, casts=casts_back, buffers=sharder.backward(layers + 1))
+    above = _parts(
+        activations=beneath, casts=cached * (not full), buffers=sharder.backward(layers + 1)
+    )
+    table = shape.embedding_parameters * layer.trained * layer.width
     candidates = [
         above + _parts(gradients=before, loss=kept + backward),
         above + _parts(gradients=before + sharder.head.gradients, work=norm.work + layer.stream),
         _parts(
             activations=inputs,
-            gradients=sharder.gradients(0)
-            + shape.embedding_parameters * layer.trained * layer.width,
+            gradients=sharder.gradients(0) + table,
             work=layer.stream,
             buffers=sharder.backward(0),
         ),
@@ -348,7 +331,7 @@ def moments(shape: ModelShape, layout: Layout, trained_width: int) -> tuple[Part
             activations=below,
             gradients=sharder.gradients(index),
             work=layer.stream,
-            casts=copies * (0 if full else index - 1),
+            casts=layer.copies * (0 if full else index - 1),
             buffers=sharder.backward(index),
         )
         if full:
@@ -360,8 +343,6 @@ def moments(shape: ModelShape, layout: Layout, trained_width: int) -> tuple[Part
 
 def _sharder(layer: DecoderLayer, trained_width: int) -> Sharder:
     shape, layout, width = layer.shape, layer.layout, layer.compute
-    base, adapters = layer.weights()
-    head = (shape.outputs + 1) * shape.hidden * layer.width
     table = shape.embedding_parameters * layer.width * (not shape.tied)
     several = layout.processes > 1 and layout.sharding != "ddp"
     kinds = {"fsdp": FsdpSharder, "zero2": ZeroSharder, "zero3": ZeroThreeSharder}
@@ -370,9 +351,9 @@ def _sharder(layer: DecoderLayer, trained_width: int) -> Sharder:
         width=width,
         widens=trained_width / width,
         layers=shape.layers,
-        layer=Unit(weights=(base + adapters) * width, gradients=layer.gradients()),
-        head=Unit(weights=head, gradients=layer.head_gradients()),
-        table=Unit(weights=table, gradients=table * layer.trained),
+        layer=Unit(layer.weights * width, layer.gradients),
+        head=Unit((shape.outputs + 1) * shape.hidden * layer.width, layer.head_gradients),
+        table=Unit(table, table * layer.trained),
         tied=shape.tied,
         accumulates=layout.accumulation > 1,
     )
@@ -393,7 +374,7 @@ def evaluation(shape: ModelShape, layout: Layout, trained_width: int) -> Parts:
     scores = layer.rows * shape.heads * layer.length**2 * 8 * (layout.attention == "eager")
     inside = max(mlp, rotation, repeated * layer.masked, queries * 2 * narrow + scores)
     return _parts(
-        activations=layer.inputs() + 3 * layer.stream + inside,
-        casts=shape.layers * layer.copies(),
+        activations=layer.inputs + 3 * layer.stream + inside,
+        casts=shape.layers * layer.copies,
         buffers=max(bytes_ for _, bytes_ in _sharder(layer, trained_width).gathering()),
     )

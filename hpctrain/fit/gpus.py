@@ -9,7 +9,6 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from hpctrain.fit.layout import Layout
 from hpctrain.slurm.notations import units
@@ -35,18 +34,16 @@ class Gpu:
             direction.
         evidence: how well peaks and bandwidth are attested, with the terms of
             hpctrain/clusters/load.py.
-        source: the source of the numbers.
     """
 
     name: str
     memory: int
     bf16: float | None
-    fp16: float
     fp32: float
     bandwidth: float
     link: float
     evidence: str
-    source: str
+    fp16: float = 0.0
 
     def peak(self, layout: Layout) -> float:
         """Return the peak FLOP/s of matrix products in the layout's compute precision."""
@@ -103,24 +100,21 @@ def names() -> tuple[str, ...]:
 @cache
 def _rows() -> tuple[tuple[str, Gpu], ...]:
     text = (pkgutil.get_data("hpctrain.fit", _TABLE) or b"").decode()
-    rows = yaml12.load(f"gpus:\n{text}", _TABLE).data["gpus"]
-    return tuple((str(row["match"]), _gpu(row)) for row in rows)
-
-
-def _gpu(row: dict[str, Any]) -> Gpu:
-    def tera(name: str) -> float | None:
-        return float(row[name]) * 1e12 if name in row else None
-
-    return Gpu(
-        name=str(row["name"]),
-        memory=units.parse_memory(row["memory"]),
-        bf16=tera("bf16"),
-        fp16=tera("fp16") or 0.0,
-        fp32=tera("fp32") or 0.0,
-        bandwidth=float(row["bandwidth"]) * 1e9,
-        link=float(row["link"]) * 1e9,
-        evidence=str(row["evidence"]),
-        source=str(row["source"]),
+    scales = {"bf16": 1e12, "fp16": 1e12, "fp32": 1e12, "bandwidth": 1e9, "link": 1e9}
+    return tuple(
+        (
+            str(row["match"]),
+            Gpu(
+                name=str(row["name"]),
+                memory=units.parse_memory(row["memory"]),
+                evidence=str(row["evidence"]),
+                **{
+                    "bf16": None,
+                    **{key: float(row[key]) * scales[key] for key in scales if key in row},
+                },
+            ),
+        )
+        for row in yaml12.load(f"gpus:\n{text}", _TABLE).data["gpus"]
     )
 
 

@@ -7,9 +7,11 @@ accumulation.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from hpctrain.fit import memory, speed
 from hpctrain.fit.gpus import Gpu
@@ -49,8 +51,7 @@ class Site:
     whole_nodes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(NamedTuple):
     """The size of the training.
 
     Attributes:
@@ -113,17 +114,11 @@ class LayoutEstimate:
 
 def evaluate(shape: ModelShape, layout: Layout, site: Site, work: Workload) -> LayoutEstimate:
     """Return the estimate for one layout."""
-    estimate = (
-        speed.tokens_per_second(shape, layout, site.gpu, context=work.context)
-        if site.gpu is not None
-        else None
-    )
+    estimate = None
+    if site.gpu is not None:
+        estimate = speed.tokens_per_second(shape, layout, site.gpu, context=work.context)
     rate = estimate.tokens_per_s if estimate is not None else None
-    per_node = (
-        max(site.gpus_per_node or 0, layout.gpus_per_node)
-        if site.whole_nodes
-        else layout.gpus_per_node
-    )
+    whole = site.gpus_per_node or 0 if site.whole_nodes else 0
     return LayoutEstimate(
         shape=shape,
         layout=layout,
@@ -131,7 +126,7 @@ def evaluate(shape: ModelShape, layout: Layout, site: Site, work: Workload) -> L
         tokens_per_s=rate,
         speed=estimate,
         seconds=work.tokens / rate if work.tokens is not None and rate else None,
-        gpus_paid=layout.nodes * per_node,
+        gpus_paid=layout.nodes * max(whole, layout.gpus_per_node),
     )
 
 
@@ -182,11 +177,36 @@ def _order(row: LayoutEstimate) -> tuple[float, int, int, int]:
 
 
 def candidates(asked: Layout, site: Site) -> Iterator[Layout]:
-    """Yield the layouts with the requested global batch size, the requested one first."""
+    """Yield the layouts with the requested global batch size, the requested one first.
+
+    DeepSpeed's sharding is tried only if it was requested, because it must be installed; fsdp would
+    need another storage of quantized weights.
+    """
     yield asked
+    batch = asked.micro_batch * asked.accumulation * asked.processes
+    both: tuple[Sharding, ...] = ("ddp", "fsdp")
+    if asked.sharding.startswith("zero"):
+        both = ("ddp", "zero2", "zero3")
+    checkpointings: tuple[Checkpointing, ...] = ("off", "full")
     for nodes, gpus in _machines(asked, site):
-        for layout in _on(asked, nodes, gpus):
-            if layout != asked:
+        is_fixed = nodes * gpus == 1 or asked.quantization != "none"
+        tried = itertools.product(
+            sorted({*_MICRO, asked.micro_batch}),
+            (asked.sharding,) if is_fixed else both,
+            checkpointings,
+        )
+        for micro, sharding, checkpointing in tried:
+            accumulation, rest = divmod(batch, micro * nodes * gpus)
+            layout = replace(
+                asked,
+                nodes=nodes,
+                gpus_per_node=gpus,
+                micro_batch=micro,
+                accumulation=accumulation,
+                sharding=sharding,
+                checkpointing=checkpointing,
+            )
+            if accumulation and not rest and layout != asked:
                 yield layout
 
 
@@ -194,53 +214,16 @@ def _machines(asked: Layout, site: Site) -> list[tuple[int, int]]:
     """Return pairs of nodes and GPUs per node: parts of one node, then whole nodes, up to a
     multiple of the requested ones.
     """
-    node = max(
-        site.gpus_per_node or (asked.gpus_per_node if asked.nodes > 1 else _NODE),
-        asked.gpus_per_node,
-    )
+    usual = asked.gpus_per_node if asked.nodes > 1 else _NODE
+    node = max(site.gpus_per_node or usual, asked.gpus_per_node)
     found = {(asked.nodes, asked.gpus_per_node)}
     if asked.nodes == 1:
-        found.add((1, node))
-        if not site.whole_nodes:
-            found |= {(1, gpus) for gpus in (1, 2, 4, 8, 16) if asked.gpus_per_node <= gpus < node}
+        parts = () if site.whole_nodes else (1, 2, 4, 8, 16)
+        found |= {(1, gpus) for gpus in (*parts, node) if asked.gpus_per_node <= gpus <= node}
     if site.gpus_per_node is not None or asked.nodes > 1:
         found |= {(asked.nodes * times, node) for times in _TIMES if asked.nodes * times > 1}
-    most = site.nodes_max or _MOST_NODES
-    return sorted(each for each in found if each[0] <= max(most, asked.nodes))
-
-
-def _on(asked: Layout, nodes: int, gpus: int) -> Iterator[Layout]:
-    batch, processes = asked.micro_batch * asked.accumulation * asked.processes, nodes * gpus
-    shardings = _shardings(asked, processes)
-    for micro in sorted({*_MICRO, asked.micro_batch}):
-        accumulation, rest = divmod(batch, micro * processes)
-        if rest or not accumulation:
-            continue
-        for sharding in shardings:
-            checkpointings: tuple[Checkpointing, ...] = ("off", "full")
-            for checkpointing in checkpointings:
-                yield replace(
-                    asked,
-                    nodes=nodes,
-                    gpus_per_node=gpus,
-                    micro_batch=micro,
-                    accumulation=accumulation,
-                    sharding=sharding,
-                    checkpointing=checkpointing,
-                )
-
-
-def _shardings(asked: Layout, processes: int) -> tuple[Sharding, ...]:
-    """Return the shardings worth showing: DeepSpeed's only if one of them was requested, because it
-    must be installed.
-    """
-    if processes == 1:
-        return (asked.sharding,)
-    quantised = asked.quantization != "none"  # fsdp needs another storage of quantized weights
-    both: tuple[Sharding, ...] = (
-        ("ddp", "zero2", "zero3") if asked.sharding.startswith("zero") else ("ddp", "fsdp")
-    )
-    return (asked.sharding,) if quantised else both
+    most = max(site.nodes_max or _MOST_NODES, asked.nodes)
+    return sorted(each for each in found if each[0] <= most)
 
 
 def is_tight(row: LayoutEstimate, site: Site) -> bool:
@@ -262,8 +245,7 @@ def choice(asked: Layout, rows: tuple[LayoutEstimate, ...], site: Site) -> Layou
     return next((row for row in usable if row in good), usable[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(NamedTuple):
     """A smaller training that fits: description, bytes of each GPU, and options."""
 
     what: str
@@ -292,7 +274,8 @@ def remedies(shape: ModelShape, asked: Layout, site: Site) -> tuple[Remedy, ...]
             f"--nodes {nodes} --gpus {gpus} --sharding {full}",
             replace(tight, nodes=nodes, gpus_per_node=gpus, sharding=full),
         )
-        for nodes in _doubled(asked.nodes, most)
+        for nodes in (asked.nodes << times for times in range(most.bit_length()))
+        if nodes <= most
     ]
     shorter = [
         (
@@ -300,7 +283,8 @@ def remedies(shape: ModelShape, asked: Layout, site: Site) -> tuple[Remedy, ...]
             f"max_length: {length}",
             replace(tight, length=length),
         )
-        for length in reversed(_doubled(_SHORTEST, asked.length - 1))
+        for length in (_SHORTEST << times for times in range(asked.length.bit_length(), -1, -1))
+        if length < asked.length
     ]
     packed = replace(adapted, sharding="ddp", quantization="4bit")
     found = []
@@ -310,17 +294,10 @@ def remedies(shape: ModelShape, asked: Layout, site: Site) -> tuple[Remedy, ...]
         [("QLoRA: LoRA on a base of 4 bits", f"{_LORA}, load_in_4bit: true", packed)][:plain],
         shorter,
     ):
-        for what, fix, layout in tried:
-            row = evaluate(shape, layout, replace(site, gpu=None), Workload())
-            if row.fits:
-                found.append(Remedy(what, row.total, fix))
-                break
+        rows = (
+            (what, fix, evaluate(shape, layout, replace(site, gpu=None), Workload()))
+            for what, fix, layout in tried
+        )
+        fitting = (Remedy(what, row.total, fix) for what, fix, row in rows if row.fits)
+        found += itertools.islice(fitting, 1)
     return tuple(found)
-
-
-def _doubled(first: int, most: int) -> list[int]:
-    numbers = []
-    while first <= most:
-        numbers.append(first)
-        first *= 2
-    return numbers

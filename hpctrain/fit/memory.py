@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hpctrain.fit import activations, sharding
 from hpctrain.fit.activations import WIDTH, Parts
@@ -61,6 +62,10 @@ def shares(layout: Layout) -> int:
     return layout.processes if layout.sharding != "ddp" else 1
 
 
+def _narrow(layout: Layout) -> int:
+    return WIDTH[layout.compute or layout.weights]
+
+
 def trained_width(layout: Layout) -> int:
     """Return the bytes of a trained parameter in the optimizer.
 
@@ -76,158 +81,89 @@ def trained_width(layout: Layout) -> int:
 
 def weights_bytes(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes of the weights of one process, adapters included."""
-    trained, width = trainable(shape, layout.lora), WIDTH[layout.weights]
-    if layout.lora is None:
-        held = shape.parameters * trained_width(layout)
-    else:
-        held = _base(shape, layout, width) + trained * trained_width(layout)
-    if layout.sharding in ("fsdp", "zero3") and layout.processes > 1:
-        held //= layout.processes
-    if is_zero(layout):
-        # DeepSpeed keeps all weights in the compute dtype, and a float32 copy of its shard of the
-        # trained ones.
-        width = WIDTH[layout.compute or layout.weights]
-        narrow = (
-            shape.parameters * width
-            if layout.lora is None
-            else _base(shape, layout, width) + trained * width
-        )
-        return (
-            narrow // (layout.processes if layout.sharding == "zero3" else 1)
-            + trained * 4 // layout.processes
-        )
-    return held
-
-
-def _base(shape: ModelShape, layout: Layout, width: int) -> int:
-    if layout.quantization == "none":
-        return shape.parameters * width
-    linears = shape.layers * (sum(each.inputs * each.outputs for each in shape.projections))
-    rows = shape.layers * sum(each.outputs for each in shape.projections)
-    packed = int(linears * NF4) if layout.quantization == "4bit" else linears + 4 * rows
-    return packed + (shape.parameters - linears) * width
+    trained, zero = trainable(shape, layout.lora), is_zero(layout)
+    # DeepSpeed keeps all weights in the compute dtype, and a float32 copy of its shard of the
+    # trained ones.
+    width = _narrow(layout) if zero else WIDTH[layout.weights]
+    of_trained = width if zero else trained_width(layout)
+    base = shape.parameters * width
+    if layout.quantization != "none":
+        linears = shape.layers * sum(each.inputs * each.outputs for each in shape.projections)
+        rows = shape.layers * sum(each.outputs for each in shape.projections)
+        packed = int(linears * NF4) if layout.quantization == "4bit" else linears + 4 * rows
+        base = packed + (shape.parameters - linears) * width
+    held = trained * of_trained + (base if layout.lora is not None else 0)
+    parts = layout.processes if layout.sharding in ("fsdp", "zero3") else 1
+    return held // parts + zero * trained * 4 // layout.processes
 
 
 def optimizer_bytes(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes of the optimizer states of one process."""
-    trained, name, width = trainable(shape, layout.lora), layout.optimizer, trained_width(layout)
-    states = _states(name)
-    if "paged" in name:
-        # managed memory: not counted by torch, and moved to the host when the GPU is full
-        held = 0.0
-    elif "8bit" in name:
-        whole = (
-            _whole_states(shape, layout) if not is_zero(layout) else 0
-        )  # ZeRO passes one flat tensor
-        held = states * (
-            (trained - whole) * (1 + 4 / 256) + whole * 4
-        )  # one byte, and a float32 per block of 256
-    elif name == "adafactor" and not is_zero(layout):
-        held = 0.0  # a row and a column of each matrix: a thousandth of the weights
-    else:
-        held = trained * states * (4 if "bnb" in name or "32bit" in name else width)
-    return int(held) // shares(layout)
-
-
-def _states(name: str) -> int:
-    """Return how many numbers an optimizer stores per parameter, in the parameter's dtype: two for
-    AdamW and for unknown ones.
-    """
-    if name == "sgd":
+    trained, name = trainable(shape, layout.lora), layout.optimizer
+    if "paged" in name or (name == "adafactor" and not is_zero(layout)):
+        # Managed memory is not counted by torch, and moved to the host when the GPU is full;
+        # Adafactor has a row and a column of each matrix, a thousandth of the weights.
         return 0
-    if "ademamix" in name:
-        return 3
-    return (
-        1 if "lion" in name or name == "adafactor" or name.startswith(("rmsprop", "adagrad")) else 2
-    )
+    # Numbers per parameter: two for AdamW and for unknown ones.
+    states = 3 if "ademamix" in name else 0 if name == "sgd" else 2
+    if "lion" in name or name.startswith(("rmsprop", "adagrad", "adafactor")):
+        states = 1
+    if "8bit" not in name:
+        width = 4 if "bnb" in name or "32bit" in name else trained_width(layout)
+        return trained * states * width // shares(layout)
+    # In float32: the embeddings, as Trainer requests (transformers/trainer.py, create_optimizer),
+    # and adapter tensors of fewer than 4096 elements. ZeRO passes one flat tensor.
+    whole = shape.embedding_parameters if layout.lora is None else _small(shape, layout, SMALL_8BIT)
+    whole *= not is_zero(layout)
+    # One byte, and a float32 per block of 256.
+    return int(states * ((trained - whole) * (1 + 4 / 256) + whole * 4)) // shares(layout)
 
 
-def _whole_states(shape: ModelShape, layout: Layout) -> int:
-    """Return the number of trained parameters whose states bitsandbytes' 8-bit optimizers keep in
-    float32.
-
-    These are the embeddings, as Trainer requests (transformers/trainer.py, create_optimizer), and
-    adapter tensors of fewer than 4096 elements (optim/optimizer.py, min_8bit_size).
-    """
-    if layout.lora is None:
-        return shape.embedding_parameters
-    sizes = [
-        layout.lora.rank * side
-        for each in adapted(shape, layout.lora)
-        for side in (each.inputs, each.outputs)
-    ]
-    return shape.layers * sum(size for size in sizes if size < SMALL_8BIT)
+def _small(shape: ModelShape, layout: Layout, limit: int) -> int:
+    """Return the elements in adapter tensors of fewer elements than `limit`."""
+    rank = layout.lora.rank if layout.lora is not None else 0
+    sides = [side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)]
+    return shape.layers * sum(rank * side for side in sides if rank * side < limit)
 
 
 def optimizer_work(shape: ModelShape, layout: Layout) -> int:
     """Return the temporary bytes of the optimizer's step."""
-    trained, width, name = (
-        trainable(shape, layout.lora) // shares(layout),
-        trained_width(layout),
-        layout.optimizer,
-    )
-    zero = 0
+    trained, zero = trainable(shape, layout.lora) // shares(layout), 0
     if is_zero(layout):
         # Gradients are concatenated again and copied to float32: all at once in stage 2, group by
         # group in stage 3.
         trained = min(trained, sharding.SETTINGS.group) if layout.sharding == "zero3" else trained
-        narrow = WIDTH[layout.compute or layout.weights]
-        zero = trained * narrow + trained * 4 * (narrow != 4)
-    if name == "adafactor":
+        zero = trained * _narrow(layout) + trained * 4 * (_narrow(layout) != 4)
+    if layout.optimizer == "adafactor":
         # The update, its square and a float32 copy, one parameter at a time; the largest is the
         # embeddings.
         largest = shape.embedding_parameters if layout.lora is None else 0
         return zero + 3 * 4 * (trained if zero else largest)
-    if name in (
-        "adamw_torch",
-        "rmsprop",
-        "adagrad",
-    ):  # foreach: a temporary of each parameter at once
-        return zero + trained * width
-    return zero
+    # foreach: a temporary of each parameter at once
+    is_foreach = layout.optimizer in ("adamw_torch", "rmsprop", "adagrad")
+    return zero + trained * trained_width(layout) * is_foreach
 
 
 def gradient_bytes(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes of all gradients of one process at the optimizer's step; ZeRO's are in the
     compute dtype.
     """
-    if is_zero(layout):
-        return (
-            trainable(shape, layout.lora)
-            * WIDTH[layout.compute or layout.weights]
-            // layout.processes
-        )
-    return trainable(shape, layout.lora) * trained_width(layout) // shares(layout)
+    width = _narrow(layout) if is_zero(layout) else trained_width(layout)
+    return trainable(shape, layout.lora) * width // shares(layout)
 
 
 def buffer_bytes(shape: ModelShape, layout: Layout) -> int:
     """Return the bytes of the sharding's buffers that exist throughout a step."""
     if layout.processes == 1:
         return 0
-    trained = trainable(shape, layout.lora)
-    narrow = WIDTH[layout.compute or layout.weights]
     if layout.sharding == "ddp":
-        return trained * trained_width(
-            layout
-        )  # the buckets: gradients are copied into them (gradient_as_bucket_view is off)
-    if layout.sharding == "fsdp":
+        # The buckets: gradients are copied into them (gradient_as_bucket_view is off).
+        return trainable(shape, layout.lora) * trained_width(layout)
+    if layout.sharding != "zero3":
         return 0  # temporary (sharding.py)
-    return (
-        sharding.SETTINGS.bucket * narrow + _undivided(shape, layout) * narrow
-        if layout.sharding == "zero3"
-        else 0
-    )
-
-
-def _undivided(shape: ModelShape, layout: Layout) -> int:
-    """Return the adapter elements that ZeRO stage 3 never shards because the tensors are small;
-    norms are negligible.
-    """
-    rank = layout.lora.rank if layout.lora is not None else 0
-    sizes = [
-        rank * side for each in adapted(shape, layout.lora) for side in (each.inputs, each.outputs)
-    ]
-    return shape.layers * sum(size for size in sizes if size < sharding.SETTINGS.persistent)
+    # Small adapter tensors are never sharded; norms are negligible.
+    undivided = _small(shape, layout, sharding.SETTINGS.persistent)
+    return (sharding.SETTINGS.bucket + undivided) * _narrow(layout)
 
 
 _WORK = ("activations", "casts", "recomputed layer", "loss", "working memory")
@@ -239,8 +175,7 @@ _MOMENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(NamedTuple):
     """One named part of a memory estimate."""
 
     name: str
@@ -306,27 +241,18 @@ def gpu_memory(shape: ModelShape, layout: Layout) -> GpuMemory:
 def moments(shape: ModelShape, layout: Layout) -> Mapping[str, Parts]:
     """Return the temporary memory at the peak of each phase of a step."""
     layout = layout if layout.processes > 1 else replace(layout, sharding="ddp")
-    computed = _as_computed(layout)
+    computed = layout
+    if layout.sharding != "ddp" and layout.compute is not None:
+        # FSDP2 and DeepSpeed pass weights in the compute dtype to the forward pass.
+        compute = layout.compute if layout.sharding == "fsdp" else None
+        computed = replace(layout, weights=layout.compute, compute=compute)
     forward, backward = activations.moments(shape, computed, trained_width(layout))
-    found = {"forward": forward, "backward": backward}
-    found["optimizer"] = Parts(gradients=gradient_bytes(shape, layout))
-    found["optimizer"]["working memory"] = optimizer_work(shape, layout)
+    optimizer = Parts({"working memory": optimizer_work(shape, layout)})
+    optimizer["gradients"] = gradient_bytes(shape, layout)
+    found = {"forward": forward, "backward": backward, "optimizer": optimizer}
     if layout.evaluation:
         found["evaluation"] = activations.evaluation(shape, computed, trained_width(layout))
     return found
-
-
-def _as_computed(layout: Layout) -> Layout:
-    """Return the layout as the forward pass sees it: FSDP2 and DeepSpeed pass weights in the
-    compute dtype.
-    """
-    if layout.processes == 1 or layout.sharding == "ddp" or layout.compute is None:
-        return layout
-    return replace(
-        layout,
-        weights=layout.compute,
-        compute=layout.compute if layout.sharding == "fsdp" else None,
-    )
 
 
 GIB = 1024**3

@@ -9,13 +9,13 @@ the configuration class, for keys that a config.json may omit. LoRA's default ta
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.fit.layout import Lora
+from hpctrain.util.text import wrap
 
 Norm = Literal["rms", "gemma"]
 
@@ -85,8 +85,7 @@ _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads
 _LARGEST = 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(NamedTuple):
     """One linear layer of a decoder layer.
 
     Attributes:
@@ -184,11 +183,7 @@ def labels_of(config: Mapping[str, Any]) -> int:
     named, count = config.get("id2label"), config.get("num_labels")
     if isinstance(named, dict) and named:
         return len(named)
-    return (
-        count
-        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= _LARGEST
-        else 2
-    )
+    return count if type(count) is int and 0 < count <= _LARGEST else 2
 
 
 def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
@@ -261,31 +256,23 @@ def read_shape(config: Mapping[str, Any], *, labels: int = 0) -> ModelShape:
 
 
 def _family(config: Mapping[str, Any]) -> Family:
-    name = config.get("model_type")
+    name, inner = config.get("model_type"), config.get("text_config")
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    known = textwrap.wrap(
-        f"known: {', '.join(sorted(FAMILIES))}", 78, subsequent_indent="  ", break_on_hyphens=False
-    )
     what = f"the architecture {str(name)[:60]!r} is unknown"
-    inner = config.get("text_config")
     inner_name = inner.get("model_type") if isinstance(inner, dict) else None
     if inner_name in FAMILIES:
         raise HpctrainError(
             f"{what}: it wraps a language model ({inner_name}) with others, such as one for images",
-            hint=_TEXT_ALONE,
+            hint="run: jq .text_config FOLDER/config.json > text.json && hpctrain fit --model"
+            " text.json",
         )
+    known = wrap(f"known: {', '.join(sorted(FAMILIES))}", 78, hanging="  ")
     raise HpctrainError(
         what,
         details=(*known, "the memory lines in the log of a short job show the peak"),
         fix="hpctrain submit --time 15 -- --max_steps 5",
     )
-
-
-#: The command that extracts the language model from a multimodal config.
-_TEXT_ALONE = (
-    "run: jq .text_config FOLDER/config.json > text.json && hpctrain fit --model text.json"
-)
 
 
 def _projections(
@@ -298,23 +285,13 @@ def _projections(
     if packed:
         qkv = {"qkv_proj": queries + 2 * keys}
         mlp = {"gate_up_proj": 2 * inner}
-    attention = (
-        *(
-            Linear(name=f"self_attn.{name}", inputs=hidden, outputs=width, bias=of_qkv)
-            for name, width in qkv.items()
-        ),
-        Linear(name="self_attn.o_proj", inputs=queries, outputs=hidden, bias=of_output),
-    )
-    if not inner:  # experts are no linear layers
-        return attention
-    return (
-        *attention,
-        *(
-            Linear(name=f"mlp.{name}", inputs=hidden, outputs=width, bias=of_mlp)
-            for name, width in mlp.items()
-        ),
-        Linear(name="mlp.down_proj", inputs=inner, outputs=hidden, bias=of_mlp),
-    )
+    layers = [
+        *((f"self_attn.{name}", hidden, width, of_qkv) for name, width in qkv.items()),
+        ("self_attn.o_proj", queries, hidden, of_output),
+        *((f"mlp.{name}", hidden, width, of_mlp) for name, width in mlp.items()),
+        ("mlp.down_proj", inner, hidden, of_mlp),
+    ]
+    return tuple(Linear(*each) for each in layers if each[1] and each[2])  # experts are not linear
 
 
 #: peft's name for all linear layers except the output layer.
@@ -351,44 +328,34 @@ def lora_targets(shape: ModelShape, words: Sequence[str] | str | None) -> tuple[
     names += EXPERTS if shape.experts else ()
     if any(word.lower() == ALL_LINEAR for word in words):
         return names
+    what, details = "", ()
     if not words:
         words = PEFT_DEFAULTS.get(shape.model_type, ())
-        if not words:
-            what = (
-                f"peft has no default for LoRA's layers in architecture '{shape.model_type}', and"
-                " --lora_target_modules is not given"
-            )
-            raise UsageError(what, hint="use --lora_target_modules all-linear")
-    missing = [
-        word
-        for word in words
-        if word not in names and not any(_matches(each, word) for each in shape.projections)
-    ]
-    if missing:
+        what = (
+            f"peft has no default for LoRA's layers in architecture '{shape.model_type}', and"
+            " --lora_target_modules is not given"
+        ) * (not words)
+    known = {*names, *(each.name for each in shape.projections)}
+    if missing := [word for word in words if word not in known]:
         what = (
             f"the model has no linear layer{'s' * (len(missing) > 1)}"
             f" {', '.join(repr(word) for word in missing)} for LoRA"
         )
-        raise UsageError(
-            what,
-            details=(f"it has: {', '.join(names)}",),
-            hint="use --lora_target_modules all-linear",
-        )
+        details = (f"it has: {', '.join(names)}",)
+    if what:
+        raise UsageError(what, details=details, hint="use --lora_target_modules all-linear")
     return tuple(dict.fromkeys(words))
 
 
 def adapted(shape: ModelShape, lora: Lora | None) -> tuple[Linear, ...]:
     """Return the linear layers of one decoder layer that have an adapter."""
-    if lora is None:
-        return ()
+    # peft adapts a layer if the target is its path, or a suffix of it.
+    targets = lora.targets if lora is not None else ()
     return tuple(
-        each for each in shape.projections if any(_matches(each, target) for target in lora.targets)
+        each
+        for each in shape.projections
+        if any(f".{each.name}".endswith(f".{one}") for one in targets)
     )
-
-
-def _matches(linear: Linear, target: str) -> bool:
-    """Whether peft adapts this layer: the target is its path, or a suffix of it."""
-    return linear.name == target or linear.name.endswith("." + target)
 
 
 def trainable(shape: ModelShape, lora: Lora | None) -> int:

@@ -15,6 +15,7 @@ weights are prefetched, and stay gathered up to the reuse distance. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +41,13 @@ class Settings:
 SETTINGS = Settings()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(NamedTuple):
     """Parameters that are gathered together: bytes of all weights, and of the gradients of trained
     ones.
     """
 
-    weights: float = 0
-    gradients: float = 0
+    weights: float
+    gradients: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,22 +169,19 @@ class ZeroSharder(Sharder):
 
     def backward(self, position: int) -> float:
         """Return the bytes of the bucket and of its communication buffer."""
-        if position > self.layers:
-            return 0
-        bucket, done = SETTINGS.bucket * self.width, self.after(position)
-        sent = self.total if position == 0 else done
-        return bucket + (min(sent, bucket) if sent > bucket or position == 0 else 0)
+        bucket = SETTINGS.bucket * self.width * (position <= self.layers)
+        return bucket + self._sending(position)
+
+    def _sending(self, position: int) -> float:
+        bucket = SETTINGS.bucket * self.width
+        sent = self.total if position == 0 else self.after(position)
+        return min(sent, bucket) if sent > bucket or position == 0 else 0
 
 
 class ZeroThreeSharder(ZeroSharder):
     """ZeRO stage 3; its bucket is counted among the permanent buffers."""
 
     __slots__ = ()
-
-    @property
-    def weights(self) -> float:
-        """Bytes of all weights."""
-        return self.head.weights + self.layers * self.layer.weights + self.table.weights
 
     def gradients(self, position: int) -> float:
         """Return the bytes of the own gradient shard."""
@@ -193,9 +190,10 @@ class ZeroThreeSharder(ZeroSharder):
 
     def forward(self) -> float:
         """Return the bytes of gathered and of prefetched weights."""
+        whole = self._weights(0)
         largest = max(self.head.weights, self.table.weights)
         arriving = largest + SETTINGS.prefetch * self.width
-        return min(self.weights, SETTINGS.reuse * self.width) + min(self.weights, arriving)
+        return min(whole, SETTINGS.reuse * self.width) + min(whole, arriving)
 
     def gathering(self) -> list[tuple[int, float]]:
         """Return the moment of the first all-gather."""
@@ -205,11 +203,12 @@ class ZeroThreeSharder(ZeroSharder):
         """Return the bytes of the weights still gathered, and of the communication buffer of the
         gradients.
         """
-        reuse, bucket = SETTINGS.reuse * self.width, SETTINGS.bucket * self.width
         passed = self.head.weights * (position <= self.layers and not self.tied)
-        passed += max(0, self.layers - position) * self.layer.weights
-        sent = self.total if position == 0 else self.after(position)
-        sending = min(sent, bucket) if sent > bucket or position == 0 else 0
-        if self.weights - passed > reuse:
-            return self.forward() + sending
-        return self.weights - passed + sending
+        left = self._weights(max(0, self.layers - position)) - passed
+        gathered = self.forward() if left > SETTINGS.reuse * self.width else left
+        return gathered + self._sending(position)
+
+    def _weights(self, passed: int) -> float:
+        """Return the bytes of the weights, but for those of some layers."""
+        layers = (self.layers - passed) * self.layer.weights
+        return self.head.weights + layers + self.table.weights

@@ -29,30 +29,21 @@ from hpctrain.fit.layout import Layout
 from hpctrain.fit.shape import ModelShape, adapted, trainable
 
 
-def _layer_weights(shape: ModelShape) -> float:
-    attention = sum(each.inputs * each.outputs for each in shape.projections)
-    of_token = 3 * shape.hidden * shape.intermediate * shape.experts_per_token
-    return attention + of_token + shape.hidden * shape.experts
-
-
-def _attention(shape: ModelShape, layout: Layout, context: float | None) -> float:
-    """Return the operations of the scores and their product with the values, per token and layer,
-    forward.
+def _layer_flops(
+    shape: ModelShape, layout: Layout, context: float | None
+) -> tuple[float, float, float]:
+    """Return the operations of one layer's forward pass per token: of its weights, of the scores
+    and their product with the values, and of the adapters.
 
     On average a token attends to half of its row: causal kernels skip the other half.
     """
+    weights = sum(each.inputs * each.outputs for each in shape.projections)
+    weights += 3 * shape.hidden * shape.intermediate * shape.experts_per_token
+    weights += shape.hidden * shape.experts
     length = layout.length if context is None else context
-    return 2 * 2 * shape.queries * length / 2
-
-
-def _adapter(shape: ModelShape, layout: Layout) -> float:
-    if layout.lora is None:
-        return 0.0
-    return (
-        2.0
-        * layout.lora.rank
-        * sum(each.inputs + each.outputs for each in adapted(shape, layout.lora))
-    )
+    rank = layout.lora.rank if layout.lora is not None else 0
+    sides = sum(each.inputs + each.outputs for each in adapted(shape, layout.lora))
+    return 2.0 * weights, 2 * 2 * shape.queries * length / 2, 2.0 * rank * sides
 
 
 def model_flops_per_token(
@@ -63,11 +54,10 @@ def model_flops_per_token(
     The backward pass has two products for each one of the forward pass: for the gradients of the
     input and of the weight; frozen weights need only the first.
     """
-    hidden, head = _layer_weights(shape), shape.outputs * shape.hidden
-    products = 2 * (shape.layers * hidden + head)
-    backward = 2 * products if layout.lora is None else products
-    attention = 3 * shape.layers * _attention(shape, layout, context)
-    return products + backward + attention + 3 * shape.layers * _adapter(shape, layout)
+    weights, attention, adapter = _layer_flops(shape, layout, context)
+    products = shape.layers * weights + 2 * shape.outputs * shape.hidden
+    passes = 3 if layout.lora is None else 2
+    return passes * products + 3 * shape.layers * (attention + adapter)
 
 
 def hardware_flops_per_token(
@@ -78,15 +68,11 @@ def hardware_flops_per_token(
     Recomputed are the decoder layers with checkpointing, the scores in the backward pass of sdpa's
     and flash's kernels, and the logits of the chunked loss.
     """
-    again = 0.0
-    if layout.checkpointing == "full":
-        products = 2 * _layer_weights(shape) + _attention(shape, layout, context)
-        again += shape.layers * (products + _adapter(shape, layout))
-    if layout.attention != "eager":
-        again += shape.layers * _attention(shape, layout, context) / 2
-    if layout.loss == "fused":
-        again += 2 * shape.vocab * shape.hidden
-    return model_flops_per_token(shape, layout, context=context) + again
+    weights, attention, adapter = _layer_flops(shape, layout, context)
+    again = (weights + attention + adapter) * (layout.checkpointing == "full")
+    again += attention / 2 * (layout.attention != "eager")
+    head = 2 * shape.vocab * shape.hidden * (layout.loss == "fused")
+    return model_flops_per_token(shape, layout, context=context) + shape.layers * again + head
 
 
 MATRIX = 0.5
@@ -136,29 +122,26 @@ def tokens_per_second(
         gpu: the GPU model.
         context: mean tokens of the examples in a row, which attention spans; None: the whole row.
     """
-    peak = gpu.peak(layout)
-    model = model_flops_per_token(shape, layout, context=context)
-    compute = layout.accumulation * _pass_s(shape, layout, gpu, context)
+    again = 4 / 3 if layout.checkpointing == "full" else 1.0
+    tokens, peak = layout.tokens_per_pass, gpu.peak(layout)
+    per_token = hardware_flops_per_token(shape, layout, context=context)
+    moved = tokens * shape.layers * _layer_bytes(shape, layout) * again + _cast_bytes(shape, layout)
+    kernels = _KERNELS + _KERNELS_OF_ADAPTER * len(adapted(shape, layout.lora))
+    if layout.sharding in ("fsdp", "zero3") and layout.processes > 1:
+        kernels += _KERNELS_OF_SHARDING
+    one_pass = max(
+        tokens * per_token / (peak * MATRIX) + moved / (gpu.bandwidth * MEMORY),
+        shape.layers * kernels * again * LAUNCH_S,
+    )
+    compute = layout.accumulation * one_pass
     communication = _communication_s(shape, layout, gpu)
     exposed = communication - min(_HIDDEN * communication, compute)
     step = compute + _optimizer_s(shape, layout, gpu) + exposed
     speed = layout.tokens_per_step / step
+    model = model_flops_per_token(shape, layout, context=context)
     return SpeedEstimate(
         tokens_per_s=speed, step_s=step, utilisation=speed * model / layout.processes / peak
     )
-
-
-def _pass_s(shape: ModelShape, layout: Layout, gpu: Gpu, context: float | None) -> float:
-    again = 4 / 3 if layout.checkpointing == "full" else 1.0
-    tokens = layout.tokens_per_pass
-    per_token = hardware_flops_per_token(shape, layout, context=context)
-    matrix = tokens * per_token / (gpu.peak(layout) * MATRIX)
-    moved = tokens * shape.layers * _layer_bytes(shape, layout) * again + _cast_bytes(shape, layout)
-    kernels = _KERNELS + _KERNELS_OF_ADAPTER * len(adapted(shape, layout.lora))
-    kernels += (
-        _KERNELS_OF_SHARDING if layout.sharding in ("fsdp", "zero3") and layout.processes > 1 else 0
-    )
-    return max(matrix + moved / (gpu.bandwidth * MEMORY), shape.layers * kernels * again * LAUNCH_S)
 
 
 def _layer_bytes(shape: ModelShape, layout: Layout) -> float:

@@ -90,30 +90,31 @@ def layout_of(
     packing, length = (
         _rows(reader, dataset) if not shape.labels else (False, _events(reader, dataset))
     )
+    quantized: Quantization = "8bit" if reader.truth("load_in_8bit", False) else "none"
+    evaluated = reader.word("eval_strategy", "epoch" if shape.labels else "no") != "no"
+    # Packed rows are long, so the default batch is small in training and evaluation
+    # (hpctrain/training/preflight/dataset_facts.py).
+    rows = rows_unasked(dataset)
     layout = Layout(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         sharding=sharding,
-        micro_batch=reader.number("per_device_train_batch_size", rows_unasked(dataset)),
+        micro_batch=reader.number("per_device_train_batch_size", rows),
         length=length,
         accumulation=reader.number("gradient_accumulation_steps", 1),
         weights=_weights(reader, lora is not None, compute, stored),
         compute=compute,
         lora=lora,
-        quantization=_quantization(reader),
+        quantization="4bit" if reader.truth("load_in_4bit", False) else quantized,
         attention=_attention(reader),
         loss=_loss(reader) if not shape.labels else "classes",
         optimizer=reader.word("optim", OPTIMIZER).rpartition(".")[2].lower(),
         padding_free=not shape.labels and (reader.truth("padding_free", False) or packing),
-        evaluation=_evaluation(reader, dataset, "epoch" if shape.labels else "no"),
+        evaluation=reader.number("per_device_eval_batch_size", rows) * evaluated,
     )
     asked = checkpointing_asked(options)
-    if asked is None:
-        asked = (
-            gpu_bytes is not None
-            and not shape.labels
-            and needs_checkpointing(shape, layout, gpu_bytes)
-        )
+    if asked is None and gpu_bytes is not None and not shape.labels:
+        asked = needs_checkpointing(shape, layout, gpu_bytes)
     return replace(layout, checkpointing="full" if asked else "off")
 
 
@@ -168,10 +169,8 @@ def needs_checkpointing(shape: ModelShape, layout: Layout, gpu_bytes: int) -> bo
         layout: its own `checkpointing` is ignored.
         gpu_bytes: total memory of the GPU, as torch reports it.
     """
-    return (
-        memory.gpu_memory(shape, replace(layout, checkpointing="off", evaluation=0)).total
-        > gpu_bytes
-    )
+    plain = replace(layout, checkpointing="off", evaluation=0)
+    return memory.gpu_memory(shape, plain).total > gpu_bytes
 
 
 def checkpointing_asked(options: Mapping[str, Any]) -> bool | None:
@@ -203,25 +202,23 @@ class _Options:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:
         value = self._options.get(name)
-        return None if isinstance(value, str) and value.lower() in _NONE else value
+        is_unset = value is None or (isinstance(value, str) and value.lower() in _NONE)
+        return default if is_unset else value
 
     def word(self, name: str, default: str) -> str:
-        value = self.get(name)
-        return default if value is None else str(getattr(value, "value", value))
+        value = self.get(name, default)
+        return str(getattr(value, "value", value))
 
     def truth(self, name: str, default: bool) -> bool:
-        value = self.get(name)
-        return default if value is None else str(value).lower() in _TRUE
+        return str(self.get(name, default)).lower() in _TRUE
 
     def number(self, name: str, default: int) -> int:
-        value = self.get(name)
-        return default if value is None else max(1, int(str(value)))
+        return max(1, int(str(self.get(name, default))))
 
     def real(self, name: str, default: float) -> float:
-        value = self.get(name)
-        return default if value is None else float(str(value))
+        return float(str(self.get(name, default)))
 
 
 def _lora(reader: _Options, shape: ModelShape) -> Lora | None:
@@ -246,36 +243,25 @@ def _compute(reader: _Options, *, cuda: bool, bf16: bool) -> Precision | None:
 def _weights(
     reader: _Options, lora: bool, compute: Precision | None, stored: str | None
 ) -> Precision:
-    said = reader.word("dtype", reader.word("torch_dtype", "")).removeprefix("torch.")
-    if not said:
-        return "bfloat16" if lora and compute == "bfloat16" else "float32"
+    usual = "bfloat16" if lora and compute == "bfloat16" else "float32"
+    said = reader.word("dtype", reader.word("torch_dtype", usual)).removeprefix("torch.")
     if said == "auto":
         said = (stored or "bfloat16").removeprefix("torch.")
     names: tuple[Precision, ...] = ("bfloat16", "float16")
     return next((name for name in names if name == said), "float32")
 
 
-def _quantization(reader: _Options) -> Quantization:
-    if reader.truth("load_in_4bit", False):
-        return "4bit"
-    return "8bit" if reader.truth("load_in_8bit", False) else "none"
-
-
 def _loss(reader: _Options) -> Loss:
     # TRL 1.16 (sft_trainer.py, compute_loss): only label smoothing needs all logits, and of the
     # loss types only nll supports it.
-    smoothed = reader.real("label_smoothing_factor", 0) > 0 and reader.word("loss_type", "nll") in (
-        "nll",
-        "chunked_nll",
-    )
-    return "logits" if smoothed else "fused"
+    is_nll = reader.word("loss_type", "nll") in ("nll", "chunked_nll")
+    return "logits" if is_nll and reader.real("label_smoothing_factor", 0) > 0 else "fused"
 
 
 def _attention(reader: _Options) -> Attention:
     said = reader.word("attn_implementation", "sdpa").lower()
-    if said == "eager":
-        return "eager"
-    return "flex" if "flex" in said else "flash" if "flash" in said else "sdpa"
+    names: tuple[Attention, ...] = ("flex", "flash")
+    return "eager" if said == "eager" else next((name for name in names if name in said), "sdpa")
 
 
 def _rows(reader: _Options, dataset: DataFacts | None) -> tuple[bool, int]:
@@ -300,17 +286,6 @@ def _events(reader: _Options, dataset: DataFacts | None) -> int:
     """Return the number of events in the longest row of a classifier's batches; random crops only
     shorten rows.
     """
-    longest = (
-        max((each.longest for each in dataset.splits.values()), default=0)
-        if dataset is not None
-        else 0
-    )
+    splits = dataset.splits.values() if dataset is not None else ()
+    longest = max((each.longest for each in splits), default=0)
     return min(reader.number("max_events", longest or MAX_LENGTH), longest or _LONGEST)
-
-
-def _evaluation(reader: _Options, dataset: DataFacts | None, unasked: str) -> int:
-    if reader.word("eval_strategy", unasked) == "no":
-        return 0
-    # Packed rows are long, so the default batch is small in training and evaluation
-    # (hpctrain/training/preflight/dataset_facts.py).
-    return reader.number("per_device_eval_batch_size", rows_unasked(dataset))
