@@ -64,7 +64,7 @@ def _run_dirs(job_ids: Sequence[str]) -> list[Path]:
     dirs: list[Path] = []
     for each in found.values():
         whole = launch.load(each.parent, each.name)
-        dirs += [each] if whole is None else launch.run_dirs_for(each.parent, whole)
+        dirs += [each] if whole is None else [each.parent / run for run in whole.run_ids]
     return dirs
 
 

@@ -225,7 +225,7 @@ def _stored(whole: Launch, part: Part) -> Path:
     Raises:
         UsageError: the script no longer exists, or was edited.
     """
-    path = launch.script_path(whole.path.parents[1], whole.tag, part.script)
+    path = whole.path / launch.SCRIPTS / part.script
     array = f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
     reason = "its header is missing"
     try:

@@ -153,7 +153,7 @@ def _forget(runs: Path, tag: str) -> None:
     whole = launch.load(runs, tag)
     if whole is not None and whole.submissions:
         return
-    for run in launch.run_dirs_for(runs, whole) if whole is not None else ():
+    for run in [runs / each for each in whole.run_ids] if whole is not None else ():
         if run.is_dir() and [each.name for each in run.iterdir()] == ["run.json"]:
             shutil.rmtree(run)
     shutil.rmtree(launch.launch_dir(runs, tag), ignore_errors=True)
@@ -239,7 +239,8 @@ def _record(wanted: Scripts, runs: Path, tag: str, options: SubmitOptions) -> li
         script_files.ensure_library(one.text)
         functions = script_files.library_path(one.text)
         if functions is not None and functions.is_file():
-            launch.add_library(runs, tag, functions.name, stored.read_text(functions))
+            library = stored.read_text(functions)
+            launch.keep(launch.launch_dir(runs, tag), functions.name, library)
         script = launch.add_script(runs, tag, one.path.name, one.text)
         if one.job is not None:
             values = one.job.config.replace(sweep=None).to_data()
@@ -248,7 +249,7 @@ def _record(wanted: Scripts, runs: Path, tag: str, options: SubmitOptions) -> li
         part = replace(part, script=script, config=config, at=at, ignored=ignored)
         launch.add_part(runs, tag, part)
         # The script's own directive contains the array.
-        path = launch.script_path(runs, tag, script)
+        path = launch.launch_dir(runs, tag) / launch.SCRIPTS / script
         found.append(StoredScript(path, replace(part, array=None), shown=one.path))
     return found
 

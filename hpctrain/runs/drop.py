@@ -72,28 +72,28 @@ def drop(runs: Path, run: Run) -> None:
             f"cannot remove {home}: {(error.strerror or str(error)).lower()}",
             fix=f"ls -ld {shlex.quote(str(runs))}",
         ) from error
-    if os.path.lexists(home) or not _is_unchanged(run, store.read_run(runs, aside.name)):
+    now = store.read_run(runs, aside.name)
+    # Its id and tag come from the directory's name. A loss may be NaN, which is not equal to itself.
+    is_unchanged = now is not None and repr(run) == repr(replace(now, id=run.id, tag=run.tag))
+    if os.path.lexists(home) or not is_unchanged:
         _put_back(aside, home)
         raise HpctrainError(
             f"{run.id} has changed while it was being removed, so a job of it may run; it"
             " was restored",
             fix=f"hpctrain runs show {shlex.quote(run.id)}",
         )
+    recorded = launch.deletion_path(runs, run.tag, run.id)
     for _ in range(3):  # a job may be about to make a directory in it
         with suppress(OSError):  # a full disk has room again once the run is gone
-            launch.record_deletion(runs, run)
+            if recorded.parents[1].is_dir():  # its launch has a record
+                recorded.parent.mkdir(exist_ok=True)
+                recorded.touch()
         shutil.rmtree(aside, ignore_errors=True)
     if aside.exists():
         raise HpctrainError(
             f"{run.id} is removed from the runs, and files of it are left in {aside}",
             fix=f"rm -r {shlex.quote(str(aside))}",
         )
-
-
-def _is_unchanged(run: Run, now: Run | None) -> bool:
-    """Whether a run is unchanged, apart from its id and tag, which come from the directory's name."""
-    # A loss may be NaN, which is not equal to itself.
-    return now is not None and repr(run) == repr(replace(now, id=run.id, tag=run.tag))
 
 
 def _put_back(aside: Path, home: Path) -> None:

@@ -28,6 +28,7 @@ its launch.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -130,14 +131,18 @@ def read_submissions(runs: Path, tag: str) -> tuple[Submission, ...]:
     """Return the submissions of a tag; a file that cannot be read becomes an unknown submission."""
     folder = f"{runs}/{layout.LAUNCHES}/{tag}/submissions"
     try:
-        found = sorted(os.listdir(folder))  # noqa: PTH208 - as in store
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - as in store
     except OSError:
         return ()
-    names = [name for name in found if name.endswith(".json") and name[0] != "."]
-    return tuple(
-        _submission(name.removesuffix(".json"), files.read_json(Path(folder, name)) or {})
-        for name in names
-    )
+    found = []
+    for name in names:
+        if name.endswith(".json") and name[0] != ".":
+            token, record = name.removesuffix(".json"), files.read_json(Path(folder, name))
+            one = stored.made(Submission, {**(record or {}), "token": token})
+            one = one or Submission(token=token)
+            job, cluster = store.job_id(one.job_id), job_ids.valid_cluster(one.cluster)
+            found.append(replace(one, job_id=job, cluster=cluster))
+    return tuple(found)
 
 
 def jobs_of(run: Run, submissions: tuple[Submission, ...]) -> Iterator[str | None]:
@@ -167,13 +172,7 @@ def every_job(runs: Path, run: Run) -> tuple[str, ...]:
 
 
 SCHEMA = 1
-_RECORD, _CODE, _SUBMISSIONS, _SCRIPTS, _PARTS = (
-    "launch.json",
-    "code",
-    "submissions",
-    "scripts",
-    "parts",
-)
+_RECORD, _CODE, _SUBMISSIONS, SCRIPTS = "launch.json", "code", "submissions", "scripts"
 #: Leaves space for `_STAGE` or `_INDEX` after a tag (layout.NAME allows 120 characters).
 _LONGEST_NAME = 64
 
@@ -249,14 +248,9 @@ def create(
         OSError: the file system refuses.
     """
     directory = launch_dir(runs, tag)
-    ids = (
-        []
-        if kind == "sweep"
-        else [layout.run_id(tag, stage=stage) for stage in stages]
-        if kind == "stages"
-        else [tag]
-    )
-    for run in [*ids, *([layout.run_id(tag, index=points - 1)] if points else [])]:
+    ids = [layout.run_id(tag, stage=stage) for stage in stages] if kind == "stages" else [tag]
+    last = layout.run_id(tag, index=points - 1) if points else tag
+    for run in [*ids, last]:
         launch_dir(runs, run)  # run ids must be valid names, too
     record = {
         "schema": SCHEMA,
@@ -267,7 +261,7 @@ def create(
         "cwd": cwd,
         "hpctrain": version,
         "argv": list(argv),
-        "runs": ids,
+        "runs": [] if kind == "sweep" else ids,
         "stages": list(stages),
         "points": points,
         "table": table,
@@ -281,53 +275,29 @@ def create(
             f"{directory / _RECORD} cannot be read",
             hint=f"look at it, or use another name: --run-id {tag}-2",
         )
-    _go_on(known, record)
-    return load(runs, tag) or known
-
-
-def _go_on(known: Launch, record: dict[str, Any]) -> None:
-    hint = f"use another name: --run-id {known.tag}-2"
-    if known.kind != record["kind"]:
+    problem, details = "", ()
+    if known.kind != kind:
         words = {"run": "one run", "sweep": "a sweep", "stages": "stages"}
-        raise UsageError(
-            f"{known.tag} was launched as {words[known.kind]}, and this is {words[record['kind']]}",
-            hint=hint,
-        )
-    if known.kind == "sweep" and (known.table, known.points) != (record["table"], record["points"]):
-        raise UsageError(
-            f"{known.tag} is a sweep over other points",
-            details=(
-                (
-                    f"  its points: {known.points}, in {known.table}; these: {record['points']}, in"
-                    f" {record['table']}"
-                ),
-            ),
-            hint=hint,
-        )
-    if new := [stage for stage in record["stages"] if stage not in known.stages]:
-        grown = files.read_json(known.path / _RECORD) or record
+        problem = f"{tag} was launched as {words[known.kind]}, and this is {words[kind]}"
+    elif kind == "sweep" and (known.table, known.points) != (table, points):
+        problem = f"{tag} is a sweep over other points"
+        own = f"  its points: {known.points}, in {known.table}"
+        details = (f"{own}; these: {points}, in {table}",)
+    if problem:
+        raise UsageError(problem, details=details, hint=f"use another name: --run-id {tag}-2")
+    if new := [stage for stage in stages if stage not in known.stages]:
+        grown = files.read_json(directory / _RECORD) or record
         grown["stages"] = [*known.stages, *new]
-        grown["runs"] = [*known.runs, *(layout.run_id(known.tag, stage=stage) for stage in new)]
-        files.write_json(known.path / _RECORD, grown)
+        grown["runs"] = [*known.runs, *(layout.run_id(tag, stage=stage) for stage in new)]
+        files.write_json(directory / _RECORD, grown)
+    return load(runs, tag) or known
 
 
 def add_script(runs: Path, tag: str, name: str, text: str) -> str:
     """Store a submitted script and return its file name, a new one if a different script has this
     name.
     """
-    return _keep(launch_dir(runs, tag) / _SCRIPTS, name, text)
-
-
-def add_library(runs: Path, tag: str, name: str, text: str) -> None:
-    """Store the functions that a script of the launch sources; their name includes a digest."""
-    path = launch_dir(runs, tag) / name
-    if not path.exists():
-        files.write_text(path, text)
-
-
-def script_path(runs: Path, tag: str, name: str) -> Path:
-    """Return the path of a script that `add_script` stored as `name`; it never changes."""
-    return launch_dir(runs, tag) / _SCRIPTS / name
+    return keep(launch_dir(runs, tag) / SCRIPTS, name, text)
 
 
 def add_config(
@@ -352,11 +322,8 @@ def add_config(
         "config": dict(config),
         "origins": {".".join(path): where for path, where in sorted(origins.items())},
     }
-    return _keep(
-        launch_dir(runs, tag),
-        f"config.{stage}.json" if stage else "config.json",
-        files.json_text(value),
-    )
+    name = f"config.{stage}.json" if stage else "config.json"
+    return keep(launch_dir(runs, tag), name, files.json_text(value))
 
 
 def set_code(
@@ -380,9 +347,13 @@ def set_code(
     old = files.read_json(directory / "code.json")
     if old is not None and old.get("digest") != code.get("digest"):
         kept = f"code-{old.get('digest') or old.get('commit') or 'unknown'}"
-        _keep(directory, f"{kept}.json", files.json_text(old))
+        keep(directory, f"{kept}.json", files.json_text(old))
         if (directory / "code.diff").exists():
-            _keep(directory, f"{kept}.diff", _text_of(directory / "code.diff"))
+            keep(
+                directory,
+                f"{kept}.diff",
+                stored.read_regular(directory / "code.diff").decode("utf-8", "surrogateescape"),
+            )
     if diff is None:
         (directory / "code.diff").unlink(missing_ok=True)
     else:
@@ -401,12 +372,10 @@ def add_part(runs: Path, tag: str, part: Part) -> None:
     """Record a part of the launch; a script that is already recorded keeps its position."""
     if not part.script or Path(part.script).name != part.script or part.script.startswith("."):
         raise HpctrainError(f"{part.script!r} cannot be the name of a file of a launch")
-    path = launch_dir(runs, tag) / _PARTS / f"{part.script}.json"
-    known = _part(path)
+    path = launch_dir(runs, tag) / "parts" / f"{part.script}.json"
+    at = (_part(path) or part).at
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(
-        path, {"schema": SCHEMA, **asdict(part), "at": known.at if known is not None else part.at}
-    )
+    files.write_json(path, {"schema": SCHEMA, **asdict(part), "at": at})
 
 
 def submissions_dir(runs: Path, tag: str) -> Path:
@@ -425,19 +394,16 @@ def of_submission(record: str) -> tuple[Path, str] | None:
 
 def load(runs: Path, tag: str) -> Launch | None:
     """Return a launch; None if the tag has none, or its launch.json is not valid."""
-    if not layout.NAME.match(tag):
-        return None
     directory = runs / layout.LAUNCHES / tag
-    record = files.read_json(directory / _RECORD)
-    if record is None:
-        return None
-    launch = stored.made(Launch, {**record, "path": directory, "tag": tag})
+    record = files.read_json(directory / _RECORD) if layout.NAME.match(tag) else None
+    launch = stored.made(Launch, {**(record or {}), "path": directory, "tag": tag})
     if launch is None:
         return None
-    parts = [part for path in (directory / _PARTS).glob("*.json") if (part := _part(path))]
+    parts = [part for path in (directory / "parts").glob("*.json") if (part := _part(path))]
+    link = directory / _CODE
     return replace(
         launch,
-        code=_code(directory),
+        code=link.readlink().name if link.is_symlink() else None,
         submissions=tuple(sorted(read_submissions(runs, tag), key=lambda one: (one.at, one.token))),
         parts=tuple(sorted(parts, key=lambda one: (one.at, one.script))),
     )
@@ -450,23 +416,6 @@ def tags(runs: Path) -> list[str]:
             return sorted(entry.name for entry in entries if layout.NAME.match(entry.name))
     except OSError:
         return []
-
-
-def run_dirs_for(runs: Path, launch: Launch) -> list[Path]:
-    """Return the directories of all runs of a launch, existing or not."""
-    return [runs / run for run in launch.run_ids]
-
-
-def record_deletion(runs: Path, run: Run) -> None:
-    """Record that a run was deleted, if its launch has a record.
-
-    Raises:
-        OSError: the file system refuses.
-    """
-    path = deletion_path(runs, run.tag, run.id)
-    if path.parents[1].is_dir():
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
 
 
 def deletion_path(runs: Path, tag: str, run: str) -> Path:
@@ -486,24 +435,7 @@ def _part(path: Path) -> Part | None:
     return None if record is None else stored.made(Part, {**record, "script": script})
 
 
-def _submission(token: str, record: dict[str, Any]) -> Submission:
-    """Return the submission in a file; an unknown one if the file is not valid."""
-    found = stored.made(Submission, {**record, "token": token}) or Submission(token=token)
-    return replace(
-        found,
-        job_id=store.job_id(found.job_id),
-        cluster=job_ids.valid_cluster(found.cluster),
-    )
-
-
-def _code(directory: Path) -> str | None:
-    try:
-        return (directory / _CODE).readlink().name
-    except OSError:
-        return None
-
-
-def _keep(directory: Path, name: str, text: str) -> str:
+def keep(directory: Path, name: str, text: str) -> str:
     """Write `text` as `name`, or as NAME.2.SUFFIX and so on if that file has other content; return
     the name.
     """
@@ -511,15 +443,12 @@ def _keep(directory: Path, name: str, text: str) -> str:
         raise HpctrainError(f"{name!r} cannot be the name of a file of a launch")
     directory.mkdir(parents=True, exist_ok=True)
     stem, dot, suffix = name.rpartition(".")
-    count, path = 1, directory / name
-    while path.exists() and _text_of(path) != text:
-        count += 1
-        path = directory / (f"{stem}.{count}{dot}{suffix}" if stem else f"{name}.{count}")
-    if not path.exists():
-        files.write_text(path, text)
-    return path.name
-
-
-def _text_of(path: Path) -> str:
-    # Not read_text, which turns \r\n into \n: the script would differ from itself.
-    return stored.read_regular(path).decode("utf-8", "surrogateescape")
+    for count in itertools.count(1):
+        numbered = f"{stem}.{count}{dot}{suffix}" if stem else f"{name}.{count}"
+        path = directory / (name if count == 1 else numbered)
+        if not path.exists():
+            files.write_text(path, text)
+        # Not read_text, which turns \r\n into \n: the script would differ from itself.
+        if stored.read_regular(path) == text.encode("utf-8", "surrogateescape"):
+            return path.name
+    raise AssertionError  # itertools.count never ends
