@@ -35,8 +35,8 @@ DEFAULT_LOSS: Final[Mapping[Form, LossOn]] = {
     "messages": "assistant",
     "alpaca": "completion",
 }
+#: Per example: each token takes some hundred bytes during encoding.
 MAX_CHARACTERS = 32_000_000
-"""Per example: each token takes some hundred bytes during encoding."""
 _PROBE = "a"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -26,13 +26,13 @@ Form = Literal["text", "prompt-completion", "messages", "alpaca"]
 Message = dict[str, Any]
 
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
+#: By form: the required roles and the optional ones.
 ROLES: Final[Mapping[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "text": (("text",), ()),
     "prompt-completion": (("prompt", "completion"), ("tools", "system")),
     "messages": (("messages",), ("tools", "system")),
     "alpaca": (("instruction", "output"), ("input", "system")),
 }
-"""By form: the required roles and the optional ones."""
 
 #: Column names for each role, the usual one first; names that several roles share are tried in the
 #: order of `_candidates`.
@@ -205,6 +205,7 @@ def _roles(names: Mapping[str, str]) -> str:
 
 # -- rows ------------------------------------------------------------------------------------------
 
+#: Role names in data, mapped to those of chat templates.
 SPEAKERS: Final[Mapping[str, str]] = {
     **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
     "human": "user",
@@ -221,7 +222,6 @@ SPEAKERS: Final[Mapping[str, str]] = {
     "tool_response": "tool",
     "ipython": "tool",
 }
-"""Role names in data, mapped to those of chat templates."""
 
 
 @dataclass(frozen=True, slots=True)

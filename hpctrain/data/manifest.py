@@ -15,12 +15,12 @@ from typing import Any
 
 from hpctrain.util.stored import made, read_regular
 
+#: The manifest's file name in the dataset's directory.
 NAME = "hpctrain.json"
-"""The manifest's file name in the dataset's directory."""
 SCHEMA = 1
 _MAX_BYTES = 50_000_000
+#: Batch size for which the manifest contains the padding.
 BATCH = 8
-"""Batch size for which the manifest contains the padding."""
 _SMALLEST_BOUND = 16
 
 WHOLE = "tokenizer.json"

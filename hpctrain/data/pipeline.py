@@ -53,27 +53,24 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.memory import host
 from hpctrain.util import files, shell
 
+#: Default validation split, if the source has no splits: this fraction of the examples, up to this
+#: number.
 DEFAULT_FRACTION, DEFAULT_MOST = 0.05, 2000
-"""Default validation split, if the source has no splits: this fraction of the examples, up to this
-number.
-"""
+#: Average tokens of one window: the examples that are packed together, in memory (about 40 bytes
+#: per token).
 WINDOW_TOKENS = 1 << 22
-"""Average tokens of one window: the examples that are packed together, in memory (about 40 bytes
-per token).
-"""
+#: Minimum sequences per window, so that a partly filled last one matters little.
 WINDOW_ROWS = 128
-"""Minimum sequences per window, so that a partly filled last one matters little."""
+#: With fewer examples there is no validation split by default.
 _FEWEST = 20
-"""With fewer examples there is no validation split by default."""
 _BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 21
+#: Memory of one worker: 100 MiB, and the longest allowed example.
 _WORKER_MIB = 600
-"""Memory of one worker: 100 MiB, and the longest allowed example."""
 
 
+#: Called with the stage (`tokenizing` or `writing`), the progress and the total: bytes of the
+#: source, or examples.
 Progress = Callable[[str, int, int], None]
-"""Called with the stage (`tokenizing` or `writing`), the progress and the total: bytes of the
-source, or examples.
-"""
 
 
 @dataclass(kw_only=True)

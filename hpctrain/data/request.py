@@ -22,10 +22,9 @@ from hpctrain.data.readers import SourceRow
 from hpctrain.errors import UsageError
 from hpctrain.util import shell
 
+#: Increased when the same request gives different pieces, so that pieces of an earlier version are
+#: not reused.
 FORMAT = 5
-"""Increased when the same request gives different pieces, so that pieces of an earlier version are
-not reused.
-"""
 _LIBRARIES = ("transformers", "tokenizers")
 _LOOKED_AT = 200
 _FILES_LOOKED_AT = 8

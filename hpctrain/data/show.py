@@ -21,8 +21,8 @@ from hpctrain.util import shell
 from hpctrain.util.text import count as counted
 
 OPEN, CLOSE = "⟦", "⟧"
+#: Tokens shown from the start and the end of a long run.
 _HEAD, _TAIL = 80, 40
-"""Tokens shown from the start and the end of a long run."""
 _SHOWN: Final = {"\n": "↵\n", "\t": "→", OPEN: "\\u27e6", CLOSE: "\\u27e7"}
 
 

@@ -37,8 +37,8 @@ from hpctrain.util.text import is_number
 PAD, UNKNOWN = "<pad>", "<unk>"
 VOCABULARY = "vocabulary.json"
 _PATH = click.Path(path_type=Path)
+#: Label kinds by type; the same for all rows of a dataset. Any other type is an integer.
 _KINDS = {list: "list", str: "string", float: "fraction"}
-"""Label kinds by type; the same for all rows of a dataset. Any other type is an integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: _CHUNKED_LOGPROB_CHUNK_SIZE.
 LOSS_TOKENS, LOSS_VOCABULARY = 4096, 32768
 
+#: Bytes by purpose.
 Parts = Counter[str]
-"""Bytes by purpose."""
 
 
 def _parts(work: float = 0, **sizes: float) -> Parts:

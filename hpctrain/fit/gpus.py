@@ -18,8 +18,8 @@ GIB = 1024**3
 _TABLE = "gpus.yaml"
 _SIZE = re.compile(r"(?<![a-z0-9])([0-9]{2,3}) ?gi?b?(?![a-z0-9])")
 #: Names whose size is not the GPU's: GH200 is followed by the CPU's memory (`NVIDIA GH200 480GB`).
+#: A MIG instance: `1g.10gb` has one of seven compute slices, and 10 GB.
 _PART = re.compile(r"(?<![a-z0-9])(?:mig ?)?([1-7])c?g ([0-9]{1,3})gb(?![a-z0-9])")
-"""A MIG instance: `1g.10gb` has one of seven compute slices, and 10 GB."""
 _MISLEADING = re.compile(r"\bgh200\b")
 
 

@@ -110,12 +110,12 @@ class History:
         return [point for point in self.points if point.event in events]
 
 
+#: Rows that thinning keeps: those with the highest (1) or lowest (-1) of these values.
 PEAKS = {
     "log": (("loss", 1), ("loss", -1), ("grad_norm", 1)),
     "speed": (("useful_tokens_per_s", -1), ("useful_tokens_per_s", 1), ("data_wait", 1)),
     "evaluate": (("eval_loss", -1), ("eval_loss", 1)),
 }
-"""Rows that thinning keeps: those with the highest (1) or lowest (-1) of these values."""
 _MOST_RANKS = 4096
 #: Limit of samples of all ranks together: in a chart of 64 ranks, 125 of each are enough.
 _ALL_RANKS = 8000

@@ -129,10 +129,9 @@ def _after(last: Attempt, said: str) -> State:
 #: wait, run: not ended; good, bad: succeeded or failed; empty: stopped on purpose, or to continue.
 Level = Literal["wait", "run", "good", "bad", ""]
 
+#: Shown instead of Slurm's FAILED for a job that saved and stopped; also a state of its run
+#: (`State`).
 STOPPED = "stopped"
-"""Shown instead of Slurm's FAILED for a job that saved and stopped; also a state of its run
-(`State`).
-"""
 
 _ACTIVE = {
     "RUNNING": "running",

@@ -41,33 +41,32 @@ import re
 import shlex
 from pathlib import Path
 
+#: The states of a run (hpctrain.runs.job_state).
 STATES = ("pending", "running", "completed", "failed", "stopped", "unknown")
-"""The states of a run (hpctrain.runs.job_state)."""
 RUNS = "runs"
 LAUNCHES = ".launches"
 SWEEPS = ".sweeps"
 CODE = ".code"
 
+#: In a run's directory: predicted and measured memory and speed (hpctrain.runs.predicted).
 FIT = "fit.json"
-"""In a run's directory: predicted and measured memory and speed (hpctrain.runs.predicted)."""
+#: In a run's directory: metrics of an evaluation-only run.
 EVALUATION = "evaluation.json"
-"""In a run's directory: metrics of an evaluation-only run."""
 
+#: The file that marks a checkpoint as complete; written last.
 CHECKPOINT_MANIFEST = "hpctrain.json"
-"""The file that marks a checkpoint as complete; written last."""
+#: In a checkpoint: the files that a verification found changed since the save.
 CHECKPOINT_DAMAGE = "hpctrain-damage.json"
-"""In a checkpoint: the files that a verification found changed since the save."""
 
+#: Exit code of a training that has done all steps, or was ended by early stopping.
 DONE = 0
-"""Exit code of a training that has done all steps, or was ended by early stopping."""
+#: Exit code of an error, including NaN, that a requeue would not fix.
 FAILED = 1
-"""Exit code of an error, including NaN, that a requeue would not fix."""
+#: Exit code of a training that saved and stopped before it was done; the job script requeues it.
 REQUEUE = 85
-"""Exit code of a training that saved and stopped before it was done; the job script requeues it."""
+#: Exit code of a training that saved and stopped at the user's request (`runs/RUN_ID/stop`); it is
+#: not requeued.
 STOPPED = 86
-"""Exit code of a training that saved and stopped at the user's request (`runs/RUN_ID/stop`); it is
-not requeued.
-"""
 
 RUN_ID_VARIABLE = "HPCTRAIN_RUN_ID"
 RUN_DIR_VARIABLE = "HPCTRAIN_RUN_DIR"

@@ -30,8 +30,8 @@ from hpctrain.util import stored
 
 ATTEMPTS = "attempts"
 FILE = "metrics.jsonl"
+#: The keys of a row that are not values of the Trainer.
 OWN = ("event", "step", "epoch", "at", "nonfinite")
-"""The keys of a row that are not values of the Trainer."""
 EVENTS = ("begin", "log", "evaluate", "save", "speed", "end")
 
 _TAIL_BYTES = 65536

@@ -49,11 +49,11 @@ def stamp(path: Path) -> tuple[int, int, int]:
     return said.st_size, said.st_mtime_ns, said.st_ino
 
 
+#: The prefix of every line.
 MARK = "[speed]"
-"""The prefix of every line."""
 
+#: The event of its rows in metrics.jsonl.
 EVENT = "speed"
-"""The event of its rows in metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,8 +394,8 @@ _BAR = re.compile(
     r"(?:^|\r)\s*[0-9]{1,3}%\|[^|]*\| (?P<step>[0-9]{1,15})/(?P<most>[0-9]{1,15})"
     r" \[[0-9:]+<(?P<left>[0-9:]+|\?),\s+(?P<rate>[0-9.]+|\?)(?P<unit>s/it|it/s)"
 )
+#: Number of samples kept per rank.
 _KEPT = 10
-"""Number of samples kept per rank."""
 
 
 @dataclass(slots=True)
