@@ -494,7 +494,7 @@ def keep_fix(runs: Path, left: ResubmitPlan, fixed: FixPlan) -> ResubmitPlan:
             part = replace(old, script=script, config=config, links=links, at=at)
             recorded = next(each for each in whole.parts if each.script == old.script)
             launch.add_part(runs, tag, replace(part, dependencies=recorded.dependencies))
-            parts.append(StoredScript(launch.script_path(runs, tag, script), part))
+            parts.append(StoredScript(launch.launch_dir(runs, tag) / launch.SCRIPTS / script, part))
     return replace(left, parts=tuple(parts))
 
 

@@ -114,9 +114,3 @@ def test_what_programs_can_have_is_less_than_what_is_built_in() -> None:
 def test_a_part_of_a_gpu_is_not_the_whole(name: str, size: int) -> None:
     assert gpus.find(name) is None
     assert 0.9 * size * GIB < gpus.usable(name, None) < size * GIB
-
-
-def test_a_part_of_a_gpu_of_unknown_size_is_not_taken_for_the_whole() -> None:
-    assert gpus.find("a100_mig") is None
-    assert gpus.usable("a100_mig", None) is None
-    assert 9 * GIB < gpus.usable("1g.10gb", None) < 10 * GIB

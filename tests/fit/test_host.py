@@ -1,7 +1,7 @@
 """Host memory of a node."""
 
 from hpctrain.fit.layout import Layout, Lora
-from hpctrain.fit.memory import CUDA, GIB, LAUNCHER, PIECE, PROCESS, host_memory
+from hpctrain.fit.memory import CUDA, LAUNCHER, PIECE, PROCESS, host_memory
 
 COUNT = 8 * 10**9
 
@@ -24,12 +24,3 @@ def test_the_parts_add_up() -> None:
     assert found.total == 4 * (PROCESS + CUDA + COUNT * 4) + LAUNCHER
     assert host_memory(COUNT, Layout(gpus_per_node=4), cuda=False).total == found.total - 4 * CUDA
     assert [part.name for part in found.certain] == ["processes", "model"]
-
-
-def test_workers_come_when_the_model_has_left_for_the_gpu() -> None:
-    few = host_memory(COUNT, Layout(), workers=4)
-    assert few.total == host_memory(COUNT, Layout()).total
-    many = host_memory(COUNT, Layout(), workers=200)
-    assert many.total > few.total
-    small = host_memory(10**8, Layout(), workers=4)
-    assert small.total > host_memory(10**8, Layout()).total + GIB // 2

@@ -107,27 +107,6 @@ def test_machines_are_parts_of_a_node_then_whole_ones() -> None:
     assert machines(one, replace(NODE, gpus_per_node=None)) == {(1, 1), (1, 2), (1, 4), (1, 8)}
 
 
-def test_time_and_hours_come_from_the_tokens() -> None:
-    row = evaluate(QWEN, ASKED, replace(NODE, whole_nodes=True, gpus_per_node=8), WORK)
-    assert row.seconds == pytest.approx(WORK.tokens / row.tokens_per_s)
-    assert row.gpu_hours == pytest.approx(row.seconds / 3600 * 8)  # all eight are paid
-    assert row.node_hours == pytest.approx(row.seconds / 3600)
-    share = evaluate(QWEN, ASKED, replace(NODE, gpus_per_node=8), WORK)
-    assert share.gpu_hours == pytest.approx(share.seconds / 3600 * 4)
-    unknown = evaluate(QWEN, ASKED, replace(NODE, gpu=None), WORK)
-    assert (unknown.tokens_per_s, unknown.seconds, unknown.gpu_hours, unknown.node_hours) == (
-        None,
-        None,
-        None,
-        None,
-    )
-
-
-def test_without_a_known_gpu_the_fewest_come_first() -> None:
-    found = rows(site=replace(NODE, gpu=None))
-    assert [row.layout.processes for row in found] == sorted(row.layout.processes for row in found)
-
-
 def test_the_choice_takes_no_more_gpus_than_asked() -> None:
     found = rows()
     chosen = choice(ASKED, found, NODE)
@@ -174,10 +153,3 @@ def test_where_nothing_fits_it_is_said_what_would() -> None:
     )
     assert found["LoRA"].total == evaluate(LLAMA, adapted, site, Workload()).total
     assert "use_peft: true" in found["LoRA"].fix
-
-
-def test_shorter_rows_are_a_remedy_where_they_are() -> None:
-    fitting = Layout(micro_batch=1, length=4096, checkpointing="full")
-    site = Site(gpu_bytes=evaluate(QWEN, fitting, NODE, WORK).total + 1)
-    found = remedies(QWEN, Layout(length=32768), site)
-    assert "max_length: 4096" in [remedy.fix for remedy in found]

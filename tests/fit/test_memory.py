@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpctrain.fit.activations import is_masked
 from hpctrain.fit.layout import Layout, Lora
 from hpctrain.fit.memory import CUBLAS, gpu_memory
-from hpctrain.fit.shape import FAMILIES, read_shape, trainable
+from hpctrain.fit.shape import FAMILIES, read_shape
 
 LLAMA = {
     "model_type": "llama",
@@ -235,65 +235,11 @@ def test_the_memory_of_the_run_that_was_measured_on_a_gpu():
     assert predicted.total == pytest.approx(found["used"], rel=0.02)
 
 
-@PROPERTY
-@given(LAYOUTS)
-def test_sharding_divides_what_is_sharded(layout):
-    two, four = (dataclasses.replace(layout, nodes=1, gpus_per_node=count) for count in (2, 4))
-    parts = [
-        {part.name: part.bytes for part in gpu_memory(SHAPE, each).parts} for each in (two, four)
-    ]
-    whole = layout.sharding == "ddp"
-    assert parts[1]["optimizer"] == (
-        parts[0]["optimizer"] if whole else pytest.approx(parts[0]["optimizer"] / 2, abs=8)
-    )
-    if layout.sharding == "fsdp" or (layout.sharding == "zero3" and layout.compute):
-        assert parts[1]["weights"] == pytest.approx(parts[0]["weights"] / 2, abs=8)
-    if whole:
-        assert parts[1]["weights"] == parts[0]["weights"]
-
-
 def part(name, shape=LARGE, **changes):
     return {
         each.name: each.bytes
         for each in gpu_memory(shape, Layout(micro_batch=1, length=512, **changes)).parts
     }[name]
-
-
-def test_weights_gradients_and_optimizer_by_hand():
-    count = LARGE.parameters
-    assert part("weights") == 4 * count
-    assert part("weights", weights="bfloat16", compute=None) == 2 * count
-    assert part("optimizer") == 8 * count
-    assert part("optimizer", weights="bfloat16", compute=None) == 4 * count
-    assert (
-        part("optimizer", optimizer="sgd") == part("optimizer", optimizer="paged_adamw_32bit") == 0
-    )
-    table = LARGE.embedding_parameters  # which Trainer has bitsandbytes keep in 32 bits
-    assert part("optimizer", optimizer="adamw_8bit") == int(
-        (count - table) * (2 + 8 / 256) + 8 * table
-    )
-
-
-def test_a_frozen_base_has_no_gradients_and_no_states():
-    adapter = trainable(LARGE, LORA)
-    assert part("weights", weights="bfloat16", lora=LORA) == 2 * LARGE.parameters + 4 * adapter
-    assert part("optimizer", weights="bfloat16", lora=LORA) == 8 * adapter
-
-
-def test_eight_processes_hold_an_eighth_each():
-    whole = 4 * LARGE.parameters
-    assert part("weights", gpus_per_node=8, sharding="fsdp") == whole // 8
-    assert part("optimizer", gpus_per_node=8, sharding="fsdp") == 2 * whole // 8
-    # DeepSpeed trains a copy in bfloat16, which ZeRO-2 leaves whole.
-    assert part("weights", gpus_per_node=8, sharding="zero2") == 2 * LARGE.parameters + whole // 8
-    assert (
-        part("weights", gpus_per_node=8, sharding="zero3") == 2 * LARGE.parameters // 8 + whole // 8
-    )
-
-
-def test_ddp_copies_the_gradients_into_buckets_only_where_there_is_somebody_to_send_them_to():
-    assert part("buffers") == 0
-    assert part("buffers", gpus_per_node=2) == 4 * LARGE.parameters
 
 
 def test_a_mask_is_needed_by_rows_of_different_lengths_and_by_rows_laid_end_to_end():

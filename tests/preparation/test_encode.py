@@ -74,16 +74,6 @@ def test_a_token_across_the_end_of_a_turn_belongs_to_the_assistant(folder: Any) 
     assert second == "b<|endoftext|>"
 
 
-@pytest.mark.parametrize("trim", [True, False])
-def test_white_space_of_the_assistant_is_trained_although_offsets_leave_it_out(
-    folder: Any, trim: bool
-) -> None:
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0], trim=trim))
-    assert said(ours, one(ours.encode([talk("q", "  a\n\n\n  b  ")]))) == [
-        "  a\n\n\n  b  <|im_end|>\n"
-    ]
-
-
 def test_loss_on_completion_is_the_last_turn_and_loss_on_all_is_everything(folder: Any) -> None:
     tokenizer = folder("byte_level", made.TEMPLATES["chatml"][0])
     row = talk("q", "one", "q", "two")
@@ -117,18 +107,6 @@ def test_thinking_that_the_template_leaves_out_of_an_earlier_turn_makes_that_tur
     assert said(ours, plain) == ["one<|im_end|>\n", "<think>\n\n</think>\n\ntwo<|im_end|>\n"]
 
 
-def test_turns_beside_empty_messages_are_found_by_the_beginnings_of_the_text(folder: Any) -> None:
-    """An empty message has no place that marks could show."""
-    for name in ("chatml", "llama 3"):
-        ours = encoder(folder("byte_level", made.TEMPLATES[name][0]))
-        example = one(ours.encode([talk("", "one", "", "two")]))
-        assert said(ours, example) == [
-            part
-            for part, own in made.TEMPLATES[name][1](talk("", "one", "", "two")["messages"])
-            if own
-        ]
-
-
 def test_a_template_that_looks_into_messages_is_not_masked_by_guess(folder: Any) -> None:
     """It writes how long a message is, so that marks in the message would change the text around
     it.
@@ -149,12 +127,6 @@ def test_a_template_that_looks_into_messages_is_not_masked_by_guess(folder: Any)
         "a" * 9 + "<|im_end|>\n",
         "b" * 7 + "<|im_end|>\n",
     ]
-
-
-def test_a_conversation_that_the_assistant_begins_is_found(folder: Any) -> None:
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]))
-    row = {"messages": [{"role": "assistant", "content": "Hello."}, *talk("q", "a")["messages"]]}
-    assert said(ours, one(ours.encode([row]))) == ["Hello.<|im_end|>\n", "a<|im_end|>\n"]
 
 
 def test_an_earlier_turn_that_cannot_be_found_drops_the_row(folder: Any) -> None:

@@ -106,16 +106,6 @@ def test_a_conversational_completion_is_all_that_follows_the_prompt(folder: Any)
     assert said(ours, one(ours.encode([row]))) == ["a<|im_end|>\n"]
 
 
-def test_a_conversation_among_pairs_of_strings_is_laid_out_by_the_template(folder: Any) -> None:
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]), PAIR)
-    turns = talk("q", "a")["messages"]
-    strings, conversation = ours.encode(
-        [{"prompt": "q", "completion": "a"}, {"prompt": turns[:1], "completion": turns[1:]}]
-    )
-    assert isinstance(strings, Encoded)
-    assert said(ours, one([conversation])) == ["a<|im_end|>\n"]
-
-
 def test_a_conversation_with_tools_gets_the_tokenizers_template_for_tools(tmp_path: Path) -> None:
     plain = made.TEMPLATES["chatml"][0]
     both: Any = {"default": plain, "tool_use": f"TOOLS {{{{ tools }}}}\n{plain}"}
@@ -170,12 +160,6 @@ def test_truncation_keeps_the_start_or_drops(folder: Any) -> None:
         encoder(tokenizer, max_length=20, truncation="drop").encode([SourceRow(row, "f:1")])
     )
     assert (gone.reason, gone.where) == ("longer than 20 tokens", "f:1")
-
-
-def test_an_example_of_which_nothing_trained_is_left_is_dropped(folder: Any) -> None:
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]), max_length=20)
-    gone = dropped(ours.encode([talk("word " * 100, "answer")]))
-    assert gone.reason == "all trained tokens are beyond 20 tokens"
 
 
 # -- what is wrong ---------------------------------------------------------------------------------
@@ -250,10 +234,3 @@ def test_what_the_tokenizer_cannot_do_is_refused(folder: Any, tmp_path: Path) ->
         encoder(folder("byte_level"), template=str(broken))
     with pytest.raises(UsageError, match="cannot read the chat template"):
         encoder(folder("byte_level"), template=str(tmp_path / "none.jinja"))
-
-
-def test_a_template_from_a_file_stands_in_for_the_tokenizers(folder: Any, tmp_path: Path) -> None:
-    file = tmp_path / "llama.jinja"
-    file.write_text(made.TEMPLATES["llama 3"][0])
-    ours = encoder(folder("byte_level", made.TEMPLATES["chatml"][0]), template=str(file))
-    assert said(ours, one(ours.encode([talk("q", "a")]))) == ["a<|eot_id|>"]

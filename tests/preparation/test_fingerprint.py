@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpctrain.data.manifest import tokenizer_fingerprint
-from tests.preparation.prepare_made import model
 
 PLAIN: dict[str, Any] = {
     "version": "1.0",
@@ -104,19 +103,3 @@ def test_folders_without_one(tmp_path: Path) -> None:
     assert tokenizer_fingerprint(tmp_path / "missing") is None
     os.mkfifo(tmp_path / "tokenizer.json")
     assert tokenizer_fingerprint(tmp_path) is None
-
-
-@pytest.mark.torch
-def test_loading_and_saving_by_transformers_does_not_change_it(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    folder = model(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer(
-        ["a", "b c d"], padding=True, truncation=True, max_length=2
-    )  # which sets padding and truncation in what is saved
-    tokenizer.save_pretrained(tmp_path / "again")
-    assert (tmp_path / "again/tokenizer.json").read_bytes() != (
-        folder / "tokenizer.json"
-    ).read_bytes()
-    assert tokenizer_fingerprint(tmp_path / "again") == tokenizer_fingerprint(folder) is not None

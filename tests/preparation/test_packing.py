@@ -1,8 +1,6 @@
 """Packing, the draws of the validation split, and the figures of a manifest."""
 
 import hashlib
-import random
-import statistics
 from array import array
 
 import pytest
@@ -32,30 +30,10 @@ def test_it_is_best_fit_decreasing(lengths: list[int]) -> None:
     assert sorted(ours) == sorted(spaces)
 
 
-def test_draws_are_spread_and_another_seed_draws_otherwise() -> None:
-    import numpy as np
-
-    numbers = np.arange(100_000, dtype=np.uint64)
-    for seed in (0, 1, 7):
-        share = (packing.draws(numbers, seed) < np.uint64((1 << 64) // 10)).mean()
-        assert 0.095 < share < 0.105
-    first, second = ((packing.draws(numbers, seed) < np.uint64((1 << 64) // 10)) for seed in (0, 1))
-    assert 0.005 < (first & second).mean() < 0.015
-
-
 def test_bounds_of_a_histogram() -> None:
     assert manifest.histogram({16: 1, 17: 2, 64: 3}) == ((16, 1), (32, 2), (64, 3))
     assert manifest.histogram({3: 1, 40: 1}) == ((16, 1), (32, 0), (64, 1))
     assert manifest.histogram({}) == ()
-
-
-def test_the_longest_of_a_batch_is_as_long_as_drawing_says() -> None:
-    lengths = {10: 5, 100: 3, 1000: 2}
-    chosen = random.Random(0)
-    everyone = [length for length, count in lengths.items() for _ in range(count)]
-    drawn = statistics.mean(max(chosen.choices(everyone, k=8)) for _ in range(20_000))
-    assert manifest.expected_longest(lengths, 8) == pytest.approx(drawn, rel=0.02)
-    assert manifest.expected_longest({7: 3}, 8) == pytest.approx(7)
 
 
 def test_labels_of_single_and_of_packed_rows() -> None:

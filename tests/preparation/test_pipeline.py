@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from hpctrain.data import manifest, pipeline
 from hpctrain.data.request import PrepareRequest, resolve
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.memory import host
 from hpctrain.training import preflight
 from hpctrain.util import files
 from tests.preparation.prepare_made import chats, everything, model, prepared
@@ -271,31 +269,6 @@ def test_a_source_that_changes_meanwhile(model_folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "d").exists()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounts a file system")
-    where = tmp_path / "small"
-    where.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "hpctrain-test", str(where)], check=True
-    )
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
-
-
-def test_a_full_disk(data: Path, model_folder: Path, whole: Path, small_disk: Path) -> None:
-    with pytest.raises(HpctrainError, match=f"no space is left in {small_disk}") as full:
-        prepared(data, model_folder, small_disk / "d")
-    kept = int(full.value.details[0].split(" ")[0])
-    assert kept > 0
-    subprocess.run(["mount", "-o", "remount,size=30m", str(small_disk)], check=True)
-    made = prepared(data, model_folder, small_disk / "d")
-    assert made.reused == kept
-    assert everything(made.folder) == everything(whole)
-
-
 def test_a_worker_that_is_killed(data: Path, model_folder: Path, tmp_path: Path) -> None:
     """As the kernel kills for want of memory: what is finished stays."""
     others = set(psutil.Process().children(recursive=True))
@@ -316,35 +289,6 @@ def test_a_worker_that_is_killed(data: Path, model_folder: Path, tmp_path: Path)
     assert "pieces are finished and kept" in killed.value.details[0]
     assert killed.value.hint == "run the same command with --workers 1"
     assert pipeline.prepare(asked).reused > 0
-
-
-def test_every_example_is_in_one_row_however_small_the_windows(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(pipeline, "WINDOW_TOKENS", 1)
-    monkeypatch.setattr(pipeline, "WINDOW_ROWS", 0)
-    few = chats(tmp_path / "few.jsonl", 60)
-    made = prepared(few, model_folder, tmp_path / "d", pack=False, validation=20)
-    splits = datasets.load_from_disk(str(made.folder))
-    assert {name: len(split) for name, split in splits.items()} == {"train": 40, "validation": 20}
-    rows = [tuple(row["input_ids"]) for split in splits.values() for row in split]
-    assert len(set(rows)) == 60
-    for name, split in splits.items():
-        counted = made.manifest.splits[name]
-        assert counted.tokens == sum(split["length"])
-        assert counted.trained == sum(label != -100 for row in split["labels"] for label in row)
-
-
-def test_there_is_a_worker_for_each_core_as_far_as_memory_reaches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
-    monkeypatch.setattr(host, "find_limit", lambda: None)
-    for free, expected in ((10**6, 6), (1300, 2), (0, 1)):
-        monkeypatch.setattr(host, "node_mib", lambda free=free: (10**6 - free, 10**6))
-        assert pipeline.worker_count() == expected
 
 
 def test_splits_and_dropped_rows(model_folder: Path, tmp_path: Path) -> None:

@@ -102,13 +102,6 @@ def test_json_files_that_are_lines_or_one_row_are_seen_as_that(tmp_path: Path) -
     assert read(tmp_path / "empty.json") == []
 
 
-def test_a_broken_json_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "d.json"
-    path.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(HpctrainError, match=r"d\.json is not JSON"):
-        read(path)
-
-
 # -- CSV -------------------------------------------------------------------------------------------
 
 
@@ -126,11 +119,6 @@ def test_csv_with_lines_in_its_fields(tmp_path: Path, name: str, delimiter: str)
     assert [int(row.where.rpartition(":")[2]) for row in found] == [
         2 + 2 * number for number in range(200)
     ]
-
-
-def test_the_delimiter_of_csv_is_not_one_inside_of_quotes(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text('"prompt, original";"completion, mine"\na;b\n')
-    assert values(read(tmp_path / "d.csv")) == [{"prompt, original": "a", "completion, mine": "b"}]
 
 
 def test_odd_rows_of_csv(tmp_path: Path) -> None:
@@ -280,13 +268,6 @@ def test_text_is_read_by_lines_or_blocks_and_that_is_said(tmp_path: Path) -> Non
     assert values(read(blocks)) == [{"text": "one\ntwo"}, {"text": " three"}]
     assert [row.where.rpartition(":")[2] for row in read(blocks)] == ["1", "5"]
     assert "1 file of text by block" in sources.sentence(sources.find([blocks]))
-
-
-def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "d.jsonl")
-    (tmp_path / "link.jsonl").symlink_to(path)
-    assert len(sources.find([path, tmp_path])) == 1
-    assert values(read(tmp_path / "link.jsonl")) == ROWS
 
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:

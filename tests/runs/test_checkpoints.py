@@ -1,6 +1,5 @@
 """Manifests and what they find; publishing, finding and thinning out."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import checkpoints, manifest
-from tests.runs.checkpoint_maker import FILES, fill, make_run, save, small_disk, tree
+from tests.runs.checkpoint_maker import FILES, fill, make_run, save
 
 NAMES = st.text(
     st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=12
@@ -211,32 +210,6 @@ def test_a_checkpoint_that_is_a_link_loses_its_name_and_not_its_files(tmp_path: 
     assert checkpoints.rotate(tmp_path / "checkpoints", 1) == ("checkpoint-10",)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-20"]
     assert manifest.problems(tmp_path / "scratch/checkpoint-10", digests=True) == ()
-
-
-def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "256k") as disk:
-        save(disk, 10, {"model": os.urandom(100_000)})
-        before = tree(disk)
-        with pytest.raises(OSError, match="No space left"):
-            save(disk, 20, {"model": os.urandom(200_000)})
-        # Even the manifest alone may not fit.
-        checkpoints.clean(disk)
-        saving = checkpoints.saving_path(disk, 30, "1.0")
-        fill(saving, {"model": b"1"})
-        filler = disk / "filler"
-        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-            while True:
-                stream.write(bytes(4096))
-        with pytest.raises(OSError, match="No space left"):
-            manifest.write_manifest(saving, step=30, world_size=1, state=[])
-        assert manifest.read_manifest(saving) is None
-        newest, skipped = checkpoints.newest_complete(disk, digests=True)
-        assert newest.step == 10
-        assert [one.name for one in skipped] == [".saving-30.1.0"]
-        checkpoints.rotate(disk, 1)
-        checkpoints.clean(disk)
-        filler.unlink()
-        assert tree(disk) == before
 
 
 def test_the_words_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,15 @@ may be removed.
 """
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import UsageError
 from hpctrain.jobs import project_code
 from hpctrain.runs import code, launch
 from hpctrain.runs.code import Snapshot
-from tests.runs.checkpoint_maker import small_disk
 
 DAY = 86_400.0
 
@@ -151,52 +148,6 @@ def test_what_is_too_large_is_named(project: Path) -> None:
     said = caught.value.render()
     assert "is 1.14 MiB in 8 files" in said
     assert "fix: echo /corpus/ >>.hpctrainignore\n" in said
-
-
-_SUBMIT = """
-import sys, pathlib
-from hpctrain.jobs import project_code as code
-project = pathlib.Path(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-print(code.snapshot(project, project / "runs").digest)
-"""
-
-
-@pytest.mark.slow
-def test_many_at_once_make_one_snapshot(project: Path) -> None:
-    for number in range(200):
-        (project / "pkg" / f"m{number}.py").write_text(f"M = {number}\n")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SUBMIT, str(project)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(6)
-    ]
-    assert [process.stdout.readline() for process in started if process.stdout] == ["ready\n"] * 6
-    for process in started:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = {process.communicate()[0].strip() for process in started}
-    assert [process.returncode for process in started] == [0] * 6
-    snapshot = taken(project)
-    assert answers == {snapshot.digest}
-    assert len(stored(snapshot)) == 204
-    assert [path.name for path in (project / "runs" / ".code").iterdir()] == [snapshot.digest]
-
-
-def test_a_full_disk_leaves_no_half_snapshot(project: Path, tmp_path: Path) -> None:
-    for number in range(40):
-        (project / f"m{number}.py").write_bytes(os.urandom(50_000))
-    with small_disk(tmp_path / "small", "1m") as runs:
-        with pytest.raises(HpctrainError) as caught:
-            project_code.snapshot(project, runs)
-        assert "No space left on device" in caught.value.what
-        assert "--no-snapshot" in str(caught.value.hint)
-        assert list((runs / ".code").iterdir()) == []
 
 
 def test_what_nothing_refers_to_may_go(project: Path) -> None:

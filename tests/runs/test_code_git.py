@@ -183,23 +183,6 @@ def test_secrets_stay_out_of_files_and_diffs(repository: Repository) -> None:
     assert "+token = 'hf_…'" in snapshot.version.diff
 
 
-def test_a_huge_diff_is_cut_after_a_line(repository: Repository) -> None:
-    repository.write(
-        {
-            "train.py": (
-                "".join(f"line {number:07}\n" for number in range(200_000)) + f"t = '{TOKEN}'\n"
-            )
-        }
-    )
-    diff = repository.snapshot().version.diff
-    assert diff is not None
-    assert len(diff) < project_code.DIFF_LIMIT + 100
-    assert diff.splitlines()[-1].startswith("[cut here: ")
-    assert diff.splitlines()[-2].startswith("+line ")
-    assert len(diff.splitlines()[-2]) == 13
-    assert TOKEN not in diff
-
-
 def test_where_git_cannot_be_asked(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -226,40 +209,6 @@ def test_where_git_cannot_be_asked(
     assert repository.snapshot().version.notes == (
         "git said: fatal: detected dubious ownership in repository",
     )
-
-
-def test_a_repository_that_ignores_the_project_has_no_say(repository: Repository) -> None:
-    repository.write({"data/project/train.py": "x"})
-    snapshot = repository.snapshot("data/project")
-    assert names(snapshot) == {"train.py"}
-    assert snapshot.version.commit is None
-
-
-def test_before_the_first_commit(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", tmp_path / "p"], check=True)
-    (tmp_path / "p" / "train.py").touch()
-    snapshot = project_code.snapshot(tmp_path / "p", tmp_path / "p" / "runs")
-    assert names(snapshot) == {"train.py"}
-    assert (snapshot.version.commit, snapshot.as_json()["dirty"], snapshot.version.diff) == (
-        None,
-        True,
-        None,
-    )
-
-
-def test_a_hook_of_another_repository_leads_nowhere_else(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Repository(tmp_path / "other", {"other.py": ""})
-    monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other.path / ".git" / "index"))
-    snapshot = repository.snapshot()
-    monkeypatch.undo()
-    assert (snapshot.version.commit, snapshot.as_json()["dirty"]) == (
-        repository.git("rev-parse", "HEAD").strip(),
-        False,
-    )
-    assert "train.py" in names(snapshot)
 
 
 # -- Patterns in gitignore's notation, compared with git and with `hpctrain sync`

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpctrain.memory import sample
 from hpctrain.memory.sample import Sample
-from hpctrain.runs import history, progress
+from hpctrain.runs import history
 from hpctrain.runs.metrics import Thinned
 from tests.runs import make
 
@@ -73,56 +72,6 @@ def test_lost_work_is_counted_and_is_no_point(tmp_path: Path) -> None:
         AT + 110,
     )
     assert (found.lost_steps, found.last_step) == (9, 40)
-
-
-def test_rows_of_no_step_and_no_time_are_none_of_the_run(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    bad = [
-        {"event": "log", "step": True, "at": 1, "loss": 1},
-        {"event": "log", "step": -5, "at": AT, "loss": 1},
-        {"event": "log", "step": 10**26, "at": AT, "loss": 1},
-        {"event": "begin", "step": -1, "at": AT},
-        {"event": "speed", "step": 5, "at": AT + 10, "max_steps": -1, "tokens_per_s": 7.0},
-    ]
-    make.metrics(
-        make.attempt(run, "7", at=AT, outcome="completed", ended=AT + 50), *rows(0, 5, AT + 5), *bad
-    )
-    found = history.read(run)
-    assert (found.last_step, found.max_steps, len(found.starts)) == (5, None, 1)
-    assert [point.step for point in found.of("log")] == [1, 2, 3, 4, 5]
-    assert progress.read(run).max_steps is None
-
-
-@pytest.mark.slow
-def test_peaks_of_memory_survive_thinning(tmp_path: Path) -> None:
-    run = make.run(tmp_path, "r")
-    for rank in range(3):
-        for steps, used, host, busy in (
-            (range(1, 3000), 5000, 100, 90),
-            ((3000,), 79_000 + rank, 9, 90),
-            ((3001,), 10, 64_000 + rank, 2),
-            (range(3002, 6000), 5000, 100, 90),
-        ):
-            saw(
-                run,
-                rank,
-                [(AT + step, step) for step in steps],
-                gpu_used_mib=used,
-                gpu_total_mib=80_000,
-                cgroup_used_mib=host,
-                gpu_utilisation_percent=busy,
-            )
-    found = history.read(run, most=100)
-    for each in found.ranks:
-        assert len(each.samples) <= 100
-        assert max(one.gpu_used_mib or 0 for one in each.samples) == 79_000 + each.rank
-        assert max(one.cgroup_used_mib or 0 for one in each.samples) == 64_000 + each.rank
-        assert min(one.gpu_utilisation_percent or 0 for one in each.samples) == 2
-        assert each.count == 5999
-        assert each.mean_utilisation == pytest.approx(90, abs=0.1), (
-            "of all samples, not of those that are left"
-        )
-        assert [one.step for one in each.recent] == list(range(5970, 6000))
 
 
 def test_half_lines_and_nonsense(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
         submission("b", job_id="7", at=AT + 1, array="0-9%2", offset=10, dependency="afterok:6"),
     )
     assert launch.tags(tmp_path) == ["sft-1"]
-    assert launch.run_dirs_for(tmp_path, read) == [tmp_path / "sft-1"]
+    assert read.run_ids == ["sft-1"]
 
 
 def test_the_parts_of_a_launch(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_the_parts_of_a_launch(tmp_path: Path) -> None:
 
 def test_the_runs_of_each_kind(tmp_path: Path) -> None:
     sweep = created(tmp_path, "sweep", kind="sweep", points=3, table="points-ab.tsv")
-    assert [path.name for path in launch.run_dirs_for(tmp_path, sweep)] == [
+    assert sweep.run_ids == [
         "sweep_0",
         "sweep_1",
         "sweep_2",
     ]
     staged = created(tmp_path, "staged", kind="stages", stages=["train", "evaluate"])
-    assert [path.name for path in launch.run_dirs_for(tmp_path, staged)] == [
+    assert staged.run_ids == [
         "staged_train",
         "staged_evaluate",
     ]
@@ -274,13 +274,6 @@ def test_a_spoilt_record_is_no_traceback(tmp_path: Path, text: str) -> None:
     assert launch.load(tmp_path, "../x") is None
     assert launch.load(tmp_path / "nowhere", "x") is None
     assert launch.tags(tmp_path / "nowhere") == []
-
-
-def test_a_directory_that_a_job_script_made_becomes_a_launch(tmp_path: Path) -> None:
-    (tmp_path / ".launches" / "by-hand").mkdir(parents=True)
-    (tmp_path / ".launches" / "by-hand" / "by-hand_0.id").write_text("by-hand_0\n")
-    assert launch.load(tmp_path, "by-hand") is None
-    assert created(tmp_path, "by-hand", kind="sweep", points=1, table="t").run_ids == ["by-hand_0"]
 
 
 def test_one_command_at_a_time_changes_a_launch(tmp_path: Path) -> None:

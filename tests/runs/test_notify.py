@@ -82,14 +82,6 @@ def test_what_does_not_arrive_is_said_without_the_address(
     assert len(server.bodies) == tries
 
 
-def test_nobody_there(server: Server) -> None:
-    server.http.server_close()
-    with pytest.raises(HpctrainError) as caught:
-        post(server.url)
-    assert "127.0.0.1 cannot be reached" in caught.value.render()
-    assert SECRET not in caught.value.render()
-
-
 def holding(path: Path, text: str, mode: int = 0o600) -> str:
     path.write_text(text)
     path.chmod(mode)
@@ -234,8 +226,3 @@ def test_ntfy_gets_words(server: Server) -> None:
     ((text, headers),) = server.texts
     assert text == MESSAGE["text"]
     assert (headers["Title"], headers["Priority"]) == ("sft-1 failed", "high")
-
-
-def test_discord_takes_no_more_than_two_thousand_characters() -> None:
-    content, _ = notify.payload("discord", {"text": "x" * 3000})
-    assert len(json.loads(content)["content"]) == 2000

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,11 +54,6 @@ def read_lines(lines: list[str]) -> Progress:
     return said.progress()
 
 
-def test_nothing_is_known_of_nothing(tmp_path: Path) -> None:
-    assert progress.read(tmp_path / "none") == Progress()
-    assert Progress().worst is None
-
-
 def test_the_newest_rows_say_where_it_stands(tmp_path: Path) -> None:
     run = make.run(tmp_path)
     attempt = make.attempt(run)
@@ -85,19 +79,6 @@ def test_the_newest_rows_say_where_it_stands(tmp_path: Path) -> None:
     assert (found.attempt, found.saved_step, found.saved_at) == ("123.0", 20, AT + 25)
 
 
-def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
-    run = make.run(tmp_path)
-    make.metrics(
-        make.attempt(run),
-        {"step": 1, "loss": 2.0},
-        {"step": 2, "loss": None, "nonfinite": {"loss": "nan"}},
-    )
-    found = progress.read(run)
-    assert found.loss is not None
-    assert math.isnan(found.loss)
-    assert len(found.losses) == 2
-
-
 def test_steps_that_are_done_again_count_once(tmp_path: Path) -> None:
     run = make.run(tmp_path)
     make.metrics(
@@ -120,24 +101,6 @@ def test_steps_that_are_done_again_count_once(tmp_path: Path) -> None:
     assert found.losses == ((10, 9.0), (20, 9.0), (30, 9.0), (40, 9.0), (50, 1.0), (60, 0.5))
     assert (found.attempt, found.step) == ("123.1", 60)
     assert found.step_s == pytest.approx(1.0)
-
-
-def test_half_lines_and_other_things_say_nothing(tmp_path: Path) -> None:
-    run = make.run(tmp_path)
-    attempt = make.attempt(run)
-    make.metrics(attempt, {"step": 5, "loss": 1.5})
-    with (attempt / "metrics.jsonl").open("ab") as stream:
-        stream.write(
-            b'\0\0\n[]\n{"event": "log", "step": true, "at": 1}\n{"event": "log", "step": 7, "at":'
-            b" NaN}\n\xff\n"
-        )
-        stream.write(b'{"event": "log", "step": 99, "at": 1794600001')
-    samples(run, 0, sample(step=5), tail='{"time_ms": 1')
-    (run / "memory" / "rank-x.jsonl").write_text("{}")
-    (run / "memory" / "rank-1.jsonl").mkdir()
-    os.mkfifo(run / "memory" / "rank-2.jsonl")
-    found = progress.read(run)
-    assert (found.step, found.loss, [each.step for each in found.samples]) == (5, 1.5, [5])
 
 
 # -- samples ---------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pytest
 
 from hpctrain.runs import store
 from hpctrain.runs.store import Attempt, Run, read_run
-from hpctrain.util import files
 from tests.runs import make
 
 FILES = (
@@ -150,22 +149,6 @@ def test_hostile_files_are_named_and_the_rest_is_read(tmp_path: Path, file: str,
         assert run.problems[0].startswith(f"{file}: ")
 
 
-def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
-    directory = make.run(tmp_path)
-    (directory / "attempts").write_text("x")
-    (directory / "checkpoints").symlink_to("checkpoints")
-    assert sorted(problem.partition(":")[0] for problem in read(tmp_path).problems) == [
-        "attempts",
-        "checkpoints",
-    ]
-    (directory / "attempts").unlink()
-    make.attempt(directory)
-    (directory / "attempts" / "124.0").write_text("x")
-    run = read(tmp_path)
-    assert [attempt.name for attempt in run.attempts] == ["123.0"]
-    assert "attempts/124.0: not a directory" in run.problems
-
-
 def test_restarts_of_a_job_are_counted_and_jobs_follow_each_other(tmp_path: Path) -> None:
     directory = make.run(tmp_path)
     make.attempt(directory, "9", restart=10, at=make.AT - 50)  # the clock of its node is behind
@@ -235,12 +218,3 @@ def test_without_a_log_the_newest_checkpoint_tells_the_step(tmp_path: Path) -> N
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-x", ".saving-20.123.0"):
         (directory / "checkpoints" / name).mkdir(parents=True)
     assert (read(tmp_path).last_step, read(tmp_path).checkpoints) == (10, 2)
-
-
-def test_what_a_kill_leaves_behind_is_no_part_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "sft-1").mkdir()
-    files.write_json(tmp_path / "sft-1" / "run.json", {"name": "x"})
-    (tmp_path / "sft-1" / ".run.json.0123456789abcdef0123456789abcdef").write_text("{")
-    (tmp_path / "sft-1" / "attempts" / ".half").mkdir(parents=True)
-    run = read_run(tmp_path, "sft-1")
-    assert (run.problems, run.attempts) == ((), ())
