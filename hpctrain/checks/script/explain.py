@@ -183,7 +183,7 @@ class _Explainer:
             said = table.get(_LETTERS.get(name, name.replace("_", "-")))
             note = WordMeaning(what, f"hpctrain has no description of it; see: {page}", known=False)
             if said is not None:
-                count = self.facts.number(value, call.command)
+                count = call.number(name)
                 text = value.text if value is not None else ""
                 note = WordMeaning(what, self._fill(said, text, count), said.source)
             notes = self.lines[self._at(word.start)].notes

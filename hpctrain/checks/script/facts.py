@@ -5,16 +5,14 @@ nodes, tasks and GPUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from hpctrain.checks.script.calls import LauncherCall, launcher_call
 from hpctrain.checks.script.model import (
     Assignment,
     OptionCall,
-    Place,
     Shell,
-    ShellWord,
     SimpleCommand,
     WordPiece,
 )
@@ -50,22 +48,36 @@ class LintFacts:
         self.options = {option.name: option for option in self.block.options}
         self.is_batch = self.block.lines > 0
         shell = _SHELL_LINE.match(text)
-        self.shebang = text.partition("\n")[0].rstrip("\r") if text.startswith("#!") else None
         #: bash, sh, …; None for another language, of which only the directives are checked.
-        self.shell_name = shell[1] if shell else ("bash" if self.shebang is None else None)
+        self.shell_name = shell[1] if shell else (None if text.startswith("#!") else "bash")
         self.shell_flags = shell[2] if shell else ""
         #: The shell that runs the file.
         self.batch = Shell("batch" if self.is_batch else "unknown")
         if self.shell_name is not None and "\r\n" not in text:  # bash cannot read CRLF either
             read_shell(SourceText(text), self.batch)
-        self._variables = read_shells(self.batch, self._slurm_numbers())
-        #: The commands of the file, and of the shells inside it.
+            #: The commands of the file, and of the shells inside it.
         self.commands = sorted(
-            (command for shell in self._variables for command in shell.commands),
+            (
+                command
+                for shell in read_shells(self.batch, self._slurm_numbers())
+                for command in shell.commands
+            ),
             key=lambda item: item.start,
         )
+        # Where srun starts this same script again, all of it also runs in tasks.
+        itself = any(
+            part.kind == "var" and part.text in ("0", "BASH_SOURCE")
+            for command in self.named("srun")
+            for word in command.words
+            for part in word.parts
+        )
         for command in self.commands:
-            command.place = self._place(command)
+            function = command.scope.inside("function")
+            callers = self.named(function.name) if function is not None else (command,)
+            places = {caller.shell.place for caller in callers}
+            command.place = places.pop() if len(places) == 1 else "unknown"
+            if itself and command.shell.place == "batch":
+                command.place = "unknown"
 
     def concerns(self, since: str | None, until: str | None) -> bool:
         """Whether a rule for these versions of Slurm may apply to this script."""
@@ -104,11 +116,6 @@ class LintFacts:
         if self.value("nodelist") or high not in ("", low):
             return None
         return self.least_nodes or None
-
-    @property
-    def many_nodes(self) -> bool:
-        """Whether the job certainly has several nodes."""
-        return self.least_nodes > 1
 
     @cached_property
     def gpus_per_node(self) -> int | None:
@@ -151,18 +158,6 @@ class LintFacts:
 
     # Commands
 
-    def flatten(self, parts: Iterable[WordPiece], command: SimpleCommand) -> list[WordPiece]:
-        """Return `parts` of `command` with known variables replaced by their values."""
-        return self._variables[command.shell].flatten(parts)
-
-    def number(self, word: ShellWord | None, command: SimpleCommand) -> int | None:
-        """Return the integer value of `word` in `command`, if known."""
-        return self._variables[command.shell].number(word)
-
-    def number_of(self, call: OptionCall, *names: str) -> int | None:
-        """Return the integer value of the first of these options that is given, if known."""
-        return self.number(call.option(*names), call.command)
-
     def line(self, start: int) -> int:
         """Return the number of the line with the offset `start`, counted from 1."""
         return self.text.count("\n", 0, start) + 1
@@ -202,31 +197,6 @@ class LintFacts:
                     if part.kind == "var" and part.text in names:
                         yield part, command
 
-    # Where a command runs
-
-    def _place(self, command: SimpleCommand) -> Place:
-        function = command.scope.inside("function")
-        if self._runs_itself and command.shell.place == "batch":
-            return "unknown"
-        if function is None:
-            return command.shell.place
-        places = {caller.shell.place for caller in self.by_name.get(function.name, ())}
-        return places.pop() if len(places) == 1 else "unknown"
-
-    def place_of(self, part: WordPiece, command: SimpleCommand) -> Place:
-        """Return where the piece `part` of `command` is expanded."""
-        return part.place or command.place
-
-    @cached_property
-    def _runs_itself(self) -> bool:
-        """Whether srun starts this same script again, so that all of it also runs in tasks."""
-        return any(
-            part.kind == "var" and part.text in ("0", "BASH_SOURCE")
-            for command in self.by_name.get("srun", ())
-            for word in command.words
-            for part in word.parts
-        )
-
     # Steps
 
     @cached_property
@@ -235,41 +205,29 @@ class LintFacts:
         return [command.call for command in self.commands if command.call is not None]
 
     @cached_property
-    def starts_shell(self) -> frozenset[SimpleCommand]:
-        """The commands whose arguments are read by another shell."""
-        return frozenset(one.via for one in self._variables if one.via is not None)
-
-    @cached_property
     def launches(self) -> list[LauncherCall]:
         """The calls of launchers."""
         commands = self.commands if _LAUNCHERS.search(self.text) else ()
         calls = (launcher_call(one) for one in commands if one.words and one.name not in _TALKERS)
         return [call for call in calls if call is not None]
 
-    def step_nodes(self, step: OptionCall | None) -> int | None:
+    def step_nodes(self, step: OptionCall) -> int | None:
         """Return the number of nodes of a step, if known."""
-        if step is None:
-            return 1
         if step.has("nodes"):
-            return self.number_of(step, "nodes")
+            return step.number("nodes")
         return None if step.has("nodelist", "relative", "het-group") else self.nodes
 
     def step_tasks(self, step: OptionCall) -> int | None:
         """Return the number of tasks of a step, if known."""
         if step.has("ntasks"):
-            return self.number_of(step, "ntasks")
-        nodes = self.step_nodes(step)
-        total, per_node = self.count("ntasks"), self.count("ntasks-per-node")
-        inherits = {"ntasks", "ntasks-per-node"} & set(self.options)
+            return step.number("ntasks")
+        nodes, per_node = self.step_nodes(step), self.count("ntasks-per-node")
         if step.has("ntasks-per-node"):
-            own = self.number_of(step, "ntasks-per-node")
-            if inherits and per_node != own:
-                return None
-            return nodes and own and nodes * own
-        if step.has("nodes") and not inherits:
-            return nodes
-        if total is not None:
-            return total
+            own = step.number("ntasks-per-node")
+            capped = {"ntasks", "ntasks-per-node"} & set(self.options) and per_node != own
+            return None if capped else nodes and own and nodes * own
+        if "ntasks" in self.options:
+            return self.count("ntasks")
         if any(name in self.options for name in _OTHER_TASKS):
             return None
         return nodes and nodes * (per_node if per_node is not None else 1)

@@ -5,7 +5,8 @@ Offsets count characters of the whole file, from 0, also inside nested texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,6 +17,9 @@ Place = Literal["batch", "task", "unknown"]
 Effect = Literal["stops", "misleads", "warns"]
 #: Commands that assign in their arguments.
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+#: Builtins that assign to the names in their arguments.
+_ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "for"})
+_FACTOR = re.compile(r"\s*\$?\{?([A-Za-z_]\w*|\d{1,9})\}?\s*", re.ASCII)
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +178,7 @@ class Shell:
     commands: list[SimpleCommand] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     comments: list[int] = field(default_factory=list)
+    variables: Variables = field(init=False)
     problems: list[tuple[int, str, Effect]] = field(default_factory=list)
 
 
@@ -207,6 +212,10 @@ class OptionCall:
     def option(self, *names: str) -> ShellWord | None:
         """Return the value of the first of `names` that is given."""
         return next((word for name in names if (word := self.options.get(name)) is not None), None)
+
+    def number(self, *names: str) -> int | None:
+        """Return the integer value of the first of `names` that is given, if known."""
+        return self.command.shell.variables.number(self.option(*names))
 
     def text(self, name: str) -> str | None:
         """Return the literal value of `name`; None if it is missing or not literal."""
@@ -283,3 +292,117 @@ class SimpleCommand(Element):
         """Yield all expansions in its words and unquoted heredocs."""
         for word in (*self.all_words(), *self.heredocs):
             yield from word.expansions()
+
+
+class Variables:
+    """The variables of one shell, on top of its parent's: those assigned once, unconditionally,
+    before anything else can change them.
+    """
+
+    def __init__(
+        self, commands: list[SimpleCommand], numbers: dict[str, int], outer: Variables | None = None
+    ) -> None:
+        self._outer, self._numbers = outer, numbers
+        #: Assignments with substituted values; None for a variable of unknown value.
+        self._known: dict[str, Assignment | None] = {}
+        #: Remaining length of substituted text; nested variables can grow exponentially.
+        self._budget: list[int] = outer._budget if outer is not None else [2**18]
+        for command in commands:
+            if not command.words or command.declares:
+                for assignment in command.assignments:
+                    self._assign(command, assignment)
+            if command.words and command.words[0].text in _ASSIGNING:
+                self._known |= dict.fromkeys(word.text for word in command.words[1:])
+
+    def _assign(self, command: SimpleCommand, assignment: Assignment) -> None:
+        name, earlier = assignment.name, self._known.get(assignment.name)
+        parts = _placed(self.flatten(assignment.word.parts), command)
+        array = None if assignment.array is None else self.expanded(assignment.array)
+        array = array and [replace(word, parts=_placed(word.parts, command)) for word in array]
+        sure = not command.conditional and command.scope.kind == "file"
+        if assignment.append and earlier and (earlier.array is None) == (array is None):
+            parts = [*earlier.word.parts, *parts]
+            array = None if array is None else [*(earlier.array or ()), *array]
+        elif assignment.append or name in self._known:
+            sure = False
+        word = ShellWord.of(parts, 0, 0)
+        self._known[name] = replace(assignment, word=word, array=array) if sure else None
+
+    def _lookup(self, name: str) -> Assignment | None:
+        if name in self._known or self._outer is None:
+            return self._known.get(name)
+        return self._outer._lookup(name)
+
+    def flatten(self, parts: Iterable[WordPiece]) -> list[WordPiece]:
+        """Return `parts` with known variables replaced by their values."""
+        flat: list[WordPiece] = []
+        for part in parts:
+            known = self._lookup(part.text) if part.kind == "var" and not part.operand else None
+            if known is None or known.array is not None or self._budget[0] <= 0:
+                flat.append(part)
+            else:
+                self._budget[0] -= len(known.word.text) + len(known.word.parts)
+                flat += known.word.parts
+        return flat
+
+    def expanded(self, words: Iterable[ShellWord]) -> list[ShellWord]:
+        """Return the words that a command receives, as far as the text determines them."""
+        found: list[ShellWord] = []
+        for word in words:
+            whole = word.whole_variable
+            known = self._lookup(whole.text) if whole is not None else None
+            if whole is not None and known is not None and known.array is not None:
+                self._budget[0] -= len(known.array)
+                found += known.array if whole.operand and self._budget[0] > 0 else []
+            elif whole is not None and not whole.quoted:
+                found += _split(self.flatten(word.parts))
+            else:
+                found.append(ShellWord.of(self.flatten(word.parts), word.start, word.end))
+        return found
+
+    def number(self, word: ShellWord | None) -> int | None:
+        """Return the integer value of `word`, if known."""
+        text = "".join(map(self._digits, self.flatten(word.parts))) if word is not None else ""
+        return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
+
+    def _digits(self, part: WordPiece) -> str:
+        if part.kind == "arith":
+            return self._product(part.text)
+        if part.kind == "var" and not part.operand:
+            return str(self._numbers.get(part.text))
+        return part.text if part.kind == "text" else "?"
+
+    def _product(self, text: str) -> str:
+        """Return the value of a product of names and numbers, the usual arithmetic in scripts."""
+        product = 1
+        for factor in text.split("*", 9):
+            match = _FACTOR.fullmatch(factor)
+            name = match[1] if match is not None else ""
+            parts = self.flatten([WordPiece("var", name, 0, 0)])
+            # The value of a variable may be a product too, of the variable itself.
+            digits = "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
+            digits = name if name.isdecimal() else digits
+            if not digits.isdecimal():
+                return "?"
+            product *= int(digits)
+        return str(product)
+
+
+def _placed(parts: Iterable[WordPiece], command: SimpleCommand) -> list[WordPiece]:
+    return [replace(part, place=part.place or command.shell.place) for part in parts]
+
+
+def _split(parts: list[WordPiece]) -> list[ShellWord]:
+    """Split the value of an unquoted variable into words as the shell does, with literal quotes."""
+    words: list[list[WordPiece]] = [[]]
+    for part in parts:
+        if part.kind != "text":
+            words[-1].append(part)
+            continue
+        for match in re.finditer(r"\s+|\S+", part.text):
+            start, end = part.start + match.start(), part.start + match.end()
+            if match[0].isspace():
+                words.append([])
+            else:
+                words[-1].append(replace(part, text=match[0], start=start, end=end))
+    return [ShellWord.of(pieces, pieces[0].start, pieces[-1].end) for pieces in words if pieces]

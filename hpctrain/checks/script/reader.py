@@ -26,7 +26,8 @@ from hpctrain.checks.script.model import (
 )
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*+")
-_CHUNK = re.compile(r"""[^ \t\n'"$`\\|&;<>()]++""")
+#: Plain text of a word, with extended patterns such as `?(a|b)`.
+_CHUNK = re.compile(r"""(?:[^ \t\n'"$`\\|&;<>()]|(?<=[?*+@!])\([^()\n'"$`]*\))++""")
 _SINGLE = re.compile("'([^']*+)('?)")
 _ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*+)('?)", re.DOTALL)
 _IN_DOUBLE = re.compile(r'[^"$`\\]++')
@@ -36,7 +37,7 @@ _IN_QUOTED_PARAMETER = re.compile(r"""[^}"$`\\]++""")
 _IN_ARITHMETIC = re.compile(r"""[^()'"$`\\]++""")
 _NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])", re.ASCII)
 _PARAMETER = re.compile(r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])?", re.ASCII)
-_BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
+_BACKTICK = re.compile(r"`((?:[^`\\]|\\.)*+)(`?)", re.DOTALL)
 _ARITHMETIC_NAME = re.compile(r"(?<![\w$#{])[A-Za-z_]\w*", re.ASCII)
 _REDIRECT = re.compile(
     r"(?:[0-9]+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\())", re.ASCII
@@ -124,7 +125,7 @@ def read_shell(source: SourceText, shell: Shell) -> Shell:
     try:
         reader.commands("")
     except RecursionError:
-        reader.problem(reader.pos, "commands are nested too deeply; the rest was not read")
+        reader.expect(False, reader.pos, "commands are nested too deeply; the rest was not read")
     return shell
 
 
@@ -136,8 +137,10 @@ class _ShellReader:
         #: Heredocs whose bodies follow: with the line after the body, and whether it is quoted.
         self._heredocs: list[tuple[ShellWord, re.Pattern[str], bool]] = []
 
-    def problem(self, start: int, what: str, effect: Effect = "misleads") -> None:
-        self.shell.problems.append((start, what, effect))
+    def expect(self, found: object, start: int, what: str, effect: Effect = "misleads") -> None:
+        """Note a problem unless `found`."""
+        if not found:
+            self.shell.problems.append((start, what, effect))
 
     # ---- lists of commands -----------------------------------------------------------------------
 
@@ -195,12 +198,10 @@ class _ShellReader:
         kind, outer = _CLOSERS[keyword], self.scope.inside(_CLOSERS[keyword], "$(")
         if keyword != closer and outer is not None and (outer.kind == kind or keyword == ")"):
             return False
-        self.pos += len(keyword)
-        if keyword == closer:
-            return True
         if keyword == ")":
-            self.problem(self.pos - 1, "a closing parenthesis without an opening one")
-        return None
+            self.expect(closer == ")", self.pos, "a closing parenthesis without an opening one")
+        self.pos += len(keyword)
+        return True if keyword == closer else None
 
     def _keyword(self) -> str:
         match = _KEYWORD.match(self.text, self.pos)
@@ -255,8 +256,7 @@ class _ShellReader:
         if name in ("for", "select"):
             self._loop_variable(start)
         found = self._case(start) if kind == "case" else self.commands(closer)
-        if not found and self.pos >= self.end:
-            self.problem(start, f"{_SHOWN[kind]} is not closed")
+        self.expect(found or self.pos < self.end, start, f"{_SHOWN[kind]} is not closed")
         self.scope = scope.parent or scope
         self._redirects(SimpleCommand(start, scope, self.shell))
         return scope
@@ -267,12 +267,8 @@ class _ShellReader:
             self._arithmetic([], "((")
             return
         command = SimpleCommand(start, self.scope, self.shell)
-        begin = self.source.offsets[start]
-        command.words.append(ShellWord("for", begin, begin))
+        command.words.append(self._plain("for", self.pos))
         self._simple(command)
-        for word in command.words[1:2]:
-            nothing = ShellWord("", word.start, word.end)
-            command.assignments.append(Assignment(word.text, nothing, False, [], word.start))
         self._finish(command)
 
     def _case(self, start: int) -> bool:
@@ -338,9 +334,8 @@ class _ShellReader:
         self._blanks()
         start = self.pos
         target = None if self.text.startswith("#", start) else self._word()
-        if target is None:
-            self.problem(start, f"no file follows {match[1]}", "stops")
-            target = self._plain("", start)
+        self.expect(target, start, f"no file follows {match[1]}", "stops")
+        target = target or self._plain("", start)
         if match[1] in ("<<", "<<-"):
             tabs = r"\t*" if match[1] == "<<-" else ""
             end = re.compile(rf"^{tabs}{re.escape(target.text)}$", re.MULTILINE)
@@ -357,8 +352,7 @@ class _ShellReader:
         for heredoc, last_line, quoted in waiting:
             found = last_line.search(self.text, self.pos, self.end)
             end, after = found.span() if found is not None else (self.end, self.end)
-            if found is None:
-                self.problem(heredoc.start, "a heredoc is not closed", "warns")
+            self.expect(found, heredoc.start, "a heredoc is not closed", "warns")
             heredoc.text = self.text[self.pos : end]
             heredoc.start, heredoc.end = self.source.offsets[self.pos], self.source.offsets[end]
             if not quoted and ("$" in heredoc.text or "`" in heredoc.text):
@@ -383,7 +377,7 @@ class _ShellReader:
             self.pos = blank.end() if blank else self.pos
             if not newlines or self.pos >= self.end:
                 return
-            if self.text[self.pos] == "#" and self.text[self.pos - 1] in " \t\n":
+            if self.text[self.pos] == "#":
                 self._comment()
             elif self.text[self.pos] == "\n":
                 self.pos += 1
@@ -400,18 +394,17 @@ class _ShellReader:
 
     def _words(self, closer: str) -> list[ShellWord]:
         """Read words, over several lines, up to `closer` and past it."""
-        start, words = self.pos, []
-        while self.pos < self.end:
+        start, words, last = self.pos, [], ""
+        while self.pos < self.end and last != closer:
             self._blanks(newlines=True)
             word = self._word()
-            if word is not None:
-                words.append(word)
-            else:
+            if word is None:
                 self.pos += 1
-            last = word.text if word is not None else self.text[self.pos - 1 : self.pos]
-            if last == closer:
-                return words
-        self.problem(start, _UNCLOSED[closer])
+                last = self.text[self.pos - 1 : self.pos]
+            else:
+                words.append(word)
+                last = word.text
+        self.expect(last == closer, start, _UNCLOSED[closer])
         return words
 
     def _word(self) -> ShellWord | None:
@@ -420,11 +413,7 @@ class _ShellReader:
         while self.pos < self.end:
             begin, chunk = self.pos, _CHUNK.match(self.text, self.pos)
             if chunk is not None:
-                self.pos = chunk.end()
-                if chunk[0][-1] in "?*+@!" and self.text.startswith("(", self.pos):
-                    self.pos += 1
-                    self._brackets(begin, 1)
-                self._text(parts, begin, self.pos)
+                self._text(parts, *chunk.span())
             elif self.text[begin] in "'\"$`\\" or self.text.startswith(("<(", ">("), begin):
                 self._special(parts, quoted=False)
             else:
@@ -471,8 +460,8 @@ class _ShellReader:
             self._verbatim(parts, _ANSI)
         elif two[0] == '"' or (two == '$"' and not quoted):
             self.pos += two.index('"') + 1
-            if not self._expanded_until(parts, _IN_DOUBLE, '"'):
-                self.problem(start, "a double quote is not closed")
+            closed = self._expanded_until(parts, _IN_DOUBLE, '"')
+            self.expect(closed, start, "a double quote is not closed")
         elif two[0] == "\\":
             self.pos = min(start + 2, self.end)
             if two != "\\\n":
@@ -493,8 +482,7 @@ class _ShellReader:
             self._arithmetic(parts, "$((", quoted=quoted)
         elif self.text.startswith("(", start + 1):
             self.pos += 2
-            if not self._nested(")", start):
-                self.problem(start, "$( is not closed")
+            self.expect(self._nested(")", start), start, "$( is not closed")
             inside = self.text[start + 2 : self.pos - 1]
             self._expansion(parts, "command", inside, start, quoted=quoted)
         else:
@@ -503,8 +491,7 @@ class _ShellReader:
     def _verbatim(self, parts: list[WordPiece], pattern: re.Pattern[str]) -> None:
         quoted = pattern.match(self.text, self.pos)
         assert quoted is not None  # noqa: S101 - the caller saw the quote
-        if not quoted[2]:
-            self.problem(self.pos, "a quote '…' is not closed")
+        self.expect(quoted[2], self.pos, "a quote '…' is not closed")
         self._text(parts, *quoted.span(1))
         self.pos = quoted.end()
 
@@ -539,8 +526,7 @@ class _ShellReader:
         nested: list[WordPiece] = []
         chunk = _IN_QUOTED_PARAMETER if quoted else _IN_PARAMETER
         closed = self._expanded_until(nested, chunk, "}", quoted=quoted)
-        if not closed:
-            self.problem(start, "${ is not closed")
+        self.expect(closed, start, "${ is not closed")
         operand = self.text[head.end() : self.pos - closed]
         # Only a plain name is its text: ${#X} and ${!X} are not the value of X.
         name, operand = ("", (head[2] or "") + operand) if head[1] else (head[2] or "", operand)
@@ -573,8 +559,7 @@ class _ShellReader:
                 self.pos += 1
             else:
                 self._special(nested, quoted=False)
-        if level:
-            self.problem(start, "(( is not closed")
+        self.expect(level == 0, start, "(( is not closed")
         return _expansions(nested)
 
     def _nested(self, closer: str, start: int) -> bool:
@@ -586,18 +571,16 @@ class _ShellReader:
 
     def _backtick(self, parts: list[WordPiece], *, quoted: bool) -> None:
         start = self.pos
-        inside = _BACKTICK.match(self.text, start + 1)
-        assert inside is not None  # noqa: S101 - it matches at least the empty string
+        inside = _BACKTICK.match(self.text, start, self.end)
+        assert inside is not None  # noqa: S101 - the caller saw the backtick
         self.pos = start + 1
-        if "\\" not in inside[0]:
-            # Commands are read only up to the closing backtick: the rest is hidden meanwhile.
-            length, self.end = self.end, inside.end()
-            self._nested("", start)
-            self.end = length
-        if inside.end() >= self.end:
-            self.problem(start, "a backtick is not closed")
-        self.pos = min(inside.end() + 1, self.end)
-        self._expansion(parts, "command", inside[0], start, quoted=quoted)
+        # Commands are read only up to the closing backtick: the rest is hidden meanwhile.
+        length, self.end = self.end, inside.end(1)
+        self._nested("", start)
+        self.end = length
+        self.expect(inside[2], start, "a backtick is not closed")
+        self.pos = inside.end()
+        self._expansion(parts, "command", inside[1], start, quoted=quoted)
 
 
 def _expansions(parts: list[WordPiece]) -> list[WordPiece]:

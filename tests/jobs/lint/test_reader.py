@@ -81,7 +81,7 @@ def test_where_an_expansion_happens() -> None:
     for command in facts.commands:
         for part in command.expansions():
             if part.kind == "var" and command.name in ("one", "two", "three"):
-                places[part.text] = facts.place_of(part, command)
+                places[part.text] = part.place or command.place
     assert places == {
         "A": "batch",
         "B": "task",

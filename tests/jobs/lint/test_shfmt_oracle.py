@@ -19,7 +19,7 @@ _OTHERS = ("export", "declare", "local", "readonly", "typeset", "let", "[[", "ca
 Command = tuple[bytes, ...]
 
 TEXTS = [
-    "ls ?(a|b) x@(c|d) +(e)f !(g) *(h|i(j))\n",
+    "ls ?(a|b) x@(c|d) +(e)f !(g) *(h|i)\n",
     "[[ $x == ?(a|b) ]] && cd ?(a|b)/c\n",
     "case $x in ?(a|b)) c ;; @(d|e)*) f ;& *) g ;;& esac\n",
     "a=(1 '2 3' $(b c)); d=${e:-$(f 'g')} h \"$(i \"j $(k)\")\" `l m`\n",

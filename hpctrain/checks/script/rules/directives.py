@@ -64,7 +64,7 @@ def dos_line_ends(facts: LintFacts) -> Hits:
 def no_shebang(facts: LintFacts) -> Hits:
     meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
     helper = facts.file.endswith((".sh", ".bash", ".inc")) and not (facts.is_batch or meant)
-    if facts.shebang is None and not helper:
+    if not facts.text.startswith("#!") and not helper:
         yield RuleHit(
             0,
             "the first line names no interpreter, or a byte order mark is before it",
@@ -354,7 +354,7 @@ def gpus_is_total(facts: LintFacts) -> Hits:
     if total and "gpus-per-node" in facts.options and not facts.block.hetjobs:
         what = f"both --gpus={total.value} and --gpus-per-node={facts.value('gpus-per-node')}"
         yield RuleHit(total.start, what, "remove --gpus", "note", "one of the two is enough.")
-    elif total and facts.many_nodes and not others and facts.gres_gpus is None:
+    elif total and facts.least_nodes > 1 and not others and facts.gres_gpus is None:
         yield RuleHit(
             total.start,
             f"--gpus={total.value} is the total of {facts.value('nodes')} nodes, spread as Slurm"

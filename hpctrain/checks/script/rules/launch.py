@@ -80,14 +80,14 @@ def _early_ranks(facts: LintFacts, command: SimpleCommand, step: OptionCall) -> 
         printed = step.starts in TALKERS | TESTS
         export = step.option("export")
         # The text after `bash -c` is read as a separate shell.
-        inner = " \n;" if command in facts.starts_shell else ""
+        inner = " \n;" if any(one.shell.via is command for one in facts.commands) else ""
         words = [word for word in step.rest if not printed and not set(inner) & set(word.text)]
         words += [export] if export is not None and not printed else []
     for word in words:
-        for part in facts.flatten(word.parts, command):
+        for part in command.shell.variables.flatten(word.parts):
             for item in part.walk():
                 is_rank = item.kind == "var" and item.text in RANK_VARIABLES
-                if is_rank and facts.place_of(item, command) == "batch":
+                if is_rank and (item.place or command.place) == "batch":
                     yield item
 
 
@@ -109,7 +109,7 @@ def _several(facts: LintFacts, step: OptionCall, name: str) -> bool | None:
     if known is not None:
         return known > 1
     if name != "SLURM_LOCALID":
-        return True if facts.many_nodes and not step.has("nodes") else None
+        return True if facts.least_nodes > 1 and not step.has("nodes") else None
     counted = {"nodes", "ntasks"} & set(facts.options) or step.has("nodes", "ntasks")
     return None if counted else False
 
@@ -180,10 +180,10 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
         step.command.is_background or step.has("nodelist", "exclude", "relative") for step in others
     )
     started = apart or any(one.call for one in facts.launches) or any(facts.named(*_REMOTE))
-    for launch in facts.launches if facts.many_nodes and not started else ():
+    for launch in facts.launches if facts.least_nodes > 1 and not started else ():
         rank = launch.option(*_RANK_OPTIONS)
         ranked = {part.text for part in (rank.expansions() if rank else ())} & RANK_VARIABLES
-        several = ranked or (facts.number_of(launch, *_MACHINES, "num_nodes") or 0) > 1
+        several = ranked or (launch.number(*_MACHINES, "num_nodes") or 0) > 1
         # deepspeed starts itself on the other nodes, with a hostfile.
         goes = launch.has("deepspeed_hostfile", "hostfile", "H", "mpirun_hostfile")
         unknown = not launch.complete or launch.has("launcher") or "/job/hostfile" in facts.text
@@ -209,7 +209,7 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
 def launchers_per_node(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
         each = tasks // nodes if nodes and tasks and tasks % nodes == 0 else 0
-        count = facts.number_of(launch, "nproc_per_node", "num_processes", "num_gpus") or 0
+        count = launch.number("nproc_per_node", "num_processes", "num_gpus") or 0
         if each > 1 and (count > 1 or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
             yield RuleHit(
                 launch.at.start,
@@ -241,7 +241,7 @@ def rendezvous_missing(facts: LintFacts) -> Hits:
         missing = address if not found else None if ranked else rank
         if launch.has("standalone") or not launch.has(count):
             missing = count
-        elif (facts.number_of(launch, count) or 0) < 2:
+        elif (launch.number(count) or 0) < 2:
             continue
         if missing is not None:
             yield RuleHit(
@@ -274,7 +274,7 @@ _ALONE = "each launcher starts a training of its own, all as rank 0 and into the
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
-        machines = facts.number_of(launch, *_MACHINES)
+        machines = launch.number(*_MACHINES)
         if machines and tasks and tasks == nodes and machines != tasks:
             yield RuleHit(
                 next(launch.words[name].start for name in _MACHINES if launch.has(name)),
@@ -312,8 +312,8 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
     for launch in facts.launches:
         name, machines = _COUNTS[launch.kind], 1
         if name == "num_processes" and launch.has("num_machines"):
-            machines = facts.number_of(launch, "num_machines") or 0
-        count = facts.number_of(launch, name)
+            machines = launch.number("num_machines") or 0
+        count = launch.number(name)
         own = launch.call is not None and launch.call.has(*_GPU_REQUESTS)
         if not count or not machines or own or launch.has("cpu") or count == machines * have:
             continue
@@ -332,7 +332,7 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
         plain = works(command) and command not in launched and not own
         for word, following in zip_longest(command.argv, command.argv[1:]):
             option, equals, value = word.text.partition("=")
-            count = facts.number(following, command)
+            count = command.shell.variables.number(following)
             if equals:
                 count = int(value) if value.isdecimal() else None
             if plain and _GPU_COUNT.match(option) and have < (count or 0) < 99:
@@ -422,7 +422,7 @@ def _holds_nodes(facts: LintFacts) -> bool:
 def rendezvous_address(facts: LintFacts) -> Hits:
     fixed = facts.is_batch and "nodelist" not in facts.options
     for start, word, command, nodes in _addresses(facts):
-        own = _own_name(facts, command, word)
+        own = _own_name(command, word)
         if own and nodes != 1:
             what = f"the address is {own} on each of {nodes or 'the'} nodes"
             yield RuleHit(start, what, f"above srun: {_FIRST}", None if nodes else "warning")
@@ -438,11 +438,11 @@ def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand
     """
     for assignment, command in facts.assigned("MASTER_ADDR"):
         if command.place != "unknown":
-            nodes = facts.least_nodes if facts.many_nodes and facts.steps else 1
+            nodes = facts.least_nodes if facts.least_nodes > 1 and facts.steps else 1
             yield assignment.start, assignment.word, command, nodes
     for launch in facts.launches:
         several: int | None = 1
-        if launch.call and facts.is_batch and facts.number_of(launch, *_MACHINES) != 1:
+        if launch.call and facts.is_batch and launch.number(*_MACHINES) != 1:
             several = facts.step_nodes(launch.call)
             unsure = launch.has("nnodes") and "nodes" in facts.options
             several = 1 if several is None and not unsure else several
@@ -452,14 +452,14 @@ def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand
                 yield launch.words[name].start, word, launch.command, several
 
 
-def _own_name(facts: LintFacts, command: SimpleCommand, word: ShellWord) -> str | None:
+def _own_name(command: SimpleCommand, word: ShellWord) -> str | None:
     """Return the part of `word` that names the node on which it is evaluated."""
     if word.is_literal:
         return word.text if _LOCAL.match(word.text) else None
     first = word.parts[0]
     named = first.kind == "var" and first.text in ("HOSTNAME", "SLURMD_NODENAME")
     asked = first.kind == "command" and re.match(r"hostname\b[^|;&]*\Z", first.text)
-    own = facts.place_of(first, command) == "task" and not first.operand and (named or asked)
+    own = (first.place or command.place) == "task" and not first.operand and (named or asked)
     return first.raw if own else None
 
 
@@ -480,11 +480,11 @@ def nodelist_cut(facts: LintFacts) -> Hits:
                 part.start,
                 "the node list is cut as text",
                 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1',
-                "error" if facts.many_nodes else "warning",
+                "error" if facts.least_nodes > 1 else "warning",
             )
-    for assignment, command in facts.assigned() if facts.many_nodes else ():
+    for assignment, command in facts.assigned() if facts.least_nodes > 1 else ():
         words = assignment.array or []
-        parts = facts.flatten(words[0].parts, command) if len(words) == 1 else []
+        parts = command.shell.variables.flatten(words[0].parts) if len(words) == 1 else []
         if len(parts) == 1 and words[0].parts[0].quoted and "show hostname" in parts[0].raw:
             yield RuleHit(
                 words[0].start,
@@ -547,7 +547,7 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
     if not facts.is_batch or started:
         return
-    if facts.many_nodes and not _KNOWS_NODES.search(lines):
+    if facts.least_nodes > 1 and not _KNOWS_NODES.search(lines):
         alone = [one for one in here if not one.scope.inside("$(") and not _asks_python(one)]
         # A script of the user in the background may have started something on the other nodes.
         scripts = [
@@ -659,7 +659,7 @@ def gpus_hidden(facts: LintFacts) -> Hits:
     # Then each part of the script has its own GPUs.
     changes = len(assigned) > 1 or "unset CUDA_VISIBLE_DEVICES" in facts.text
     for assignment, command in assigned:
-        parts = facts.flatten(assignment.word.parts, command)
+        parts = command.shell.variables.flatten(assignment.word.parts)
         value = "".join(part.raw or part.text for part in parts)
         if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or command.place == "unknown":
             continue

@@ -79,9 +79,7 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
 
 def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     """Whether it does the work, directly, in a shell that it starts, or as a function."""
-    inner = command in facts.starts_shell and any(
-        one.shell.via is command and works(one) for one in facts.commands
-    )
+    inner = any(one.shell.via is command and works(one) for one in facts.commands)
     program = command.words[0] if command.words else ShellWord("", 0, 0)
     built = _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
     built = built and not _PREPARES.search(program.text)
@@ -703,7 +701,7 @@ def variable_unset(facts: LintFacts) -> Hits:
         for part in command.expansions():
             name = part.text
             plain = part.kind == "var" and not part.operand and re.match(r"[A-Za-z]\w*\Z", name)
-            known = _ELSEWHERE.match(name) or facts.place_of(part, command) != "batch"
+            known = _ELSEWHERE.match(name) or (part.place or command.place) != "batch"
             if not plain or known or (small and not name.islower()):
                 continue
             # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.

@@ -104,7 +104,7 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
     for part, command in facts.variables(*lacking) if lacking else ():
         strict = option_on(facts, "nounset", command.shell, command.start)
         shown_only = command.name in TALKERS and not strict
-        here = facts.place_of(part, command) == "batch"
+        here = (part.place or command.place) == "batch"
         if (
             here
             and not shown_only
