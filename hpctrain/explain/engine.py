@@ -475,7 +475,11 @@ class _DiagnosisRanker:
         died: the others wait for it, or the node does not end.
         """
         return each.rule.id in ("cancelled-by-user", "time-limit") and any(
-            (matching.is_uncaught(one) or one.error.startswith("terminate called"))
+            (
+                matching.is_uncaught(one)
+                or (one.traceback and "Traceback" not in one.lines[0])
+                or one.error.startswith("terminate called")
+            )
             and not _ENDED.search(one.error)
             and one.steps_after < _GOES_ON
             and all(is_behind(hit, one) for hit in each.hits[:1])
@@ -820,33 +824,33 @@ class _DiagnosisRanker:
         if matching.of_trouble(trouble) is not Recovery.NO:
             return ()
         said = logged_exception(trouble.error) or trouble.error
-        texts = (said, *trouble.lines) if trouble.ending else (said,)
+        texts = (said, *trouble.lines) if trouble.ending or not trouble.traceback else (said,)
+        where = (*trouble.lines, f"raised by {trouble.raised.get('package')}")
         for rule in self.rules:
-            for pattern in rule.lines if rule.kind == "hint" else ():
-                matches = (re.search(pattern, each) for each in texts)
-                match = next(filter(None, matches), None)
-                if match is None or any(re.search(other, match.string) for other in rule.but_not):
-                    continue
-                said = match.string
-                groups = {**trouble.raised, **matching.known(self.case)}
-                groups |= {name: value for name, value in match.groupdict().items() if value}
-                cause, remedy = self._sentences(rule, groups)
-                evidence = Evidence(file=trouble.file, line=trouble.line, text=said[:_EVIDENCE])
-                fix = Fix(text=remedy)
-                return (
-                    Diagnosis(
-                        id=rule.id,
-                        stage=rule.stage,
-                        certainty="likely",
-                        cause=cause,
-                        fix=self._with_cancel(fix) if self.lost else fix,
-                        evidence=(evidence,),
-                        rank=trouble.rank,
-                        node=trouble.node,
-                        since=self._clock(trouble.at),
-                        attempt=self._attempt(),
-                    ),
-                )
+            if rule.kind != "hint" or (rule.near and not _found(rule.near, where)):
+                continue
+            match = _found(rule.lines, texts)
+            if match is None or _found(rule.but_not, (match.string,)):
+                continue
+            groups = {**trouble.raised, **matching.known(self.case)}
+            groups |= {name: value for name, value in match.groupdict().items() if value}
+            cause, remedy = self._sentences(rule, groups)
+            evidence = Evidence(file=trouble.file, line=trouble.line, text=match.string[:_EVIDENCE])
+            fix = Fix(text=remedy)
+            return (
+                Diagnosis(
+                    id=rule.id,
+                    stage=rule.stage,
+                    certainty="likely",
+                    cause=cause,
+                    fix=self._with_cancel(fix) if self.lost else fix,
+                    evidence=(evidence,),
+                    rank=trouble.rank,
+                    node=trouble.node,
+                    since=self._clock(trouble.at),
+                    attempt=self._attempt(),
+                ),
+            )
         return ()
 
     def _clock(self, at: float | None) -> str | None:
@@ -880,6 +884,12 @@ class _DiagnosisRanker:
             for rule in self.rules
             if rule.id in near
         )
+
+
+def _found(patterns: Iterable[str], texts: Sequence[str]) -> re.Match[str] | None:
+    """Return the first match of a pattern in one of the texts."""
+    matches = (re.search(pattern, each) for pattern in patterns for each in texts)
+    return next(filter(None, matches), None)
 
 
 def _is_far(first: RuleMatch, later: RuleMatch) -> bool:

@@ -202,7 +202,7 @@ LINES = 60
 BYTES = 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
 _TRACEBACK = re.compile(
-    r"[\s+|\u256d\u2500]*(?:Exception Group )?Traceback \(most recent call last\)"
+    r"[\s+|\u256d\u2500]*(?:Exception Group |Original )?Traceback \(most recent call last\)"
 )
 #: Starts of lines inside a traceback, also one that rich draws a frame around.
 _INNER = (" ", "\t", "\u2502", "\u2570", "\u256d")
@@ -236,10 +236,10 @@ _PROCESS = re.compile(
     r"(?i)(?:rank|worker|task|proc(?:ess)?|pid|node|host|gpu|replica|pod|actor)s?\W{0,3}$"
 )
 _EXCEPTION = re.compile(
-    r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+)(?::|$)"
+    r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+|Exception)(?::|$)"
 )
 _CHAINED = re.compile(
-    r"During handling of the above exception|The above exception was the direct cause"
+    r"During handling of the above exception|Original Traceback|The above exception was the direct cause"
     r"|-- Process \d+ terminated with the following error"
 )
 #: Python prints this for an ignored error at exit, or in a logger, and continues.
@@ -283,7 +283,7 @@ _FAILED = re.compile(
     r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
     r"|(?:job|run|pipeline|workflow|command|program|execution)(?: '\d+')? (?:has )?failed\b"
     r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
-    r"|\b(?:aborting|giving up|cannot continue)\b"
+    r"|\b(?:aborting|giving up|cannot continue)\b|mpirun noticed that process rank"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
 )
 #: What the system, or a program, refuses; a Python exception whose traceback was cut off. Not
@@ -295,7 +295,7 @@ _REFUSED = re.compile(
     r"|Connection refused|Connection timed out|Cannot allocate memory|Input/output error"
     r"|disk I/O error|No space left on device|Disk quota exceeded|Exec format error"
     r"|Stale file handle)\W*$"
-    r"|(?:^|: )(?i:unable to|cannot|can't|could not|failed to) \w"
+    r"|(?:^|: |\d\) )(?i:unable to|cannot|can't|could not|failed to) \w"
     r"|\b(?i:is not (?:permitted|allowed|installable))\b"
 )
 #: Lines of these forms after which a program continues; quoted text.
@@ -376,16 +376,20 @@ class Open:
         is_launcher = False
         is_ignored = _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
         is_traceback = bool(mine and _TRACEBACK.match(mine[0]) and not is_ignored)
+        if not is_traceback and (headless := self._frames_before(mine)):
+            is_traceback, mine = True, headless
         if is_traceback:
             shown = [line for line in _traceback(mine) if line.strip()]
             if any(a == b and _FRAME.match(a) for a, b in itertools.pairwise(shown)):
                 shown = list(dict.fromkeys(shown))  # unlabeled ranks wrote it line by line
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
+            behind = shown[shown.index(error) + 1 :]
+            error += f" {behind[0].strip()}" if error.rstrip().endswith(":") and behind else ""
             # Three quotes close the traceback of another process: that is where it was raised.
             raised = _raised(list(itertools.takewhile('"""'.__ne__, shown)))
             is_launcher = bool(_OF_LAUNCHER.match(error)) and "frame" not in raised
             if is_launcher:
-                shown = [*self._lines_before(), *shown[shown.index(error) :]]
+                shown = [*self._lines_before(), *shown[len(shown) - len(behind) - 1 :]]
         else:
             first, mine = "".join(mine[:1]), [line for line in mine if line.strip()]
             mine = mine if self.excerpt.ending else mine[: _AROUND + 1]
@@ -404,6 +408,18 @@ class Open:
             raised=raised,
             launcher=is_launcher,
         )
+
+    def _frames_before(self, mine: list[str]) -> list[str]:
+        """Return a traceback whose head is missing, from its first frame; empty for other errors."""
+        end = next((n for n, line in enumerate(mine[:40]) if not line.startswith(_INNER)), 0)
+        if not mine or not _EXCEPTION.match(mine[end]):
+            return []
+        before = [text.label(text.clean(raw)) for raw in self.before.split(b"\n")]
+        own = [each.rest for each in before if each.rank == self.label.rank and each.rest.strip()]
+        frames = [*itertools.takewhile(lambda line: line.startswith(_INNER), reversed(own))][::-1]
+        lines = [*frames, *mine]
+        first = next((n for n, line in enumerate(lines) if _FRAME.match(line)), len(frames) + end)
+        return lines[first:] if first < len(frames) + end else []
 
     def _lines_before(self) -> list[str]:
         before = map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
@@ -437,7 +453,7 @@ def _own(labelled: list[text.Label], label: text.Label) -> list[str]:
     for each in labelled:
         is_same = (each.rank, each.local_rank) == (label.rank, label.local_rank)
         if is_same and node in (None, each.node):
-            found.append(each.rest)
+            found.append(each.rest or " ")
         elif found and found[-1]:
             found.append("")
     return found
@@ -561,14 +577,14 @@ def _traceback(lines: list[str]) -> list[str]:
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """Return the lines of an exception: its message may have more, up to two of them not
+    """Return the lines of an exception: its message may have more, up to three of them not
     indented.
     """
     found, plain = [lines[0]], 0
-    for line in lines[1:12]:
+    for line in lines[1:20]:
         if not line.startswith((" ", "\t")):
             plain += 1
-            if plain > 2 or not line.strip() or _OTHER.match(line):
+            if plain > 3 or not line or _OTHER.match(line):
                 break
         found.append(line)
     return found

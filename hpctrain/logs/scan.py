@@ -325,7 +325,7 @@ class FileScan:
                 if not self._errors.has_room():
                     continue
             match = signature.match(here.line)
-            if match is None and signature.pattern[0] == "^":
+            if match is None and (signature.pattern[0] == "^" or signature.role == "error"):
                 match = signature.match(text.label(here.line).rest)
             is_logged = False
             if match is None and signature.role == "line" and (said := _logged(here.line)):

@@ -59,6 +59,8 @@ _LABEL = re.compile(
     r"|\[1,(?P<of_job>[0-9]{1,6})\]<std(?:out|err)> ?: ?"
     r"|\[(?P<host>[A-Za-z][A-Za-z0-9.-]{0,62}):(?P<of_host>[0-9]{1,6})\]:?[ ]?"
     r"|20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\.[0-9]{6,9}Z (?:std(?:out|err) [FP] )?"
+    # Of Ray and vLLM: the process id tells the processes of a node apart.
+    r"|\([A-Za-z][\w.: =-]{0,60}?\bpid=(?P<pid>[0-9]{1,8})(?:, ip=[0-9.]+)?\) ?"
 )
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
@@ -91,7 +93,7 @@ _MENTIONS = (
         re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL "),
     ),
 )
-_FIRST_OF_A_LABEL = frozenset("[ 0123456789")
+_FIRST_OF_A_LABEL = frozenset("[( 0123456789")
 
 
 class Label(NamedTuple):
@@ -156,6 +158,7 @@ def label(line: str) -> Label:
     task: int | None = None
     node: str | None = None
     local: int | None = None
+    pid: str | None = None
     while line[:1] in _FIRST_OF_A_LABEL and (match := _LABEL.match(line)):
         role, process = match["word"] or match["role"], match["task"] or match["of_job"]
         if role is not None:
@@ -174,9 +177,11 @@ def label(line: str) -> Label:
             node, number = match["host"], int(match["of_host"])
             # Open MPI itself writes `[node01:48213] *** …`, its process id.
             rank = number if number < _PIDS else rank
+        pid = match["pid"] or pid
         line = line[match.end() :]
     if rank is None and local is None:
         rank = task  # else the launcher starts one task per node
+    local = int(pid) if local is None and pid else local
     if node is None and (match := _NODE.match(line)):
         inner = label(line[match.end() :])
         rank, local = _known(rank, inner.rank), _known(local, inner.local_rank)

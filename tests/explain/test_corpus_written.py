@@ -251,9 +251,9 @@ def test_a_hint_names_the_deepest_frame_outside_of_libraries(tmp_path: Path) -> 
     assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
 
 
-def test_an_error_without_a_hint_is_shown_with_its_frame(tmp_path: Path) -> None:
+def test_an_unknown_exception_is_shown_with_its_frame(tmp_path: Path) -> None:
     said = explained_log(tmp_path, DEEP.format(library="", error="ValueError: as it was"))
-    assert said.diagnoses == ()
+    assert [each.id for each in said.diagnoses] == ["own-exception"]
     assert said.unexplained is not None
     assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
 

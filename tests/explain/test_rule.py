@@ -109,7 +109,8 @@ def corpus_lines() -> dict[str, str]:
 def signatures() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return literals, and the regexes that are searched by them."""
     for each in rules.shipped():
-        yield each.literals, each.lines
+        if each.kind != "hint":  # logs are not searched for the literals of hints
+            yield each.literals, each.lines
         yield each.unless_literals, each.unless
     for _, literals, pattern in rules.OWN:
         yield literals, (pattern,)
@@ -146,7 +147,7 @@ def test_healthy_logs_are_not_full_of_literals() -> None:
         for line in log.decode(errors="replace").splitlines()
     }
     for each in rules.shipped():
-        for word in each.literals:
+        for word in each.literals if each.kind != "hint" else ():
             held = one_of((word,))
             share = sum(held.search(line) is not None for line in healthy) / len(healthy)
             assert share < 0.04, (each.id, word, share)

@@ -225,7 +225,6 @@ def test_labels(line: str, said: Label) -> None:
         "error: y",
         "[1] 2 3",
         "[W1122 04:10:00.1 socket.cpp:1] [c10d] x",
-        "(RayWorker pid=12, ip=10.0.0.1) x",
         "step100: x",
         "  File 'x.py', line 3",
         "cuda:0",
